@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ BINS = np.linspace(0, 1, 6)
 ATTRIBUTES = ("gender", "continent")
 KINDS = ("words", "rank", "texts")
 UNANSWERABLE = Path(__file__).with_name("unanswerable_queries.txt")
-TOPIC_WEIGHT = {"words": 10.0, "rank": 2.0, "texts": 2.0}
+TOPIC_WEIGHT = {"words": 10.0, "rank": 2.0, "texts": 2.0, "field": 3.0}
 """How much a document of a topic counts, where one of an unrelated query counts 1. Higher values
 keep the estimates of topics as they are, lower ones tell unanswerable queries better."""
 
@@ -103,7 +103,7 @@ class Samples:
         """Return the documents of a query with their evidence, empty if there are none."""
         searched = self.words if self.kind == "texts" else self.engine
         if self.kind != "texts":
-            self.engine.calibrations = Calibrations(*[Weighed(0, 2, 1)] * 3)
+            self.engine.calibrations = Calibrations(*[Weighed(0, 2, 1)] * 4)
         (pool,) = await searched.search([Query(text, POOL)])
         part = pd.DataFrame(index=pool.ids)
         for attribute in ATTRIBUTES:
@@ -121,7 +121,7 @@ class Samples:
 
     async def _estimated(self, text: str, ids: list[str], by: Calibration) -> tuple[Array, float]:
         """Return the estimates of documents, and of the query."""
-        self.engine.calibrations = Calibrations(by, by, by)
+        self.engine.calibrations = Calibrations(by, by, by, by)
         if self.kind == "texts":
             found = await self.engine.estimate_ids(text, ids)
             return np.asarray(found.relevance), found.answerable
@@ -206,6 +206,23 @@ def fitted_answerable(
     return Answerability(*(round(it, 3) for it in (float(intercept), *weights.tolist())))
 
 
+def fitted_fields(
+    fits: Mapping[str, Calibration], samples: Mapping[str, pd.DataFrame]
+) -> dict[str, Answerability]:
+    """Return the regressions for engines that search by vectors, but count no words for us.
+
+    Args:
+        fits: The fits of evidence of ``words``, by collection, and of both.
+        samples: Their samples.
+    """
+    fields = {}
+    for name, fit in fits.items():
+        learnt = samples.values() if name == "both" else [samples[name]]
+        sample = pd.concat(learnt).assign(held=0.0)
+        fields[name] = fitted_answerable(TOPIC_WEIGHT["field"], fit, sample)
+    return fields
+
+
 def with_chances(sample: pd.DataFrame, fit: Calibration) -> pd.DataFrame:
     """Return a sample with the probability that each document is relevant."""
     given_any = fit.probability(*(sample[name].to_numpy() for name in EVIDENCE))
@@ -284,6 +301,8 @@ async def main(names: Sequence[str], folder: Path) -> None:
         fits = {name: fitted(kind, samples[name]) for name in names}
         fits["both"] = fitted(kind, *samples.values())
         print(kind, fits)
+        if kind == "words":
+            print("field", fitted_fields(fits, samples))
         for fit, (name, own) in itertools.product(fits, collections.items()):
             sample = with_chances(samples[name], fits[fit])
             topics = topics_of(sample)

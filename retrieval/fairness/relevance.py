@@ -21,7 +21,7 @@ works on another (docs/explanation/relevance.md).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -92,54 +92,85 @@ class Calibration:
 
 
 class Calibrations(NamedTuple):
-    """A regression for each kind of lexical evidence."""
+    """A regression for each kind of lexical evidence.
+
+    Attributes:
+        words, rank, texts: See the top of this module.
+        field: Evidence of ranks too, but a query is compared with all documents of an engine that
+            searches by vectors, rather than with a pool.
+    """
 
     words: Calibration
     rank: Calibration
     texts: Calibration
+    field: Calibration
 
 
-_OF_POOL = Answerability(intercept=-3.56, similarity=17.5)
+def _calibrations(
+    words: Calibration,
+    rank: Calibration,
+    texts: Calibration,
+    *,
+    pool: Answerability,
+    field: Answerability,
+) -> Calibrations:
+    """Return the regressions of all kinds.
 
-CALIBRATED = Calibrations(
+    Args:
+        words: The regressions for ``words``, of documents and of the query.
+        rank: The regression of documents for ``rank`` and ``field``.
+        texts: The regression of documents for ``texts``.
+        pool: Whether a query can be answered, for ``rank`` and ``texts``.
+        field: The same for ``field``.
+    """
+    return Calibrations(
+        words=words,
+        rank=replace(rank, answerable=pool),
+        texts=replace(texts, answerable=pool),
+        field=replace(rank, answerable=field),
+    )
+
+
+CALIBRATED = _calibrations(
     words=Calibration(
         intercept=-6.268,
         lexical=2.789,
         similarity=1.735,
-        answerable=Answerability(intercept=-4.0, similarity=20.0, words=0.45),
+        answerable=Answerability(intercept=-4.13, similarity=20.7, words=0.459),
     ),
-    rank=Calibration(intercept=-3.515, lexical=0.784, similarity=1.249, answerable=_OF_POOL),
-    texts=Calibration(intercept=-4.011, lexical=1.767, similarity=1.199, answerable=_OF_POOL),
+    rank=Calibration(intercept=-3.515, lexical=0.784, similarity=1.249),
+    texts=Calibration(intercept=-4.011, lexical=1.767, similarity=1.199),
+    pool=Answerability(intercept=-3.56, similarity=17.5),
+    field=Answerability(intercept=-2.58, similarity=21.6),
 )
 """Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together, and on
 those of unrelated queries."""
 
-_NOTABLES_POOL = Answerability(intercept=-2.49, similarity=14.2)
-_TREC_POOL = Answerability(intercept=-4.91, similarity=22.0)
-
 FITTED = {
-    "notables": Calibrations(
+    "notables": _calibrations(
         words=Calibration(
             intercept=-8.007,
             lexical=4.06,
             similarity=2.16,
-            answerable=Answerability(intercept=-2.86, similarity=16.9, words=0.241),
+            answerable=Answerability(intercept=-2.97, similarity=16.9, words=0.238),
         ),
-        rank=Calibration(intercept=-5.21, lexical=1.93, similarity=1.59, answerable=_NOTABLES_POOL),
-        texts=Calibration(
-            intercept=-6.06, lexical=3.44, similarity=1.50, answerable=_NOTABLES_POOL
-        ),
+        rank=Calibration(intercept=-5.21, lexical=1.93, similarity=1.59),
+        texts=Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
+        pool=Answerability(intercept=-2.49, similarity=14.2),
+        field=Answerability(intercept=-2.60, similarity=16.4),
     ),
-    "trec2022": Calibrations(
+    "trec2022": _calibrations(
         words=Calibration(
             intercept=-4.299,
             lexical=1.307,
             similarity=1.33,
-            answerable=Answerability(intercept=-5.82, similarity=27.5, words=0.633),
+            answerable=Answerability(intercept=-5.92, similarity=27.5, words=0.633),
         ),
         # A higher rank never counts against a document, so its weight is at least 0.
-        rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88, answerable=_TREC_POOL),
-        texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83, answerable=_TREC_POOL),
+        rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88),
+        texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
+        pool=Answerability(intercept=-4.91, similarity=22.0),
+        field=Answerability(intercept=-3.45, similarity=29.0),
     ),
     "both": CALIBRATED,
 }
