@@ -141,7 +141,7 @@ CALIBRATED = _calibrations(
     rank=Calibration(intercept=-3.515, lexical=0.784, similarity=1.249),
     texts=Calibration(intercept=-4.011, lexical=1.767, similarity=1.199),
     pool=Answerability(intercept=-3.56, similarity=17.5),
-    field=Answerability(intercept=-2.58, similarity=21.6),
+    field=Answerability(intercept=-2.55, similarity=21.9),
 )
 """Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together, and on
 those of unrelated queries."""
@@ -157,7 +157,7 @@ FITTED = {
         rank=Calibration(intercept=-5.21, lexical=1.93, similarity=1.59),
         texts=Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
         pool=Answerability(intercept=-2.49, similarity=14.2),
-        field=Answerability(intercept=-2.60, similarity=16.4),
+        field=Answerability(intercept=-2.63, similarity=16.5),
     ),
     "trec2022": _calibrations(
         words=Calibration(
@@ -170,7 +170,7 @@ FITTED = {
         rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88),
         texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
         pool=Answerability(intercept=-4.91, similarity=22.0),
-        field=Answerability(intercept=-3.45, similarity=29.0),
+        field=Answerability(intercept=-3.33, similarity=29.3),
     ),
     "both": CALIBRATED,
 }

@@ -38,7 +38,8 @@ from tests.unit.retrieval.vector_encoders import (
 
 DIMENSIONS = 64
 DOCUMENTS = generated(120)
-RELATED, UNRELATED = "w1 w2", "zzqq blorptangle"
+RELATED = "w1 w2"
+UNRELATED = "zzqq blorptangle"
 
 
 @pytest.fixture
