@@ -16,6 +16,9 @@ LEAST_GAP = 0.01
 LINE = 120
 """How many characters of a document's title, and of its text, are shown."""
 
+LEAST_CHANCE = 0.005
+"""A lower probability would read 0%."""
+
 UNCHECKED = "We moved documents up without checking that they are relevant"
 BROUGHT = "The model's queries brought"
 TOO_FEW = "too few documents were found that are likely to be relevant"
@@ -40,7 +43,8 @@ def fit_of(result: SearchResult) -> str:
         return ""
     best = max(estimates)
     if best < LIKELY:
-        return f"None of these is likely to fit: the best has a probability of {best:.0%}."
+        chance = f"{best:.0%}" if best >= LEAST_CHANCE else "less than 1%"
+        return f"None of these is likely to fit: the best has a probability of {chance}."
     expected = max(1, round(sum(estimates)))
     if len(estimates) == 1:
         return f"This document has a probability of {best:.0%} to be relevant."
