@@ -2,9 +2,15 @@
 
 ``python -m benchmarks.relevance notables trec2022 -o FOLDER`` encodes both collections by MiniLM
 first. Of each form of a topic, the 200 documents with the most evidence of ``words`` are fitted;
-for evidence of ``rank`` and ``texts``, the 200 best by BM25. No weight is below 0. Fits stand in
-:mod:`fairqr.retrieval.fairness.relevance`; how they hold stands in quality.md and audits.md of
-docs/results, and in the folder as ``measures.csv``.
+for evidence of ``rank`` and ``texts``, the 200 best by BM25. No weight is below 0.
+
+Whether a query can be answered at all is fitted after that, with the estimates of documents as they
+are: on the same documents, and on those of the unrelated queries of
+:mod:`fairqr.retrieval.fairness.answerable`, of which none is relevant. It is tested with other
+queries, ``unanswerable_queries.txt``: made words, software, recipes and addresses, 25 of each.
+
+Fits stand in :mod:`fairqr.retrieval.fairness.relevance`; how they hold stands in quality.md and
+audits.md of docs/results, and in the folder as ``measures.csv``.
 """
 
 from __future__ import annotations
@@ -12,7 +18,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,13 +33,23 @@ from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine, TextRelevance
-from fairqr.retrieval.fairness.relevance import Calibration, Calibrations
+from fairqr.retrieval.fairness.answerable import Answerability, unrelated_queries
+from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration, Calibrations
 from fairqr.retrieval.sources.catalog import Catalog
 
 POOL = 200
+FIRST = 20
 BINS = np.linspace(0, 1, 6)
 ATTRIBUTES = ("gender", "continent")
 KINDS = ("words", "rank", "texts")
+UNANSWERABLE = Path(__file__).with_name("unanswerable_queries.txt")
+TOPIC_WEIGHT = {"words": 10.0, "rank": 2.0, "texts": 2.0, "field": 3.0}
+"""How much a document of a topic counts, where one of an unrelated query counts 1. Higher values
+keep the estimates of topics as they are, lower ones tell unanswerable queries better."""
+
+RIDGE = 1e-3
+"""Keeps a weight from growing without end where both kinds of queries can be told apart."""
+
 Array = NDArray[np.float64]
 
 
@@ -44,56 +61,196 @@ class Weighed(Calibration):
         return self.lexical * lexical + self.similarity * similarity
 
 
+class WeighedQuery(Answerability):
+    """Gives the weighted evidence of a query itself in place of a probability."""
+
+    def probability(self, similarity: float, words: float) -> float:
+        """Return the weighted sum."""
+        return self.similarity * similarity + self.words * words
+
+
 EVIDENCE = {"lexical": Weighed(0, 1, 0), "similarity": Weighed(0, 0, 1)}
+QUERY_EVIDENCE = {"above": WeighedQuery(0, 1, 0), "held": WeighedQuery(0, 0, 1)}
+
+
+class Samples:
+    """Reads evidence of one kind from a collection.
+
+    Attributes:
+        words: The index, searched by words.
+        engine: Estimates relevance by this kind of evidence.
+    """
+
+    def __init__(self, collection: Collection, kind: str) -> None:
+        self.collection = collection
+        self.kind = kind
+
+    async def open(self) -> None:
+        """Open the engines, after encoding what has no vectors yet."""
+        name = self.collection.corpus_name
+        self.words = await Catalog().resolve(name, retriever="bm25")
+        # Makes the vectors that are missing, which the others do not.
+        await (await Catalog().resolve(name, retriever="dense:minilm")).aclose()
+        if self.kind == "words":
+            self.engine = await Catalog().resolve(name, retriever="hybrid:minilm")
+        elif self.kind == "rank":
+            encoder = open_encoder("minilm")
+            self.engine = await EncodedPoolEngine.open(self.words, encoder, keeps_order=True)
+        else:
+            self.engine = await TextRelevance.open(self.words, open_encoder("minilm"))
+
+    async def pool(self, text: str) -> pd.DataFrame:
+        """Return the documents of a query with their evidence, empty if there are none."""
+        searched = self.words if self.kind == "texts" else self.engine
+        if self.kind != "texts":
+            self.engine.calibrations = Calibrations(*[Weighed(0, 2, 1)] * 4)
+        (pool,) = await searched.search([Query(text, POOL)])
+        part = pd.DataFrame(index=pool.ids)
+        for attribute in ATTRIBUTES:
+            groups = self.collection.corpus.schema.attributes[attribute].universe
+            part[[*groups]] = pool.memberships[attribute]
+        if not pool.ids:
+            return part
+        for name, by in EVIDENCE.items():
+            part[name], _ = await self._estimated(text, pool.ids, by)
+        usual = getattr(CALIBRATED, self.kind)
+        for name, by_query in QUERY_EVIDENCE.items():
+            by = replace(usual, answerable=by_query)
+            _, part[name] = await self._estimated(text, pool.ids, by)
+        return part
+
+    async def _estimated(self, text: str, ids: list[str], by: Calibration) -> tuple[Array, float]:
+        """Return the estimates of documents, and of the query."""
+        self.engine.calibrations = Calibrations(by, by, by, by)
+        if self.kind == "texts":
+            found = await self.engine.estimate_ids(text, ids)
+            return np.asarray(found.relevance), found.answerable
+        (hits,) = await self.engine.search([Query(text, POOL, only=tuple(ids))])
+        order = dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
+        return np.array([order[id_] for id_ in ids]), hits.answerable
 
 
 async def sample_of(collection: Collection, kind: str) -> pd.DataFrame:
-    """Return the documents of topics with their evidence, their groups, and what is relevant."""
-    words = await Catalog().resolve(collection.corpus_name, retriever="bm25")
-    # Makes the vectors that are missing, which the others do not.
-    await (await Catalog().resolve(collection.corpus_name, retriever="dense:minilm")).aclose()
-    engine = await Catalog().resolve(collection.corpus_name, retriever="hybrid:minilm")
-    texts = await TextRelevance.open(words, open_encoder("minilm"))
-    if kind == "rank":
-        engine = await EncodedPoolEngine.open(words, open_encoder("minilm"), keeps_order=True)
-    schema, parts = collection.corpus.schema, []
+    """Return the documents of queries with their evidence, their groups, and what is relevant.
 
-    async def estimated(text: str, ids: list[str], by: Calibration) -> Array:
-        (engine if kind != "texts" else texts).calibrations = Calibrations(by, by, by)
-        if kind == "texts":
-            found = await texts.estimate_ids(text, ids)
-            return np.asarray(found.relevance)
-        (hits,) = await engine.search([Query(text, POOL, only=tuple(ids))])
-        order = dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
-        return np.array([order[id_] for id_ in ids])
-
+    The column ``of`` says what a query is: a topic, unrelated or unanswerable.
+    """
+    samples = Samples(collection, kind)
+    await samples.open()
+    parts = []
     for topic in collection.topics:
         for text in dict.fromkeys((topic.text(0), topic.text(10))):
-            searched = words if kind == "texts" else engine
-            if kind != "texts":
-                engine.calibrations = Calibrations(*[Weighed(0, 2, 1)] * 3)
-            (pool,) = await searched.search([Query(text, POOL)])
-            part = pd.DataFrame({"query": len(parts)}, index=pool.ids)
-            for name, by in EVIDENCE.items():
-                part[name] = await estimated(text, pool.ids, by)
-            part["relevant"] = part.index.isin(collection.relevant(topic.id)).astype(float)
-            for attribute in ATTRIBUTES:
-                groups = schema.attributes[attribute].universe
-                part[[*groups]] = pool.memberships[attribute]
-            parts.append(part)
-    return pd.concat(parts)
+            part = await samples.pool(text)
+            relevant = part.index.isin(collection.relevant(topic.id)).astype(float)
+            parts.append(part.assign(of="topic", query=len(parts), relevant=relevant))
+    queries = {"unrelated": unrelated_queries(), "unanswerable": unanswerable_queries()}
+    for of, texts in queries.items():
+        for text in texts:
+            part = await samples.pool(text)
+            parts.append(part.assign(of=of, query=len(parts), relevant=0.0))
+    return pd.concat([part for part in parts if len(part)])
 
 
-def fitted(*samples: pd.DataFrame) -> Calibration:
-    """Return the logistic regression with the highest likelihood, and no weight below 0."""
-    lexical, similarity, relevant = pd.concat(samples)[[*EVIDENCE, "relevant"]].to_numpy().T
+def unanswerable_queries() -> list[str]:
+    """Return the queries that test whether a query can be answered."""
+    return UNANSWERABLE.read_text(encoding="utf-8").splitlines()
+
+
+def topics_of(sample: pd.DataFrame) -> pd.DataFrame:
+    """Return the documents of topics alone."""
+    return sample[sample["of"] == "topic"]
+
+
+def fitted(kind: str, *samples: pd.DataFrame) -> Calibration:
+    """Return the logistic regressions with the highest likelihood, and no weight below 0."""
+    topics = pd.concat(map(topics_of, samples))
+    lexical, similarity, relevant = topics[[*EVIDENCE, "relevant"]].to_numpy().T
 
     def loss(weights: Array) -> float:
         logit = weights[0] + weights[1] * lexical + weights[2] * similarity
         return float(np.mean(np.logaddexp(0, logit) - relevant * logit))
 
     found = minimize(loss, np.zeros(3), bounds=[(None, None), (0, None), (0, None)])
-    return Calibration(*(round(it, 3) for it in found.x.tolist()))
+    calibration = Calibration(*(round(it, 3) for it in found.x.tolist()))
+    answerable = fitted_answerable(TOPIC_WEIGHT[kind], calibration, pd.concat(samples))
+    return replace(calibration, answerable=answerable)
+
+
+def fitted_answerable(
+    topic_weight: float, calibration: Calibration, sample: pd.DataFrame
+) -> Answerability:
+    """Return the regression of whether a query can be answered, given estimates of documents."""
+    sample = sample[sample["of"] != "unanswerable"]
+    given_any = calibration.probability(*(sample[name].to_numpy() for name in EVIDENCE))
+    relevant = sample["relevant"].to_numpy()
+    counts = np.where(sample["of"] == "topic", topic_weight, 1.0)
+    evidence = sample[[*QUERY_EVIDENCE]].to_numpy()
+    deviation = evidence.std(axis=0)
+    # In front of an engine, no words are counted.
+    scaled = (evidence - evidence.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+
+    def loss(weights: Array) -> float:
+        answerable = 1 / (1 + np.exp(-weights[0] - scaled @ weights[1:]))
+        chance = np.clip(given_any * answerable, 1e-7, 1 - 1e-7)
+        likelihood = relevant * np.log(chance) + (1 - relevant) * np.log(1 - chance)
+        ridge = RIDGE * (weights[1:] ** 2).sum() / np.count_nonzero(deviation)
+        return float(ridge - (counts * likelihood).sum() / counts.sum())
+
+    # A product has more than one minimum.
+    starts = itertools.product((0.0, 2.0), (0.5, 2.0))
+    bounds = [(None, None), (0, None), (0, None)]
+    tries = [minimize(loss, np.array([a, b, b]), bounds=bounds) for a, b in starts]
+    best = min(tries, key=lambda found: found.fun).x
+    weights = np.where(deviation > 0, best[1:] / np.where(deviation > 0, deviation, 1.0), 0.0)
+    intercept = best[0] - weights @ evidence.mean(axis=0)
+    return Answerability(*(round(it, 3) for it in (float(intercept), *weights.tolist())))
+
+
+def fitted_fields(
+    fits: Mapping[str, Calibration], samples: Mapping[str, pd.DataFrame]
+) -> dict[str, Answerability]:
+    """Return the regressions for engines that search by vectors, but count no words for us.
+
+    Args:
+        fits: The fits of evidence of ``words``, by collection, and of both.
+        samples: Their samples.
+    """
+    fields = {}
+    for name, fit in fits.items():
+        learnt = samples.values() if name == "both" else [samples[name]]
+        sample = pd.concat(learnt).assign(held=0.0)
+        fields[name] = fitted_answerable(TOPIC_WEIGHT["field"], fit, sample)
+    return fields
+
+
+def with_chances(sample: pd.DataFrame, fit: Calibration) -> pd.DataFrame:
+    """Return a sample with the probability that each document is relevant."""
+    given_any = fit.probability(*(sample[name].to_numpy() for name in EVIDENCE))
+    log_odds = (
+        fit.answerable.intercept
+        + fit.answerable.similarity * sample["above"]
+        + fit.answerable.words * sample["held"]
+    )
+    answerable = 1 / (1 + np.exp(-log_odds))
+    return sample.assign(given_any=given_any, chance=given_any * answerable)
+
+
+def unanswered(told: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
+    """Yield how low the estimates of unanswerable queries are, with the last step and without it.
+
+    The AUC is between their first 20 documents and those relevant among the first 20 of topics.
+    """
+    ranked = told.sort_values(["query", "given_any"], ascending=[True, False], kind="stable")
+    first = ranked.groupby("query").head(FIRST)
+    nothing = first[first["of"] == "unanswerable"]
+    good = first[(first["of"] == "topic") & (first["relevant"] > 0)]
+    queries = len(unanswerable_queries())
+    for column, name in (("chance", ""), ("given_any", " before")):
+        means = nothing.groupby("query")[column].mean()
+        # A query that finds nothing counts as 0.
+        yield "unanswerable", f"mean of the first {FIRST}{name}", means.sum() / queries
+        both = pd.concat([good, nothing])
+        yield "unanswerable", f"AUC{name}", _auc(both.assign(chance=both[column]))
 
 
 def held_out(told: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
@@ -141,14 +298,21 @@ async def main(names: Sequence[str], folder: Path) -> None:
     collections, kept = {name: find_collection(name) for name in names}, list[pd.DataFrame]()
     for kind in KINDS:
         samples = {name: await sample_of(own, kind) for name, own in collections.items()}
-        fits = {"both": fitted(*samples.values())} | {it: fitted(samples[it]) for it in names}
+        fits = {name: fitted(kind, samples[name]) for name in names}
+        fits["both"] = fitted(kind, *samples.values())
         print(kind, fits)
+        if kind == "words":
+            print("field", fitted_fields(fits, samples))
         for fit, (name, own) in itertools.product(fits, collections.items()):
-            evidence = (samples[name][it].to_numpy() for it in EVIDENCE)
-            sample = samples[name].assign(chance=fits[fit].probability(*evidence))
-            told = [*held_out(sample)] if fit not in ("both", name) else []
+            sample = with_chances(samples[name], fits[fit])
+            topics = topics_of(sample)
+            told: list[tuple[str, str, float]] = []
+            if fit != name:
+                told += unanswered(sample)
+            if fit not in ("both", name):
+                told += held_out(topics)
             for attribute in ATTRIBUTES if kind == "texts" and fit != name else ():
-                told += by_group(sample, [*own.corpus.schema.attributes[attribute].universe])
+                told += by_group(topics, [*own.corpus.schema.attributes[attribute].universe])
             if told:
                 rows = pd.DataFrame(told, columns=["of", "measure", "value"])
                 kept.append(rows.assign(kind=kind, fitted=fit, on=name))

@@ -203,7 +203,11 @@ class Asker:
         if self.texts is not None:
             found, levels = await self._widen(pool, query, words, hits)
             if found is not None:
-                relevance = {name: (*it.tolist(),) for name, it in found._asdict().items()}
+                relevance = {
+                    "relevance": tuple(found.relevance.tolist()),
+                    "by_words": tuple(found.by_words.tolist()),
+                    "by_similarity": tuple(found.by_similarity.tolist()),
+                }
             judged, hidden, absent = (judged if known and not hidden else {}), 0, 0
         elif self.qrels is not None and query.id in self.qrels:
             pool.add(known, judged)
@@ -283,7 +287,11 @@ class Asker:
                 return None, {}
             places = dict(zip(ids, range(len(ids)), strict=True))
             ends = {
-                group: end_of(estimated.relevance, [*map(places.__getitem__, it.ids)])
+                group: end_of(
+                    estimated.relevance,
+                    [places[id_] for id_ in it.ids],
+                    estimated.answerable,
+                )
                 for group, it in reached.items()
                 if it.is_cut_off
             }

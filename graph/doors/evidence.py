@@ -14,6 +14,7 @@ from fairqr.retrieval.encoders.encoder import Float32Array, KeptVectors
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.engines.hybrid.texts import LONGEST, RANKED, TextReader
+from fairqr.retrieval.fairness.answerable import NEAREST
 from fairqr.retrieval.fairness.relevance import CALIBRATED, FEEDBACK, POOL, rank_evidence
 from fairqr.retrieval.texts.words import sendable
 
@@ -25,7 +26,9 @@ class ListEvidence:
     """Estimates relevance as a search does that encodes what an engine finds.
 
     There are no other documents to compare with, so a similarity counts by what is usual for
-    MiniLM. It is loaded when it is first needed, and no text is encoded twice.
+    MiniLM. So does the chance that anything in the list is relevant, of which a list of fewer than
+    five texts tells nothing: then at least one is taken to be. MiniLM is loaded when it is first
+    needed, and no text is encoded twice.
     """
 
     def __init__(self) -> None:
@@ -68,7 +71,12 @@ class ListEvidence:
         movers = own[1:] if len(own) > SHORT else own[:0]
         similar[: len(own) - 1] = reader.likeness(own[0], own[1:], (range(len(movers)), movers))
         ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
-        return replace(hits, relevance=CALIBRATED.rank.probability(ranks, similar))
+        calibration = CALIBRATED.rank
+        relevance = calibration.probability(ranks, similar)
+        answerable = 1.0
+        if np.count_nonzero(own[1:].any(axis=1)) >= NEAREST:
+            answerable = reader.answerable(own[0], own[1:], calibration.answerable)
+        return replace(hits, relevance=relevance, answerable=answerable)
 
     async def opened(self) -> TextReader:
         """Load the encoder, if it is not yet there."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fairqr.graph.search import result as results
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.template import fence
+from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.sources.documents import Document
 
 LEAST_GAP = 0.01
@@ -15,6 +16,9 @@ LEAST_GAP = 0.01
 LINE = 120
 """How many characters of a document's title, and of its text, are shown."""
 
+LEAST_CHANCE = 0.005
+"""A lower probability would read 0%."""
+
 UNCHECKED = "We moved documents up without checking that they are relevant"
 BROUGHT = "The model's queries brought"
 TOO_FEW = "too few documents were found that are likely to be relevant"
@@ -22,11 +26,29 @@ TOO_FEW = "too few documents were found that are likely to be relevant"
 
 
 def explain(result: SearchResult) -> list[str]:
-    """Return what each group lacked and why, what fairness cost, and what the model brought.
+    """Return how relevant the documents are, and what fairness and the model did.
 
-    Figures that the result does not have are left out.
+    That is what each group lacked and why, what fairness cost, and what the model brought. Figures
+    that the result does not have are left out.
     """
-    return [*_before(result), *_lacked(result), *_gained(result)]
+    fit = fit_of(result)
+    sentences = [fit] if fit else []
+    return [*sentences, *_before(result), *_lacked(result), *_gained(result)]
+
+
+def fit_of(result: SearchResult) -> str:
+    """Return a sentence that says how many documents are relevant; empty if that is unknown."""
+    estimates = [place.relevance for place in result.ranking if place.relevance is not None]
+    if not estimates or len(estimates) < len(result.ranking):
+        return ""
+    best = max(estimates)
+    if best < LIKELY:
+        chance = f"{best:.0%}" if best >= LEAST_CHANCE else "less than 1%"
+        return f"None of these is likely to fit: the best has a probability of {chance}."
+    expected = max(1, round(sum(estimates)))
+    if len(estimates) == 1:
+        return f"This document has a probability of {best:.0%} to be relevant."
+    return f"Of these {len(estimates)}, about {expected} are likely to be relevant."
 
 
 def _before(result: SearchResult) -> Iterator[str]:

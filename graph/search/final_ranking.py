@@ -194,7 +194,7 @@ def judge(pool: Pool, final: Sequence[str]) -> Judged:
 
 def _supplied(pool: Pool, candidates: Candidates) -> Shares:
     """Return the exposure nearest to the target that likely relevant documents could give."""
-    likely = np.flatnonzero(chances_of(candidates) >= LIKELY)
+    likely = np.flatnonzero(pool.answerable * chances_of(candidates) >= LIKELY)
     shares: Shares = {}
     parts = zip(pool.dimensions, candidates.memberships, candidates.targets, strict=True)
     for dimension, members, target in parts:
@@ -355,10 +355,12 @@ class _Lister:
 
     def _evidence_of(self, id_: str) -> dict[str, float]:
         """Return what each kind of query tells of a document, where a model's words count."""
-        if not self._pool.has_words_evidence:
-            return {}
-        evidence = self._pool.evidence
-        return {kind: by_id[id_] for kind, by_id in evidence.items() if id_ in by_id}
+        evidence: dict[str, float] = {}
+        if self._pool.has_words_evidence:
+            for kind, by_id in self._pool.evidence.items():
+                if id_ in by_id:
+                    evidence[kind] = self._pool.answerable * by_id[id_]
+        return evidence
 
 
 async def _documents(

@@ -285,6 +285,7 @@ def _records(
             own=len(hits) if hits.own is None else hits.own,
             scores=hits.scores if scores_are_read else [],
             relevance=None if hits.relevance is None else hits.relevance.tolist(),
+            answerable=hits.answerable,
             memberships=coded(hits.memberships, attributes),
         )
         rankings.append(ranking)

@@ -107,8 +107,9 @@ class Pool:
         rows = np.array([position[id_] for id_ in record["ids"]], dtype=np.intp)
         objective = objective_of(candidates, context.pursued, record["weight"], context.k)
         relevance = None
-        if self.relevance is not None:
-            relevance = discounted_mean(relevance_of(candidates)[rows], context.discount)
+        if self.estimates_relevance:
+            given_any = discounted_mean(relevance_of(candidates)[rows], context.discount)
+            relevance = self.answerable * given_any
         quality = objective.quality(rows)
         return FairList(
             **dict(self.measured(record["ids"])),
@@ -140,12 +141,18 @@ class Pool:
         """Whether the engine estimates how likely documents are relevant."""
         return self.state["rankings"][0]["relevance"] is not None
 
+    @property
+    def answerable(self) -> float:
+        """The probability that there are relevant documents at all, by the original query alone."""
+        return self.state["rankings"][0]["answerable"]
+
     @cached_property
     def evidence(self) -> dict[Kind, dict[str, float]]:
         """The probability that documents are relevant, by the kind of query and then by id.
 
-        If the engine does not estimate it, each ranking tells it by its ranks. Of several queries
-        of a kind, as of groups, the highest probability counts.
+        It takes for granted that there are relevant documents. If the engine does not estimate
+                relevance, each ranking tells it by its ranks. Of several queries of a kind, as of groups,
+                the highest probability counts.
         """
         evidence: dict[Kind, dict[str, float]] = {"query": {}}
         for record in self.state["rankings"]:
@@ -167,11 +174,15 @@ class Pool:
     @cached_property
     def relevance(self) -> dict[str, float] | None:
         """The probability that each document is relevant, by id; None if it is not estimated."""
-        return self.expected_relevance if self.estimates_relevance else None
+        if not self.estimates_relevance:
+            return None
+        return {id_: self.answerable * value for id_, value in self.relative_relevance.items()}
 
     @cached_property
-    def expected_relevance(self) -> dict[str, float]:
-        """The probability that each document is relevant, by all evidence there is, by id.
+    def relative_relevance(self) -> dict[str, float]:
+        """How likely documents are relevant by all evidence, given that anything is, by id.
+
+        All lists are made by it: a factor that all documents share would change none of them.
 
         The evidence of the queries is combined in log-odds; see
         :func:`fairqr.retrieval.fairness.relevance.combined`. A document that a query did not find
@@ -270,10 +281,13 @@ class Pool:
         return vector_of(dimension, self.state["target"][dimension.name])
 
     def candidates(self, order: Ranking) -> Candidates:
-        """Return the documents of an order with their relevance, their groups and the target."""
+        """Return the documents of an order with their groups, the target, and their relevance.
+
+        That is their relevance given that anything is relevant.
+        """
         relevance = None
         if self.estimates_relevance or self.has_words_evidence:
-            relevance = np.array([self.expected_relevance[id_] for id_ in order.ids])
+            relevance = np.array([self.relative_relevance[id_] for id_ in order.ids])
         return Candidates.of(
             self.table,
             order,
@@ -328,7 +342,7 @@ class Pool:
 
     def _by_relevance(self, iteration: int) -> Ranking:
         """Return the documents found up to a round, by how likely they are relevant."""
-        relevance = self.expected_relevance
+        relevance = self.relative_relevance
         return Ranking.of({id_: relevance[id_] for id_ in self.ids(iteration)})
 
     def _by_original_query(self, iteration: int) -> Ranking:
@@ -345,7 +359,7 @@ class Pool:
     def _engine_first(self, iteration: int) -> Ranking:
         """Return the engine's own ranking, and below it what only other queries found."""
         own = self._ranking_of(self.state["rankings"][0]).ids
-        relevance = self.expected_relevance
+        relevance = self.relative_relevance
         others = [id_ for id_ in self.ids(iteration) if id_ not in set(own)]
         others.sort(key=lambda id_: (-relevance[id_], id_))
         return by_rank([*own, *others])

@@ -49,7 +49,8 @@ class RankingRecord(TypedDict):
 
     The first ``own`` documents are the engine's own ranking; it found the others by their
     similarity. ``scores`` are empty for a refined query whose ranks alone count. ``relevance`` has
-    the estimated probabilities of relevance, if the engine has any.
+    the estimated probabilities of relevance, if the engine has any, given that anything is
+    relevant; ``answerable`` is the probability of that.
     """
 
     iteration: int
@@ -58,6 +59,7 @@ class RankingRecord(TypedDict):
     own: int
     scores: list[float]
     relevance: list[float] | None
+    answerable: float
     memberships: dict[str, CodedMemberships]
 
 
@@ -68,7 +70,8 @@ class LookupRecord(TypedDict):
         iteration: The round that found them.
         kind: The kind of the query.
         scores: Their scores, if the engine can score given documents.
-        relevance: The probabilities that they are relevant, if the engine estimates them.
+        relevance: The probabilities that they are relevant, if the engine estimates them, given
+            that anything is.
     """
 
     iteration: int

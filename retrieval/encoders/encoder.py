@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fairqr.base.errors import ModelError
 from fairqr.base.kept_file import KeptFile
+from fairqr.base.loops import run_together
 from fairqr.base.settings import cache_dir
 from fairqr.retrieval.sources.documents import Document, ProgressFunction
 from fairqr.retrieval.texts.words import sendable
@@ -108,6 +109,24 @@ class KeptVectors:
     async def encode_query(self, text: str) -> Float32Array:
         """Return the vector of a query, which is not kept; see :func:`encode_query`."""
         return await encode_query(self.encoder, text, self.dimensions)
+
+    async def encode_queries(self, texts: Sequence[str]) -> Float32Array:
+        """Return the vectors of queries of our own, which are kept, shape (len(texts), d).
+
+        Raises:
+            ModelError: The encoder failed.
+        """
+        # An encoder may encode a document of these words in another way.
+        keys, vectors = await self._looked_up([f"query\n{text}" for text in texts])
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
+        if missing:
+            rows = await run_together(map(self.encode_query, missing.values()))
+            new = {key: row.astype("<f4") for key, row in zip(missing, rows, strict=True)}
+            stored = {key: row.tobytes() for key, row in new.items()}
+            await asyncio.to_thread(self._file.put_many, stored)
+            vectors |= new
+        found = [vectors[key] for key in keys]
+        return np.array(found, dtype=np.float32).reshape(len(texts), self.dimensions)
 
     async def encode(
         self, texts: Sequence[str], progress: ProgressFunction | None = None

@@ -100,7 +100,10 @@ class Hits:
         memberships: The groups of these documents.
         total: How many documents match, or None if that was not requested.
         relevance: The probability that each document is relevant, shape (n,), from an engine that
-            estimates it.
+            estimates it. It takes for granted that there are relevant documents for the query.
+        answerable: The probability that the collection has relevant documents for the query at all;
+            1 from an engine that does not estimate it. It is the same for given documents
+            (``Query.only``) and within a group.
         own: How many of the hits, from the first, are in the engine's own ranking; the others were
             found by their similarity. All of them by default.
         warnings: Sentences for users, such as that part of the index did not respond.
@@ -114,11 +117,17 @@ class Hits:
     total: int | None = None
     warnings: tuple[str, ...] = field(default=())
     relevance: FloatArray | None = None
+    answerable: float = 1.0
     own: int | None = None
     unboosted: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def probability(self) -> FloatArray | None:
+        """The probability that each document is relevant, whether or not others are."""
+        return None if self.relevance is None else self.answerable * self.relevance
 
     def groups(self, row: int, schema: Schema) -> dict[str, dict[str, float]]:
         """Return the groups of a hit with their shares above 0, for each attribute."""
@@ -261,7 +270,9 @@ async def searched(engine: SearchEngine, queries: Sequence[Query]) -> list[Hits]
         faults = {
             "a document twice in one ranking": len(set(hits.ids)) < len(hits),
             "a score that is not a finite number": not np.isfinite(hits.scores).all(),
-            "a probability outside of 0 to 1": not ((chances >= 0) & (chances <= 1)).all(),
+            "a probability outside of 0 to 1": not (
+                ((chances >= 0) & (chances <= 1)).all() and 0 <= hits.answerable <= 1
+            ),
         }
         for fault in (name for name, is_there in faults.items() if is_there):
             raise SourceError(f"The engine '{engine.name}' returned {fault}; correct the engine.")

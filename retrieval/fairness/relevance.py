@@ -11,14 +11,17 @@ Beside it stands one kind of **lexical** evidence, in [0, 1]:
   What its scores mean is not known.
 - ``texts``: BM25 over the texts alone, for audits, which cannot take the engine's word.
 
-A logistic regression for each kind turns both into a probability. ``benchmarks/relevance.py`` fits
-them, and shows how well a fit on one collection works on another (docs/explanation/relevance.md).
+A logistic regression for each kind turns both into a probability. Both are relative to the other
+documents, so a second regression for each kind says whether there is anything for the query at all
+(:mod:`fairqr.retrieval.fairness.answerable`). A document is relevant with the product of both
+probabilities. ``benchmarks/relevance.py`` fits them, and shows how well a fit on one collection
+works on another (docs/explanation/relevance.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -26,6 +29,7 @@ from pydantic import BaseModel, Field
 
 from fairqr.retrieval.encoders.encoder import Float32Array, unit_rows
 from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.fairness.answerable import ALWAYS, Answerability
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import RRF_K
 
@@ -74,14 +78,21 @@ USUAL_SIMILARITY = (0.2, 0.1)
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A logistic regression of relevance on similarity and one kind of lexical evidence."""
+    """A logistic regression of relevance on similarity and one kind of lexical evidence.
+
+    Attributes:
+        answerable: The regression of whether there is anything for the query.
+    """
 
     intercept: float
     lexical: float
     similarity: float
+    answerable: Answerability = ALWAYS
 
     def probability(self, lexical: FloatArray, similarity: FloatArray) -> FloatArray:
         """Return the probability that each document is relevant, shape (n,), in (0, 1).
+
+        It takes for granted that there are relevant documents.
 
         Args:
             lexical: Shape (n,), in [0, 1].
@@ -92,31 +103,85 @@ class Calibration:
 
 
 class Calibrations(NamedTuple):
-    """A regression for each kind of lexical evidence."""
+    """A regression for each kind of lexical evidence.
+
+    Attributes:
+        words, rank, texts: See the top of this module.
+        field: Evidence of ranks too, but a query is compared with all documents of an engine that
+            searches by vectors, rather than with a pool.
+    """
 
     words: Calibration
     rank: Calibration
     texts: Calibration
+    field: Calibration
 
 
-CALIBRATED = Calibrations(
-    words=Calibration(intercept=-6.268, lexical=2.789, similarity=1.735),
+def _calibrations(
+    words: Calibration,
+    rank: Calibration,
+    texts: Calibration,
+    *,
+    pool: Answerability,
+    field: Answerability,
+) -> Calibrations:
+    """Return the regressions of all kinds.
+
+    Args:
+        words: The regressions for ``words``, of documents and of the query.
+        rank: The regression of documents for ``rank`` and ``field``.
+        texts: The regression of documents for ``texts``.
+        pool: Whether a query can be answered, for ``rank`` and ``texts``.
+        field: The same for ``field``.
+    """
+    return Calibrations(
+        words=words,
+        rank=replace(rank, answerable=pool),
+        texts=replace(texts, answerable=pool),
+        field=replace(rank, answerable=field),
+    )
+
+
+CALIBRATED = _calibrations(
+    words=Calibration(
+        intercept=-6.268,
+        lexical=2.789,
+        similarity=1.735,
+        answerable=Answerability(intercept=-4.13, similarity=20.7, words=0.459),
+    ),
     rank=Calibration(intercept=-3.515, lexical=0.784, similarity=1.249),
     texts=Calibration(intercept=-4.011, lexical=1.767, similarity=1.199),
+    pool=Answerability(intercept=-3.56, similarity=17.5),
+    field=Answerability(intercept=-2.55, similarity=21.9),
 )
-"""Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together."""
+"""Fitted on the 200 best documents of each topic of notables and TREC Fair 2022 together, and on
+those of unrelated queries."""
 
 FITTED = {
-    "notables": Calibrations(
-        words=Calibration(intercept=-8.007, lexical=4.06, similarity=2.16),
+    "notables": _calibrations(
+        words=Calibration(
+            intercept=-8.007,
+            lexical=4.06,
+            similarity=2.16,
+            answerable=Answerability(intercept=-2.97, similarity=16.9, words=0.238),
+        ),
         rank=Calibration(intercept=-5.21, lexical=1.93, similarity=1.59),
         texts=Calibration(intercept=-6.06, lexical=3.44, similarity=1.50),
+        pool=Answerability(intercept=-2.49, similarity=14.2),
+        field=Answerability(intercept=-2.63, similarity=16.5),
     ),
-    "trec2022": Calibrations(
-        words=Calibration(intercept=-4.299, lexical=1.307, similarity=1.33),
+    "trec2022": _calibrations(
+        words=Calibration(
+            intercept=-4.299,
+            lexical=1.307,
+            similarity=1.33,
+            answerable=Answerability(intercept=-5.92, similarity=27.5, words=0.633),
+        ),
         # A higher rank never counts against a document, so its weight is at least 0.
         rank=Calibration(intercept=-1.78, lexical=0.0, similarity=0.88),
         texts=Calibration(intercept=-2.27, lexical=1.14, similarity=0.83),
+        pool=Answerability(intercept=-4.91, similarity=22.0),
+        field=Answerability(intercept=-3.33, similarity=29.3),
     ),
     "both": CALIBRATED,
 }

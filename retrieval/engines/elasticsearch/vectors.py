@@ -14,6 +14,7 @@ from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
     Float32Array,
+    KeptVectors,
     encode_query,
     unit_rows,
 )
@@ -27,6 +28,13 @@ from fairqr.retrieval.engines.engine import (
     Query,
     first_of,
     require_groups,
+)
+from fairqr.retrieval.fairness.answerable import (
+    NEAREST,
+    Background,
+    background_of,
+    nearest_mean,
+    unrelated_vectors,
 )
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
@@ -128,6 +136,9 @@ class FieldHybridEngine(EngineOverWords):
     neighbours are approximate, and the mean and deviation of similarities come from 500 random
     documents. Within a group, the candidates by words come from the group.
 
+    Whether the index has anything for a query is estimated from its five nearest documents, which
+    are compared with those of unrelated queries; how many words documents hold is not known.
+
     Three requests answer all queries of a round: one for the best documents by words and by
     vectors, one for the vectors that move the query's, and one for the neighbours of the moved
     vector and the cosines of the documents found by words.
@@ -142,10 +153,12 @@ class FieldHybridEngine(EngineOverWords):
         field: VectorSearch,
         encoder: Encoder,
         background: Float32Array,
+        unrelated: Background,
     ) -> None:
         """Take what :meth:`open` has prepared."""
         super().__init__(lexical)
         self._field, self._encoder, self.background = field, encoder, background
+        self.unrelated = unrelated
         self.retriever = f"hybrid:{encoder.name}"
         self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
 
@@ -181,7 +194,12 @@ class FieldHybridEngine(EngineOverWords):
             sample = lexical.sample(SAMPLED, request, {"exists": {"field": name}})
             probe = np.full(mark.dimensions, mark.dimensions**-0.5, dtype=np.float32)
             tried = {"query": field.nearest(probe, 1, []), "size": 1}
-            bodies = [tried, sample] if field.usable else []
+            unrelated = await unrelated_vectors(KeptVectors(encoder, mark))
+            compared = [
+                {**request, "query": field.nearest(vector, NEAREST, []), "size": NEAREST}
+                for vector in unrelated
+            ]
+            bodies = [tried, *compared, sample] if field.usable else []
             answers = await lexical.msearch(bodies, refuse=False)
         except BaseException:
             await lexical.aclose()
@@ -191,7 +209,14 @@ class FieldHybridEngine(EngineOverWords):
         vectors = field.read(answers[-1]["hits"]["hits"], mark.dimensions)
         if not vectors.any():
             return None
-        return cls(lexical, field, encoder, vectors[vectors.any(axis=1)])
+        background = vectors[vectors.any(axis=1)]
+        nearest = []
+        for vector, answer in zip(unrelated, answers[1:-1], strict=True):
+            rows = field.read(answer["hits"]["hits"], mark.dimensions)
+            nearest.append(nearest_mean(np.vecdot(rows, vector)))
+        # The scale is that of the sample; the nearest are those of all documents.
+        scale = background_of(background, unrelated, encoder).scale
+        return cls(lexical, field, encoder, background, Background(float(np.mean(nearest)), scale))
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries in at most three requests.
@@ -222,10 +247,16 @@ class FieldHybridEngine(EngineOverWords):
         if not (vector.any() or leading.ids):
             return first_of(scored, query.n)
         best = fused_best([leading.ids, nearest.ids])
-        answers = yield lexical.reading(best, self._field.with_vectors(lexical.reader.request))
-        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
-        hits.sort(key=lambda hit: best.index(lexical.reader.id_of(hit)))
-        moved = moved_toward(vector, self._field.read(hits, len(vector)))
+        read = list(dict.fromkeys([*best, *nearest.ids[:NEAREST]]))
+        answers = yield lexical.reading(read, self._field.with_vectors(lexical.reader.request))
+        hits = {lexical.reader.id_of(hit): hit for it in answers for hit in it["hits"]["hits"]}
+        movers = [hits[id_] for id_ in best if id_ in hits]
+        moved = moved_toward(vector, self._field.read(movers, len(vector)))
+        calibration = self.calibrations.field
+        similar = [hits[id_] for id_ in nearest.ids[:NEAREST] if id_ in hits]
+        similarity = nearest_mean(np.vecdot(self._field.read(similar, len(vector)), vector))
+        above = self.unrelated.above(similarity)
+        answerable = calibration.answerable.probability(above, words=0.0)
         wide = [self._nearest(query, moved)] if query.only is None else []
         compared = [self._compared(query, ids, moved) for ids in lexical.pieces(scored.ids)]
         found = yield from lexical.found([*wide, *compared])
@@ -235,7 +266,7 @@ class FieldHybridEngine(EngineOverWords):
         behind, there = found[0] if wide else first_of(scored, 0), {*scored.ids}
         new = [row for row, id_ in enumerate(behind.ids) if id_ not in there]
         ids = [*scored.ids, *(behind.ids[row] for row in new)]
-        chances = self.calibrations.rank.probability(
+        chances = calibration.probability(
             rank_evidence(ids, leading.ids),
             standardised(np.array([cosines.get(i, np.nan) for i in ids]), self.background @ moved),
         )
@@ -254,6 +285,7 @@ class FieldHybridEngine(EngineOverWords):
             memberships,
             warnings=tuple(dict.fromkeys(w for one in (scored, *found) for w in one.warnings)),
             relevance=chances[rows],
+            answerable=answerable,
             own=own_,
         )
 

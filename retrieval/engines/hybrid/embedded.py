@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -12,9 +14,10 @@ from typing import Self
 import numpy as np
 from filelock import AsyncFileLock
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from fairqr.base.errors import IndexUnavailableError, InputError
-from fairqr.base.files import open_beside
+from fairqr.base.files import open_beside, write_beside
 from fairqr.retrieval.encoders.encoder import (
     Encoder,
     EncoderMark,
@@ -30,6 +33,14 @@ from fairqr.retrieval.engines.tantivy.engine import (
     Snapshot,
     TantivyEngine,
     refuse_damaged,
+)
+from fairqr.retrieval.fairness.answerable import (
+    FIRST,
+    Background,
+    background_of,
+    nearest_mean,
+    unrelated_queries,
+    unrelated_vectors,
 )
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import (
@@ -86,6 +97,52 @@ def write_vectors(path: Path, mark: EncoderMark, vectors: Float16Array) -> None:
     with open_beside(path) as stream:
         np.save(stream, np.array(mark.probe))
         np.save(stream, vectors)
+
+
+def read_background(path: Path, rows: int) -> Background | None:
+    """Return what cosines unrelated queries reach, if that was kept for so many vectors.
+
+    Args:
+        path: The file.
+        rows: How many vectors the index has.
+    """
+    try:
+        kept = KeptBackground.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if (kept.rows, kept.queries) != (rows, _unrelated_digest()):
+        return None
+    return Background(kept.nearest, kept.scale)
+
+
+def write_background(path: Path, rows: int, background: Background) -> None:
+    """Keep what cosines unrelated queries reach among so many vectors."""
+    kept = KeptBackground(
+        rows=rows,
+        queries=_unrelated_digest(),
+        nearest=background.nearest,
+        scale=background.scale,
+    )
+    write_beside(path, kept.model_dump_json())
+
+
+class KeptBackground(BaseModel, frozen=True):
+    """What is kept beside the vectors of an index.
+
+    Attributes:
+        rows: How many vectors there were.
+        queries: A hash of the unrelated queries.
+        nearest, scale: See :class:`Background`.
+    """
+
+    rows: int
+    queries: str
+    nearest: float
+    scale: float
+
+
+def _unrelated_digest() -> str:
+    return sha256("\n".join(unrelated_queries()).encode()).hexdigest()
 
 
 def vectors_path(index: Path, encoder: str) -> Path:
@@ -264,7 +321,8 @@ class HybridEngine(VectorEngine):
 
     A query is first answered twice, by BM25 and by its vector. Reciprocal rank fusion of both gives
     ten documents, and the vector moves halfway toward their mean. The scores are the probabilities
-    of :mod:`fairqr.retrieval.fairness.relevance`. As in a search by vectors alone, every document
+    of :mod:`fairqr.retrieval.fairness.relevance`, given that anything is relevant; how likely that
+    is stands beside them (``Hits.answerable``). As in a search by vectors alone, every document
     is a hit, the unlikely ones last; a query without any word finds nothing. A document outside the
     1,000 that the words find counts as one without any of the words, and one without a vector has
     the mean similarity.
@@ -274,6 +332,30 @@ class HybridEngine(VectorEngine):
     capabilities = VectorEngine.capabilities | {"relevance"}
     calibrations = CALIBRATED
 
+    def __init__(self, lexical: TantivyEngine, texts: KeptVectors) -> None:
+        """Take what :meth:`open` has prepared; no vectors are loaded yet."""
+        super().__init__(lexical, texts)
+        self._background = Background(0.0, 1.0)
+        self._compared_rows = -1
+
+    async def _update(self, now: Snapshot, progress: ProgressFunction | None = None) -> None:
+        """Encode the documents that have no row yet, and compare all with unrelated queries."""
+        await super()._update(now, progress)
+        rows = self._vectors
+        if len(rows) == self._compared_rows:
+            return
+        path = self._path.with_name("unrelated.json")
+        background = await asyncio.to_thread(read_background, path, len(rows))
+        if background is None:
+            unrelated = await unrelated_vectors(self._texts)
+            encoder = self._texts.encoder
+            background = await asyncio.to_thread(background_of, rows, unrelated, encoder)
+            # Without the right to write, each process compares for itself.
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(write_background, path, len(rows), background)
+        self._background = background
+        self._compared_rows = len(rows)
+
     def _answer(
         self, now: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
@@ -282,23 +364,49 @@ class HybridEngine(VectorEngine):
         candidates = replace(query, n=CANDIDATES, only=None, within=None)
         by_words, scores = now.ranked(candidates)
         if not (vector.any() or len(by_words)):
+            nothing = self._answerable(now, query, np.zeros(0, np.float32), [])
             unlikely = now.answer(query)
-            return replace(unlikely, relevance=np.zeros(len(unlikely)))
-        similar, eligible = cosines(rows, vector), now.eligible(query.within)
+            return replace(unlikely, relevance=np.zeros(len(unlikely)), answerable=nothing)
+        similar = cosines(rows, vector)
         nearest = highest(similar, FUSED, now.live)
         nearest = nearest[np.lexsort((nearest, -similar[nearest]))]
         best = fused_best([by_words.tolist(), nearest.tolist()])
-        similar = cosines(rows, moved_toward(vector, rows[best]))
+        moved = cosines(rows, moved_toward(vector, rows[best]))
         most = scores.max(initial=0.0) or 1.0
-        if query.only is None:
-            found = highest(standardised(similar, similar), query.n, eligible)
-            numbers = np.union1d(by_words[eligible[by_words]], found)
-        else:
-            by_words, scores = now.ranked(replace(query, n=len(query.only)))
-            numbers = by_words
         shares = np.zeros(len(rows))
         shares[by_words] = scores / most
-        likeness = standardised(similar[numbers].astype(np.float64), similar)
-        chances = self.calibrations.words.probability(shares[numbers], likeness)
-        hits = now.hits(numbers, chances, query.n)
-        return replace(hits, relevance=np.array(hits.scores))
+
+        def ranked(numbers: Numbers, n: int) -> Hits:
+            likeness = standardised(moved[numbers].astype(np.float64), moved)
+            chances = self.calibrations.words.probability(shares[numbers], likeness)
+            return now.hits(numbers, chances, n)
+
+        # Whatever the query is limited to, it is answerable by all documents.
+        likely = highest(moved, FIRST, now.live)
+        first = ranked(np.union1d(by_words, likely), FIRST)
+        answerable = self._answerable(now, query, similar[now.live], first.ids)
+        if query.only is None:
+            eligible = now.eligible(query.within)
+            alike = highest(standardised(moved, moved), query.n, eligible)
+            numbers = np.union1d(by_words[eligible[by_words]], alike)
+        else:
+            numbers, scores = now.ranked(replace(query, n=len(query.only)))
+            shares[:] = 0
+            shares[numbers] = scores / most
+        hits = ranked(numbers, query.n)
+        return replace(hits, relevance=np.array(hits.scores), answerable=answerable)
+
+    def _answerable(
+        self, now: Snapshot, query: Query, similar: Float32Array, first: Sequence[str]
+    ) -> float:
+        """Return the probability that the index has relevant documents for a query.
+
+        Args:
+            now: The index.
+            query: The query.
+            similar: The cosines of its own vector with the documents.
+            first: The ids of the most likely documents.
+        """
+        regression = self.calibrations.words.answerable
+        similarity = self._background.above(nearest_mean(similar))
+        return regression.probability(similarity, now.words_held(query.words, first))

@@ -47,6 +47,15 @@ from fairqr.retrieval.engines.engine import (
     lexical_of,
 )
 from fairqr.retrieval.engines.run import RunEngine
+from fairqr.retrieval.fairness.answerable import (
+    FITTED_WITH,
+    USUAL,
+    Answerability,
+    Background,
+    background_of,
+    nearest_mean,
+    unrelated_vectors,
+)
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
@@ -113,17 +122,19 @@ Texts = Mapping[str, Text]
 
 
 class Estimates(NamedTuple):
-    """How likely documents are relevant, each of shape (n,), in (0, 1).
+    """How likely documents are relevant, three arrays of shape (n,), in (0, 1).
 
     Attributes:
         relevance: By all evidence.
         by_words: By the words alone that query and text share; all are taken to be as similar.
         by_similarity: By the similarity alone, as if all texts shared as many words.
+        answerable: The probability that any document is relevant, a factor of all of these.
     """
 
     relevance: FloatArray
     by_words: FloatArray
     by_similarity: FloatArray
+    answerable: float
 
 
 def hashed_terms(text: str) -> Terms:
@@ -142,9 +153,11 @@ class TextReader:
 
     Attributes:
         background: The vectors of a sample of documents, none of zeros, which the owner sets.
+        unrelated: What cosines unrelated queries reach; what is usual until :meth:`compare`.
     """
 
     background: Float32Array
+    unrelated: Background = USUAL
 
     def __init__(self, engine: SearchEngine, vectors: KeptVectors, *, with_terms: bool) -> None:
         self.engine, self.vectors, self._with_terms = engine, vectors, with_terms
@@ -174,6 +187,31 @@ class TextReader:
         """Return the vectors of texts, shape (n, d)."""
         rows = [text.vector for text in texts]
         return np.array(rows, dtype=np.float32).reshape(-1, self.vectors.dimensions)
+
+    async def compare(self) -> None:
+        """Compare the sample with unrelated queries, if it is not known what cosines they reach.
+
+        Raises:
+            ModelError: The encoder failed.
+        """
+        if self.vectors.encoder.name == FITTED_WITH or not len(self.background):
+            return
+        unrelated = await unrelated_vectors(self.vectors)
+        self.unrelated = background_of(self.background, unrelated, self.vectors.encoder)
+
+    def answerable(
+        self, query: Float32Array, vectors: Float32Array, regression: Answerability
+    ) -> float:
+        """Return the probability that there are relevant documents for a query.
+
+        Args:
+            query: The vector of the query, shape (d,).
+            vectors: The vectors of the pool, shape (n, d); zeros do not count.
+            regression: Fitted on pools.
+        """
+        known = vectors[vectors.any(axis=1)]
+        nearest = nearest_mean(np.vecdot(known, query))
+        return regression.probability(self.unrelated.above(nearest), words=0.0)
 
     def likeness(
         self,
@@ -250,6 +288,7 @@ class EncodedPoolEngine(EngineOverWords):
         found = await lexical.search(SAMPLE_QUERIES)
         sample = await texts.read([id_ for hits in found for id_ in hits.ids], progress)
         texts.background = texts.stacked(it for it in sample.values() if it.vector.any())
+        await texts.compare()
         return cls(texts, keeps_order=keeps_order)
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
@@ -294,13 +333,17 @@ class EncodedPoolEngine(EngineOverWords):
         similar, movers = np.zeros(len(hits)), (range(len(pool)), candidates)
         similar[: len(vectors)] = self._texts.likeness(asked, vectors, movers)
         ranks = rank_evidence(hits.ids, leading.ids[:RANKED])
-        chances = self.calibrations.rank.probability(ranks, similar)
+        calibration = self.calibrations.rank
+        chances = calibration.probability(ranks, similar)
+        # Whatever the query is limited to, it is answerable by the best of all documents.
+        answerable = self._texts.answerable(asked, candidates, calibration.answerable)
+        hits = replace(hits, answerable=answerable)
         if self._keeps_order:
             return first_of(replace(hits, relevance=chances), query.n)
         ranked = best_first(
             hits.ids, chances.tolist(), hits.memberships, query.n, warnings=hits.warnings
         )
-        return replace(ranked, relevance=np.array(ranked.scores))
+        return replace(ranked, relevance=np.array(ranked.scores), answerable=answerable)
 
     def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:
         """Return the documents of a query whose own vectors count."""
@@ -408,6 +451,7 @@ class TextRelevance:
         sample = await texts.read(ordered, progress)
         spoken = [sample[id_] for id_ in ordered if len(sample[id_].terms)]
         texts.background = texts.stacked(text for text in spoken if text.vector.any())
+        await texts.compare()
         return cls(texts, Reference([text.terms for text in spoken]))
 
     async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
@@ -448,10 +492,12 @@ class TextRelevance:
             for rows in (sharing, sharing[:0])
         )
         shared = scores / (scores.max() or 1.0)
+        calibration = self.calibrations.texts
+        answerable = self._texts.answerable(vector, vectors, calibration.answerable)
 
         def estimate(lexical: FloatArray, similarity: FloatArray) -> FloatArray:
             likeness = similarity.clip(-FARTHEST, FARTHEST)
-            chances = self.calibrations.texts.probability(lexical, likeness)
+            chances = answerable * calibration.probability(lexical, likeness)
             estimates = np.empty(len(ids))
             estimates[order] = np.where(spoken, chances, chances[spoken].mean())
             return estimates
@@ -460,6 +506,7 @@ class TextRelevance:
             estimate(shared, both),
             estimate(shared, np.full(len(ids), both[spoken].mean())),
             estimate(np.full(len(ids), shared[spoken].mean()), alone),
+            answerable,
         )
 
 
@@ -503,7 +550,7 @@ async def open_texts(
     return texts, ""
 
 
-def end_of(estimates: FloatArray, places: Sequence[int]) -> float:
+def end_of(estimates: FloatArray, places: Sequence[int], answerable: float = 1.0) -> float:
     """Return how likely relevant the last documents are that a search found, in [0, 1].
 
     A pool widened by one search for each group reaches down to unlikely documents of a small
@@ -515,16 +562,19 @@ def end_of(estimates: FloatArray, places: Sequence[int]) -> float:
     Args:
         estimates: The estimate for each document of the pool, shape (n,).
         places: The positions of the search's documents in the pool, in the engine's order.
+        answerable: The factor of all estimates.
 
     Returns:
         The median estimate of its last ten documents; 0 if it found none. Where the last half of
-        what it found is likely, a few others below it do not show an end: then the median of that.
+        what it found is likely, if anything is, a few others below it do not show an end: then the
+        median of that.
     """
     if not len(places):
         return 0.0
     found = estimates[[*places]]
-    last, half = float(np.median(found[-END:])), float(np.median(found[len(found) // 2 :]))
-    return max(last, half) if half >= LIKELY else last
+    last = float(np.median(found[-END:]))
+    half = float(np.median(found[len(found) // 2 :]))
+    return max(last, half) if half >= LIKELY * answerable else last
 
 
 def _readable(text: str) -> str:

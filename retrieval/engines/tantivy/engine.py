@@ -34,6 +34,7 @@ from fairqr.retrieval.engines.engine import (
     best_first,
     require_groups,
 )
+from fairqr.retrieval.fairness.answerable import inverse_frequency
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import best_positions
 from fairqr.retrieval.sources.documents import MAX_ID_BYTES, Document
@@ -224,6 +225,28 @@ class Snapshot:
             return numbers, scores
         best = best_positions(ids, scores)[:n]
         return numbers[best], scores[best]
+
+    def words_held(self, text: str, ids: Sequence[str]) -> float:
+        """Return how much of a text some documents hold, each word by its inverse frequency.
+
+        That is the mean over the documents; 0 without documents. See
+        :mod:`fairqr.retrieval.fairness.answerable`.
+        """
+        words = set(english_analyzer().analyze(composed(sendable(text))))
+        if not words or not ids:
+            return 0.0
+        occur = tantivy.Occur
+        held: list[tuple[tantivy.Occur, tantivy.Query]] = []
+        for word in words:
+            having = self.searcher.doc_freq("body", word)
+            weight = inverse_frequency(len(self), having)
+            has_word = tantivy.Query.term_query(self.text_schema, "body", word)
+            held.append((occur.Should, tantivy.Query.const_score_query(has_word, weight)))
+        given = tantivy.Query.const_score_query(with_ids(self.text_schema, ids), 0.0)
+        weighed = tantivy.Query.boolean_query(held)
+        query = tantivy.Query.boolean_query([(occur.Must, given), (occur.Should, weighed)])
+        found = self.searcher.search(query, len(ids), count=False).hits
+        return float(sum(score for score, _ in found)) / len(ids)
 
     def hits(self, numbers: Numbers, scores: FloatArray, n: int) -> Hits:
         """Return the best n of the documents with these numbers; ties in order of id.

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fairqr.cli import output as out
 from fairqr.cli.common import RunSettings, agree
-from fairqr.graph.search.explanation import BROUGHT, LEAST_GAP, TOO_FEW, UNCHECKED
+from fairqr.graph.search.explanation import BROUGHT, LEAST_GAP, TOO_FEW, UNCHECKED, fit_of
 from fairqr.graph.stream import StepData
 
 if TYPE_CHECKING:
@@ -106,7 +106,9 @@ def _say_cost(cost: RankingCost, model: str, budget: Budget, yes: bool) -> None:
 def result_lines(
     result: SearchResult, passages: Mapping[str, str], *, verbose: bool = False
 ) -> Iterator[RenderableType]:
-    """Yield who gets seen, what it cost, the rounds of a model, and the lists before and after.
+    """Yield how relevant documents are, who gets seen, what it cost, and the lists.
+
+    Between those come the rounds of a model, if one was asked.
 
     Args:
         result: The result of a search.
@@ -118,6 +120,9 @@ def result_lines(
         yield Text("No document matches the query.", "bold")
         if not new and not verbose:
             return
+    fit = fit_of(result)
+    if fit:
+        yield out.literal(fit, "bold")
     for name in result.exposure if old else ():
         yield out.literal(_opening(result, name), "bold")
         lists = {"before": result.baseline.exposure[name], "after": result.exposure[name]}
@@ -129,6 +134,8 @@ def result_lines(
     afters = [(*_document(it, passages), _move(it, places)) for it in new]
     yield out.literal(" ".join([*_cost(result), *_models(result)]))
     for sentence in result.explanation:
+        if sentence == fit:
+            continue
         if verbose or any(said in sentence for said in (UNCHECKED, TOO_FEW, BROUGHT)):
             yield out.literal(sentence)
     yield from _loop(result, verbose)
@@ -283,6 +290,8 @@ def answer_lines(
     for it in result.groups:
         yield from _read_and_used(it)
     if search:
+        if fit := fit_of(search):
+            yield out.literal(fit)
         if cost := next(_cost(search), ""):
             yield cost
         yield from _loop(search, verbose and len(search.iterations) > 1)

@@ -13,7 +13,13 @@ from fairqr.base.errors import InputError, TargetError
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Reached, Round
-from fairqr.graph.search.stopping import EXPECTED_SHARE, best_of, decide_stop, expected_gain, groups_to_ask_about
+from fairqr.graph.search.stopping import (
+    EXPECTED_SHARE,
+    best_of,
+    decide_stop,
+    expected_gain,
+    groups_to_ask_about,
+)
 from fairqr.graph.search.words import after_refinement, refined_queries
 
 

@@ -33,6 +33,7 @@ from tests.unit.retrieval.vector_encoders import (
     generated,
     moved_by_hand,
     unit,
+    unrelated_by_hand,
     word_vector,
 )
 
@@ -70,7 +71,8 @@ async def estimated(
     """The estimates by id."""
     estimates = await relevance.estimate_ids(query, [document.id for document in documents])
     assert estimates is not None
-    assert ((np.array(estimates) > 0) & (np.array(estimates) < 1)).all()
+    for chances in (estimates.relevance, estimates.by_words, estimates.by_similarity):
+        assert ((chances > 0) & (chances < 1)).all()
     ids = [document.id for document in documents]
     return dict(zip(ids, estimates.relevance.tolist(), strict=True))
 
@@ -107,12 +109,18 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
     usual = np.array([vectors[id_] @ moved for id_ in sampled])
     fit, ids = CALIBRATED.texts, [document.id for document in pool]
 
+    # Whether there is anything for the query at all is a factor of all of them.
+    background = unrelated_by_hand([vectors[id_] for id_ in sampled])
+    nearest_cosines = sorted(float(vectors[id_] @ query) for id_ in ids)[-5:]
+    above = background.above(float(np.mean(nearest_cosines)))
+    answerable = CALIBRATED.texts.answerable.probability(above, 0.0)
+
     def chances(words: Sequence[float], likeness: Sequence[float]) -> list[float]:
         logits = (
             fit.intercept + fit.lexical * one + fit.similarity * other
             for one, other in zip(words, likeness, strict=True)
         )
-        return [1 / (1 + math.exp(-logit)) for logit in logits]
+        return [answerable / (1 + math.exp(-logit)) for logit in logits]
 
     words = [scores[id_] / max(scores.values()) for id_ in ids]
     likeness = [(vectors[id_] @ moved - usual.mean()) / usual.std() for id_ in ids]
@@ -120,6 +128,7 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
     # Each half of the evidence takes the other to be the same in all texts.
     halves = await (await opened(lexical)).estimate_ids("w1 w0 w1", ids)
     assert halves is not None
+    assert halves.answerable == pytest.approx(answerable, abs=2e-5)
     alike = [sum(likeness) / len(ids)] * len(ids)
     assert halves.by_words == pytest.approx(np.array(chances(words, alike)), abs=2e-5)
     moved = moved_by_hand(query, vectors, [[], nearest])

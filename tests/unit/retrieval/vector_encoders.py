@@ -13,6 +13,7 @@ from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
 from fairqr.retrieval.engines.engine import Query, SearchEngine
+from fairqr.retrieval.fairness.answerable import Background, unrelated_queries
 from fairqr.retrieval.fairness.relevance import CALIBRATED
 from fairqr.retrieval.sources.documents import Document
 
@@ -55,6 +56,21 @@ def moved_by_hand(asked: Any, vectors: Any, rankings: Sequence[Sequence[Any]]) -
             fused[item] += 1 / (60 + rank)
     best = sorted(fused, key=lambda item: (-fused[item], item))[:10]
     return unit(asked + unit(np.mean([vectors[item] for item in best], axis=0)))
+
+
+def unrelated_by_hand(vectors: Sequence[Any]) -> Background:
+    """Return what cosines unrelated queries reach among vectors of length 1.
+
+    The encoder is not MiniLM, so differences are brought to its scale.
+    """
+    nearest = []
+    deviations = []
+    for text in unrelated_queries()[::5]:
+        query = unit(word_vector(text, len(vectors[0])))
+        cosines = sorted(float(vector @ query) for vector in vectors)
+        nearest.append(np.mean(cosines[-5:]))
+        deviations.append(np.std(cosines))
+    return Background(float(np.mean(nearest)), float(0.055 / np.mean(deviations)))
 
 
 async def estimates_by_hand(
