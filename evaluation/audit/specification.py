@@ -11,10 +11,7 @@ from fairqr.base.errors import TargetError
 from fairqr.evaluation.collections.query_targets import as_target
 from fairqr.evaluation.experiments.options import Count, Seed
 from fairqr.retrieval.fairness.exposure import Discount, DiscountText
-from fairqr.retrieval.fairness.target import Target
-
-AUDIT_TARGET = Target(parts={"relevance": 1.0})
-"""As many as the relevant documents have: the mildest thing that can be asked of a ranking."""
+from fairqr.retrieval.fairness.target import AUDIT_TARGET, Target
 
 
 def _target(value: Any) -> object:

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from fairqr.graph.search import result as results
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.template import fence
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.fairness.relevance import LIKELY
+from fairqr.retrieval.fairness.target import PARTS
 from fairqr.retrieval.sources.documents import Document
 
 LEAST_GAP = 0.01
@@ -19,6 +21,7 @@ LINE = 120
 LEAST_CHANCE = 0.005
 """A lower probability would read 0%."""
 
+TARGET = "The target: "
 UNCHECKED = "We moved documents up without checking that they are relevant"
 BROUGHT = "The model's queries brought"
 TOO_FEW = "too few documents were found that are likely to be relevant"
@@ -58,7 +61,11 @@ def _before(result: SearchResult) -> Iterator[str]:
     if len(phrases) > 1:
         phrases = [f"{name}: {how}" for name, how in origins.items()]
     if result.ranking and phrases:
-        yield f"The target: {'; '.join(phrases)}."
+        told = f"{TARGET}{'; '.join(phrases)}."
+        # An audit cannot aim at the results, which are what it measures.
+        if any(PARTS["retrieved"] in phrase for phrase in phrases):
+            told += f" An audit aims at {PARTS['relevance']}."
+        yield told
     is_estimated = any(place.relevance is not None for place in [*result.ranking, *plain])
     is_moved = [place.id for place in result.ranking] != [place.id for place in plain]
     if result.method == "fairqr" and is_moved and not is_estimated:
@@ -107,15 +114,39 @@ def _gained(result: SearchResult) -> Iterator[str]:
         )
         if after.weight != 1:
             yield f"The weight of fairness was {after.weight:g}."
-    if after and without and not without.documents:
-        yield f"{BROUGHT} no documents into this ranking."
-    elif after and without:
-        brought = "1 document" if without.documents == 1 else f"{without.documents} documents"
-        gained = after.relevance - without.objective.relevance
+    if after and without:
+        brought = {0: "no documents", 1: "1 document"}
+        documents = brought.get(without.documents, f"{without.documents} documents")
+        relevance_gained = after.relevance - without.objective.relevance
+        fairness_gained = after.fairness - without.objective.fairness
         yield (
-            f"{BROUGHT} {brought} into this ranking: {gained:+.3f} of expected relevance, "
-            f"{after.fairness - without.objective.fairness:+.3f} of fairness."
+            f"{BROUGHT} {documents} into this ranking: {relevance_gained:+.3f} of expected "
+            f"relevance, {fairness_gained:+.3f} of fairness."
         )
+
+
+def say_how_found(retriever: str) -> str:
+    """Return a sentence about what found the documents of a search, and why that was used.
+
+    What ``auto`` means depends on what is stored, so the same command may find in another way after
+    a search by vectors.
+
+    Args:
+        retriever: The ``retriever`` of a result or of an engine.
+    """
+    kind, _, encoder = retriever.partition(":")
+    if kind == "hybrid":
+        return f"Found by words and vectors, since vectors of {encoder} are stored for this index."
+    if kind == "hybrid-pool":
+        return f"Found by the engine alone: no vectors are stored, so {encoder} reads texts."
+    if kind == "dense":
+        alone = f"Found by vectors of {encoder} alone"
+        if encoder != MiniLmEncoder.name:
+            return f"{alone}."
+        return f"{alone}. They are stored, so searches now use words and vectors by default."
+    if kind == "bm25":
+        return "Found by words alone."
+    return f"Found by {retriever}."
 
 
 def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document]) -> Iterator[str]:

@@ -193,3 +193,8 @@ def can_be_weights(scores: ArrayLike) -> bool:
 
 
 DEFAULT_TARGET = Target()
+"""What a search aims at."""
+
+AUDIT_TARGET = Target(parts={"relevance": 1.0})
+"""What an audit aims at: the mildest thing that can be asked of a ranking. A search cannot aim at
+it, since it has no judgements."""

@@ -99,6 +99,7 @@ def measure(
     from fairqr.cli.output import Progress
     from fairqr.evaluation.audit import bundle, finishing, measuring
     from fairqr.evaluation.experiments import verifying
+    from fairqr.graph.search.explanation import say_how_found
 
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
@@ -134,12 +135,36 @@ def measure(
     if sign is not None:
         verifying.sign(manifest, sign)
     broken, doubtful = measuring.check(limits, found.figures, sure=sure)
+    lines = [
+        *found.findings,
+        *_aims(found),
+        say_how_found(found.manifest.engine["retriever"]),
+        f"report: {output / 'report.html'}",
+        f"digest: {found.digest}",
+    ]
     return Printed(
         lambda: finishing.audit_json(found).decode(),
-        [*found.findings, f"report: {output / 'report.html'}", f"digest: {found.digest}"],
+        lines,
         FAILED if broken else DOUBTFUL if doubtful else 0,
         [*broken, *doubtful],
     )
+
+
+def _aims(audit: Audit) -> list[str]:
+    """Say what the audit aims at and what a search does, unless the user chose a target."""
+    from fairqr.retrieval.fairness.target import AUDIT_TARGET, DEFAULT_TARGET, PARTS
+
+    if audit.spec.target != AUDIT_TARGET:
+        return []
+    measured = audit.spec.attributes or tuple(audit.manifest.attributes)
+    attributes = [audit.manifest.attributes[name] for name in measured]
+    by_search = dict.fromkeys(DEFAULT_TARGET.in_words(attribute) for attribute in attributes)
+    lacks_population = any(attribute.population is None for attribute in attributes)
+    common = "uniform:1" if lacks_population else "population:1"
+    return [
+        f"This audit aims at {PARTS['relevance']}. A search aims at {', or '.join(by_search)}; "
+        f"--target {common} gives both one target."
+    ]
 
 
 def _of_log(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,10 +13,52 @@ from fairqr.base.extras import library
 from fairqr.cli.common import run
 from fairqr.cli.settings import fetch
 
-QUERY, CORPUS, ATTRIBUTE, K = "mathematician", "notables", "gender", 10
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    from fairqr.graph.search.context import Context
+    from fairqr.graph.search.result import SearchResult
+
+CORPUS = "notables"
+ATTRIBUTE = "gender"
+GROUP = "female"
+K = 10
+QUERY = "mathematician"
+LOOP_QUERY = "physicist"
+"""A query for which what is found alone does not suffice."""
+
+RECORDED = "recorded:notables"
+PROMPTS = {"topic": "v2", "refine": "v5"}
+"""The prompts for large models."""
+
+LOOP = """\
+The loop, in which a model is asked. Its words were recorded from a large chat model, which wrote
+them from its knowledge without seeing this corpus:
+"""
+
+OWN_MODEL = """\
+With a model of your own, such as one of OpenAI's, to which the query is then sent:
+
+  {0} search "{query}" --attribute {attribute} -k {k} --set ask=always --model openai:gpt-4o-mini
+"""
+
+JUDGED = """\
+The same search without a model, and with the one on this machine. The judgements that come with
+the corpus say which of the {0} documents are relevant."""
+
+OWN_MODEL = """\
+With a model of your own, such as one of OpenAI's, to which the query is then sent:
+
+  {0} search "{query}" --attribute {attribute} -k {k} --set ask=always --model openai:gpt-4o-mini
+"""
+
+JUDGED = """Beside it the same search without a model, and with the one on this machine. Which of the {0}
+documents are relevant, the judgements say that come with the corpus."""
 
 NEXT = """\
-What to try next: a search of several rounds; your own Elasticsearch or OpenSearch, which is only
+What to try next: the loop as it was published; your own Elasticsearch or OpenSearch, which is only
 read: describe, search and audit it (with 'fairqr[evaluation]').
 
   {0} search "astronomer" --attribute gender -k 10 --method fair-qr
@@ -31,19 +73,69 @@ def demo() -> None:
     from fairqr.base.weights import WEIGHTS, is_pulled
     from fairqr.cli.output import say
     from fairqr.cli.render import result_lines
-    from fairqr.cli.search import SearchRunSettings, searched
     from fairqr.graph.search.context import Context
 
     for name in ("onnxruntime", "tokenizers", "xllamacpp"):
         library(name, "The demo", "local", ModelUnavailableError)
     fetch([weights for weights in WEIGHTS.values() if not is_pulled(weights.name)])
-    called = "fairqr" if shutil.which("fairqr") else sys.argv[0]
-    settings = SearchRunSettings(corpus=CORPUS, model=DEFAULT_MODEL)
-    command = f'{called} search "{QUERY}" --corpus {CORPUS} --attribute {ATTRIBUTE} -k {K}'
-    loop: dict[str, Any] = {"method": "fair-qr", "max_iterations": 1}
-    for more, said in (({}, ""), (loop, "FAIR-QR's loop, in which a model refines:\n")):
-        options = [f" --{name.replace('_', '-')} {value}" for name, value in more.items()]
-        typer.echo("".join([said, command, *options]), err=True)  # stdout begins with who is seen
-        asked = Context.of(attributes=(ATTRIBUTE,), k=K, **more)
-        say([*result_lines(*run(searched(QUERY, asked, settings))), ""])
-    typer.echo(NEXT.format(called))
+    program = "fairqr" if shutil.which("fairqr") else sys.argv[0]
+
+    # Commands go to stderr, so that stdout begins with who is seen.
+    plain = Context.of(attributes=(ATTRIBUTE,), k=K)
+    typer.echo(_command(program, QUERY), err=True)
+    say([*result_lines(_search(QUERY, plain, DEFAULT_MODEL), {}), ""])
+
+    loop = plain.model_copy(update={"ask": "always", "max_iterations": 1})
+    recorded = loop.model_copy(update={"prompts": PROMPTS})
+    typer.echo(LOOP, err=True)
+    typer.echo(_command(program, LOOP_QUERY, RECORDED, recorded), err=True)
+    with_words = _search(LOOP_QUERY, recorded, RECORDED)
+    say([*result_lines(with_words, {}), ""])
+
+    without = plain.model_copy(update={"ask": "never"})
+    by_model = {
+        "no model": _search(LOOP_QUERY, without, DEFAULT_MODEL),
+        DEFAULT_MODEL: _search(LOOP_QUERY, loop, DEFAULT_MODEL),
+        RECORDED: with_words,
+    }
+    say([JUDGED.format(K), "", _comparison(by_model), ""])
+
+    typer.echo(OWN_MODEL.format(program, query=LOOP_QUERY, attribute=ATTRIBUTE, k=K))
+    typer.echo(NEXT.format(program))
+
+
+def _search(query: str, context: Context, model: str) -> SearchResult:
+    """Search the corpus of the demo."""
+    from fairqr.cli.search import SearchRunSettings, searched
+
+    settings = SearchRunSettings(corpus=CORPUS, model=model)
+    result, _ = run(searched(query, context, settings))
+    return result
+
+
+def _comparison(by_model: Mapping[str, SearchResult]) -> RenderableType:
+    """Draw how many of the documents are judged relevant, and who gets seen, by model."""
+    from fairqr.cli.output import number, table
+    from fairqr.evaluation.collections.finding import find_collection
+
+    collection = find_collection(CORPUS)
+    topics = {topic.title: topic.id for topic in collection.topics}
+    grades = collection.qrels[topics[LOOP_QUERY]]
+    rows = []
+    for model, result in by_model.items():
+        relevant = [place for place in result.ranking if grades.get(place.id, 0) > 0]
+        attention = result.exposure[ATTRIBUTE][GROUP]
+        rows.append((model, f"{len(relevant)} of {len(result.ranking)}", f"{attention:.0%}"))
+    return table(("", number("relevant"), number(f"attention for {GROUP}")), rows)
+
+
+def _command(program: str, query: str, model: str = "", context: Context | None = None) -> str:
+    """Return the command that searches in the same way."""
+    words = [program, f'search "{query}"', f"--corpus {CORPUS} --attribute {ATTRIBUTE} -k {K}"]
+    if model:
+        words.append(f"--model {model}")
+    if context is not None:
+        words.append(f"--set ask={context.ask} --max-iterations {context.max_iterations}")
+        for name, version in context.prompts.items():
+            words.append(f"--set prompts.{name}={version}")
+    return " ".join(words)

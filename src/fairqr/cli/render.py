@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,11 +12,20 @@ from rich.text import Text
 
 from fairqr.cli import output as out
 from fairqr.cli.common import RunSettings, agree
-from fairqr.graph.search.explanation import BROUGHT, LEAST_GAP, TOO_FEW, UNCHECKED, fit_of
+from fairqr.cli.rounds import cut, evidence_lines, round_lines, strongest_evidence
+from fairqr.graph.search.explanation import (
+    BROUGHT,
+    LEAST_GAP,
+    TARGET,
+    TOO_FEW,
+    UNCHECKED,
+    fit_of,
+    say_how_found,
+)
 from fairqr.graph.stream import StepData
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -24,29 +33,16 @@ if TYPE_CHECKING:
     from fairqr.graph.answer.builder import AnswerResult, AttributeExposure, ExposedDocument
     from fairqr.graph.running import UsageReport
     from fairqr.graph.search.context import Budget, Context
-    from fairqr.graph.search.result import RankedDocument, RankingCost, RefinedGroup, SearchResult
+    from fairqr.graph.search.result import RankedDocument, RankingCost, SearchResult
 
 BAR = 20
 NAME = 24
 TITLE = 30
 WORDS = 200
 LEAST_SHOWN = 0.0005  # a smaller share would read 0.0%
-_STOPPED = {
-    "converged": "the divergence is at or below the threshold",
-    "little_to_gain": "another round was expected to gain too little",
-    "no_hits": "no document matches the query",
-    "no_improvement": "nothing more was gained",
-    "max_iterations": "the rounds were used up",
-    "not_refining": "no model was to be asked for words",
-    "budget": "the budget was used up",
-    "model_failed": "the model failed",
-}
-_NO_WORDS = {
-    "repeated": "no new words",
-    "unknown_terms": "no words that any document has",
-    "unsupported": "no words of the topic or the group",
-}
-"""What a refinement's status means for people, where there are no keywords; others are failures."""
+BY = "by: what of the model's words speaks most for a document that rose"
+ALWAYS_SAID = (TARGET, UNCHECKED, TOO_FEW, BROUGHT)
+"""What the sentences of an explanation contain that are shown without ``--verbose``."""
 
 _USED = {True: Text("✓", style="green"), False: Text(), None: Text("?", style="yellow")}
 
@@ -115,39 +111,86 @@ def result_lines(
         passages: How the texts of its documents begin, by id; those of some may be missing.
         verbose: Also show all rounds and explanations, the divergence, and how it was made.
     """
-    old, new = result.baseline.ranking, result.ranking
-    if not old:
+    before = result.baseline.ranking
+    if not before:
         yield Text("No document matches the query.", "bold")
-        if not new and not verbose:
+        if not result.ranking and not verbose:
             return
     fit = fit_of(result)
     if fit:
         yield out.literal(fit, "bold")
-    for name in result.exposure if old else ():
-        yield out.literal(_opening(result, name), "bold")
-        lists = {"before": result.baseline.exposure[name], "after": result.exposure[name]}
-        yield _bars(lists, result.target[name], 1 if verbose else 0)
-        if (share := result.unknown[name]) >= LEAST_SHOWN:
-            yield out.literal(f"  {share:.1%} of the exposure has no label for '{name}'", "dim")
-    places = {document.id: document.rank for document in old}
-    befores = [_document(it, passages) for it in old]
-    afters = [(*_document(it, passages), _move(it, places)) for it in new]
+    if before:
+        for name in result.exposure:
+            yield from _attribute_lines(result, name, verbose)
     yield out.literal(" ".join([*_cost(result), *_models(result)]))
+    yield out.literal(say_how_found(result.retriever), "dim")
     for sentence in result.explanation:
         if sentence == fit:
             continue
-        if verbose or any(said in sentence for said in (UNCHECKED, TOO_FEW, BROUGHT)):
+        if verbose or any(phrase in sentence for phrase in ALWAYS_SAID):
             yield out.literal(sentence)
-    yield from _loop(result, verbose)
+    yield from round_lines(result, verbose=verbose)
     yield ""
-    rows = enumerate(zip_longest(befores, afters, fillvalue=("", "", "")), start=1)
-    cells = ((rank, *before[:2], *after) for rank, (before, after) in rows)
-    yield out.table(("", "before", "", "after", "", out.number()), cells, gap=1)
+    yield _both_lists(result, passages)
+    if _has_evidence(result):
+        yield out.literal(BY, "dim")
     if verbose:
-        change = " → ".join(out.decimal(it.divergence, 4) for it in (result.baseline, result))
-        how = f"'{result.query}' in {result.corpus}, method {result.method}, divergence {change}."
-        prompts = [f"Prompt {it.id}={it.version}." for it in [result.prompt] if it]
-        yield origin(" ".join([how, *prompts, f"Found by {result.retriever}"]), result.usage)
+        yield from evidence_lines(result)
+        yield _how_made(result)
+
+
+def _attribute_lines(result: SearchResult, name: str, verbose: bool) -> Iterator[RenderableType]:
+    """Yield who gets seen of the groups of an attribute, before and after."""
+    yield out.literal(_opening(result, name), "bold")
+    lists = {"before": result.baseline.exposure[name], "after": result.exposure[name]}
+    yield _bars(lists, result.target[name], digits=1 if verbose else 0)
+    unlabelled = result.unknown[name]
+    if unlabelled >= LEAST_SHOWN:
+        yield out.literal(f"  {unlabelled:.1%} of the exposure has no label for '{name}'", "dim")
+
+
+def _both_lists(result: SearchResult, passages: Mapping[str, str]) -> RenderableType:
+    """Draw the lists before and after, with how far documents moved, and by what evidence."""
+    heads = ["", "before", "", "after", "", out.number()]
+    nothing = [""] * 3
+    has_evidence = _has_evidence(result)
+    if has_evidence:
+        heads.append("by")
+        nothing.append("")
+    ranks_before = {place.id: place.rank for place in result.baseline.ranking}
+    befores = [_document(place, passages) for place in result.baseline.ranking]
+    afters = []
+    for place in result.ranking:
+        rank_before = ranks_before.get(place.id)
+        cells = [*_document(place, passages), _move(place, rank_before)]
+        if has_evidence:
+            has_risen = rank_before is None or place.rank < rank_before
+            evidence = strongest_evidence(place) if has_risen else ""
+            cells.append(Text(evidence, "dim"))
+        afters.append(cells)
+    rows = []
+    for before, after in zip_longest(befores, afters):
+        rank = len(rows) + 1
+        rows.append([rank, *(before or ("", "")), *(after or nothing)])
+    return out.table(heads, rows, gap=1)
+
+
+def _has_evidence(result: SearchResult) -> bool:
+    """Return whether a model's words count as evidence in a result."""
+    return any(place.evidence for place in result.ranking)
+
+
+def _how_made(result: SearchResult) -> Text:
+    """Return the last line: how the result was made, and what it cost."""
+    before = out.decimal(result.baseline.divergence, 4)
+    after = out.decimal(result.divergence, 4)
+    how = (
+        f"'{result.query}' in {result.corpus}, method {result.method}, divergence {before} → "
+        f"{after}."
+    )
+    if result.prompt:
+        how += f" Prompt {result.prompt.id}={result.prompt.version}."
+    return origin(f"{how} Retriever {result.retriever}", result.usage)
 
 
 def _opening(result: SearchResult, name: str) -> str:
@@ -218,46 +261,6 @@ def _models(result: SearchResult) -> Iterator[str]:
         yield "No model was asked." if lacks else "No model was needed."
 
 
-def _loop(result: SearchResult, verbose: bool) -> Iterator[RenderableType]:
-    """Yield the rounds and why they ended, if a model was asked for words or all is wanted."""
-    tried = "; ".join(map(_no_words, result.unused_refinements))
-    if verbose or tried or len(result.iterations) > 1 or result.method == "fair-qr":
-        yield ""
-        heads = ("round", "group", "KL", "brought", "query")
-        yield out.table(heads, _cells(result, verbose), digits=4)
-        yield out.literal(f"Ended: {_STOPPED[result.stop_reason]}{tried and f' ({tried})'}.")
-        if result.method == "fair-qr" and result.best_iteration:  # measured before that
-            after = out.decimal(result.divergence, 4)
-            yield out.literal(f"Re-ranked by the original query: KL {after}.")
-
-
-def _cells(result: SearchResult, verbose: bool) -> Iterator[Sequence[Any]]:
-    """Yield the cells of each round: for whom, the divergence, what it brought, and its query."""
-    # The first round has nothing before it, and refines nothing.
-    for last, it in pairwise([*result.iterations[:1], *result.iterations]):
-        groups = [(each.attribute, each.group) for each in it.refinements]
-        both = [(last.exposure[name][of], it.exposure[name][of]) for name, of in groups]
-        brought = [f"attention {was:.0%} → {now:.0%}" for was, now in both]
-        if groups and last.objective and it.objective:  # of all that was found, re-ranked
-            brought = [f"fairness {last.objective.fairness:.2f} → {it.objective.fairness:.2f}"]
-        queries = [*it.queries, *(_no_words(x) for x in it.refinements if x.status != "ok")]
-        if groups and not verbose:
-            queries = [
-                f"+ {' '.join(x.keywords)}" if x.keywords else _no_words(x) for x in it.refinements
-            ]
-        whom = [group for _, group in groups]
-        cells = (out.literal(", ".join(part)) for part in (whom, brought, queries))
-        name, *more = cells if verbose else map(_cut, cells)
-        kept = " kept" * (it.index == result.best_iteration)
-        yield f"{it.index}{kept}", name, it.divergence, *more
-
-
-def _no_words(refinement: RefinedGroup) -> str:
-    """Return for which group there are no words, and why."""
-    failed = f"no words ({refinement.status.replace('_', ' ')})"
-    return f"{refinement.group}: {_NO_WORDS.get(refinement.status, failed)}"
-
-
 def origin(how: str, usage: UsageReport) -> Text:
     """Return the last line of a result: how it was made, and what models cost, if any was asked."""
     if usage.model_calls:
@@ -267,10 +270,10 @@ def origin(how: str, usage: UsageReport) -> Text:
     return out.literal(f"{how}; {cached}{usage.milliseconds / 1000:.2f} s", "dim")
 
 
-def _move(document: RankedDocument, places: Mapping[str, int]) -> Text:
-    if document.id not in places:
+def _move(document: RankedDocument, rank_before: int | None) -> Text:
+    if rank_before is None:
         return Text("new", "green")
-    moved = places[document.id] - document.rank
+    moved = rank_before - document.rank
     if not moved:
         return Text("=", "dim")
     return Text(f"▲{moved}", "green") if moved > 0 else Text(f"▼{-moved}", "yellow")
@@ -294,7 +297,7 @@ def answer_lines(
             yield out.literal(fit)
         if cost := next(_cost(search), ""):
             yield cost
-        yield from _loop(search, verbose and len(search.iterations) > 1)
+        yield from round_lines(search, verbose=verbose and len(search.iterations) > 1)
     yield from ("", out.literal(result.question, "bold"))
     counts = result.counts
     if counts.samples > 1:
@@ -377,10 +380,4 @@ def _document(
         cell.append(f"\n{passage}", style="dim")
     groups = ", ".join("+".join(shares) or "unknown" for shares in document.groups.values())
     labels = out.literal(out.shortened(groups, 2 * NAME), "dim")
-    return _cut(cell), _cut(labels)
-
-
-def _cut(text: Text) -> Text:
-    """Let a text end with an ellipsis where its column ends."""
-    text.no_wrap, text.overflow = True, "ellipsis"
-    return text
+    return cut(cell), cut(labels)

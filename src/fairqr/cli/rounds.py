@@ -1,0 +1,247 @@
+"""Shows the rounds of a search: the words that a model added, and what they say of documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from fairqr.cli import output as out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from fairqr.graph.search.result import (
+        Iteration,
+        RankedDocument,
+        RefinedGroup,
+        RefinedTopic,
+        SearchResult,
+        Unused,
+    )
+
+WORDS_IN_A_LINE = 6
+"""How many words the line of a round shows, of the topic and all groups together."""
+
+FEWEST_WORDS = 2
+"""How many it shows of each of them, though there are more groups than room."""
+
+TITLE = 40
+
+STOPPED = {
+    "converged": "the divergence is at or below the threshold",
+    "little_to_gain": "another round was expected to gain too little",
+    "no_hits": "no document matches the query",
+    "no_improvement": "nothing more was gained",
+    "max_iterations": "the rounds were used up",
+    "not_refining": "no model was to be asked for words",
+    "budget": "the budget was used up",
+    "model_failed": "the model failed",
+}
+
+NO_WORDS = {
+    "ok": "nothing that was not searched before",
+    "repeated": "no new words",
+    "unknown_terms": "no words that any document has",
+    "unsupported": "no words of the topic or the group",
+}
+"""What a refinement's status means for people, where there are no words; others are failures."""
+
+QUERY = "query"
+EVIDENCE = {
+    QUERY: QUERY,
+    "topic": "topic",
+    "queries": "other queries",
+    "passage": "passage",
+    "group": "group",
+    "named": "name",
+}
+"""What the kinds of evidence are called, in the order in which they are shown."""
+
+
+def round_lines(result: SearchResult, *, verbose: bool) -> Iterator[RenderableType]:
+    """Yield a line for each round, and why they ended, if a model was asked or all is wanted.
+
+    Args:
+        result: The result of a search.
+        verbose: Also yield all words of each round, what was left out, and the queries.
+    """
+    is_loop = len(result.iterations) > 1 or result.method == "fair-qr"
+    if not (verbose or is_loop or result.unused_refinements):
+        return
+    yield ""
+    yield _table(result)
+    reasons = [say_no_words(refined) for refined in result.unused_refinements]
+    unused = f" ({'; '.join(reasons)})" if reasons else ""
+    yield out.literal(f"Ended: {STOPPED[result.stop_reason]}{unused}.")
+    if result.method == "fair-qr" and result.best_iteration:
+        # The rounds were measured before the documents were re-ranked.
+        divergence = out.decimal(result.divergence, 4)
+        yield out.literal(f"Re-ranked by the original query: KL {divergence}.")
+    if verbose:
+        for iteration in result.iterations[1:]:
+            yield from _all_words(iteration)
+        if result.unused_refinements:
+            yield ""
+            yield Text("Asked once more, without a round", "bold")
+            yield from _left_out(result.unused_refinements)
+
+
+def _table(result: SearchResult) -> RenderableType:
+    """Draw a line for each round: how good its list is, what it changed, and the words it added."""
+    # The fair step weighs relevance against fairness; the published loop goes by the divergence.
+    is_weighed = all(iteration.objective for iteration in result.iterations)
+    heads = ("round", "product", "words") if is_weighed else ("round", "KL", "brought", "words")
+    rows: list[tuple[Any, ...]] = []
+    previous = None
+    for iteration in result.iterations:
+        is_best = iteration.index == result.best_iteration
+        label = f"{iteration.index} kept" if is_best else str(iteration.index)
+        words = cut(out.literal(_words_in_short(result.query, iteration)))
+        if is_weighed and iteration.objective:
+            rows.append((label, iteration.objective.value, words))
+        else:
+            brought = cut(out.literal(_attention_brought(previous, iteration)))
+            rows.append((label, iteration.divergence, brought, words))
+        previous = iteration
+    return out.table(heads, rows, digits=4)
+
+
+def _attention_brought(before: Iteration | None, after: Iteration) -> str:
+    """Return how the attention of the groups changed for which a round refined."""
+    if before is None:
+        return ""
+    changes = []
+    for refined in after.refinements:
+        was = before.exposure[refined.attribute][refined.group]
+        now = after.exposure[refined.attribute][refined.group]
+        changes.append(f"attention {was:.0%} → {now:.0%}")
+    return ", ".join(changes)
+
+
+def _words_in_short(query: str, iteration: Iteration) -> str:
+    """Return the first words that a round added, by topic and group; of round 0 the query."""
+    if not iteration.index:
+        return query
+    by_part: dict[str, Sequence[str]] = {}
+    if iteration.topic is not None:
+        by_part["topic"] = [*iteration.topic.words, *iteration.topic.queries]
+    for refined in iteration.refinements:
+        # Names say most in little room.
+        by_part[refined.group] = [*refined.names, *refined.phrases, *refined.keywords]
+    most = max(FEWEST_WORDS, WORDS_IN_A_LINE // max(len(by_part), 1))
+    statuses = {refined.group: say_no_words(refined) for refined in iteration.refinements}
+    shown = []
+    for part, words in by_part.items():
+        if words:
+            more = " …" if len(words) > most else ""
+            shown.append(f"{part}: {', '.join(words[:most])}{more}")
+        else:
+            shown.append(statuses.get(part, f"{part}: no words"))
+    return "; ".join(shown)
+
+
+def say_no_words(refinement: RefinedGroup) -> str:
+    """Return for which group there are no words, and why."""
+    failed = f"no words ({refinement.status.replace('_', ' ')})"
+    return f"{refinement.group}: {NO_WORDS.get(refinement.status, failed)}"
+
+
+def _all_words(iteration: Iteration) -> Iterator[RenderableType]:
+    """Yield all words that a round added, what was left out, and the queries that it searched."""
+    yield ""
+    yield out.literal(f"Round {iteration.index}", "bold")
+    if iteration.topic is not None:
+        yield from _facts("topic", _words_of_topic(iteration.topic))
+    for refined in iteration.refinements:
+        yield from _facts(refined.group, _words_of_group(refined))
+    replies = [*([iteration.topic] if iteration.topic else []), *iteration.refinements]
+    yield from _left_out(replies)
+    for query in iteration.queries:
+        yield out.literal(f"  searched: {query}", "dim")
+
+
+def _words_of_topic(topic: RefinedTopic) -> dict[str, str]:
+    """Return what a model said about the topic, by what it is."""
+    return {
+        "words": ", ".join(topic.words),
+        "other queries": "; ".join(topic.queries),
+        "passage": topic.passage,
+    }
+
+
+def _words_of_group(refined: RefinedGroup) -> dict[str, str]:
+    """Return what a model said about a group, by what it is."""
+    if refined.status != "ok":
+        return {"words": say_no_words(refined).removeprefix(f"{refined.group}: ")}
+    return {
+        "words": ", ".join(refined.keywords),
+        "phrases": ", ".join(refined.phrases),
+        "names": ", ".join(refined.names),
+        "passage": refined.passage,
+        "dropped": ", ".join(refined.dropped),
+        "reason": refined.reason,
+    }
+
+
+def _facts(part: str, facts: Mapping[str, str]) -> Iterator[RenderableType]:
+    for name, text in facts.items():
+        if text:
+            yield out.literal(f"  {part}, {name}: {text}")
+
+
+def _left_out(replies: Sequence[RefinedTopic | RefinedGroup]) -> Iterator[RenderableType]:
+    """Yield what of the replies was not used, and why."""
+    for reply in replies:
+        part = getattr(reply, "group", "topic")
+        if reply.left_out:
+            unused = [_say_unused(unused) for unused in reply.left_out]
+            yield out.literal(f"  {part}, left out: {'; '.join(unused)}")
+
+
+def _say_unused(unused: Unused) -> str:
+    return f"'{unused.text}' {unused.reason}" if unused.text else unused.reason
+
+
+def strongest_evidence(document: RankedDocument) -> str:
+    """Return what of a model's words speaks more for a document than the query does, and most.
+
+    Empty if nothing does.
+    """
+    evidence = document.evidence
+    if not evidence:
+        return ""
+    strongest = max(evidence, key=lambda kind: evidence[kind])
+    if evidence[strongest] <= evidence.get(QUERY, 0.0):
+        return ""
+    return EVIDENCE[strongest]
+
+
+def evidence_lines(result: SearchResult) -> Iterator[RenderableType]:
+    """Yield how likely each document is relevant by each kind of evidence, if words count."""
+    kinds = [kind for kind in EVIDENCE if any(kind in place.evidence for place in result.ranking)]
+    if not kinds:
+        return
+    yield ""
+    yield "How likely each document is relevant: by all evidence, and by each kind of it."
+    rows = []
+    for place in result.ranking:
+        title = cut(out.literal(out.shortened(place.title or place.id, TITLE)))
+        chances = [_chance(place.evidence.get(kind)) for kind in kinds]
+        rows.append((place.rank, title, _chance(place.relevance), *chances))
+    heads = [out.number(EVIDENCE[kind]) for kind in kinds]
+    yield out.table(("", "", out.number("all"), *heads), rows, gap=1)
+
+
+def _chance(probability: float | None) -> Any:
+    """Return a probability as a cell; an empty one if there is none."""
+    return "" if probability is None else out.decimal(probability)
+
+
+def cut(text: Text) -> Text:
+    """Let a text end with an ellipsis where its column ends."""
+    text.no_wrap = True
+    text.overflow = "ellipsis"
+    return text
