@@ -141,9 +141,9 @@ def nearest_mean(cosines: FloatArray | Float32Array) -> float:
     known = cosines[~np.isnan(cosines)]
     if not len(known):
         return 0.0
-    if len(known) > NEAREST:
-        known = np.partition(known, -NEAREST)[-NEAREST:]
-    return float(known.mean())
+    if len(known) <= NEAREST:
+        return float(known.mean())
+    return float(np.partition(known, -NEAREST)[-NEAREST:].mean())
 
 
 def inverse_frequency(documents: int, having: int) -> float:
