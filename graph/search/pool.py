@@ -22,7 +22,12 @@ from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray, exposure_and_unknown
 from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
-from fairqr.retrieval.fairness.relevance import UNLIKELY, combined, probability_by_rank
+from fairqr.retrieval.fairness.relevance import (
+    UNLIKELY,
+    EvidenceWeights,
+    combined,
+    probability_by_rank,
+)
 from fairqr.retrieval.fairness.table import DocumentTable, decoded
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.fair import FairStep, objective_of
@@ -182,6 +187,14 @@ class Pool:
             columns.append(np.array([by_id.get(id_, otherwise) for id_ in ids]))
         weights = [1.0 if kind == "query" else self.state["weights"][kind] for kind in kinds]
         return dict(zip(ids, combined(columns, weights).tolist(), strict=True))
+
+    def mean_relevance(self, ids: Sequence[str]) -> float:
+        """Return the mean probability of relevance over a list, weighted by the discount.
+
+        If the engine does not estimate it, that is what the ranks tell.
+        """
+        values = [self.expected_relevance[id_] for id_ in ids]
+        return discounted_mean(values, self.context.discount)
 
     @cached_property
     def has_words_evidence(self) -> bool:
@@ -366,6 +379,14 @@ class Pool:
         """Return this pool with another list of the fair step."""
         fair_lists = [*self.state.get("fair_lists", []), fair_list]
         return Pool(self.engine, self.context, {**self.state, "fair_lists": fair_lists})
+
+    def with_weights(self, weights: EvidenceWeights) -> Pool:
+        """Return a pool of the same documents, where the model's words count otherwise."""
+        pool = Pool(self.engine, self.context, {**self.state, "weights": weights.model_dump()})
+        # Neither depends on the weights, and both take long to compute.
+        pool.table = self.table
+        pool.evidence = self.evidence
+        return pool
 
     def not_asked(self, kind: Kind) -> list[str]:
         """Return the documents that no query of this kind has found or was asked about."""
