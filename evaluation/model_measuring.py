@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 from fairqr.agents.profiles.finding import SMALL_WEIGHTS
 from fairqr.agents.profiles.profile import ModelProfile, SearchCost
 from fairqr.base.errors import InputError, ModelError
+from fairqr.base.loops import run_together
 from fairqr.evaluation.batch import Batch
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.labels import Groups, scan_corpus
@@ -196,11 +198,14 @@ def _with_kinds(pool: Pool, counted: Sequence[str]) -> Pool:
 
 
 def _best_list(pool: Pool) -> list[str]:
-    """Return the better one of the list of the original query and that of the round of words."""
-    best = pool.best_fair
-    if len(pool.state["rankings"]) > 1:
-        best = pool.with_fair_list(pool.fair_list(1)).best_fair
-    return [] if best is None else best.ids
+    """Return the list of the last round.
+
+    It is the best one by what is known in the end, since the fair step chose it among all documents
+    found.
+    """
+    if len(pool.state["rankings"]) == 1:
+        return pool.state["fair_lists"][0]["ids"]
+    return pool.fair_list(1)["ids"]
 
 
 def lacking_of(pool: Pool) -> float:
@@ -243,7 +248,8 @@ class Measurement:
             # No estimate learnt from the judgements that it is measured by.
             self.engine.calibrations = FITTED[held_out(self.collection.name)]
         self.watcher.stage("searches", len(self.plan.topics) * len(self.plan.cells), 0)
-        tried = candidates(prior=SMALL_WEIGHTS if self.plan.is_quick else None)
+        prior = SMALL_WEIGHTS if self.plan.is_quick else None
+        tried = candidates(kinds_of(self.prompts, self.library), prior)
         searches = await self._search_all(tried)
         values = await asyncio.to_thread(self._judge, searches)
         return await self._profile(tried, searches, values)
@@ -270,10 +276,8 @@ class Measurement:
                 searches.append(Search(topic, cell, lists, lacking_of(pool), state))
                 self.watcher.advance()
 
-        async with asyncio.TaskGroup() as group:
-            for topic in range(len(self.plan.topics)):
-                for cell in range(len(self.plan.cells)):
-                    group.create_task(search(topic, cell))
+        places = itertools.product(range(len(self.plan.topics)), range(len(self.plan.cells)))
+        await run_together([search(topic, cell) for topic, cell in places])
         return searches
 
     def _context(self, attribute: str) -> Context:
@@ -289,7 +293,8 @@ class Measurement:
     def _judge(self, searches: Sequence[Search]) -> FloatArray:
         """Return the measures by topic, cell and candidate, shape (3, n, cells, C)."""
         shown = [id_ for search in searches for ids in search.lists for id_ in ids]
-        groups = scan_corpus(self.collection.corpus, [*shown, *self.collection.relevant_documents()])
+        needed = [*shown, *self.collection.relevant_documents()]
+        groups = scan_corpus(self.collection.corpus, needed)
         rule = as_target(self.collection.about.target)
         size = len(self.plan.topics), len(self.plan.cells), len(searches[0].lists)
         values = np.full((len(MEASURES), *size), np.nan)
@@ -357,6 +362,16 @@ class Measurement:
             is_quick=self.plan.is_quick,
             date=datetime.datetime.now(datetime.UTC).date(),
         )
+
+
+def kinds_of(prompts: Mapping[str, str], library: PromptLibrary) -> list[str]:
+    """Return the kinds of words that a model gives; without prompts, words of groups alone."""
+    asked = {"group"}
+    if "topic" in prompts:
+        asked |= set(library.get("topic", prompts["topic"]).output)
+    if "refine" in prompts:
+        asked |= {"passage"} & set(library.get("refine", prompts["refine"]).output)
+    return [kind for kind in KINDS if kind in asked]
 
 
 def cost_of(states: Sequence[State]) -> SearchCost:

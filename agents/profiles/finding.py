@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 
+from fairqr.agents.models.replies import RECORDED
 from fairqr.agents.profiles.profile import ModelProfile
 from fairqr.base.errors import ConfigError
 from fairqr.base.files import write_beside
@@ -120,6 +121,11 @@ class Profiles:
 def is_small(model: str) -> bool:
     """Return whether a model gets the prompts for small ones unless it was measured with others."""
     return model.startswith("local:")
+
+
+def is_hosted(model: str) -> bool:
+    """Return whether asking a model sends queries to a server."""
+    return model != "feedback" and not model.startswith(("local:", f"{RECORDED}:"))
 
 
 def _lowest(all_weights: Iterable[EvidenceWeights]) -> EvidenceWeights:

@@ -35,7 +35,7 @@ class SearchCost(_Record):
     Attributes:
         calls: How many questions it is asked.
         tokens: How many tokens it reads and writes.
-        seconds: How long it takes to answer.
+        seconds: How long the search takes, with the time of replies that the cache gave.
     """
 
     calls: float = Field(0.0, ge=0)
