@@ -13,6 +13,11 @@ from fairqr.evaluation.estimates import Estimate, means, ratios
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import EvidenceWeights
 
+NOISE = 0.25
+"""What counts as equal, in standard errors of a difference. With the replies of a large model on
+TREC Fair 2022, weights that were chosen with 0, .25, .5 and 1 brought 4.3, 4.1, 3.8 and 3.0 % on
+the topics held back, in the mean over twenty divisions; on notables 4.7, 4.4, 4.3 and 4.4 %."""
+
 KINDS = tuple(EvidenceWeights.model_fields)
 STEPS = (0.0, 0.5, 1.0)
 """The weights that are tried for each kind of words."""
@@ -51,9 +56,10 @@ def fit_weights(products: FloatArray, baseline: FloatArray) -> int:
 
     The score of a candidate is the mean over cells of its product, as a share of the cell's
     product without the model. Candidates that lose more than :data:`MOST_LOST` in any cell are
-    left out. Of the others, we take the first, which is the simplest, whose score is within one
-    standard error of the best one's (the one-standard-error rule, Breiman et al. 1984). The
-    standard error is that of the difference of both, over topics.
+    left out. The first one stays unless the best one's score is more than one standard error above
+    it, since asking a model costs something. Otherwise, we take the simplest one whose score is
+    within :data:`NOISE` standard errors of the best one's. The standard error is that of the
+    difference of both, over topics.
 
     Args:
         products: nDCG × AWRF by topic, cell and candidate, shape (n, cells, C), the simplest
@@ -75,7 +81,9 @@ def fit_weights(products: FloatArray, baseline: FloatArray) -> int:
     by_topic = np.nanmean(shares, axis=1)
     differences = by_topic[:, [best]] - by_topic
     errors = differences.std(axis=0, ddof=1) / np.sqrt(len(differences))
-    is_near = is_safe & (scores >= scores[best] - errors)
+    if is_safe[0] and scores[best] - scores[0] <= errors[0]:
+        return 0
+    is_near = is_safe & (scores >= scores[best] - NOISE * errors)
     return int(np.flatnonzero(is_near)[0])
 
 

@@ -52,11 +52,19 @@ def test_a_prior_is_the_simplest_and_is_among_them() -> None:
     [
         ([[0.1, 0.2]], 0.0, 2),
         ([[0.1, 0.1]], 0.0, 1),
-        ([[0.19, 0.2]], 0.1, 1),
+        ([[0.198, 0.2]], 0.1, 1),
+        ([[0.01, 0.02]], 0.1, 0),
         ([[-0.1, -0.2]], 0.0, 0),
         ([[0.01, 0.3], [0.01, -0.01]], 0.0, 1),
     ],
-    ids=["the best", "the simpler of equals", "within noise", "no words", "harms a cell"],
+    ids=[
+        "the best",
+        "the simpler of equals",
+        "nearly equal",
+        "nothing clear",
+        "no words",
+        "harms a cell",
+    ],
 )
 def test_which_weights_are_chosen(gains: list[list[float]], noise: float, chosen: int) -> None:
     assert fit_weights(*products(*gains, noise=noise)) == chosen
