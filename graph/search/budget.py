@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost
 from fairqr.graph.running import running_seconds
-from fairqr.graph.search.context import Budget
+from fairqr.graph.search.context import AUTO_BUDGET, Budget, Context
 from fairqr.graph.search.state import State
 
 
@@ -40,15 +40,17 @@ class Spending:
     """What the loop has spent, and what of the budget it may still spend.
 
     Args:
-        budget: The budget of the whole run.
+        context: The context of the run, with its budget.
         state: The state of the run.
     """
 
-    def __init__(self, budget: Budget, state: State) -> None:
-        self._budget = budget
+    def __init__(self, context: Context, state: State) -> None:
         self.usage = Usage(**state["usage"])
         reserved = state.get("cost") or {"calls": 0, "tokens": 0}
         self._reserved = Cost(reserved["calls"], reserved["tokens"])
+        self._budget = context.budget
+        if context.strategy.ask == "auto":
+            self._budget = with_auto_limits(context.budget, self._reserved)
 
     @property
     def calls_left(self) -> int | None:
@@ -68,3 +70,18 @@ class Spending:
             return True
         question = Cost(calls=1, tokens=1)
         return shortage(self._budget, self.usage, question + self._reserved) is not None
+
+
+def with_auto_limits(budget: Budget, reserved: Cost) -> Budget:
+    """Return a budget with the limits of ``ask=auto``, unless it has limits of its own.
+
+    Args:
+        budget: The budget of the run.
+        reserved: What a model that re-ranks at the end may spend beside these limits.
+    """
+    limits = {
+        "model_calls": (AUTO_BUDGET.model_calls or 0) + reserved.calls,
+        "tokens": (AUTO_BUDGET.tokens or 0) + reserved.tokens,
+    }
+    own = budget.model_dump(exclude_none=True)
+    return Budget(**limits | own)

@@ -200,6 +200,10 @@ class Budget(Frozen):
     seconds: float | None = Field(None, gt=0)
 
 
+AUTO_BUDGET = Budget(model_calls=12, tokens=30_000)
+"""What a search with ``ask=auto`` spends at most to refine, unless its budget says otherwise."""
+
+
 def _parse_target(value: object) -> object:
     if isinstance(value, str) or (
         isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
@@ -239,9 +243,10 @@ class SearchParameters(Frozen):
             the method.
         ranking: How a model re-ranks, if the method or rerank names one.
         options: Options of the final step, by name.
-        ask: When to ask the model to refine the query: always, never, or only if another round is
-            expected to gain at least least_gain (auto). The default depends on the method.
-        least_gain: With ask=auto, the share of the objective that another round must promise.
+        ask: When to ask the model to refine the query: always, never, or once, if it is expected to
+            gain at least least_gain (auto). The default depends on the method.
+        least_gain: With ask=auto, how much the model must promise to add to relevance × fairness,
+            by what it was measured to bring.
         fairness_weight: How much fairness counts beside relevance in the method fairqr: 0 is the
             order of relevance, 1 the default. If you set it, a target is only a direction.
         order: The order of documents of the same groups in the method fairqr: the engine's, in
@@ -267,7 +272,8 @@ class SearchParameters(Frozen):
         temperature: The temperature of refinement; by default the prompt's own.
         seed: The seed of refinement, if the model accepts one, and of sampled rankings. By default,
             sampling draws a seed and reports it.
-        budget: What one run may spend; then it returns the best result so far.
+        budget: What one run may spend; then it returns the best result so far. With ask=auto, at
+            most 12 calls and 30,000 tokens to refine, unless you set other limits.
     """
 
     attributes: tuple[str, ...] = ()

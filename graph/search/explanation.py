@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fairqr.agents.profiles.finding import Trust
 from fairqr.graph.search import result as results
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.template import fence
@@ -147,6 +148,16 @@ def say_how_found(retriever: str) -> str:
     if kind == "bm25":
         return "Found by words alone."
     return f"Found by {retriever}."
+
+
+def unmeasured_note(model: str, trust: Trust) -> list[str]:
+    """Return a sentence if nobody measured what the words of a model bring."""
+    if trust.measured_on:
+        return []
+    return [
+        f"Nobody measured what the words of {model} bring, so they count little; "
+        f"'fairqr models measure {model}' measures it."
+    ]
 
 
 def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document]) -> Iterator[str]:

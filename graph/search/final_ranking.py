@@ -203,13 +203,19 @@ def _supplied(pool: Pool, candidates: Candidates) -> Shares:
     return shares
 
 
-async def assemble(pool: Pool, refiner: Refiner | None, ranker: ItemRanker | None) -> SearchResult:
+async def assemble(
+    pool: Pool,
+    refiner: Refiner | None,
+    ranker: ItemRanker | None,
+    notes: Sequence[str] = (),
+) -> SearchResult:
     """Re-rank the documents of the best round, and report them beside the plain retrieval.
 
     Args:
         pool: What the run has found.
         refiner: What may have refined the query.
         ranker: What re-ranks the list, if the method names a model for that.
+        notes: More sentences about the refiner, for the explanation if it was asked.
     """
     state = pool.state
     engine = pool.engine
@@ -251,7 +257,8 @@ async def assemble(pool: Pool, refiner: Refiner | None, ranker: ItemRanker | Non
         usage=usage_report(final.by_model.usage if final.by_model else Usage(**state["usage"])),
         warnings=[*state["warnings"], *final.warnings, *missing, *_missed_target(pool)],
     )
-    return result.model_copy(update={"explanation": explain(result)})
+    about_model = notes if refiner and pool.context.words_are_evidence else ()
+    return result.model_copy(update={"explanation": [*explain(result), *about_model]})
 
 
 async def _chosen(pool: Pool, ranker: ItemRanker | None) -> Final:

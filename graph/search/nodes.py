@@ -34,6 +34,7 @@ from fairqr.graph.running import Update, record, record_outcome, seconds_left, u
 from fairqr.graph.search import rankers, words
 from fairqr.graph.search.budget import Spending
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.explanation import unmeasured_note
 from fairqr.graph.search.final_ranking import assemble, final_step, search_given
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool, hits_of
@@ -46,7 +47,7 @@ from fairqr.graph.search.state import (
     RankingRecord,
     State,
 )
-from fairqr.graph.search.stopping import best_of, decide_stop, groups_to_ask_about
+from fairqr.graph.search.stopping import best_of, decide_stop, expected_gain, groups_to_ask_about
 from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.fairness.dimension import dimensions_of
@@ -94,13 +95,14 @@ async def prepare(state: State, context: Context, parts: SearchParts) -> Update:
         "what the query retrieves; state one in the source, or choose a target."
         for name in context.effective_target.without_population(attributes)
     ]
+    trust = parts.trust(context)
     # The thread may contain an earlier run, of which nothing may be left.
     started = any(state.get(name) for name in GROWING)
     update: Update = {
         "query": query,
         "iteration": 0,
         "review": context.review,
-        "weights": parts.weights(context).model_dump(),
+        "weights": trust.weights.model_dump(),
         "rankings": [],
         "lookups": [],
         "iterations": [],
@@ -357,8 +359,8 @@ async def measure(state: State, context: Context, parts: SearchParts) -> Update:
         stop_reason = decide_stop(
             [*pool.rounds, round_],
             context,
-            is_spent=Spending(context.budget, state).is_spent(),
-            by_vectors="vectors" in parts.engine.capabilities,
+            is_spent=Spending(context, state).is_spent(),
+            promised=_promised(pool, context, parts),
         )
     current_span().evaluation("divergence", measured.divergence)
     record(iteration=iteration, exposure=measured.exposure, stop_reason=stop_reason)
@@ -366,6 +368,15 @@ async def measure(state: State, context: Context, parts: SearchParts) -> Update:
     if iteration == 0:
         update["warnings"] += _unlabelled(measured)
     return {**update, "iterations": [round_.model_dump()], "stop_reason": stop_reason}
+
+
+def _promised(pool: Pool, context: Context, parts: SearchParts) -> float:
+    """Return what asking the model is expected to add; see :func:`expected_gain`."""
+    if not pool.fair_lists or context.strategy.ask != "auto":
+        return 0.0
+    fair = pool.fair_lists[-1]
+    relevance = pool.mean_relevance(fair.ids)
+    return expected_gain(parts.trust(context).share, relevance, fair.objective.fairness)
 
 
 def _targeted(state: State, context: Context, parts: SearchParts) -> Update:
@@ -412,7 +423,7 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
     target = state["target"]
     exposure = (pool.best_fair or best_of(pool.rounds)).exposure
     limit = context.max_groups
-    calls_left = Spending(context.budget, state).calls_left
+    calls_left = Spending(context, state).calls_left
     if calls_left is not None:
         limit = min(limit, calls_left)
     chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
@@ -448,7 +459,7 @@ async def refine(state: State, context: Context, parts: SearchParts) -> Update:
         current_span().content(f"fairqr.keywords.{name}.{group}", answer.keywords)
     statuses = [f"{name}={group} {it.status}" for (name, group), it in answers.groups.items()]
     record(refinements=statuses)
-    is_spent = Spending(context.budget, cast("State", {**state, "usage": usage})).is_spent()
+    is_spent = Spending(context, cast("State", {**state, "usage": usage})).is_spent()
     changes = words.after_refinement(state, context, answers, is_spent=is_spent)
     return {**update, "usage": usage, **changes}
 
@@ -496,7 +507,7 @@ def _requests(
     chosen: Sequence[GroupKey], state: State, context: Context, *, asks_topic: bool
 ) -> list[GroupRequest]:
     """Return a question for each chosen group."""
-    calls_left = Spending(context.budget, state).calls_left
+    calls_left = Spending(context, state).calls_left
     questions = len(chosen) + int(asks_topic)
     may_ask_again = calls_left is None or calls_left >= 2 * questions
     requests = []
@@ -546,7 +557,8 @@ async def rerank(state: State, context: Context, parts: SearchParts) -> Update:
     pool = Pool(parts.engine, context, state)
     ranker = parts.rankers.ranker_for(context)
     refiner = parts.refiner(context) if context.rounds else None
-    result = await assemble(pool, refiner, ranker)
+    notes = [] if refiner is None else unmeasured_note(refiner.name, parts.trust(context))
+    result = await assemble(pool, refiner, ranker, notes)
     record_outcome(result.usage, [result.prompt], refiner=result.model, ranker=result.ranker)
     record(best_iteration=result.best_iteration)
     current_span().evaluation("divergence", result.divergence)

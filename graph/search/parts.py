@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.recorded import RecordedModel
+from fairqr.agents.profiles.finding import NO_WORDS, UNMEASURED, Profiles, Trust
 from fairqr.agents.refiners.language_model import LLMRefiner
 from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.errors import InputError
 from fairqr.graph.search import rankers
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.fairness.relevance import EvidenceWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +27,14 @@ class SearchParts:
         rankers: Return the ranker for a run.
         default: The context that the graph was built with, if any. It applies to runs that bring
             none, and inside a graph of others with another context.
+        profiles: What was measured of models.
     """
 
     engine: SearchEngine
     model: rankers.Model | None
     rankers: rankers.Rankers
     default: Context | None
+    profiles: Profiles = field(default_factory=Profiles)
 
     def context(self, given: object) -> Context:
         """Return the context of a run, from what the caller gave.
@@ -45,11 +48,38 @@ class SearchParts:
             raise InputError("The run needs a context; give the graph a Context.")
         return self.default
 
-    def weights(self, context: Context) -> EvidenceWeights:
-        """Return how much the words of the model count in a run with this context."""
+    def trust(self, context: Context) -> Trust:
+        """Return how much the words of the model count, and what they are expected to bring.
+
+        That is as measured for the model, its prompts and the index, unless the context sets the
+        weights. A model whose words were measured to help nowhere is never asked with ``auto``. If
+        it is asked nevertheless, its words count as little as those of an unmeasured model.
+        """
+        if self.model is None or not context.rounds:
+            return NO_WORDS
+        corpora = [self.engine.name, fingerprint_of(self.engine)]
+        trust = self.profiles.trust_in(self.model.name, self.prompts(context), corpora)
         if context.word_weights is not None:
-            return context.word_weights
-        return EvidenceWeights(topic=1, queries=0, passage=0, group=1)
+            return replace(trust, weights=context.word_weights)
+        if context.strategy.ask == "always" and not trust.weights.any():
+            return replace(trust, weights=UNMEASURED.weights)
+        return trust
+
+    def prompts(self, context: Context) -> Mapping[str, str]:
+        """Return the versions of the prompts that the model is asked with, by id.
+
+        They are those that suit the model, unless the context names others. The published loop
+        keeps its own prompt, which asks for words of the topic and of the group at once.
+        """
+        if not isinstance(self.model, ChatModel | RecordedModel):
+            return {}
+        suitable = {}
+        if context.words_are_evidence:
+            suitable = self.profiles.prompts_for(self.model.name)
+        chosen = {id_: context.prompts.get(id_, suitable.get(id_)) for id_ in ("refine", "topic")}
+        return {
+            id_: self.rankers.prompts.get(id_, version).version for id_, version in chosen.items()
+        }
 
     def refiner(self, context: Context) -> Refiner | None:
         """Return the refiner for a run with this context, or None.
@@ -58,15 +88,21 @@ class SearchParts:
             ModelUnavailableError: The model can only rank.
         """
         if isinstance(self.model, ChatModel | RecordedModel):
+            versions = self.prompts(context)
             prompts = self.rankers.prompts
-            return LLMRefiner(
-                self.model,
-                prompts.get("refine", context.prompts.get("refine")),
-                prompts.get("topic", context.prompts.get("topic")),
-            )
+            group_prompt = prompts.get("refine", versions["refine"])
+            topic_prompt = prompts.get("topic", versions["topic"])
+            return LLMRefiner(self.model, group_prompt, topic_prompt)
         if self.model is None:
             return None
         if not context.rounds and not hasattr(self.model, "refine"):
             return None
         rankers.require_refines(self.model)
         return cast("Refiner", self.model)
+
+
+def fingerprint_of(engine: SearchEngine) -> str:
+    """Return the hash of the documents of an index of ours; empty for another engine."""
+    lexical = getattr(engine, "lexical", engine)
+    manifest = getattr(lexical, "manifest", None)
+    return getattr(manifest, "fingerprint", "")

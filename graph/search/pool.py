@@ -25,6 +25,7 @@ from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
 from fairqr.retrieval.fairness.relevance import (
     NAMED_WEIGHT,
     UNLIKELY,
+    EvidenceWeights,
     combined,
     probability_by_rank,
 )
@@ -151,8 +152,8 @@ class Pool:
         """The probability that documents are relevant, by the kind of query and then by id.
 
         It takes for granted that there are relevant documents. If the engine does not estimate
-                relevance, each ranking tells it by its ranks. Of several queries of a kind, as of groups,
-                the highest probability counts.
+        relevance, each ranking tells it by its ranks. Of several queries of a kind, as of groups, the
+        highest probability counts.
         """
         evidence: dict[Kind, dict[str, float]] = {"query": {}}
         for record in self.state["rankings"]:
@@ -222,6 +223,14 @@ class Pool:
                 if group != UNKNOWN and (dimension.name, group) not in searched:
                     return False
         return True
+
+    def mean_relevance(self, ids: Sequence[str]) -> float:
+        """Return the mean probability of relevance over a list, weighted by the discount.
+
+        If the engine does not estimate it, that is what the ranks tell.
+        """
+        values = [self.relative_relevance[id_] for id_ in ids]
+        return discounted_mean(values, self.context.discount)
 
     @cached_property
     def has_words_evidence(self) -> bool:
@@ -420,6 +429,14 @@ class Pool:
         """Return this pool with another list of the fair step."""
         fair_lists = [*self.state.get("fair_lists", []), fair_list]
         return Pool(self.engine, self.context, {**self.state, "fair_lists": fair_lists})
+
+    def with_weights(self, weights: EvidenceWeights) -> Pool:
+        """Return a pool of the same documents, where the model's words count otherwise."""
+        pool = Pool(self.engine, self.context, {**self.state, "weights": weights.model_dump()})
+        # Neither depends on the weights, and both take long to compute.
+        pool.table = self.table
+        pool.evidence = self.evidence
+        return pool
 
     def not_asked(self, kind: Kind) -> list[str]:
         """Return the documents that no query of this kind has found or was asked about."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from fairqr.graph.search.context import Context, Groups
 from fairqr.graph.search.result import GroupKey, Round, Shares, StopReason
@@ -12,11 +11,6 @@ from fairqr.retrieval.sources.schema import UNKNOWN
 
 NEGLIGIBLE = 0.01
 """We ask no question for a group that lacks less than this share of the exposure."""
-
-EXPECTED_SHARE = {True: 0.01, False: 0.13}
-"""The share of what is left to gain that a first round of refinement brings: if the engine compares
-the query with the vectors of all documents, and if it only finds words. These are means over
-notables and TREC Fair 2022 with the refiner ``feedback`` (docs/explanation/relevance.md)."""
 
 
 def best_of(rounds: Sequence[Round]) -> Round:
@@ -27,51 +21,47 @@ def best_of(rounds: Sequence[Round]) -> Round:
     return min(rounds, key=lambda round_: round_.badness)
 
 
-def expected_gain(rounds: Sequence[Round], share: float) -> float:
-    """Return what another round is expected to add to J, as a share of it.
+def expected_gain(share: float, relevance: float, fairness: float) -> float:
+    """Return how much asking a model is expected to add to relevance × fairness.
 
-    If its documents were as relevant as those of today's ranking, it could add up to V − J. It is
-    expected to add the mean share of that which rounds have added: those of this search with the
-    same weight, and the one that a first round is expected to add.
+    A list of relevant documents that meets the target would have p·F = 1. A model is expected to
+    bring the same share of what lacks to that in each search: the one that it was measured to bring
+    on average. So it promises more where the estimates of the first documents are low, and where
+    their groups are far from the target.
 
     Args:
-        rounds: The rounds, all with the fair step.
-        share: That of a first round, one of :data:`EXPECTED_SHARE`.
+        share: What it was measured to bring; see
+            :attr:`fairqr.agents.profiles.profile.ModelProfile.share`.
+        relevance: p, the mean probability of relevance of the first k documents.
+        fairness: F of these documents.
     """
-    objectives = [round_.objective for round_ in rounds if round_.objective is not None]
-    shares = [share]
-    for before, after in pairwise(objectives):
-        if before.left > 0 and after.weight == before.weight:
-            gain = max(0.0, after.worth - before.worth)
-            shares.append(gain / before.left)
-    last = objectives[-1]
-    if last.worth <= 0:
-        return 0.0
-    mean = sum(shares) / len(shares)
-    return round(mean * max(0.0, last.left) / last.worth, DIGITS)
+    return round(share * (1 - relevance * fairness), DIGITS)
 
 
 def decide_stop(
-    rounds: Sequence[Round], context: Context, *, is_spent: bool = False, by_vectors: bool = False
+    rounds: Sequence[Round], context: Context, *, is_spent: bool = False, promised: float = 0.0
 ) -> StopReason | None:
     """Return why the loop ends after these rounds, or None if it goes on.
+
+    With ``auto``, the model is asked in one round at most: what another one would bring was not
+    measured.
 
     Args:
         rounds: The rounds.
         context: The context of the run.
         is_spent: Whether the budget has no room for another question.
-        by_vectors: Whether the engine compares the query with the vectors of all documents.
+        promised: How much asking the model is expected to add; see :func:`expected_gain`.
     """
     strategy = context.strategy
     if not strategy.refines or strategy.ask == "never":
         return "not_refining"
     last = rounds[-1]
-    if last.objective is None:
-        if last.distance <= (0, context.threshold):
-            return "converged"
-    elif strategy.ask == "auto":
-        gain = expected_gain(rounds, EXPECTED_SHARE[by_vectors])
-        if gain < context.least_gain:
+    has_converged = last.objective is None and last.distance <= (0, context.threshold)
+    if has_converged:
+        return "converged"
+    if last.objective is not None and strategy.ask == "auto":
+        is_promising = promised > 0 and promised >= context.least_gain
+        if last.index > 0 or not is_promising:
             return "little_to_gain"
     rounds_without_gain = last.index - best_of(rounds).index
     if rounds_without_gain >= context.patience:

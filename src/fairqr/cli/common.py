@@ -99,7 +99,7 @@ class RunSettings(Searched, ModelSettings):
     Attributes:
         model: The language model, such as local:smollm2-135m or openai:gpt-4o. causal:NAME only
             ranks; recorded:FILE only refines, from recorded replies; feedback refines without a
-            model. [default: FAIRQR_MODEL, or the local model]
+            model. A hosted model is sent your queries. [default: FAIRQR_MODEL, or the local model]
         trace: Record the run in this file, as JSON lines; FAIRQR_TRACE_CONTENT=true adds queries
             and replies.
         cache: Keep replies of models on disk, so that no question is asked twice.

@@ -47,7 +47,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "attribution": "Test what judges which documents were used.",
     },
     "Models, prompts, settings, traces": {
-        "models": "List and fetch the embedded models.",
+        "models": "List and fetch the embedded models, and measure any model.",
         "prompts": "Show the prompts, and check your own.",
         "config": "Show the settings, and where each one comes from.",
         "trace": "Show a recorded run.",

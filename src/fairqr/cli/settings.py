@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from fairqr.base import settings as base
 from fairqr.base.errors import InputError, PromptError, nearest_names
+from fairqr.cli.measuring import measure_model
 from fairqr.cli.options import command
 from fairqr.cli.output import Printed, Progress, listing, number, print_file, say, table
 from fairqr.graph.service.configuration import service_settings, service_variables, source_of
@@ -199,6 +200,9 @@ def fetch(wanted: Sequence[Weights]) -> None:
     with Progress() as progress, ThreadPoolExecutor() as pool:
         bars = [progress.count(f"Fetching {weights.full_name} (MB)", 1e6) for weights in wanted]
         list(pool.map(pull_weights, [weights.name for weights in wanted], bars))
+
+
+command(models, "measure")(measure_model)
 
 
 @command(trace, "show")

@@ -14,7 +14,6 @@ from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Reached, Round
 from fairqr.graph.search.stopping import (
-    EXPECTED_SHARE,
     best_of,
     decide_stop,
     expected_gain,
@@ -75,16 +74,13 @@ def test_when_the_papers_loop_stops(
     assert decide_stop(rounds(*divergences), context) == expected
 
 
-SHARE = EXPECTED_SHARE[False]
-
-
 class TestStopOfTheDefaultMethod:
     """By the objective J that the rounds reached, never by their divergence."""
 
     @pytest.mark.parametrize(
         ("values", "settings", "expected"),
         [
-            ([0.4, 0.5], {}, None),
+            ([0.4, 0.5], {"ask": "always"}, None),
             ([0.5, 0.4], {"ask": "always"}, "no_improvement"),
             ([0.5, 0.4, 0.45], {"ask": "always", "patience": 2}, "no_improvement"),
             ([0.5, 0.4, 0.6], {"ask": "always", "patience": 2}, None),
@@ -100,23 +96,34 @@ class TestStopOfTheDefaultMethod:
         found = judged(*(reached(0.9, value) for value in values))
         assert decide_stop(found, context) == expected
 
-    def test_it_asks_only_where_another_round_is_expected_to_add_the_least_gain(self) -> None:
-        """V is what J could become; a first round brings a known share of the difference."""
-        much, nothing = judged(reached(0.9, 0.3)), judged(reached(0.9, 0.9))
-        gain = expected_gain(much, SHARE)
-        assert gain == pytest.approx(SHARE * 0.6 / 0.3)
-        assert decide_stop(much, Context(least_gain=gain)) is None
-        assert decide_stop(much, Context(least_gain=gain * 1.01)) == "little_to_gain"
-        by_vectors = decide_stop(much, Context(least_gain=gain), by_vectors=True)
-        assert by_vectors == "little_to_gain", "there, a round brings less"
-        assert decide_stop(nothing, Context()) == "little_to_gain"
-        assert decide_stop(nothing, Context(least_gain=0)) is None
+    @pytest.mark.parametrize(
+        ("share", "relevance", "fairness", "gain"),
+        [
+            (0.2, 0.9, 0.8, 0.2 * 0.28),
+            (0.2, 0.5, 1.0, 0.1),
+            (0.2, 1.0, 1.0, 0.0),
+            (0.0, 0.1, 0.1, 0.0),
+        ],
+    )
+    def test_a_model_promises_a_share_of_what_lacks(
+        self, share: float, relevance: float, fairness: float, gain: float
+    ) -> None:
+        assert expected_gain(share, relevance, fairness) == pytest.approx(gain)
 
-    def test_what_earlier_rounds_added_says_what_another_will(self) -> None:
-        first, useful, useless = reached(0.9, 0.3), reached(0.9, 0.6), reached(0.9, 0.2)
-        share = (SHARE + 1 / 2) / 2  # the second added half of what was left
-        assert expected_gain(judged(first, useful), SHARE) == pytest.approx(share * 0.3 / 0.6)
-        assert expected_gain(judged(first, useless), SHARE) == pytest.approx(SHARE / 2 * 0.7 / 0.2)
+    def test_it_asks_only_a_model_that_promises_the_least_gain(self) -> None:
+        first = judged(reached(0.9, 0.3))
+        assert decide_stop(first, Context(), promised=0.01) is None
+        assert decide_stop(first, Context(), promised=0.0099) == "little_to_gain"
+        assert decide_stop(first, Context(least_gain=0.1), promised=0.05) == "little_to_gain"
+
+    def test_a_model_that_helps_nowhere_is_never_asked(self) -> None:
+        context = Context(least_gain=0)
+        assert decide_stop(judged(reached(0.9, 0.3)), context) == "little_to_gain"
+
+    def test_what_a_second_round_brings_was_not_measured(self) -> None:
+        both = judged(reached(0.9, 0.3), reached(0.9, 0.6))
+        assert decide_stop(both, Context(), promised=0.5) == "little_to_gain"
+        assert decide_stop(both, Context(ask="always")) is None
 
     def test_rounds_are_compared_by_relevance_that_is_not_a_share(self) -> None:
         """More relevant documents lower V of the same list, but must not make it look worse."""

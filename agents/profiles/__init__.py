@@ -1,0 +1,1 @@
+"""What was measured of models: how much their words count, what they bring, and what they cost."""

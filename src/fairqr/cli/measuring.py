@@ -1,0 +1,145 @@
+"""The command ``fairqr models measure``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fairqr.cli.common import NOTABLES, ModelSettings, agree, run
+from fairqr.cli.options import Fields
+from fairqr.cli.output import Printed, Progress, counted
+
+if TYPE_CHECKING:
+    from fairqr.agents.profiles.profile import Change, ModelProfile
+    from fairqr.evaluation.collections.collection import Collection
+    from fairqr.evaluation.model_measuring import Plan
+
+
+def measure_model(
+    model: str,
+    *,
+    collection: str = NOTABLES,
+    attribute: list[str] | None = None,
+    quick: bool = False,
+    seed: int = 0,
+    settings: Annotated[ModelSettings, Fields("base_url", "yes")],
+) -> Printed:
+    """Measure how much a model's words help searches, and keep that for later searches.
+
+    It asks the model about topics whose relevant documents are known. On one half of them it
+    chooses how much each kind of words counts, and on the other it measures what they bring.
+    Replies are cached, so an interrupted measurement goes on where it stopped.
+
+    Args:
+        model: The model, such as openai:gpt-4o-mini, local:smollm2-135m or feedback.
+        collection: The topics and judgements: notables, an imported collection, or a folder.
+        attribute: Whose groups to ask about. Repeatable. [default: gender and continent, or all]
+        quick: Ask about twenty questions only, for a first and very unsure answer.
+        seed: Divides the topics into halves.
+        settings: How the model is asked.
+    """
+    from fairqr.agents.profiles.finding import keep_profile
+    from fairqr.evaluation.collections.finding import find_collection
+    from fairqr.evaluation.model_measuring import plan_measurement
+
+    judged = find_collection(collection)
+    plan = plan_measurement(judged, attribute or (), is_quick=quick, seed=seed)
+    profile = run(_measured(model, judged, plan, settings), "measure")
+    path = keep_profile(profile)
+    data = {**profile.model_dump(mode="json"), "kept": str(path)}
+    return Printed(data, list(profile_lines(profile, path)))
+
+
+async def _measured(
+    name: str, collection: Collection, plan: Plan, settings: ModelSettings
+) -> ModelProfile:
+    """Open the model and the collection, and measure."""
+    from contextlib import aclosing
+
+    from fairqr.agents.models.opening import open_language_model, open_model
+    from fairqr.agents.profiles.finding import Profiles
+    from fairqr.agents.refiners.feedback import FeedbackRefiner
+    from fairqr.evaluation.model_measuring import Measurement
+    from fairqr.graph.search.rankers import require_refines
+    from fairqr.prompts.library import PromptLibrary
+    from fairqr.retrieval.encoders.opening import AUTO
+    from fairqr.retrieval.sources.catalog import Catalog
+
+    options: dict[str, Any] = {"base_url": settings.base_url, "timeout": settings.timeout}
+    model: Any = None
+    prompts: dict[str, str] = {}
+    if name != FeedbackRefiner.name:
+        model = open_language_model(name, **options)
+        require_refines(model)
+        # Report a missing part before a large corpus is indexed.
+        await model.check()
+        prompts = Profiles().prompts_for(model.name)
+    _announce(name, plan, settings)
+    with Progress() as progress:
+        engine = await Catalog().resolve(
+            collection.corpus_name, retriever=AUTO, progress=progress.prepare
+        )
+        async with aclosing(engine):
+            model = model or open_model(name, engine=engine)
+            measurement = Measurement(
+                collection=collection,
+                engine=engine,
+                model=model,
+                prompts=prompts,
+                plan=plan,
+                library=PromptLibrary(settings.prompts_dir),
+                watcher=progress,
+            )
+            return await measurement.run()
+
+
+def _announce(name: str, plan: Plan, settings: ModelSettings) -> None:
+    """Say what a hosted model will be asked; a large measurement needs the user's consent."""
+    from fairqr.agents.profiles.finding import is_hosted
+
+    if not is_hosted(name):
+        return
+    agree(plan.questions, plan.tokens, yes=settings.yes, instead="add --quick")
+    typer.echo(
+        f"Asking {name} about {plan.questions:,} questions, about {plan.tokens:,} tokens. The "
+        "topics and the names of groups are sent to its server; documents are not.",
+        err=True,
+    )
+
+
+def profile_lines(profile: ModelProfile, path: Path) -> Iterator[str]:
+    """Yield what a measurement says of a model, in sentences."""
+    topics = counted(profile.topics, "topic")
+    yield (
+        f"{profile.model} on {profile.collection}: nDCG × AWRF {_percent(profile.gain)} over the "
+        f"same searches without it, on {topics} that were held back."
+    )
+    yield f"nDCG@20 {_points(profile.relevance)}; AWRF@20 {_points(profile.fairness)}."
+    weights = profile.weights.model_dump()
+    shown = ", ".join(f"{kind} {weight:g}" for kind, weight in weights.items())
+    yield f"Its words count so much, where the query counts 1: {shown}."
+    if not profile.weights.any():
+        yield "Its words help nowhere enough, so ask=auto will not ask it on this collection."
+    cost = profile.cost
+    yield (
+        f"A search asks it {cost.calls:.1f} questions, about {cost.tokens:,.0f} tokens, and takes "
+        f"{cost.seconds:.2f} s."
+    )
+    if profile.is_quick:
+        yield f"This is a first, unsure answer from {topics}; leave out --quick for a better one."
+    yield f"Kept in {path}."
+
+
+def _percent(change: Change) -> str:
+    if change.low is None or change.high is None:
+        return f"{change.value:+.1f} %"
+    return f"{change.value:+.1f} % (95 % interval {change.low:+.1f} to {change.high:+.1f})"
+
+
+def _points(change: Change) -> str:
+    if change.low is None or change.high is None:
+        return f"{change.value:+.3f}"
+    return f"{change.value:+.3f} ({change.low:+.3f} to {change.high:+.3f})"

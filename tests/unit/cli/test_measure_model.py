@@ -1,0 +1,127 @@
+"""The command ``fairqr models measure``: what it finds, keeps and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOPICS = ("baking", "sailing", "weaving", "mining", "fishing", "printing", "singing", "riding")
+SCHEMA = (
+    "attributes: {gender: {field: gender, groups: [female, male],"
+    " population: {female: 0.5, male: 0.5}}}"
+)
+
+
+@pytest.fixture(autouse=True)
+def collection(fairqr: Callable[..., Any]) -> Path:
+    """A collection in which a model's words find the women, whom the query does not find."""
+    folder = Path("crafts")
+    folder.mkdir()
+    documents = []
+    judgements = []
+    replies = {}
+    for topic in TOPICS:
+        for number in range(8):
+            is_female = number % 2 == 0
+            gender = "female" if is_female else "male"
+            word = f"{topic}craft" if is_female else topic
+            fields = {"id": f"{topic}{number}", "title": f"{word} {number}", "gender": gender}
+            documents.append(fields)
+            judgements.append(f"{topic} 0 {fields['id']} 1")
+        female = {"keywords": [f"{topic}craft"], "phrases": [f"{topic}craft woman"]}
+        male = {"keywords": [f"{topic}man"], "phrases": [f"{topic} man"]}
+        groups = {"gender=female": female, "gender=male": male}
+        replies[topic] = {"topic": [f"{topic}craft"], "groups": groups}
+    topics = [{"id": topic, "title": topic} for topic in TOPICS]
+    (folder / "documents.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in documents))
+    (folder / "topics.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in topics))
+    (folder / "qrels.txt").write_text("".join(f"{line}\n" for line in judgements))
+    (folder / "schema.yaml").write_text(SCHEMA)
+    Path("replies.json").write_text(json.dumps(replies))
+    return folder
+
+
+def test_it_says_what_a_model_brings_and_keeps_it(fairqr: Callable[..., Any]) -> None:
+    command = ("models", "measure", "recorded:replies.json", "--collection", "./crafts", "--json")
+    code, stdout, stderr = fairqr(*command)
+    assert code == 0, stderr
+    profile = json.loads(stdout)
+    assert profile["gain"]["value"] > 10
+    assert profile["share"] > 0
+    assert (profile["fitted"], profile["topics"]) == (4, 4)
+    assert sum(profile["weights"].values()) > 0
+    assert profile["weights"]["queries"] == 0, "the file has none"
+    assert profile["cost"]["calls"] == 3
+    assert Path(profile["kept"]).parent == Path("data", "profiles").absolute()
+
+    search = ("search", "baking", "--corpus", "crafts", "--model", "recorded:replies.json")
+    result = json.loads(fairqr(*search, "--attribute", "gender", "--json").stdout)
+    assert result["model"] == "recorded:replies.json", "it is asked where it was measured to help"
+    assert not any("Nobody measured" in sentence for sentence in result["explanation"])
+
+
+def test_words_that_help_nobody_do_not_count(fairqr: Callable[..., Any]) -> None:
+    replies = json.loads(Path("replies.json").read_text())
+    useless = {"keywords": ["nothing"]}
+    for entry in replies.values():
+        entry["topic"] = ["nothing"]
+        entry["groups"] = {"gender=female": useless, "gender=male": useless}
+    Path("useless.json").write_text(json.dumps(replies))
+    code, stdout, stderr = fairqr(
+        "models", "measure", "recorded:useless.json", "--collection", "./crafts"
+    )
+    assert code == 0, stderr
+    assert "topic 0, queries 0, passage 0, group 0" in stdout
+    assert "ask=auto will not ask it" in stdout
+
+
+def test_a_quick_measurement_says_how_unsure_it_is(fairqr: Callable[..., Any]) -> None:
+    command = ("models", "measure", "recorded:replies.json", "--collection", "./crafts")
+    shown = fairqr(*command, "--quick").stdout
+    assert "This is a first, unsure answer from 3 topics" in " ".join(shown.split())
+
+
+def test_an_unmeasured_model_counts_little_and_that_is_said(fairqr: Callable[..., Any]) -> None:
+    fairqr("models", "measure", "feedback", "--collection", "./crafts")  # indexes the documents
+    search = ("search", "baking", "--corpus", "crafts", "--model", "recorded:replies.json")
+    always = ("--attribute", "gender", "--set", "ask=always", "--json")
+    result = json.loads(fairqr(*search, *always).stdout)
+    assert result["explanation"][-1] == (
+        "Nobody measured what the words of recorded:replies.json bring, so they count little; "
+        "'fairqr models measure recorded:replies.json' measures it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("feedback", "--collection", "nowhere"), "There is no collection 'nowhere'"),
+        (("causal:smollm2-135m",), "can rank, but not refine queries"),
+        (("recorded:missing.json",), "cannot be read"),
+        (("openai:test", "--base-url", "http://127.0.0.1:9/v1"), "127.0.0.1:9"),
+        (("feedback", "--attribute", "age"), "age"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    fairqr: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    complaint: str,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    usual = () if "--collection" in arguments else ("--collection", "./crafts")
+    code, stdout, stderr = fairqr("models", "measure", *arguments, *usual)
+    assert (code, stdout) == (2, "")
+    last = stderr.splitlines()[-1]
+    assert last.startswith("fairqr: ")
+    assert complaint in last
+
+
+def test_a_collection_without_judgements_is_refused(fairqr: Callable[..., Any]) -> None:
+    Path("crafts", "qrels.txt").unlink()
+    refused = fairqr("models", "measure", "feedback", "--collection", "./crafts").complaint()
+    assert "it lacks qrels.txt" in refused
