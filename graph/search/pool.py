@@ -152,8 +152,8 @@ class Pool:
         """The probability that documents are relevant, by the kind of query and then by id.
 
         It takes for granted that there are relevant documents. If the engine does not estimate
-        relevance, each ranking tells it by its ranks. Of several queries of a kind, as of groups, the
-        highest probability counts.
+        relevance, each ranking tells it by its ranks. Of several queries of a kind, as of groups,
+        the highest probability counts.
         """
         evidence: dict[Kind, dict[str, float]] = {"query": {}}
         for record in self.state["rankings"]:
