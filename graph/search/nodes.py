@@ -220,6 +220,9 @@ async def _search(
     queries: Sequence[QueryRecord], context: Context, engine: engines.SearchEngine
 ) -> list[engines.Hits]:
     """Run queries in one round trip, each as deep as its kind needs."""
+    # A person may have rejected all words.
+    if not queries:
+        return []
     depth = context.strategy.depth or context.k
     depths = {"query": max(depth, TARGET_DEPTH), "group": min(depth, GROUP_DEPTH)}
     if not context.words_are_evidence:
@@ -425,7 +428,8 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
     limit = context.max_groups
     calls_left = Spending(context, state).calls_left
     if calls_left is not None:
-        limit = min(limit, calls_left)
+        calls_for_topic = int(_asks_topic(parts.refiner(context), state, context))
+        limit = min(limit, calls_left - calls_for_topic)
     chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
     lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen))
     record(groups=[f"{name}={group}" for name, group in lacking])
@@ -476,13 +480,9 @@ async def _ask(
         answered: Gets each answer as it comes, so that its cost is known if another one fails.
     """
     chosen = [(name, group) for name, group in state["chosen"]]  # a stored state has lists
-    asks_topic = (
-        context.words_are_evidence
-        and state["topic"] is None
-        and len(state["iterations"]) == 1
-        and isinstance(refiner, TopicRefiner)
-    )
-    requests = _requests(chosen, state, context, asks_topic=asks_topic)
+    asks_topic = _asks_topic(refiner, state, context)
+    may_ask_again = _may_ask_again(state, context, questions=len(chosen) + int(asks_topic))
+    requests = _requests(chosen, state, context, may_ask_again=may_ask_again)
     if isinstance(refiner, RoundRefiner):
         answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
         answered += answers
@@ -493,23 +493,34 @@ async def _ask(
         for key, request in zip(chosen, requests, strict=True)
     ]
     if asks_topic:
-        request = TopicRequest(state["query"], context.seed, context.temperature)
+        request = TopicRequest(
+            state["query"], context.seed, context.temperature, may_ask_again=may_ask_again
+        )
         ask_topic = partial(cast("TopicRefiner", refiner).refine_topic, request, deadline)
         questions.append(_answer(refiner, ask_topic, deadline, answered))
     answers = await run_together(questions)
     topic = answers.pop() if asks_topic else None
-    if context.strategy.groups == "most":
+    if context.strategy.groups == "most" and not context.words_are_evidence:
         answers = [take_in_turn(answer) for answer in answers]
     return words.Answers(topic, dict(zip(chosen, answers, strict=True)))
 
 
+def _asks_topic(refiner: Refiner | None, state: State, context: Context) -> bool:
+    """Return whether the refiner is asked about the topic now: once in each search."""
+    is_first_question = state["topic"] is None and len(state["iterations"]) == 1
+    return context.words_are_evidence and is_first_question and isinstance(refiner, TopicRefiner)
+
+
+def _may_ask_again(state: State, context: Context, *, questions: int) -> bool:
+    """Return whether the budget has room to ask each question twice."""
+    calls_left = Spending(context, state).calls_left
+    return calls_left is None or calls_left >= 2 * questions
+
+
 def _requests(
-    chosen: Sequence[GroupKey], state: State, context: Context, *, asks_topic: bool
+    chosen: Sequence[GroupKey], state: State, context: Context, *, may_ask_again: bool
 ) -> list[GroupRequest]:
     """Return a question for each chosen group."""
-    calls_left = Spending(context, state).calls_left
-    questions = len(chosen) + int(asks_topic)
-    may_ask_again = calls_left is None or calls_left >= 2 * questions
     requests = []
     for name, group in chosen:
         in_use = state["words"].get(name, {}).get(group)

@@ -103,5 +103,5 @@ def groups_to_ask_about(
         chosen = lacks
     else:
         chosen = [entry for entry in lacking if entry[0] >= NEGLIGIBLE] or lacking[:1]
-    most = 1 if which == "most" else limit
+    most = min(1, limit) if which == "most" else limit
     return [key for _, key in chosen[:most]]

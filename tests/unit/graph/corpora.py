@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.refiners.refiner import GroupRequest, Refinement
+from fairqr.agents.refiners.refiner import GroupRequest, Refinement, TopicRequest
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
@@ -129,3 +129,26 @@ class KnownRefiner:
         if not new:
             return Refinement("repeated", usage=usage, message="No new word.")
         return Refinement("ok", keywords=(new[0],), usage=usage)
+
+
+class KnownTopicRefiner(KnownRefiner):
+    """Also proposes something about the topic.
+
+    Args:
+        topic: What it answers about the topic.
+        words: As in :class:`KnownRefiner`.
+
+    Attributes:
+        topics: The requests about the topic.
+    """
+
+    def __init__(self, topic: Refinement, words: Any = ()) -> None:
+        super().__init__(words)
+        self.topic = topic
+        self.topics: list[TopicRequest] = []
+
+    async def refine_topic(
+        self, request: TopicRequest, deadline: float | None = None
+    ) -> Refinement:
+        self.topics.append(request)
+        return self.topic

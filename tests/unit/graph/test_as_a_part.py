@@ -31,7 +31,6 @@ from fairqr import (
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 from fairqr.base.errors import InputError, ModelError
-from fairqr.graph.search.words import shown
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
@@ -42,6 +41,7 @@ QUERY: Any = {"query": "physicist"}
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 ANSWER = AnswerContext(attributes=("gender",), k=4, seed=1)
 CONTEXT = Context(ask="always", groups="all", attributes=("gender",), k=5, max_iterations=1)
+ALONE: Any = {"ask": "never", "attributes": ("gender",), "k": 5}
 
 
 @pytest.fixture(scope="module")
@@ -132,10 +132,10 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
 
 
 @pytest.mark.parametrize(("groups", "helped"), [("all", "female"), ("most", "male")])
-async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
+async def test_a_person_may_change_the_words_and_nobody_is_asked_again(
     engine: SearchEngine, groups: str, helped: str
 ) -> None:
-    """What was rejected does not come back; words for another group lead to that group."""
+    """What was rejected does not come back, and words that were searched with are not again."""
     refiner = KnownRefiner()
     context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5, "groups": groups})
     graph = stopping(engine, refiner, context)
@@ -144,19 +144,34 @@ async def test_a_person_may_change_the_keywords_and_nobody_is_asked_again(
     assert waiting.next == ("retrieve",)
     asked = len(refiner.asked)
     assert asked > 0
-    keywords = {"gender": {"female": [], "male": [], helped: ["workshop"]}}
-    await graph.aupdate_state(THREAD, {"keywords": keywords, "topic_words": []})
+    workshop = {"keywords": ["workshop"], "phrases": [], "names": [], "passage": ""}
+    changed = {"words": {"gender": {helped: workshop}}, "topic": None}
+    await graph.aupdate_state(THREAD, changed)
     await graph.ainvoke(None, THREAD)
     waiting = await graph.aget_state(THREAD)
     assert len(refiner.asked) > asked, "the next round asks again"
     asked = len(refiner.asked)
-    queries = [(shown(it["query"]), it["query"]["group"]) for it in waiting.values["rankings"]]
+    queries = [(it["query"]["text"], it["query"]["group"]) for it in waiting.values["rankings"]]
     assert queries == [("physicist", None), ("physicist workshop", helped)]
-    await graph.aupdate_state(THREAD, {"keywords": keywords, "topic_words": []})
+    more = {**workshop, "names": ["Marie Curie"]}
+    await graph.aupdate_state(THREAD, {"words": {"gender": {helped: more}}, "topic": None})
     found = await graph.ainvoke(None, THREAD)
     assert len(refiner.asked) == asked
-    for round_ in found["result"]["iterations"][1:]:
-        assert set(round_["queries"]) == {"physicist workshop"}
+    queries = [round_["queries"] for round_ in found["result"]["iterations"]]
+    assert queries == [["physicist"], ["physicist workshop"], ["Marie Curie"]]
+
+
+@pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
+async def test_a_person_may_reject_all_words(engine: SearchEngine, method: str) -> None:
+    """The round then finds nothing more, and the best list so far is the result."""
+    context = CONTEXT.model_copy(update={"method": method, "groups": None})
+    graph = stopping(engine, KnownRefiner(), context)
+    await graph.ainvoke(QUERY, THREAD)
+    await graph.aupdate_state(THREAD, {"words": {}, "topic": None})
+    result = (await graph.ainvoke(None, THREAD))["result"]
+    alone = await result_of(build_search_graph(engine, context=Context(**ALONE, method=method)))
+    assert result["iterations"][1]["queries"] == []
+    assert (result["best_iteration"], result["ranking"]) == (0, alone["ranking"])
 
 
 class Fixed(GenericFakeChatModel):

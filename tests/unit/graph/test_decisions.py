@@ -19,7 +19,7 @@ from fairqr.graph.search.stopping import (
     expected_gain,
     groups_to_ask_about,
 )
-from fairqr.graph.search.words import after_refinement, refined_queries
+from fairqr.graph.search.words import Answers, after_refinement, refined_queries
 
 
 def rounds(*divergences: float | None, objectives: Sequence[Reached | None] = ()) -> list[Round]:
@@ -209,10 +209,14 @@ def test_a_context_wins_over_its_method_and_survives_copies_and_pickling() -> No
 
 def test_the_papers_query_grows_by_all_words() -> None:
     male, context = ("gender", "male"), Context(method="fair-qr")
+    woman = {"keywords": ["woman"], "phrases": [], "names": [], "passage": ""}
     state: Any = {
-        **{"query": "physics", "iteration": 1, "iterations": [{}], "topic_words": []},
-        **{"chosen": [male], "lacking": [male], "keywords": {"gender": {"female": ["woman"]}}},
+        "query": "physics",
+        "iterations": [{}],
+        "topic": None,
+        "words": {"gender": {"female": woman}},
     }
-    update: Any = after_refinement(state, context, {male: Refinement("ok", keywords=("man",))}, [])
+    answers = Answers(None, {male: Refinement("ok", keywords=("man",))})
+    update: Any = after_refinement(state, context, answers)
     (query,) = refined_queries({**state, **update}, context)
     assert (query["text"], query["group"]) == ("physics woman man", "male")

@@ -9,6 +9,7 @@ import pytest
 
 from fairqr import AnswerContext, Context, FairSearch, open_model
 from fairqr.base.errors import ModelUnavailableError
+from fairqr.graph.search.context import Method
 from fairqr.retrieval.engines.engine import SearchEngine
 
 CONTEXT = Context(
@@ -35,7 +36,7 @@ async def test_its_words_bring_documents_and_cost_nothing(engine: SearchEngine, 
         words = [refined.keywords for refined in result.iterations[1].refinements]
         assert ["scholar"] in words
         assert result.usage.model_calls == result.usage.prompt_tokens == 0
-        assert result.usage.cached_calls == len(words)
+        assert result.usage.cached_calls == len(words) + 1, "one question about the topic"
 
 
 async def test_a_query_without_replies_is_said(engine: SearchEngine, model: str) -> None:
@@ -45,9 +46,15 @@ async def test_a_query_without_replies_is_said(engine: SearchEngine, model: str)
     assert any(warning.startswith(missing) for warning in result.warnings)
 
 
-async def test_a_prompt_of_names_alone_adds_no_words(
-    engine: SearchEngine, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
+async def test_names_alone_are_searched_for_but_by_the_papers_loop(
+    engine: SearchEngine,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: Method,
 ) -> None:
+    """It adds words to its query, and a name is no word of it."""
     folder = tmp_path / "prompts" / "refine"
     folder.mkdir(parents=True)
     (folder / "names.yaml").write_text(
@@ -55,11 +62,16 @@ async def test_a_prompt_of_names_alone_adds_no_words(
         "output: [names]\nmessages: [{role: user, content: '{query} {group}'}]\n"
     )
     monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(tmp_path / "prompts"))
-    context = CONTEXT.model_copy(update={"prompts": {"refine": "names"}, "groups": "most"})
+    changes = {"prompts": {"refine": "names"}, "groups": "most", "method": method}
+    context = CONTEXT.model_copy(update=changes)
     result = await FairSearch(engine, model).search("science", context)
-    assert result.warnings == [
-        "The model proposed no single words, and this search adds nothing else."
-    ]
+    if method == "fairqr":
+        assert result.iterations[1].queries == ["science filler", "Woman 3"]
+        assert result.warnings == []
+    else:
+        assert result.warnings == [
+            "The model proposed no single words, and this search adds nothing else."
+        ]
 
 
 async def test_it_answers_nothing(engine: SearchEngine, model: str) -> None:
