@@ -27,7 +27,7 @@ from fairqr.agents.refiners.refiner import (
     TopicRefiner,
     TopicRequest,
 )
-from fairqr.base.errors import InputError, ModelUnavailableError, QueryError, one_line
+from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
 from fairqr.graph.running import Update, record, record_outcome, seconds_left, usage_of
@@ -167,8 +167,6 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     used = words_in_use(state, Pool(parts.engine, context, state).dimensions)
     state = cast("State", {**state, **used})
     queries = words.refined_queries(state, context)
-    if not queries:
-        raise InputError("There are no words to search with; give some, or let the model's stand.")
     answers = await _search(queries, context, parts.engine)
     answers, named = await _with_whole_names(queries, answers, parts.engine)
     rankings = _records(iteration, queries, answers, context, parts)

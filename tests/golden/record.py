@@ -128,6 +128,7 @@ async def searches(names: list[str]) -> AsyncIterator[tuple[str, dict[str, Any]]
         query, refiner = context.pop("query"), context.pop("refiner", None)
         if "method" not in context:
             context["ask"] = "always"
+            context["word_weights"] = {"topic": 1, "group": 1}
         words = refiner or ScriptedRefiner()
         async with FairSearch.open("notables", words, retriever="bm25") as search:
             result = await search.search(query, **context)

@@ -76,7 +76,6 @@ async def test_a_wrong_answer_is_asked_again_with_a_sentence(
     [
         ({"gender": {"female": "chemist"}}, "it must be a list of texts"),
         ({"gender": {"women": ["chemist"]}}, "no group 'women'"),
-        ({}, "There are no words to search with"),
     ],
 )
 async def test_words_that_are_changed_in_the_state_are_checked(

@@ -23,7 +23,13 @@ from tests.unit.graph.corpora import KnownRefiner, KnownTopicRefiner, indexed
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
 QUERY = "science physics atom"
-CONTEXT = Context(attributes=("gender",), k=10, ask="always", max_iterations=1)
+CONTEXT = Context(
+    attributes=("gender",),
+    k=10,
+    ask="always",
+    max_iterations=1,
+    word_weights=EvidenceWeights(topic=1, group=1),
+)
 GROUPS = {"female": ["opera"], "male": ["atom"]}
 
 
