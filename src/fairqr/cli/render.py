@@ -43,7 +43,6 @@ _STOPPED = {
 }
 _NO_WORDS = {
     "repeated": "no new words",
-    "unknown_terms": "no words that any document has",
     "unsupported": "no words of the topic or the group",
 }
 """What a refinement's status means for people, where there are no keywords; others are failures."""
