@@ -13,7 +13,7 @@ from fairqr.agents.models.replies import Status, Usage
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Hits
 
-RefinementStatus = Literal[Status, "repeated", "unknown_terms"]
+RefinementStatus = Literal[Status, "repeated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class Refinement:
     """What a refiner proposes, or why it proposes nothing.
 
     Attributes:
-        status: ``ok``; or ``empty`` (nothing usable), ``repeated`` (nothing new), ``unknown_terms``
-            (no keyword that any document contains), or why the model failed.
+        status: ``ok``; or ``empty`` (nothing usable), ``repeated`` (nothing new), ``unsupported``
+            (nothing to learn from), or why the model failed.
         topic: Words or phrases of the topic.
         queries: Other ways to ask, as whole queries.
         keywords: Words of the group.

@@ -57,7 +57,8 @@ def fit_of(result: SearchResult) -> str:
 
 def _before(result: SearchResult) -> Iterator[str]:
     """Say how the target came about, and whether relevance was estimated."""
-    origins, plain = result.target_origin, result.baseline.ranking
+    origins = result.target_origin
+    plain = result.baseline.ranking
     phrases = list(dict.fromkeys(origins.values()))
     if len(phrases) > 1:
         phrases = [f"{name}: {how}" for name, how in origins.items()]
@@ -78,7 +79,8 @@ def _before(result: SearchResult) -> Iterator[str]:
 
 def _lacked(result: SearchResult) -> Iterator[str]:
     """Yield a sentence for each group that lacked exposure in the plain retrieval."""
-    gaps, before = result.baseline.gaps, result.baseline.exposure
+    gaps = result.baseline.gaps
+    before = result.baseline.exposure
     if gaps is None:
         return
     for name, groups in result.target.items():
@@ -105,7 +107,9 @@ def _points(share: float) -> str:
 
 def _gained(result: SearchResult) -> Iterator[str]:
     """Say what fairness cost in relevance, and what the model brought."""
-    after, before, without = result.objective, result.baseline.objective, result.without_model
+    after = result.objective
+    before = result.baseline.objective
+    without = result.without_model
     if after and before and result.ranking:
         relevance = "Expected relevance" if result.relevance is not None else "Relevance by rank"
         yield (
@@ -168,14 +172,16 @@ def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document
             f"{attribute}: {', '.join(shares) or 'unknown'}"
             for attribute, shares in place.groups.items()
         )
-        title, text = fence(place.title, LINE), passage_of(texts.get(place.id, ""))
+        title = fence(place.title, LINE)
+        text = passage_of(texts.get(place.id, ""))
         yield f"{place.rank}. {title} [{groups}] {text}".rstrip()
 
 
 def exposure_lines(result: SearchResult) -> Iterator[str]:
     """Yield a line for each attribute that says how the exposure of its groups changed."""
     for attribute, shares in result.exposure.items() if result.ranking else ():
-        before, target = result.baseline.exposure[attribute], result.target[attribute]
+        before = result.baseline.exposure[attribute]
+        target = result.target[attribute]
         changes = [
             f"{group} {before[group]:.0%} to {share:.0%} (target {target[group]:.0%})"
             for group, share in shares.items()

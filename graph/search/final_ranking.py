@@ -406,7 +406,8 @@ def _without_model(pool: Pool, final: Final) -> results.WithoutModel | None:
     if not pool.fair_lists:
         return None
     fair = pool.fair_lists[0]
-    known = set(pool.state["rankings"][0]["ids"])
+    # The original query may be asked again about documents that it found far down.
+    known = set(pool.state["rankings"][0]["ids"]) - pool.found_later
     return results.WithoutModel(
         divergence=fair.divergence,
         relevance=fair.relevance,

@@ -318,6 +318,8 @@ async def _looked_up(pool: Pool, iteration: int) -> list[LookupRecord]:
         if query["kind"] != "query" and "relevance" not in engine.capabilities:
             continue
         ids = pool.not_asked(query["kind"])
+        if "relevance" in engine.capabilities:
+            ids += pool.found_far_down(query["kind"], iteration)
         if not ids:
             continue
         lookup = LookupRecord(iteration=iteration, kind=query["kind"], scores={}, relevance={})

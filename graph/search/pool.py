@@ -29,6 +29,7 @@ from fairqr.retrieval.fairness.relevance import (
     combined,
     probability_by_rank,
 )
+from fairqr.retrieval.fairness.relevance import POOL as ENCODED
 from fairqr.retrieval.fairness.table import DocumentTable, decoded
 from fairqr.retrieval.rerankers.base import Candidates, by_rank
 from fairqr.retrieval.rerankers.fair import FairStep, objective_of
@@ -246,6 +247,15 @@ class Pool:
                 scores |= lookup["scores"]
         return scores
 
+    @property
+    def found_later(self) -> set[str]:
+        """What the original query was asked about, since other queries found it."""
+        ids: set[str] = set()
+        for lookup in self.state.get("lookups", []):
+            if lookup["kind"] == "query":
+                ids.update(lookup["scores"], lookup["relevance"])
+        return ids
+
     @cached_property
     def engine_ranking(self) -> Ranking:
         """The engine's own ranking of the original query, without what similarity found."""
@@ -449,13 +459,23 @@ class Pool:
                 asked.update(lookup["scores"], lookup["relevance"])
         return [id_ for id_ in self.table.ids if id_ not in asked]
 
-    def sought(self, record: RankingRecord) -> list[str]:
-        """Return the documents of its group that a refined query found; all without a group."""
-        ids = record["ids"]
-        shares = self._shares_of_group(record["query"], ids)
-        if shares is None:
-            return ids
-        return [id_ for id_, share in zip(ids, shares, strict=True) if share > 0]
+    def found_far_down(self, kind: Kind, iteration: int) -> list[str]:
+        """Return what a query found far down, and another one of the round near the top.
+
+        An engine without stored vectors only compares the first documents of a ranking with the
+        query, so it may estimate these better when asked about them directly.
+        """
+        far_down: set[str] = set()
+        near_top: dict[str, None] = {}
+        for record in self.state["rankings"]:
+            if record["query"]["kind"] == kind:
+                far_down.update(record["ids"][ENCODED:])
+            elif record["iteration"] == iteration:
+                near_top |= dict.fromkeys(record["ids"][:ENCODED])
+        for lookup in self.state.get("lookups", []):
+            if lookup["kind"] == kind:
+                far_down.difference_update(lookup["relevance"])
+        return [id_ for id_ in near_top if id_ in far_down]
 
     def _shares_of_group(self, query: QueryRecord, ids: Sequence[str]) -> FloatArray | None:
         """Return each document's share of the group that a query was refined toward, or None."""

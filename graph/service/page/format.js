@@ -52,7 +52,6 @@ export const STOPPED = {
 export const NO_WORDS = {
   empty: "no usable words",
   repeated: "no new words",
-  unknown_terms: "only words that the index does not have",
   unsupported: "only words without evidence in the index",
 };
 

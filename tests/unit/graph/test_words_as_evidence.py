@@ -196,7 +196,7 @@ async def test_earlier_lists_are_valued_again_under_the_newest_evidence(
     assert valued[0].relevance != pytest.approx(first["objective"]["relevance"])
     assert result.without_model is not None
     assert result.without_model.objective == valued[0]
-    best = max(range(2), key=lambda index: valued[index].worth)
+    best = max(range(2), key=lambda index: valued[index].value)
     assert result.best_iteration == best
 
 

@@ -80,7 +80,8 @@ def test_nothing_is_left_out_in_silence(
     for field, proposed in reply.items():
         kept = " ".join(getattr(result, field))
         if field == "passage":
-            kept, proposed = result.passage, [proposed] if proposed else []
+            kept = result.passage
+            proposed = [proposed] if proposed else []
         left_out = [part.text for part in result.left_out]
         for entry in proposed:
             if entry is None:
