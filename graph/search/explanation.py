@@ -22,12 +22,16 @@ TOO_FEW = "too few documents were found that are likely to be relevant"
 """Others may exist: their estimates may be too low, or they were not found at all."""
 
 
-def explain(result: SearchResult) -> list[str]:
+def explain(result: SearchResult, notes: Sequence[str] = ()) -> list[str]:
     """Return what each group lacked and why, what fairness cost, and what the model brought.
 
     Figures that the result does not have are left out.
+
+    Args:
+        result: The result.
+        notes: More sentences about the model.
     """
-    return [*_before(result), *_lacked(result), *_gained(result)]
+    return [*_before(result), *_lacked(result), *notes, *_gained(result)]
 
 
 def _before(result: SearchResult) -> Iterator[str]:
