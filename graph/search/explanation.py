@@ -29,15 +29,19 @@ TOO_FEW = "too few documents were found that are likely to be relevant"
 """Others may exist: their estimates may be too low, or they were not found at all."""
 
 
-def explain(result: SearchResult) -> list[str]:
+def explain(result: SearchResult, notes: Sequence[str] = ()) -> list[str]:
     """Return how relevant the documents are, and what fairness and the model did.
 
     That is what each group lacked and why, what fairness cost, and what the model brought. Figures
     that the result does not have are left out.
+
+    Args:
+        result: The result.
+        notes: More sentences about the model.
     """
     fit = fit_of(result)
     sentences = [fit] if fit else []
-    return [*sentences, *_before(result), *_lacked(result), *_gained(result)]
+    return [*sentences, *_before(result), *_lacked(result), *notes, *_gained(result)]
 
 
 def fit_of(result: SearchResult) -> str:

@@ -258,7 +258,7 @@ async def assemble(
         warnings=[*state["warnings"], *final.warnings, *missing, *_missed_target(pool)],
     )
     about_model = notes if refiner and pool.context.words_are_evidence else ()
-    return result.model_copy(update={"explanation": [*explain(result), *about_model]})
+    return result.model_copy(update={"explanation": explain(result, about_model)})
 
 
 async def _chosen(pool: Pool, ranker: ItemRanker | None) -> Final:

@@ -90,10 +90,11 @@ def test_an_unmeasured_model_counts_little_and_that_is_said(fairqr: Callable[...
     search = ("search", "baking", "--corpus", "crafts", "--model", "recorded:replies.json")
     always = ("--attribute", "gender", "--set", "ask=always", "--json")
     result = json.loads(fairqr(*search, *always).stdout)
-    assert result["explanation"][-1] == (
+    sentence = (
         "Nobody measured what the words of recorded:replies.json bring, so they count little; "
         "'fairqr models measure recorded:replies.json' measures it."
     )
+    assert sentence in result["explanation"]
 
 
 @pytest.mark.parametrize(
