@@ -48,15 +48,6 @@ JUDGED = """\
 The same search without a model, and with the one on this machine. The judgements that come with
 the corpus say which of the {0} documents are relevant."""
 
-OWN_MODEL = """\
-With a model of your own, such as one of OpenAI's, to which the query is then sent:
-
-  {0} search "{query}" --attribute {attribute} -k {k} --set ask=always --model openai:gpt-4o-mini
-"""
-
-JUDGED = """Beside it the same search without a model, and with the one on this machine. Which of the {0}
-documents are relevant, the judgements say that come with the corpus."""
-
 NEXT = """\
 What to try next: the loop as it was published; your own Elasticsearch or OpenSearch, which is only
 read: describe, search and audit it (with 'fairqr[evaluation]').

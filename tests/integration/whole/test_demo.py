@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -39,16 +40,48 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
         assert run.stdout.startswith(text.partition("```text\n")[2].partition("```")[0]), page
     first, loop = run.stdout.split("\nfemale: 0% of the attention; ")
     for screen in (first, loop):
-        assert "Émilie du Châtelet" in screen
         assert "\nCost" in screen
+        assert "\nFound by the engine alone: no vectors are stored" in screen
+    assert "Émilie du Châtelet" in first
     assert "No model was needed." in first
-    divergences = re.findall(r"^\d .* (\d\.\d{4}) ", loop, re.MULTILINE)
-    assert float(divergences[0]) > 1.4 > 0.3 > float(divergences[-1])
+    assert "recorded from a large chat model" in run.stderr
+    assert "Refined by recorded:notables." in " ".join(loop.split())
+    assert re.search(r"^1 kept .* topic: physics, theoretical …; female: Marie Curie, ", loop, re.M)
+    assert re.search(r"Lise Meitner +female +new +name", loop)
+    relevant = re.findall(r"^(\S.*?) +(\d+) of 10 ", loop, re.MULTILINE)
+    by_model = {model: int(count) for model, count in relevant}
+    assert list(by_model) == ["no model", "local:smollm2-135m", "recorded:notables"]
+    assert by_model["recorded:notables"] == max(by_model.values())
     suggested = re.findall(r"^ *\S*fairqr (.+)$", run.stderr + run.stdout, re.MULTILINE)
     names = [shlex.split(line)[0] for line in suggested]
-    assert names == ["search", "search", "search", "attach", "search", "audit"]
+    # Both screens, a model of one's own, and what to try next.
+    assert names == ["search"] * 4 + ["attach", "search", "audit"]
     known: Any = typer.main.get_command(app)
     for line in suggested:
         words = shlex.split(line)
         options = {name for it in known.commands[words[0]].params for name in it.opts}
         assert {word for word in words if word.startswith("-")} <= options
+
+
+def test_a_default_that_vectors_changed_says_so(command: Command, cache: Path) -> None:
+    """A search by vectors stores them, and from then on the default uses them."""
+    corpus = Path("people.jsonl")
+    people = [("a", "A physicist who split atoms."), ("b", "A painter of quiet rooms.")]
+    lines = []
+    for id_, text in people:
+        lines.append(json.dumps({"id": id_, "title": id_, "text": text, "gender": "female"}))
+    corpus.write_text("\n".join(lines), encoding="utf-8")
+    groups = "attributes: {gender: {field: gender, groups: [female, male]}}"
+    Path("people.schema.yaml").write_text(groups, encoding="utf-8")
+    search = ("search", "physicist", "--corpus", str(corpus), "--max-iterations", "0")
+    told = []
+    for options in ((), ("--retriever", "dense"), ()):
+        run = command(*search, *options, FAIRQR_CACHE_DIR=str(cache), COLUMNS="200")
+        assert run.code == 0, run
+        told += re.findall(r"^Found by .*", run.stdout, re.MULTILINE)
+    assert told == [
+        "Found by the engine alone: no vectors are stored, so minilm reads texts.",
+        "Found by vectors of minilm alone. They are stored, so searches now use words and vectors "
+        "by default.",
+        "Found by words and vectors, since vectors of minilm are stored for this index.",
+    ]

@@ -79,6 +79,9 @@ def test_a_planted_lean_is_found_and_the_audit_verifies(fairqr: Fairqr) -> None:
     assert "10 queries for 'people-" in stderr
     assert "up to 11 requests" in stderr
     written = json.loads(Path("out/audit.json").read_text())
+    assert "This audit aims at what the relevant documents have. A search aims at what" in stdout
+    assert "--target uniform:1 gives both one target." in stdout
+    assert "\nFound by words alone.\n" in stdout
     female, male = written["groups"]
     assert (female["verdict"], male["verdict"]) == ("less", "more")
     assert female["lean"]["value"] == pytest.approx(0.5)
@@ -109,6 +112,11 @@ def test_a_finished_audit_is_read_and_nothing_is_asked(fairqr: Fairqr) -> None:
     Path("out/audit.json").write_text(whole.replace("0.5", "0.1"))
     printed, _ = fairqr(*asked, "--json")
     assert printed.strip() == whole.strip(), "figures follow from raw/ alone"
+
+
+def test_an_audit_with_a_target_of_its_own_compares_it_with_nothing(fairqr: Fairqr) -> None:
+    stdout, _ = fairqr(*JUDGED, "--attribute", "gender", "--target", "uniform:1", "-o", "out")
+    assert "aims at" not in stdout
 
 
 def test_conditions_end_with_code_3_after_all_is_written(fairqr: Fairqr) -> None:

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from fairqr.cli.output import say
 from fairqr.cli.render import result_lines
+from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.result import SearchResult
 from tests.golden import record
 
@@ -110,10 +111,12 @@ def test_who_is_seen_comes_first(capsys: Capsys, columns: int, name: str) -> Non
 def test_all_else_is_verbose(capsys: Capsys) -> None:
     """What was left out is there; no tokens are told where no model was asked."""
     asked = dict.fromkeys(USAGE, 7)
-    found = result([{}], explanation=["The target: half of it."], usage=asked)
+    why = ["The target: half of it.", "Two points were withheld by the ranking."]
+    found = result([{}], explanation=why, usage=asked)
     say(result_lines(found, {}, verbose=True))
     shown = " ".join(capsys.readouterr().out.split())
-    parts = ["half", "method fair-qr", "7 + 7 tokens", "scripted was asked", "by bm25"]
+    parts = ["method fair-qr", "7 + 7 tokens", "scripted was asked", "Retriever bm25"]
+    parts.append("withheld by the ranking")
     for it in found.iterations:
         parts += [f"{it.divergence:.4f}", *(f"{x:.1%}" for x in it.exposure["gender"].values())]
         parts += [word for each in it.refinements for word in each.keywords]
@@ -121,11 +124,13 @@ def test_all_else_is_verbose(capsys: Capsys) -> None:
     say(result_lines(result([{}]), {}, verbose=True))
     assert "tokens" not in capsys.readouterr().out
     changes = {"target": found.baseline.exposure, "relevance": 0.5, "usage": asked}
+    changes["explanation"] = why
     say(result_lines(result([{}], **{**GOLDEN["default-gender"], **changes}), {}))
     shown = capsys.readouterr().out
     assert shown.startswith("gender: no group is a point or more below")
     assert "Cost: expected relevance 1.00 → " in shown
-    assert not any(part in shown for part in ("half", "tokens", "method"))
+    assert "The target: half of it." in shown
+    assert not any(part in shown for part in ("withheld", "tokens", "method"))
 
 
 def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
@@ -144,3 +149,95 @@ def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
         shown = " ".join(capsys.readouterr().out.split())
         assert said in shown
         assert ("Re-ranked by the original query" in shown) == said.startswith("Refined")
+
+
+TOPIC = {
+    "words": ["physics", "quantum", "relativity", "particle"],
+    "queries": ["who studies matter"],
+    "passage": "Ada studied the atom.",
+    "left_out": [{"text": "physicist", "reason": "repeats the query"}],
+}
+WOMEN = {
+    "attribute": "gender",
+    "group": "female",
+    "keywords": ["she"],
+    "names": ["Lise Meitner", "Marie Curie", "Emmy Noether", "Laura Bassi"],
+    "left_out": [{"text": "", "reason": "9 names were too many"}],
+}
+
+
+def with_words(**evidence: float) -> SearchResult:
+    """A result in which words of a large model counted for a document that rose."""
+    recorded = GOLDEN["default-gender"]
+    first = recorded["iterations"][0]
+    refined = {**first, "index": 1, "queries": ["physicist she"], "topic": TOPIC}
+    refined["refinements"] = [WOMEN]
+    places = [{}, {"id": "b", "title": "Lise", "rank": 1, "evidence": evidence}]
+    rounds = {"iterations": [first, refined], "best_iteration": 1, "model": "large"}
+    return result(places, **{**recorded, **rounds})
+
+
+def test_a_round_has_a_line_with_the_first_words_that_it_adds(capsys: Capsys, columns: int) -> None:
+    """Names come first, since they say most; what of the reply was not used is for --verbose."""
+    say(result_lines(with_words(query=0.4, topic=0.5, named=0.95), {}))
+    shown = capsys.readouterr().out
+    (line,) = [line for line in shown.splitlines() if line.startswith("1 kept")]
+    assert cell_len(line) <= columns
+    if columns == 200:
+        words = "topic: physics, quantum, relativity …; female: Lise Meitner, Marie Curie, Emmy"
+        assert words in line
+    assert "repeats the query" not in shown
+    (risen,) = [line for line in shown.splitlines() if "Lise" in line and "new" in line]
+    assert risen.split()[-1] == "name" or columns < 60
+
+
+def test_what_the_query_says_itself_is_not_put_down_to_the_model(capsys: Capsys) -> None:
+    say(result_lines(with_words(query=0.9, topic=0.5), {}))
+    shown = capsys.readouterr().out
+    (risen,) = [line for line in shown.splitlines() if "Lise" in line and "new" in line]
+    assert risen.split()[-1] == "new"
+
+
+def test_verbose_says_what_was_left_out_and_what_speaks_for_a_document(capsys: Capsys) -> None:
+    say(result_lines(with_words(query=0.4, topic=0.5, named=0.95), {}, verbose=True))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "topic, left out: 'physicist' repeats the query" in shown
+    assert "female, left out: 9 names were too many" in shown
+    assert "names: Lise Meitner, Marie Curie, Emmy Noether, Laura Bassi" in shown
+    assert "topic, other queries: who studies matter" in shown
+    assert "searched: physicist she" in shown
+    assert "query topic name" in shown
+    assert "0.40 0.50 0.95" in shown
+
+
+@pytest.mark.parametrize(
+    ("retriever", "said"),
+    [
+        ("bm25", "Found by words alone."),
+        ("dense:minilm", "searches now use words and vectors by default"),
+        ("dense:openai:small", "Found by vectors of openai:small alone."),
+        ("hybrid:minilm", "since vectors of minilm are stored for this index"),
+        ("hybrid-pool:minilm", "no vectors are stored, so minilm reads texts"),
+        ("my engine", "Found by my engine."),
+    ],
+)
+def test_the_screen_says_what_found_the_documents_and_why(
+    capsys: Capsys, retriever: str, said: str
+) -> None:
+    say(result_lines(result([{}], retriever=retriever), {}))
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("origin", "says"),
+    [
+        ("half what the results have, half the population in your source", True),
+        ("the shares that you gave", False),
+    ],
+)
+def test_a_target_that_an_audit_cannot_have_says_what_an_audit_aims_at(
+    origin: str, says: bool
+) -> None:
+    first, *_ = explain(result([{}], target_origin={"gender": origin}))
+    assert first.startswith(f"The target: {origin}.")
+    assert ("An audit aims at what the relevant documents have." in first) == says
