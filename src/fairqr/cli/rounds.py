@@ -44,7 +44,6 @@ STOPPED = {
 NO_WORDS = {
     "ok": "nothing that was not searched before",
     "repeated": "no new words",
-    "unknown_terms": "no words that any document has",
     "unsupported": "no words of the topic or the group",
 }
 """What a refinement's status means for people, where there are no words; others are failures."""
