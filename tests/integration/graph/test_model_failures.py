@@ -78,12 +78,12 @@ def assert_made_without_it(result: SearchResult) -> None:
 
 
 FAILING: dict[str, tuple[Answer, int, str]] = {
-    "prose": (says("Women have always been in physics."), 2, "no whole JSON object"),
-    "nothing but marks": (only("<>", "(((", "-", "\u202e"), 1, "no usable keyword"),
-    "a text for a list": (says({"keywords": "abc"}), 2, "'keywords'"),
-    "nested lists": (says('[{"keywords":' * 100_000), 2, "no whole JSON object"),
-    "401": (failure(401, f"Incorrect API key provided: {KEY}"), 1, "(401)"),
-    "a closed connection": (says({"keywords": ["woman"]}, cut_after=40), 2, "broke off"),
+    "prose": (says("Women have always been in physics."), 4, "no whole JSON object"),
+    "nothing but marks": (only("<>", "(((", "-", "\u202e"), 3, "no usable keyword"),
+    "a text for a list": (says({"keywords": "abc"}), 4, "'keywords'"),
+    "nested lists": (says('[{"keywords":' * 100_000), 4, "no whole JSON object"),
+    "401": (failure(401, f"Incorrect API key provided: {KEY}"), 2, "(401)"),
+    "a closed connection": (says({"keywords": ["woman"]}, cut_after=40), 4, "broke off"),
 }
 
 
@@ -91,7 +91,10 @@ FAILING: dict[str, tuple[Answer, int, str]] = {
 async def test_a_model_that_fails_leaves_the_list_made_without_it(
     model_server: ModelServer, people: Path, answer: Answer, requests: int, why: str
 ) -> None:
-    """Whatever the model does wrong: the fair list without it, the reason, and few requests."""
+    """Whatever the model does wrong: the fair list without it, the reason, and few requests.
+
+    There are two questions, about the topic and about a group.
+    """
     model_server.does(answer)
     result = await searched(model_server, people)
     assert_made_without_it(result)
@@ -125,7 +128,7 @@ def test_the_command_tells_the_reason_and_strict_exits_with_2(
     model_server.does(says("I think that women …"))
     stderr = failed(quick, model_server, people)
     assert stderr.count("\n") == 1
-    assert len(model_server.asked) == 2
+    assert len(model_server.asked) == 4, "two questions, each asked twice"
     stderr = failed(quick, model_server, people, "--set", "strict=yes")
     assert stderr.splitlines()[1:] == ["fairqr: The model failed, and strict was set."]
 
@@ -140,11 +143,11 @@ def test_the_command_tells_the_reason_and_strict_exits_with_2(
 def test_a_server_that_quotes_the_key(
     quick: Main, model_server: ModelServer, people: Path, answer: Answer, said: str
 ) -> None:
-    """It is asked once, and what it says is told without the key."""
+    """Each question is asked once, and what it says is told without the key."""
     model_server.does(answer)
     stderr = failed(quick, model_server, people)
     assert said in stderr
-    assert len(model_server.asked) == 1
+    assert len(model_server.asked) == 2, "about the topic and about a group"
 
 
 def test_a_server_that_is_not_there_is_named(quick: Main, people: Path) -> None:
@@ -285,19 +288,24 @@ def prompt_of(asked: Asked) -> str:
 
 async def test_a_query_stays_inside_its_fence(model_server: ModelServer, people: Path) -> None:
     """The number of tags is the template's own; braces stay as they were written."""
-    model_server.does(GOOD)
+    model_server.does(says({"topic": ["physics"], "keywords": ["woman"]}))
     asking = ChatModel("openai:fake", base_url=model_server.base_url)
     more: dict[str, Any] = {"attribute": "gender", "k": 10, "groups": "most", "ask": "always"}
     async with FairSearch.open(str(people), asking) as search:
         for query in ("physicist", HOSTILE):
             await search.search(query, max_iterations=1, **more)
-    plain, hostile = map(prompt_of, model_server.asked)
+    prompts = [prompt_of(asked) for asked in model_server.asked]
+    assert len(prompts) == 4, "each query is in a question about the topic and one about a group"
+    plain = "".join(prompts[:2])
+    hostile = "".join(prompts[2:])
     for tag in ("<query>", "</query>", "<group>", "</group>"):
         assert hostile.count(tag) == plain.count(tag)
     assert hostile.count("<") == plain.count("<")
-    (inside,) = re.findall(r"<query>([^<]*ignore[^<]*)</query>", hostile)
-    assert "{query} {keywords} }}{{" in inside
-    assert "‹/query›" in inside
+    fenced = re.findall(r"<query>([^<]*ignore[^<]*)</query>", hostile)
+    assert len(fenced) == 2
+    for inside in fenced:
+        assert "{query} {keywords} }}{{" in inside
+        assert "‹/query›" in inside
     assert "\u202e" not in hostile
     assert "\u200b" not in hostile
 
