@@ -403,7 +403,9 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
     limit = context.max_groups
     calls_left = Spending(context, state).calls_left
     if calls_left is not None:
-        limit = min(limit, calls_left)
+        refiner = parts.refiner(context)
+        questions = calls_left - int(_asks_topic(refiner, state, context))
+        limit = min(limit, max(1, questions))
     chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
     lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen))
     record(groups=[f"{name}={group}" for name, group in lacking])
@@ -454,12 +456,7 @@ async def _ask(
         answered: Gets each answer as it comes, so that its cost is known if another one fails.
     """
     chosen = [(name, group) for name, group in state["chosen"]]  # a stored state has lists
-    asks_topic = (
-        context.words_are_evidence
-        and state["topic"] is None
-        and len(state["iterations"]) == 1
-        and isinstance(refiner, TopicRefiner)
-    )
+    asks_topic = _asks_topic(refiner, state, context)
     requests = _requests(chosen, state, context, asks_topic=asks_topic)
     if isinstance(refiner, RoundRefiner):
         answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
@@ -479,6 +476,12 @@ async def _ask(
     if context.strategy.groups == "most":
         answers = [take_in_turn(answer) for answer in answers]
     return words.Answers(topic, dict(zip(chosen, answers, strict=True)))
+
+
+def _asks_topic(refiner: Refiner | None, state: State, context: Context) -> bool:
+    """Return whether the next round asks about the topic, too."""
+    was_asked = state["topic"] is not None or len(state["iterations"]) > 1
+    return context.words_are_evidence and not was_asked and isinstance(refiner, TopicRefiner)
 
 
 def _requests(
