@@ -29,6 +29,7 @@ from fairqr.evaluation.model_weights import (
     KINDS,
     absolute_change,
     candidates,
+    cautious_candidates,
     closed_share,
     fit_weights,
     halve,
@@ -248,8 +249,10 @@ class Measurement:
             # No estimate learnt from the judgements that it is measured by.
             self.engine.calibrations = FITTED[held_out(self.collection.name)]
         self.watcher.stage("searches", len(self.plan.topics) * len(self.plan.cells), 0)
-        prior = SMALL_WEIGHTS if self.plan.is_quick else None
-        tried = candidates(kinds_of(self.prompts, self.library), prior)
+        kinds = kinds_of(self.prompts, self.library)
+        tried = candidates(kinds)
+        if self.plan.is_quick:
+            tried = cautious_candidates(kinds, SMALL_WEIGHTS)
         searches = await self._search_all(tried)
         values = await asyncio.to_thread(self._judge, searches)
         return await self._profile(tried, searches, values)

@@ -26,29 +26,34 @@ MOST_LOST = 0.005
 """How much no attribute or form of query may lose, as a share of the product without the model."""
 
 
-def candidates(
-    kinds: Sequence[str] = KINDS, prior: EvidenceWeights | None = None
-) -> list[EvidenceWeights]:
-    """Return the weights to try, the simplest first: no words, or the prior if it is given.
-
-    Weights are simpler the nearer they are to the first ones.
+def candidates(kinds: Sequence[str] = KINDS) -> list[EvidenceWeights]:
+    """Return the weights to try, those with the lowest sum first: no words at all.
 
     Args:
         kinds: The kinds of words that the model gave; the others have a weight of 0.
-        prior: What the weights are unless the topics say otherwise.
     """
-    first = EvidenceWeights() if prior is None else prior
     tried = []
     for steps in itertools.product(STEPS, repeat=len(kinds)):
         tried.append(EvidenceWeights(**dict(zip(kinds, steps, strict=True))))
-    unique = [first, *(weights for weights in tried if weights != first)]
-    return sorted(unique, key=lambda weights: _distance(weights, first))
+    return sorted(tried, key=lambda weights: sum(weights.model_dump().values()))
 
 
-def _distance(weights: EvidenceWeights, other: EvidenceWeights) -> float:
-    values = weights.model_dump()
-    others = other.model_dump()
-    return sum(abs(values[kind] - others[kind]) for kind in KINDS)
+def cautious_candidates(kinds: Sequence[str], usual: EvidenceWeights) -> list[EvidenceWeights]:
+    """Return the weights to try with few topics: the usual ones first, or some of them 0.
+
+    So a few lucky topics never raise what an unmeasured model counts.
+
+    Args:
+        kinds: The kinds of words that the model gave.
+        usual: The weights of a model that nobody measured.
+    """
+    own = usual.model_dump()
+    counted = [kind for kind in kinds if own[kind] > 0]
+    tried = []
+    for kept in itertools.product((True, False), repeat=len(counted)):
+        weights = {kind: own[kind] for kind, is_kept in zip(counted, kept, strict=True) if is_kept}
+        tried.append(EvidenceWeights(**weights))
+    return tried
 
 
 def fit_weights(products: FloatArray, baseline: FloatArray) -> int:
@@ -56,10 +61,10 @@ def fit_weights(products: FloatArray, baseline: FloatArray) -> int:
 
     The score of a candidate is the mean over cells of its product, as a share of the cell's
     product without the model. Candidates that lose more than :data:`MOST_LOST` in any cell are
-    left out. The first one stays unless the best one's score is more than one standard error above
-    it, since asking a model costs something. Otherwise, we take the simplest one whose score is
-    within :data:`NOISE` standard errors of the best one's. The standard error is that of the
-    difference of both, over topics.
+    left out. The first one, which is the simplest, stays unless the best one's score is more than
+    one standard error above it, since asking a model costs something. Otherwise, we take the
+    simplest one whose score is within :data:`NOISE` standard errors of the best one's. The standard
+    error is that of the difference of both, over topics.
 
     Args:
         products: nDCG × AWRF by topic, cell and candidate, shape (n, cells, C), the simplest

@@ -8,6 +8,7 @@ import pytest
 from fairqr.evaluation.model_weights import (
     absolute_change,
     candidates,
+    cautious_candidates,
     closed_share,
     fit_weights,
     halve,
@@ -40,11 +41,14 @@ def test_the_candidates_begin_with_the_simplest() -> None:
     assert totals == sorted(totals)
 
 
-def test_a_prior_is_the_simplest_and_is_among_them() -> None:
-    prior = EvidenceWeights(topic=0.25, group=0.25)
-    tried = candidates(("topic", "group"), prior)
-    assert tried[0] == prior
-    assert EvidenceWeights() in tried
+def test_few_topics_can_only_lower_the_usual_weights() -> None:
+    usual = EvidenceWeights(topic=0.25, group=0.25)
+    assert cautious_candidates(("topic", "passage", "group"), usual) == [
+        usual,
+        EvidenceWeights(topic=0.25),
+        EvidenceWeights(group=0.25),
+        EvidenceWeights(),
+    ]
 
 
 @pytest.mark.parametrize(
