@@ -116,19 +116,10 @@ def result_lines(
         yield Text("No document matches the query.", "bold")
         if not result.ranking and not verbose:
             return
-    fit = fit_of(result)
-    if fit:
-        yield out.literal(fit, "bold")
-    if before:
-        for name in result.exposure:
-            yield from _attribute_lines(result, name, verbose)
+    yield from _headlines(result, verbose)
     yield out.literal(" ".join([*_cost(result), *_models(result)]))
     yield out.literal(say_how_found(result.retriever), "dim")
-    for sentence in result.explanation:
-        if sentence == fit:
-            continue
-        if verbose or any(phrase in sentence for phrase in ALWAYS_SAID):
-            yield out.literal(sentence)
+    yield from _explanation_lines(result, verbose)
     yield from round_lines(result, verbose=verbose)
     yield ""
     yield _both_lists(result, passages)
@@ -137,6 +128,24 @@ def result_lines(
     if verbose:
         yield from evidence_lines(result)
         yield _how_made(result)
+
+
+def _headlines(result: SearchResult, verbose: bool) -> Iterator[RenderableType]:
+    """Yield how relevant the documents are, and who gets seen."""
+    fit = fit_of(result)
+    if fit:
+        yield out.literal(fit, "bold")
+    if result.baseline.ranking:
+        for name in result.exposure:
+            yield from _attribute_lines(result, name, verbose)
+
+
+def _explanation_lines(result: SearchResult, verbose: bool) -> Iterator[Text]:
+    """Yield the sentences that explain a result, but the one that stands above."""
+    for sentence in result.explanation:
+        is_always_said = any(phrase in sentence for phrase in ALWAYS_SAID)
+        if sentence != fit_of(result) and (verbose or is_always_said):
+            yield out.literal(sentence)
 
 
 def _attribute_lines(result: SearchResult, name: str, verbose: bool) -> Iterator[RenderableType]:
