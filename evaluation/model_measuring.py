@@ -346,17 +346,20 @@ class Measurement:
         lacking = np.zeros(products.shape[:2])
         for search in searches:
             lacking[search.topic, search.cell] = search.lacking
+        share = closed_share(after[0], before[0], lacking[halves.reported])
+        # What brings nothing to the topics held back does not count.
+        weights = tried[chosen] if share > 0 else EvidenceWeights()
         info = await self.engine.info()
         return ModelProfile(
             model=self.model.name,
             prompts=dict(self.prompts),
             collection=self.collection.name,
             corpora=tuple(dict.fromkeys([self.engine.name, info.fingerprint])),
-            weights=tried[chosen],
+            weights=weights,
             gain=relative_change(after[0], before[0]),
             relevance=absolute_change(after[1], before[1]),
             fairness=absolute_change(after[2], before[2]),
-            share=round(closed_share(after[0], before[0], lacking[halves.reported]), 4),
+            share=round(share, 4),
             topics=len(halves.reported),
             fitted=len(fitted),
             searches=int((~np.isnan(before[0])).sum()),

@@ -35,7 +35,8 @@ class SearchCost(_Record):
     Attributes:
         calls: How many questions it is asked.
         tokens: How many tokens it reads and writes.
-        seconds: How long the search takes, with the time of replies that the cache gave.
+        seconds: How long the search takes, with the time of replies that the cache gave; 0 if the
+            machine was too busy to tell.
     """
 
     calls: float = Field(0.0, ge=0)
@@ -54,7 +55,8 @@ class ModelProfile(_Record):
         prompts: The versions of its prompts, by id; empty for a model without prompts.
         collection: The name of the collection.
         corpora: The indexes that hold its documents: by name, or by the hash of their content.
-        weights: How much the model's words count.
+        weights: How much the model's words count; 0 if the fitted ones brought no gain to the other
+            half, whose figures are then those of the fitted ones.
         gain: The change of nDCG@20 × AWRF@20 (in bits), in per cent.
         relevance: The change of nDCG@20.
         fairness: The change of AWRF@20 in bits.
@@ -67,7 +69,7 @@ class ModelProfile(_Record):
             query.
         cost: What a search costs.
         seed: Draws the halves.
-        is_quick: Whether the model was only asked a few questions.
+        is_quick: Whether the model was only asked about some of the topics.
         date: When it was measured.
     """
 
