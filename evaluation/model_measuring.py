@@ -11,7 +11,7 @@ import datetime
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -269,7 +269,8 @@ class Measurement:
                 attribute, keywords = self.plan.cells[cell]
                 context = self._context(attribute)
                 query = self.plan.topics[topic].text(keywords)
-                state = await graph.ainvoke({"query": query}, context=context)
+                values = await graph.ainvoke({"query": query}, context=context)
+                state = cast("State", values)
                 pool = Pool(self.engine, context, state)
                 if state["stop_reason"] == "model_failed":
                     failures.append(next(iter(state["warnings"]), "no reply"))

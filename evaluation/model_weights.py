@@ -122,7 +122,8 @@ def relative_change(after: FloatArray, before: FloatArray) -> Change:
     above = _by_topic(after)
     below = _by_topic(before)
     (found,) = ratios(above, below, np.ones(len(above)))
-    return _as_change(Estimate(*(100 * (end - 1) for end in _ends(found)), found.queries))
+    value, low, high = (100 * (end - 1) for end in _ends(found))
+    return _as_change(Estimate(value, low, high, found.queries))
 
 
 def absolute_change(after: FloatArray, before: FloatArray) -> Change:
@@ -150,7 +151,7 @@ def closed_share(after: FloatArray, before: FloatArray, lacking: FloatArray) -> 
 def _by_topic(values: FloatArray) -> FloatArray:
     """Return the mean over the cells of each topic that has any, shape (m, 1)."""
     has_any = ~np.isnan(values).all(axis=1)
-    return np.nanmean(values[has_any], axis=1, keepdims=True)
+    return np.asarray(np.nanmean(values[has_any], axis=1, keepdims=True))
 
 
 def _ends(found: Estimate) -> tuple[float, float, float]:

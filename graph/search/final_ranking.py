@@ -332,7 +332,7 @@ class _Lister:
     ) -> dict[str, Any]:
         """Return the fields of a result about a list."""
         relevance = self._pool.relevance or {}
-        places = []
+        places: list[results.RankedDocument] = []
         for id_, score in zip(ranking.ids, ranking.scores, strict=True):
             if id_ in self._documents:
                 place = results.RankedDocument(

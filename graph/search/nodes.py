@@ -338,7 +338,7 @@ async def measure(state: State, context: Context, parts: SearchParts) -> Update:
     update: Update = {"iteration": iteration, "warnings": []}
     if iteration == 0:
         update |= _targeted(state, context, parts)
-    pool = Pool(parts.engine, context, {**state, **update})
+    pool = Pool(parts.engine, context, cast("State", {**state, **update}))
     baseline = pool.baseline
     ranking = pool.order(iteration) if iteration else baseline
     measured = pool.measured(ranking.ids)

@@ -170,8 +170,8 @@ def words_in_use(state: State, dimensions: Sequence[Dimension]) -> Update:
     update["refinements"] = [record.model_dump() for record in refined.values()]
     topic = update.get("topic")
     if state["refined_topic"] is not None and topic is not None:
-        record = RefinedTopic(**state["refined_topic"]).model_copy(update=topic)
-        update["refined_topic"] = record.model_dump()
+        refined_topic = RefinedTopic(**state["refined_topic"]).model_copy(update=topic)
+        update["refined_topic"] = refined_topic.model_dump()
     return update
 
 

@@ -229,7 +229,7 @@ def _expanded_queries(state: State, context: Context) -> list[QueryRecord]:
     if context.strategy.groups == "most":
         if not in_use:
             return []
-        all_words = [word for words in in_use.values() for word in words]
+        all_words = [word for keywords in in_use.values() for word in keywords]
         refined = [_key_of(record) for record in state["refinements"]]
         # A person may have replaced the group's words with words for another group.
         key = next(key for key in (*refined, *in_use) if key in in_use)
@@ -237,8 +237,8 @@ def _expanded_queries(state: State, context: Context) -> list[QueryRecord]:
     queries = []
     if topic:
         queries.append(_query("topic", " ".join([query, *topic])))
-    for key, words in in_use.items():
-        text = " ".join([query, *_distinct([*topic, *words])])
+    for key, keywords in in_use.items():
+        text = " ".join([query, *_distinct([*topic, *keywords])])
         queries.append(_query("group", text, key, "keywords"))
     return queries
 

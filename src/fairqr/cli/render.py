@@ -160,7 +160,7 @@ def _attribute_lines(result: SearchResult, name: str, verbose: bool) -> Iterator
 
 def _both_lists(result: SearchResult, passages: Mapping[str, str]) -> RenderableType:
     """Draw the lists before and after, with how far documents moved, and by what evidence."""
-    heads = ["", "before", "", "after", "", out.number()]
+    heads: list[Any] = ["", "before", "", "after", "", out.number()]
     nothing = [""] * 3
     has_evidence = _has_evidence(result)
     if has_evidence:
@@ -177,7 +177,7 @@ def _both_lists(result: SearchResult, passages: Mapping[str, str]) -> Renderable
             evidence = strongest_evidence(place) if has_risen else ""
             cells.append(Text(evidence, "dim"))
         afters.append(cells)
-    rows = []
+    rows: list[list[Any]] = []
     for before, after in zip_longest(befores, afters):
         rank = len(rows) + 1
         rows.append([rank, *(before or ("", "")), *(after or nothing)])

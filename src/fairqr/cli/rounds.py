@@ -156,7 +156,9 @@ def _all_words(iteration: Iteration) -> Iterator[RenderableType]:
         yield from _facts("topic", _words_of_topic(iteration.topic))
     for refined in iteration.refinements:
         yield from _facts(refined.group, _words_of_group(refined))
-    replies = [*([iteration.topic] if iteration.topic else []), *iteration.refinements]
+    replies: list[RefinedTopic | RefinedGroup] = list(iteration.refinements)
+    if iteration.topic is not None:
+        replies.insert(0, iteration.topic)
     yield from _left_out(replies)
     for query in iteration.queries:
         yield out.literal(f"  searched: {query}", "dim")
