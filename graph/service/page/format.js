@@ -52,7 +52,7 @@ export const STOPPED = {
 export const NO_WORDS = {
   empty: "no usable words",
   repeated: "no new words",
-  unsupported: "only words without evidence in the index",
+  unsupported: "nothing to learn words from",
 };
 
 /** What happens after each step. */

@@ -44,7 +44,7 @@ STOPPED = {
 NO_WORDS = {
     "ok": "nothing that was not searched before",
     "repeated": "no new words",
-    "unsupported": "no words of the topic or the group",
+    "unsupported": "nothing to learn words from",
 }
 """What a refinement's status means for people, where there are no words; others are failures."""
 
