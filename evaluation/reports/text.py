@@ -92,8 +92,11 @@ def span(interval: Interval, form: str = ".3f") -> Markdown:
     """Write an interval, or its two ends; nothing if an end is missing, or if it is a point."""
     ends = interval if isinstance(interval, Sequence) else (interval.low, interval.high)
     low, high = (_number(end, form) for end in ends)
-    known = NOTHING not in (low, high) and ends[0] != ends[1]
-    return Markdown(rf"\[{low}, {high}\]" if known else "")
+    if NOTHING in (low, high):
+        return Markdown("")
+    # Rounded, since a deviation of 0 is 1e-17 on some processors.
+    is_point = ends[0] is not None and ends[1] is not None and abs(ends[0] - ends[1]) < 1e-9
+    return Markdown("" if is_point else rf"\[{low}, {high}\]")
 
 
 def percent_span(interval: Interval) -> Markdown:

@@ -61,7 +61,14 @@ ANSWERS = {
         "painter", "gender", "continent", intersect=True, samples=8, form="worths", k=10
     ),
     "fair": asked(
-        "writer", "continent", method="fairqr", ask="always", samples=5, alpha=0, documents=4
+        "writer",
+        "continent",
+        method="fairqr",
+        ask="always",
+        samples=5,
+        alpha=0,
+        documents=4,
+        word_weights={"topic": 1, "group": 1},
     ),
 }
 """Questions, answered from rankings that are drawn with the seed 1."""

@@ -123,8 +123,9 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert tree == {
         (run, None),
         *((f"fairqr.{step}", run) for step in steps),
-        (name, "fairqr.begin"),
         (name, "fairqr.retrieve"),
+        ("fairqr.refine_topic", "fairqr.refine"),
+        ("chat fake", "fairqr.refine_topic"),
         ("fairqr.refine_group", "fairqr.refine"),
         ("chat fake", "fairqr.refine_group"),
         ("chat fake", "fairqr.generate"),

@@ -207,7 +207,9 @@ async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchE
 
 
 @pytest.mark.parametrize("women", [0], indirect=True)
-@pytest.mark.parametrize("context", [{"target": EVEN}, {"fairness_weight": 4}], ids=str)
+@pytest.mark.parametrize(
+    "context", [{"target": EVEN}, {"fairness_weight": 4, "least_gain": 0.001}], ids=str
+)
 async def test_much_is_to_gain_and_the_model_is_asked(
     lexical: SearchEngine, context: dict[str, Any]
 ) -> None:
@@ -227,7 +229,7 @@ async def test_much_is_to_gain_and_the_model_is_asked(
     assert f"{gained:+.3f} of fairness" in result.explanation[-1]
     assert is_near(result) or "target" not in context
     unasked = asked()
-    enough = await search(lexical, unasked, least_gain=1, **context)
+    enough = await search(lexical, unasked, **{**context, "least_gain": 1})
     assert (enough.stop_reason, unasked.asked) == ("little_to_gain", [])
     assert enough.objective == result.without_model.objective
 

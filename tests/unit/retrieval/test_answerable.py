@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.relevance import unanswerable_queries
 from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.engine import Query, searched
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
@@ -36,6 +35,7 @@ from tests.unit.retrieval.vector_encoders import (
     word_vector,
 )
 
+UNANSWERABLE = Path(__file__).parents[3] / "benchmarks" / "unanswerable_queries.txt"
 DIMENSIONS = 64
 DOCUMENTS = generated(120)
 RELATED = "w1 w2"
@@ -68,7 +68,7 @@ def test_the_five_highest_cosines_count() -> None:
 
 
 def test_what_is_fitted_and_what_is_tested_have_no_query_in_common() -> None:
-    tested = unanswerable_queries()
+    tested = UNANSWERABLE.read_text(encoding="utf-8").splitlines()
     assert len(set(tested)) == 100
     assert not set(tested) & set(unrelated_queries())
     assert all(query.strip() for query in unrelated_queries())
