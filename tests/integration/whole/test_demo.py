@@ -38,7 +38,7 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
     for page in ("README.md", "docs/tutorial/index.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
         assert run.stdout.startswith(text.partition("```text\n")[2].partition("```")[0]), page
-    first, loop = run.stdout.split("\nfemale: 0% of the attention; ")
+    _, first, loop = run.stdout.split("\nfemale: 0% of the attention; ")
     for screen in (first, loop):
         assert "\nCost" in screen
         assert "\nFound by the engine alone: no vectors are stored" in screen
