@@ -49,18 +49,18 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     folder, results = collection.parent / "run", collection.parent / "run" / "results.jsonl"
     asked, server = write_experiment(collection), {"OPENAI_BASE_URL": model_server.base_url}
     arguments = ("experiment", "run", asked, "-o", folder, "--concurrency", "1")
-    answer = says({"keywords": ["woman", "laboratory"]})
-    model_server.does(answer, answer, answer, answer, Answer(never=True))
+    answer = says({"topic": ["physics"], "keywords": ["woman", "laboratory"]})
+    model_server.does(*[answer] * 6, Answer(never=True))
     child = command.start(*arguments, **server)
-    model_server.wait_for(6)
-    # One search at a time, two questions a round: the third search asks when two are done.
+    model_server.wait_for(9)
+    # One search at a time, three questions each: the third search asks when two are done.
     assert quick(*arguments, **server).complaint() == (
         f"Another process runs the experiment in {folder}; wait for it to end."
     )
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=PATIENCE)
     before, kept = _questions(model_server), results.read_bytes()
-    assert (len(before), kept.count(b"\n")) == (6, 2)  # what asks comes first
+    assert (len(before), kept.count(b"\n")) == (9, 2)  # what asks comes first
     results.write_bytes(kept + b'{"attribute": "gender", "queries": "ti')
 
     model_server.does(answer)
@@ -68,7 +68,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     assert resumed.code == 0, resumed
     after, whole = _questions(model_server), results.read_bytes()
     assert after, "there was more to ask"
-    assert len({*before[:4], *after}) == 4 + len(after)
+    assert len({*before[:6], *after}) == 6 + len(after)
     assert whole.startswith(kept)
     assert whole.count(b"\n") == 4 * 4
 
