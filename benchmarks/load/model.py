@@ -45,7 +45,8 @@ def reply(asked: dict[str, Any], question: str) -> Answer:
         words = group_words(group[1].strip() if group else "nobody")
         first = int(hashlib.sha256(question.encode()).hexdigest(), 16)
         chosen = [words[(first + n) % len(words)] for n in range(KEYWORDS)]
-        text = json.dumps({"topic": [], "keywords": chosen})
+        # Without a group, the question is about the topic.
+        text = json.dumps({"topic": [], "keywords": chosen} if group else {"topic": chosen})
     elif "<passages>" in question:
         count = len(re.findall(r"(?m)^ *\[\d+\]", question))
         text = " > ".join(f"[{number}]" for number in range(count, 0, -1))

@@ -65,8 +65,9 @@ const STEPS = {
 
 function stepped(state, told) {
   state.step = told.step;
-  state.worked.add(state.part);
-  state.part = partAfter(told.step) ?? state.part;
+  const part = partAfter(told.step) ?? state.part;
+  if (part !== state.part) state.worked.add(state.part);
+  state.part = part;
   if (state.run.status === "queued") state.run = { ...state.run, status: "running" };
   STEPS[told.step]?.(state, told);
   if (told.stop_reason) state.stopReason = told.stop_reason;

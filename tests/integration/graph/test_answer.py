@@ -165,9 +165,13 @@ async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
     model_server: ModelServer, engine: SearchEngine, model: Any, given: bool
 ) -> None:
     """Keywords are for the program; also with a model of LangChain's that has its own settings."""
-    model_server.does(
-        says({"keywords": ["laboratory"], "topic": []}), stream(["It ", "was ", "she."])
-    )
+
+    def reply(asked: Asked) -> Answer:
+        if asked.body.get("stream"):
+            return stream(["It ", "was ", "she."])
+        return says({"topic": ["physics"], "keywords": ["laboratory"]})
+
+    model_server.does(reply)
     if given:
         model = ChatOpenAI(model="fake", base_url=model_server.base_url, api_key="none")  # type: ignore[arg-type]
     context = AnswerContext.of(
@@ -175,20 +179,23 @@ async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
     )
     graph = build_answer_graph(engine, model, context=context)
     pieces: list[str] = []
-    told: list[str] = []
+    told: set[str] = set()
+    modes: Any = ["messages", "custom", "updates"]
     async for _, mode, update in graph.astream(
-        {"query": "physicist"}, stream_mode=["messages", "custom"], subgraphs=True
+        {"query": "physicist"}, stream_mode=modes, subgraphs=True
     ):
         if mode == "messages":
             chunk, about = update
             assert about["langgraph_node"] == "generate"
             pieces.append(chunk.text)
         else:
-            told.append(update["step"])
+            told |= {update["step"]} if mode == "custom" else update.keys()
     assert "".join(pieces) == "It was she."
     assert len(pieces) == 3
-    assert {"refine", "sample", "generate", "summarise"} <= set(told)
-    assert [bool(asked.body.get("stream")) for asked in model_server.asked] == [False, True]
+    assert {"refine", "sample", "generate", "summarise"} <= told
+    # About the topic, about each group, and the question itself.
+    streamed = [bool(asked.body.get("stream")) for asked in model_server.asked]
+    assert streamed == [False, False, False, True]
 
 
 @pytest.mark.parametrize("whole", [True, False])

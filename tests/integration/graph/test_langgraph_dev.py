@@ -72,7 +72,7 @@ def test_an_error_says_what_is_wrong(
     assert sentence in error["message"]
 
 
-SEARCH = {"prepare", "retrieve", "measure", "rerank"}
+SEARCH = {"prepare", "retrieve", "measure", "choose_group", "refine", "review", "rerank"}
 NODES = {
     "search": SEARCH,
     "answer": {"prepare", "search", "generate"},

@@ -48,10 +48,12 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
     assert "Refined by recorded:notables." in " ".join(loop.split())
     assert re.search(r"^1 kept .* topic: physics, theoretical …; female: Marie Curie, ", loop, re.M)
     assert re.search(r"Lise Meitner +female +new +name", loop)
-    relevant = re.findall(r"^(\S.*?) +(\d+) of 10 ", loop, re.MULTILINE)
-    by_model = {model: int(count) for model, count in relevant}
+    rows = re.findall(r"^(\S.*?) +(\d+) of 10 +(\d+)%$", loop, re.MULTILINE)
+    by_model = {model: (int(relevant), int(seen)) for model, relevant, seen in rows}
     assert list(by_model) == ["no model", "local:smollm2-135m", "recorded:notables"]
-    assert by_model["recorded:notables"] == max(by_model.values())
+    (relevant, seen), _, (with_model, seen_with_model) = by_model.values()
+    assert with_model >= relevant
+    assert seen_with_model == max(share for _, share in by_model.values()) > seen
     suggested = re.findall(r"^ *\S*fairqr (.+)$", run.stderr + run.stdout, re.MULTILINE)
     names = [shlex.split(line)[0] for line in suggested]
     # Both screens, a model of one's own, and what to try next.
