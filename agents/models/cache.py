@@ -131,11 +131,13 @@ class Surroundings:
         cache: For models without a cache of their own.
         journal: The journal of the run.
         answered: Called after each question, whatever became of it.
+        only_kept: Whether models only give replies that are kept, and are not asked.
     """
 
     cache: ReplyCache | None = None
     journal: Journal | None = None
     answered: Callable[[], object] = lambda: None
+    only_kept: bool = False
 
 
 _surroundings = ContextVar("fairqr_replies", default=Surroundings())  # noqa: B039 - frozen

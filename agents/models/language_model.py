@@ -78,6 +78,8 @@ class LanguageModel(ABC):
 
     operation = "chat"
     kind: Kind = "client"
+    replies_are_recorded = False
+    """Whether all replies are there before they are asked for."""
 
     def __init__(self, name: str, cache: ReplyCache | None) -> None:
         self.name = name
@@ -252,6 +254,9 @@ class LanguageModel(ABC):
         cache, place = self._cache, key
         if cache is None:
             cache, place = around.cache or ReplyCache(), f"{key} {self._owner}"
+        if around.only_kept and not self.replies_are_recorded:
+            kept = _read((await cache.get_many([place])).get(place), question)
+            return kept or Reply("unsupported", message=f"No reply of {self.name} is kept.")
 
         async def lead() -> Reply:
             nonlocal leads

@@ -85,6 +85,7 @@ class RecordedModel(LanguageModel):
     """
 
     kind = "internal"
+    replies_are_recorded = True
 
     def __init__(self, file: str) -> None:
         path = find_file(file)

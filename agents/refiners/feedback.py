@@ -44,7 +44,7 @@ class FeedbackRefiner:
     """
 
     name = "feedback"
-    prompt: PromptReference | None = None
+    prompts: Sequence[PromptReference] = ()
 
     def __init__(self, engine: SearchEngine) -> None:
         self._engine = engine

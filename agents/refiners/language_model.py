@@ -131,8 +131,7 @@ class LLMRefiner:
 
     Attributes:
         name: The name of the model.
-        prompt: Identifies the prompt about groups.
-        topic_prompt: Identifies the prompt about the topic; None without one.
+        prompts: Identify the prompts.
     """
 
     def __init__(
@@ -142,10 +141,8 @@ class LLMRefiner:
         topic_prompt: PromptTemplate | None = None,
     ) -> None:
         self.name = model.name
-        self.prompt = prompt.reference
-        self.topic_prompt: PromptReference | None = None
-        if topic_prompt is not None:
-            self.topic_prompt = topic_prompt.reference
+        given = [prompt] if topic_prompt is None else [topic_prompt, prompt]
+        self.prompts: list[PromptReference] = [each.reference for each in given]
         self._model = model
         self._template = prompt
         self._topic_template = topic_prompt

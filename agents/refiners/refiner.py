@@ -112,8 +112,8 @@ class Refiner(Protocol):
         """The name for results."""
 
     @property
-    def prompt(self) -> PromptReference | None:
-        """The prompt that asks about groups, if there is one."""
+    def prompts(self) -> Sequence[PromptReference]:
+        """The prompts that it asks with, if there are any."""
 
     async def start(self) -> None:
         """Prepare for work; raises ModelUnavailableError if something is missing."""

@@ -37,13 +37,15 @@ class ListEvidence:
         self._later: asyncio.Task[Float32Array] | None = None
 
     async def estimated(
-        self, query: str, texts: Sequence[str], hits: Hits, *, later: bool = False
-    ) -> Hits:
-        """Return a list with the probability that each document is relevant, if that can be told.
+        self, queries: Sequence[str], texts: Sequence[str], hits: Hits, *, later: bool = False
+    ) -> list[Hits]:
+        """Return a list, once for each query, with the probability that documents are relevant.
+
+        Where that cannot be told, the list is as it was.
 
         Args:
-            query: What was searched for.
-            texts: The texts of its documents; only the first 200 are read.
+            queries: What was searched for, and perhaps other queries for the same documents.
+            texts: The texts of the documents; only the first 200 are read.
             hits: The list, best first.
             later: Only use vectors that are kept, and encode what is missing afterwards, one list
                 at a time. The texts of others are when they come again.
@@ -51,32 +53,34 @@ class ListEvidence:
         Raises:
             ModelError: The encoder failed.
         """
-        words = [sendable(text)[:LONGEST] for text in (query, *texts[:POOL])]
-        says = words[0].strip() and any(map(str.strip, words[1:]))
+        unknown = [hits for _ in queries]
+        asked = [sendable(query)[:LONGEST] for query in queries]
+        read = [sendable(text)[:LONGEST] for text in texts[:POOL]]
+        says = asked[0].strip() and any(map(str.strip, read))
         if not says or not is_pulled(MiniLmEncoder.name):
-            return hits
+            return unknown
         reader = await self.opened()
-        rows: Sequence[Float32Array | None] = await reader.vectors.kept(words)
-        missing = [text for text, row in zip(words, rows, strict=True) if row is None]
+        known = await reader.vectors.kept([*read, *asked])
+        missing = [text for text, row in zip([*read, *asked], known, strict=True) if row is None]
         if missing and later:
-            if self._later is None or self._later.done():
-                self._later = asyncio.create_task(reader.vectors.encode(missing))
-                # Nobody waits for an error; the list is in order without it.
-                self._later.add_done_callback(lambda done: done.cancelled() or done.exception())
-            return hits
-        if missing:
+            self._encode_later(reader, missing)
+        elif missing:
             async with self._turn:  # one alone takes all processors, and leaves vectors for others
-                rows = [*await reader.vectors.encode(words)]
-        own, similar = np.array(rows, dtype=np.float32), np.zeros(len(hits))
-        movers = own[1:] if len(own) > SHORT else own[:0]
-        similar[: len(own) - 1] = reader.likeness(own[0], own[1:], (range(len(movers)), movers))
-        ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
-        calibration = CALIBRATED.rank
-        relevance = calibration.probability(ranks, similar)
-        answerable = 1.0
-        if np.count_nonzero(own[1:].any(axis=1)) >= NEAREST:
-            answerable = reader.answerable(own[0], own[1:], calibration.answerable)
-        return replace(hits, relevance=relevance, answerable=answerable)
+                known = [*await reader.vectors.encode([*read, *asked])]
+        of_texts, of_queries = known[: len(read)], known[len(read) :]
+        if any(row is None for row in of_texts):
+            return unknown
+        documents = np.array(of_texts, dtype=np.float32)
+        return [
+            hits if row is None else _estimated(reader, row, documents, hits) for row in of_queries
+        ]
+
+    def _encode_later(self, reader: TextReader, texts: Sequence[str]) -> None:
+        """Encode texts when there is time; nobody waits, unless others are being encoded."""
+        if self._later is None or self._later.done():
+            self._later = asyncio.create_task(reader.vectors.encode(texts))
+            # Nobody waits for an error; the list is in order without it.
+            self._later.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def opened(self) -> TextReader:
         """Load the encoder, if it is not yet there."""
@@ -86,3 +90,26 @@ class ListEvidence:
             self._reader = TextReader(nowhere, vectors, with_terms=False)
             self._reader.background = np.zeros((0, vectors.dimensions), dtype=np.float32)
         return self._reader
+
+
+def _estimated(
+    reader: TextReader, query: Float32Array, documents: Float32Array, hits: Hits
+) -> Hits:
+    """Return a list with the probability that each document is relevant.
+
+    Args:
+        reader: Compares vectors.
+        query: The vector of the query, shape (d,).
+        documents: The vectors of the first documents, shape (m, d); zeros without a text.
+        hits: The list.
+    """
+    similar = np.zeros(len(hits))
+    movers = documents if len(documents) >= SHORT else documents[:0]
+    similar[: len(documents)] = reader.likeness(query, documents, (range(len(movers)), movers))
+    ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
+    calibration = CALIBRATED.rank
+    relevance = calibration.probability(ranks, similar)
+    answerable = 1.0
+    if np.count_nonzero(documents.any(axis=1)) >= NEAREST:
+        answerable = reader.answerable(query, documents, calibration.answerable)
+    return replace(hits, relevance=relevance, answerable=answerable)

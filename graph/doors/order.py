@@ -2,7 +2,7 @@
 
 It is the fair step of a search whose only round is that list, so it equals what
 :class:`fairqr.FairReranker` makes of it. Groups are known by labels that the documents bring, else
-by the source's. No model is asked.
+by the source's. No model is asked; words that one gave for the query before count.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.doors.learnt import LearntWords, with_words
 from fairqr.graph.doors.memory import moved
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Objective, Shares
@@ -39,13 +40,29 @@ class Given(NamedTuple):
         place: Its place in what was sent, for complaints.
         id: Its id in the source; empty if it has none.
         text: What it says.
+        title: Its title, which the text begins with; empty if it has none.
         label: Returns the label for an attribute that it brings; None if it brings none.
     """
 
     place: int
     id: str
     text: str
+    title: str
     label: Callable[[Attribute], object]
+
+
+class Evidence(NamedTuple):
+    """What tells which documents of a list are relevant.
+
+    Attributes:
+        texts: Compares the texts of the documents with queries.
+        words: Knows the words that a model gave for the query before; they count beside the query.
+        later: Whether no text is encoded now; see :meth:`ListEvidence.estimated`.
+    """
+
+    texts: ListEvidence
+    words: LearntWords | None = None
+    later: bool = False
 
 
 class Shown(Objective):
@@ -67,12 +84,14 @@ class FairOrder(NamedTuple):
         before: The first k as they were.
         after: The first k as they are now.
         target: The exposure that each group should get, by attribute; not moved by debts.
+        words_of: The model whose words of before count; empty if none do.
     """
 
     positions: list[int]
     before: Shown
     after: Shown
     target: Shares
+    words_of: str = ""
 
 
 async def fair_list(
@@ -80,11 +99,10 @@ async def fair_list(
     context: Context,
     query: str,
     documents: Sequence[Given],
-    evidence: ListEvidence | None,
+    evidence: Evidence | None,
     *,
     strict: bool = True,
     owed: Shares | None = None,
-    later: bool = False,
 ) -> tuple[FairOrder, Hits, dict[str, int]]:
     """Return the fair order of documents, the list as it was given, and how many lack a label.
 
@@ -93,10 +111,9 @@ async def fair_list(
         context: What to aim at.
         query: What was searched for.
         documents: The documents, best first.
-        evidence: Estimates from texts which are relevant; without it, ranks tell.
+        evidence: Tells which documents are relevant; without it, ranks tell.
         strict: See :func:`labels_of`.
         owed: See :func:`fair_order`.
-        later: Whether no text is encoded now; see :meth:`ListEvidence.estimated`.
 
     Raises:
         FairqrError: See these functions.
@@ -104,10 +121,36 @@ async def fair_list(
     members, unlabelled = await labels_of(engine, context, documents, strict=strict)
     places = range(len(documents))
     hits = Hits([*map(str, places)], [1 / (place + 1) for place in places], members)
+    words_of = ""
     if evidence:
-        texts = [one.text for one in documents]
-        hits = await evidence.estimated(query, texts, hits, later=later)
-    return await asyncio.to_thread(fair_order, engine.schema, context, hits, owed), hits, unlabelled
+        hits, words_of = await _estimated(engine, context, query, documents, hits, evidence)
+    order = await asyncio.to_thread(fair_order, engine.schema, context, hits, owed)
+    return order._replace(words_of=words_of), hits, unlabelled
+
+
+async def _estimated(
+    engine: SearchEngine,
+    context: Context,
+    query: str,
+    documents: Sequence[Given],
+    hits: Hits,
+    evidence: Evidence,
+) -> tuple[Hits, str]:
+    """Return a list with its relevance, and the model whose words of before count, if any do."""
+    texts = [one.text for one in documents]
+    learnt = None
+    if evidence.words is not None:
+        learnt = await evidence.words.of(engine, context, query)
+    others = [] if learnt is None else [it["text"] for it in learnt.queries]
+    estimated, *by_words = await evidence.texts.estimated(
+        [query, *others], texts, hits, later=evidence.later
+    )
+    words_count = any(it.relevance is not None for it in by_words)
+    if learnt is None or evidence.words is None or estimated.relevance is None or not words_count:
+        return estimated, ""
+    titles = [one.title for one in documents]
+    judged = await with_words(engine, context, learnt, estimated, by_words, texts, titles)
+    return judged, evidence.words.name
 
 
 def fair_order(

@@ -164,7 +164,7 @@ def unmeasured_note(model: str, trust: Trust) -> list[str]:
         return []
     return [
         f"Nobody measured what the words of {model} bring, so they count little; "
-        f"'fairqr models measure {model}' measures it."
+        f"'fairqr models measure {model} --quick' does, with twenty questions."
     ]
 
 

@@ -235,7 +235,7 @@ async def assemble(
         method=pool.context.method,
         retriever=engine.retriever,
         model=refiner.name if refiner else None,
-        prompt=refiner.prompt if refiner else None,
+        prompts=list(refiner.prompts) if refiner else [],
         ranker=report.ranker if report else None,
         reranking=report,
         # If no query came from the last refinements, they belong to no round.

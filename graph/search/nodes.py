@@ -570,7 +570,7 @@ async def rerank(state: State, context: Context, parts: SearchParts) -> Update:
     refiner = parts.refiner(context) if context.rounds else None
     notes = [] if refiner is None else unmeasured_note(refiner.name, parts.trust(context))
     result = await assemble(pool, refiner, ranker, notes)
-    record_outcome(result.usage, [result.prompt], refiner=result.model, ranker=result.ranker)
+    record_outcome(result.usage, result.prompts, refiner=result.model, ranker=result.ranker)
     record(best_iteration=result.best_iteration)
     current_span().evaluation("divergence", result.divergence)
     update: Update = {"result": result.model_dump(mode="json")}

@@ -326,7 +326,7 @@ class SearchResult(Frozen):
         method: One of :data:`fairqr.graph.search.context.METHODS`.
         retriever: ``bm25``, ``dense:…`` for vectors, or ``hybrid:…`` for both.
         model: The model that refined; None if no model was asked.
-        prompt: The prompt of the refiner; None if it has none.
+        prompts: The prompts of the refiner.
         ranker: The ranker and its model; None if no model re-ranked.
         reranking: How re-ranking went; None if no model re-ranked.
         attributes: The measured attributes.
@@ -365,7 +365,7 @@ class SearchResult(Frozen):
     method: Method
     retriever: str = "bm25"
     model: str | None
-    prompt: PromptReference | None
+    prompts: list[PromptReference]
     ranker: str | None = None
     reranking: Reranking | None = None
     attributes: list[str]

@@ -59,8 +59,6 @@ class Query:
         text: A document matches if it has any of these words, after the engine's analysis.
         n: How many hits to return. 0 only counts the documents that match; with an empty text and
             no ``only``, all documents.
-        boost: Words that raise the scores of matching documents, but match none themselves. An
-            engine that cannot keep them apart, such as a vector engine, reads them after the text.
         only: Rank exactly these documents. All that the engine has are hits; one without any of the
             words has score 0. With an empty text, this only looks up their groups.
         every_word: A document matches only if it has all the words.
@@ -74,15 +72,9 @@ class Query:
 
     text: str
     n: int
-    boost: str = ""
     only: tuple[str, ...] | None = None
     every_word: bool = False
     within: tuple[str, str] | None = None
-
-    @property
-    def words(self) -> str:
-        """The text followed by the words of ``boost``, for engines that treat both alike."""
-        return f"{self.text} {self.boost}" if self.boost else self.text
 
     @property
     def is_ranking(self) -> bool:
@@ -107,8 +99,6 @@ class Hits:
         own: How many of the hits, from the first, are in the engine's own ranking; the others were
             found by their similarity. All of them by default.
         warnings: Sentences for users, such as that part of the index did not respond.
-        unboosted: The score by the text alone of hits of a boosted query, by id, as far as the
-            engine gives it in the same round trip.
     """
 
     ids: list[str]
@@ -119,7 +109,6 @@ class Hits:
     relevance: FloatArray | None = None
     answerable: float = 1.0
     own: int | None = None
-    unboosted: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)

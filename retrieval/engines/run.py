@@ -67,7 +67,7 @@ class RunEngine(LimitedEngine):
             named = self.labels.in_files(query.only).union(self._ids)
             ids = [id_ for id_ in dict.fromkeys(query.only) if id_ in named]
             top = Ranking.of(dict.fromkeys(ids, 0.0))
-        elif query.only is not None or query.every_word or query.boost:
+        elif query.only is not None or query.every_word:
             raise UnsupportedError(
                 f"'{self.name}' is a run, which only answers its own queries; set max_iterations "
                 "to 0, or choose a method that does not refine the query."

@@ -124,7 +124,7 @@ class SearchOnlyEngine(LimitedEngine):
 
     async def _hits(self, query: Query) -> Hits:
         if query.only is None:
-            found = await self._answer(sendable(query.words.strip()), query.n)
+            found = await self._answer(sendable(query.text.strip()), query.n)
         else:
             known = self._seen.get(dict.fromkeys(query.only))
             found = ScoredDocuments(known, [0.0] * len(known))

@@ -78,7 +78,7 @@ class ScriptedRefiner:
     """Proposes the words above, whatever the query."""
 
     name = "scripted"
-    prompt = None
+    prompts = ()
 
     async def start(self) -> None:
         """Nothing is missing."""

@@ -90,7 +90,6 @@ async def compare_groups(engine: ElasticsearchEngine) -> None:
     only = tuple(PEOPLE)[::3]
     queries = [
         Query("opera", 200),
-        Query("opera", 200, boost="river"),
         Query("opera river", 200, every_word=True),
         Query("opera", 200, only=only),
         Query("unheard", 200),

@@ -27,11 +27,11 @@ from fairqr.retrieval.sources.schema import Schema
 
 
 async def hits_of(
-    engine: SearchEngine, text: str, n: int, *, boost: str = "", only: Sequence[str] | None = None
+    engine: SearchEngine, text: str, n: int, *, only: Sequence[str] | None = None
 ) -> Hits:
     """The hits of one query."""
     among = None if only is None else tuple(only)
-    (hits,) = await engine.search([Query(text, n, boost=boost, only=among)])
+    (hits,) = await engine.search([Query(text, n, only=among)])
     return hits
 
 

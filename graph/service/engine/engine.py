@@ -18,12 +18,14 @@ from fairqr.agents.generators import Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
+from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.documented import Documented
+from fairqr.graph.doors.learnt import LearntWords
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.rankers import GivenModel
@@ -113,6 +115,8 @@ class Engine:
 
     Attributes:
         auditor: Runs audits.
+        learnt_words: Returns what knows the words that a model gave before, by its name; None if it
+            gives none.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class Engine:
         # No model is asked the same twice, or opened twice.
         self._replies = ReplyCache(settings.replies)
         self._model = lru_cache(MODELS)(self._open_model)
+        self.learnt_words = lru_cache(MODELS)(self._open_learnt_words)
         self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
         # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
@@ -318,6 +323,13 @@ class Engine:
         if entry.key is not None:
             options["api_key"] = entry.key
         return open_model(name, cache=self._replies, **options)
+
+    def _open_learnt_words(self, name: str) -> LearntWords | None:
+        """Return what knows the words that a model gave before; None if it gives no words."""
+        model = self._model(name)
+        if isinstance(model, ChatModel | RecordedModel):
+            return LearntWords(model, self.offers.prompts)
+        return None
 
     def _build_graph(self, kind: Kind, engine: SearchEngine, name: str, judge: str) -> Any:
         """Return the graph for a kind of run over an engine."""

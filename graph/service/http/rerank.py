@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
-from fairqr.graph.doors.order import Given, Shown, fair_list, ids_of
+from fairqr.graph.doors.order import Evidence, Given, Shown, fair_list, ids_of
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.engine.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK
@@ -23,7 +23,16 @@ from fairqr.retrieval.sources.schema import Attribute
 
 router = APIRouter(tags=["rerank"])
 
-OPTIONS = ("attributes", "intersect", "target", "fairness_weight", "order", "discount", "k")
+OPTIONS = (
+    "attributes",
+    "intersect",
+    "target",
+    "fairness_weight",
+    "order",
+    "discount",
+    "k",
+    "model",
+)
 """The parameters of a search that a list can be re-ranked by."""
 
 
@@ -45,6 +54,12 @@ class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
     fields: dict[str, Any] = Field(default_factory=dict)
     labels: dict[str, Any] = Field(default_factory=dict)
     score: FiniteFloat | None = None
+
+    @property
+    def title(self) -> str:
+        """Its title; empty if it has none."""
+        title = {**(self.model_extra or {}), **self.fields}.get("title")
+        return title if isinstance(title, str) else ""
 
     def label(self, attribute: Attribute) -> object:
         """Return its own label for an attribute; None if it has none."""
@@ -71,7 +86,8 @@ class RerankRequest(Documented):
         top_n: How many to return; by default all.
         return_documents: Whether results repeat the documents.
         fairqr: Parameters of a search: attributes, intersect, target, fairness_weight, order,
-            discount, and k, the number of ranks that count (by default top_n, or 20).
+            discount, k, the number of ranks that count (by default top_n, or 20), and model, whose
+            words of earlier searches for the query count.
     """
 
     model_config = example(
@@ -108,6 +124,7 @@ class Fairness(Documented):
         target: The exposure that each group should get, by attribute.
         estimated: Whether relevance was estimated from the texts; otherwise it falls with the rank.
         unlabelled: How many documents have no label, by attribute.
+        words_of: The model whose words of earlier searches for the query count; empty if none do.
     """
 
     before: Shown
@@ -115,6 +132,7 @@ class Fairness(Documented):
     target: Shares
     estimated: bool
     unlabelled: dict[str, int]
+    words_of: str
 
 
 class RerankResult(Documented):
@@ -136,7 +154,8 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     """Re-rank a list so that groups get a fair share of the exposure.
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
-    are encoded to estimate which of them are relevant. `fairqr` says what was paid and gained. A
+    are encoded to estimate which of them are relevant. No model is asked, but the words that one
+    gave in earlier searches for the query count. `fairqr` says what was paid and gained. A
     parameter `model` of the address replaces the one in the body, which some clients fix.
     """
     parts, documents, size = parts_of(request), asked.documents, len(asked.documents)
@@ -152,7 +171,8 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
             f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
         )
     given = {"k": min(asked.top_n or 20, size, caps.k), **given, "query": asked.query}
-    context = parts.engine.checked("search", parsed("search", {**given, "corpus": name})).context
+    checked = parts.engine.checked("search", parsed("search", {**given, "corpus": name}))
+    context = checked.context
     scores = [it.score for it in documents if it.score is not None]
     if len(scores) not in (0, size):
         raise InputError("Some documents have a score, and others have none; give all or none.")
@@ -164,8 +184,12 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
         if texts == "texts":
             ids = await ids_of(engine, [it.text for it in documents])
         ranked = ((place, documents[place]) for place in order)
-        listed = [Given(place, it.id or ids[place], it.text, it.label) for place, it in ranked]
-        evidence = None if scores or texts == "ids" else parts.evidence
+        listed = [
+            Given(place, it.id or ids[place], it.text, it.title, it.label) for place, it in ranked
+        ]
+        evidence = None
+        if not scores and texts != "ids":
+            evidence = Evidence(parts.evidence, parts.engine.learnt_words(checked.body["model"]))
         found, hits, unlabelled = await fair_list(engine, context, asked.query, listed, evidence)
     results: list[dict[str, Any]] = [
         {"index": order[place], "relevance_score": 1 - rank / size}
@@ -174,7 +198,16 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     if asked.return_documents:
         for result in results:
             result["document"] = documents[result["index"]].model_dump(exclude_unset=True)
-    told = {"estimated": hits.relevance is not None, "unlabelled": unlabelled}
+    told = {
+        "estimated": hits.relevance is not None,
+        "unlabelled": unlabelled,
+        "words_of": found.words_of,
+    }
     fairness = {"before": found.before, "after": found.after, "target": found.target, **told}
     usage = {"prompt_tokens": 0, "total_tokens": 0}
-    return Json({"model": model, "results": results, "usage": usage, "fairqr": fairness})
+    by = "texts" if hits.relevance is not None else "ranks"
+    if found.words_of:
+        by += f", words of {found.words_of}"
+    headers = {"fairqr": f"re-ranked; {by}".encode("ascii", "replace").decode()}
+    answer = {"model": model, "results": results, "usage": usage, "fairqr": fairness}
+    return Json(answer, headers=headers)

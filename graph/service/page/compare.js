@@ -100,7 +100,8 @@ function outcome(runs) {
   row("use of sources EAR", only("attribution_rate", (result) => percent(result.attribution_rate)));
   row("most frequent answer", only("distribution", ({ distribution }) => distribution[0]?.text ?? "–"));
   row("model", (result) => result.generator ?? result.model ?? "–");
-  row("prompt", ({ prompt }) => (prompt ? `${prompt.id} ${prompt.version} ${prompt.sha256.slice(0, 12)}` : "–"));
+  row("prompts", ({ prompts }) => prompts.map(({ id, version, sha256 }) =>
+    `${id} ${version} ${sha256.slice(0, 12)}`).join(", ") || "–");
   row("model calls, tokens read", ({ usage }) => `${whole(usage.model_calls)}, ${whole(usage.prompt_tokens)}`);
   row("time", ({ usage }) => seconds(usage.milliseconds));
   return rows;

@@ -6,6 +6,8 @@ import { aboutSource, groupsOf, hasPopulation, isPattern, versionsOf } from "./o
 import { targetChoice } from "./target.js";
 
 const OTHER = "…";
+/** The names of models that send nothing to a server. */
+const IN_PROCESS = /^feedback$|^(local|recorded|causal|seq2seq):/;
 const LABELS = {
   search: { query: "Query", k: "Results (k)", hint: "What are you looking for?" },
   probe: { query: "Query", k: "Results (k)", hint: "Which query should the model rank?" },
@@ -124,6 +126,7 @@ export function setUpForm(run) {
   function modelChanged() {
     byId("other-model-field").hidden = byId("model").value !== OTHER;
     byId("other-model").required = byId("model").value === OTHER;
+    byId("model-about").hidden = IN_PROCESS.test(byId("model").value);
     line();
   }
 

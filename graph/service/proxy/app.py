@@ -177,9 +177,13 @@ class Proxy:
         within = self.settings.within
         reply, told, shown = await self._looked_at(request, lines, searches, within)
         fair = [one for it, one in zip(searches, told, strict=True) if it.fair]
-        by = {one["by"] for one in fair if not isinstance(one, str)}
+        ranked = [one for one in fair if not isinstance(one, str)]
+        by = {one["by"] for one in ranked}
+        words_of = [one["model"] for one in ranked if one["model"]]
         whys += [one for one in fair if isinstance(one, str)]
         outcome = f"re-ranked; {min(by)}" if by else f"passed; {whys[0]}"
+        if words_of:
+            outcome += f", words of {words_of[0]}"
         if by and whys:
             outcome += f"; passed {len(whys)}, {whys[0]}"
         length = (b"content-length", str(len(shown)).encode())

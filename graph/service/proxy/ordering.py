@@ -11,8 +11,9 @@ from typing import Any
 from fairqr.base.errors import InputError
 from fairqr.base.weights import is_pulled
 from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.doors.learnt import AskAfterwards, LearntWords
 from fairqr.graph.doors.memory import Ledger
-from fairqr.graph.doors.order import Given, fair_list
+from fairqr.graph.doors.order import Evidence, Given, fair_list
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.requests import Search, UnavailableError, hits_in, with_page
 from fairqr.graph.service.proxy.settings import ProxySettings
@@ -38,6 +39,8 @@ class IndexOrder:
         context: What to aim at.
         evidence: Tells which hits are relevant.
         ledger: What groups are owed, if that counts.
+        learnt: Knows what a model said about queries before, if one is named.
+        afterwards: Asks it about queries that it knows nothing of, if that is wished.
         kept: When fair lists were made, and the lists, by query and hits.
     """
 
@@ -46,6 +49,8 @@ class IndexOrder:
     context: Context
     evidence: ListEvidence
     ledger: Ledger | None
+    learnt: LearntWords | None = None
+    afterwards: AskAfterwards | None = None
     kept: dict[tuple[str, ...], tuple[float, Told]] = field(default_factory=dict)
 
     async def __call__(self, documents: Sequence[Any], search: Search, until: float) -> Told:
@@ -77,17 +82,19 @@ class IndexOrder:
                 self.context,
                 words,
                 [self._given(place, hit) for place, hit in enumerate(hits)],
-                self.evidence,
+                Evidence(self.evidence, self.learnt, later=True),
                 strict=False,
                 owed=self.ledger.owed if self.ledger else None,
-                later=True,
             )
         except InputError:
             raise UnavailableError("labels") from None
+        if self.afterwards and not found.words_of:
+            self.afterwards.add(self.engine, self.context, words)
         lists = {"engine": found.before, "fair": found.after}
         exposure = {name: it.exposure for name, it in lists.items()}
         return {
             "by": "ranks" if listed.relevance is None else "vectors",
+            "model": found.words_of,
             "exposure": {**exposure, "target": found.target},
             "quality": {name: [it.relevance, it.fairness] for name, it in lists.items()},
             "ids": [hit["_id"] for hit in hits],
@@ -102,10 +109,16 @@ class IndexOrder:
         values = partial(value_at, hit.get("_source") or {})
         own, title = (getattr(self.source, name, None) for name in ("id", "title"))
         id_ = values(own) if own and own != "_id" else hit["_id"]
-        texts = [values(name) for name in (title, *getattr(self.source, "text", ())) if name]
+        named = values(title) if title else None
+        texts = [named, *map(values, getattr(self.source, "text", ()))]
         text = "\n".join(it for it in texts if isinstance(it, str))
-        id_ = "" if id_ is None else str(id_)
-        return Given(place, id_, text, lambda it: values(it.field) if it.field else None)
+        return Given(
+            place=place,
+            id="" if id_ is None else str(id_),
+            text=text,
+            title=named if isinstance(named, str) else "",
+            label=lambda it: values(it.field) if it.field else None,
+        )
 
 
 def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:
@@ -123,10 +136,14 @@ async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
     evidence, found = ListEvidence(), {}
     if is_pulled(MiniLmEncoder.name):
         await evidence.opened()  # not within a search
+    learnt = settings.learnt_words()
+    asks = learnt is not None and settings.ask == "afterwards"
+    afterwards = AskAfterwards(learnt) if learnt is not None and asks else None
     for name, index in settings.indexes.items():
         source, context = index.opened(settings.folder)
         ledger = Ledger(settings.folder / index.memory) if index.memory else None
-        found[name] = IndexOrder(source, await open_source(source), context, evidence, ledger)
+        engine = await open_source(source)
+        found[name] = IndexOrder(source, engine, context, evidence, ledger, learnt, afterwards)
     return found
 
 

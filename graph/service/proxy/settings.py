@@ -8,8 +8,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
+from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.opening import open_language_model
 from fairqr.base.errors import ConfigError
 from fairqr.base.yaml_file import load_yaml
+from fairqr.graph.doors.learnt import LearntWords
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.sources.schema import Schema, validated
@@ -61,6 +64,13 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
         0, ge=0, le=65535, description="The port for Prometheus; 0 for no metrics."
     )
     indexes: dict[str, ProxiedIndex] = Field(min_length=1, description="What to re-rank, by name.")
+    model: str | None = Field(None, description="The model whose words of before count, if kept.")
+    replies: Path | None = Field(
+        None, description="The file of its replies; by default that of your searches."
+    )
+    ask: Literal["never", "afterwards"] = Field(
+        "never", description="afterwards sends it new queries, once they are answered."
+    )
     folder: Path = Field(Path(), exclude=True, description="Where relative paths begin.")
 
     @field_validator("cluster")
@@ -68,6 +78,17 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
     def _is_an_address(cls, url: str) -> str:
         check_server(url)
         return url.rstrip("/")
+
+    def learnt_words(self) -> LearntWords | None:
+        """Return what knows the model's words; None if no model is named.
+
+        Raises:
+            ModelUnavailableError: There is no such model.
+        """
+        if self.model is None:
+            return None
+        cache = True if self.replies is None else ReplyCache(self.folder / self.replies)
+        return LearntWords(open_language_model(self.model, cache=cache))
 
     def trusted(self) -> ssl.SSLContext:
         """Return what the cluster's certificate is checked by."""
@@ -91,6 +112,9 @@ def proxy_settings(path: Path) -> ProxySettings:
     settings = validated(ProxySettings, given, f"The proxy {path}", ConfigError)
     if settings.key and not settings.certificate:
         raise ConfigError(f"The proxy {path} has a key without a certificate; name both, or none.")
+    if settings.model is None and (settings.replies or settings.ask != "never"):
+        raise ConfigError(f"The proxy {path} names no model; replies and ask need one.")
+    settings.learnt_words()
     for index in settings.indexes.values():
         index.opened(settings.folder)
     return settings

@@ -154,19 +154,9 @@ class ElasticsearchEngine:
         return [results[number] for number in range(len(plans))]
 
     def plan(self, search: Search, n: int) -> Plan:
-        """Answer a query of n hits by one search; a warning says if the server returns fewer.
-
-        A boosted one is sent twice: the second time, its best documents are scored by the text.
-        """
-        query, body = search
-        searches, can = [search], "rescore" in self.capabilities and "sort" not in body
-        if can and query.boost and query.only is None and query.is_ranking:
-            by_text = {"rescore_query": self._matching(replace(query, boost="")), "query_weight": 0}
-            rescore = {"window_size": body["size"], "query": by_text}
-            searches.append((query, {**body, "rescore": rescore}))
-        hits, *again = yield from self.found(searches)
-        for scored in again:
-            hits = replace(hits, unboosted=dict(zip(scored.ids, scored.scores, strict=True)))
+        """Answer a query of n hits by one search; a warning says if the server returns fewer."""
+        query, _ = search
+        (hits,) = yield from self.found([search])
         wanted = n if query.only is None else min(n, len(query.only))
         if not len(hits) == self.most < wanted:
             return hits
@@ -185,7 +175,7 @@ class ElasticsearchEngine:
         Raises:
             UnsupportedError: The source's own request cannot answer it.
         """
-        query = replace(query, text=sendable(query.text), boost=sendable(query.boost))
+        query = replace(query, text=sendable(query.text))
         if query.n < 1 and query.text:
             require(self, "document_frequencies", "Counting the documents that match")
         if query.n > 0 and query.only is not None and query.text:
@@ -196,7 +186,7 @@ class ElasticsearchEngine:
             body = {"bool": {"filter": filters, "should": wanted, "minimum_should_match": 0}}
             return self.limited(query, {"query": body})
         if self.source.body is not None and query.n > 0:
-            filled = fill_template(self.source.body, query.words, min(query.n, self.most))
+            filled = fill_template(self.source.body, query.text, min(query.n, self.most))
             body = {key: part for key, part in filled.items() if key not in NOT_NEEDED}
         if not body or filters or query.every_word:
             must = [self._matching(query) if query.n > 0 or query.text else ALL]
@@ -227,11 +217,9 @@ class ElasticsearchEngine:
         """Return the query for documents that match the words."""
         if self.source.body is not None:
             each = query.text.split() if query.every_word else []
-            filled = [fill_template(self.source.body, it, query.n) for it in each or [query.words]]
+            filled = [fill_template(self.source.body, it, query.n) for it in each or [query.text]]
             return {"bool": {"must": [body["query"] for body in filled]}}
-        words = self._words(query.text, every=query.every_word)
-        raised = [self._words(query.boost)] if query.boost else []
-        return {"bool": {"must": [words], "should": raised}}
+        return {"bool": {"must": [self._words(query.text, every=query.every_word)]}}
 
     def _words(self, text: str, *, every: bool = False) -> Body:
         how = self.source.query or QueryFields()

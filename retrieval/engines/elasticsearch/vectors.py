@@ -224,7 +224,7 @@ class FieldHybridEngine(EngineOverWords):
         Behind at most ``n`` hits of the server's own ranking come at most 200 others.
         """
         require_groups(self, queries)
-        words = [query.words if query.is_ranking else "" for query in queries]
+        words = [query.text if query.is_ranking else "" for query in queries]
         dimensions = self.background.shape[1]
         vectors = await run_together(encode_query(self._encoder, it, dimensions) for it in words)
         return await self.lexical.run(list(map(self._plan, queries, vectors)))
@@ -239,7 +239,7 @@ class FieldHybridEngine(EngineOverWords):
         given = replace(query, n=whole.n if query.only is None else len(query.only) or 1)
         if query.only is not None and "rescore" not in lexical.capabilities:
             # A body that cannot score given documents still has their groups.
-            given = replace(given, text="", boost="")
+            given = replace(given, text="")
         near = self._nearest(replace(whole, n=FUSED), vector)
         own = [] if given == whole else [lexical.sought(given)]
         leading, nearest, *limited = yield from lexical.found([lexical.sought(whole), near, *own])

@@ -186,8 +186,7 @@ class VectorEngine(EngineOverWords):
 
     The scores are (1 + cosine)/2, in [0, 1]. Unlike with BM25, every document is a hit, however
     dissimilar, except those without any word, which have no cosine; among given documents these
-    have score 0. A query without any word finds nothing. Words of ``boost`` are encoded together
-    with the query, after it.
+    have score 0. A query without any word finds nothing.
 
     The lexical engine answers what vectors cannot: which documents have all words, how many have
     any, texts, and groups. A search first encodes what any process has written to the index since
@@ -244,7 +243,7 @@ class VectorEngine(EngineOverWords):
         """Return the vector of a query, or None if its answer needs no vectors."""
         if query.n < 1 or query.every_word:
             return None
-        return await self._texts.encode_query(query.words)
+        return await self._texts.encode_query(query.text)
 
     async def _update(self, now: Snapshot, progress: ProgressFunction | None = None) -> None:
         """Encode the documents that have no row yet.
@@ -310,7 +309,7 @@ class VectorEngine(EngineOverWords):
         if query.only is None:
             numbers = highest(similar, query.n, now.eligible(query.within))
         else:
-            given = replace(query, text="", boost="", n=len(query.only))
+            given = replace(query, text="", n=len(query.only))
             numbers, _ = now.ranked(given)
         scores = np.nan_to_num((1 + similar[numbers].astype(np.float64)) / 2)
         return now.hits(numbers, scores, query.n)
@@ -409,4 +408,4 @@ class HybridEngine(VectorEngine):
         """
         regression = self.calibrations.words.answerable
         similarity = self._background.above(nearest_mean(similar))
-        return regression.probability(similarity, now.words_held(query.words, first))
+        return regression.probability(similarity, now.words_held(query.text, first))

@@ -314,7 +314,7 @@ class EncodedPoolEngine(EngineOverWords):
             return query, query
         own = replace(query, n=max(query.n, POOL if query.only is None else len(query.only)))
         if query.only is not None and "rescore" not in self.lexical.capabilities:
-            own = replace(own, text="", boost="")  # only looks them up
+            own = replace(own, text="")  # only looks them up
         if query.only is None and query.within is None:
             return own, own
         # Ranks are those among the best of all documents.
@@ -323,7 +323,7 @@ class EncodedPoolEngine(EngineOverWords):
     async def _estimated(self, query: Query, hits: Hits, leading: Hits, texts: Texts) -> Hits:
         if not query.is_ranking:
             return hits
-        asked = await self._texts.vectors.encode_query(query.words)
+        asked = await self._texts.vectors.encode_query(query.text)
         pool = leading.ids[:POOL]
         candidates = self._texts.stacked(texts[id_] for id_ in pool)
         # Other texts may be known from other queries, but a score must not depend on these.

@@ -192,18 +192,11 @@ class Snapshot:
     def _matching(self, query: Query) -> tantivy.Query:
         """Return the query for documents that match the words."""
         occur = tantivy.Occur
-        text = self._terms(query.text, occur.Must if query.every_word else occur.Should)
-        if not query.boost:
-            return text
-        boost = self._terms(query.boost, occur.Should)
-        return tantivy.Query.boolean_query([(occur.Must, text), (occur.Should, boost)])
-
-    def _terms(self, text: str, occur: tantivy.Occur) -> tantivy.Query:
-        """Return the combination of the text's terms."""
+        each = occur.Must if query.every_word else occur.Should
         # tantivy does not accept a lone surrogate, which a query can contain.
-        terms = english_analyzer().analyze(composed(sendable(text)))
+        terms = english_analyzer().analyze(composed(sendable(query.text)))
         return tantivy.Query.boolean_query(
-            [(occur, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
+            [(each, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
         )
 
     def ranked(self, query: Query) -> tuple[Numbers, FloatArray]:

@@ -30,8 +30,6 @@ LOOP_QUERY = "physicist"
 """A query for which what is found alone does not suffice."""
 
 RECORDED = "recorded:notables"
-PROMPTS = {"topic": "v2", "refine": "v5"}
-"""The prompts for large models."""
 
 LOOP = """\
 The loop, in which a model is asked. Its words were recorded from a large chat model, which wrote
@@ -77,10 +75,9 @@ def demo() -> None:
     say([*result_lines(_search(QUERY, plain, DEFAULT_MODEL), {}), ""])
 
     loop = plain.model_copy(update={"ask": "always", "max_iterations": 1})
-    recorded = loop.model_copy(update={"prompts": PROMPTS})
     typer.echo(LOOP, err=True)
-    typer.echo(_command(program, LOOP_QUERY, RECORDED, recorded), err=True)
-    with_words = _search(LOOP_QUERY, recorded, RECORDED)
+    typer.echo(_command(program, LOOP_QUERY, RECORDED, loop), err=True)
+    with_words = _search(LOOP_QUERY, loop, RECORDED)
     say([*result_lines(with_words, {}), ""])
 
     without = plain.model_copy(update={"ask": "never"})

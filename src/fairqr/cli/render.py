@@ -197,8 +197,9 @@ def _how_made(result: SearchResult) -> Text:
         f"'{result.query}' in {result.corpus}, method {result.method}, divergence {before} → "
         f"{after}."
     )
-    if result.prompt:
-        how += f" Prompt {result.prompt.id}={result.prompt.version}."
+    if result.prompts:
+        named = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)
+        how += f" Prompts {named}."
     return origin(f"{how} Retriever {result.retriever}", result.usage)
 
 

@@ -105,15 +105,6 @@ async def test_scores_are_the_servers_and_ties_stand_in_order_of_id(server: Serv
                 assert some.ids == again.ids == ["first", *sorted(some.ids[1:])]
 
 
-async def test_boosting_words_never_make_a_document_a_hit(server: Server) -> None:
-    async with attached(described(server, INDEX)) as engine:
-        found = await engine.search([Query("theorem", 200), Query("theorem", 200, boost="river")])
-    before, after = (dict(zip(h.ids, h.scores, strict=True)) for h in found)
-    assert before.keys() == after.keys()
-    for id_ in before:
-        assert (after[id_] > before[id_]) == holds(id_, "river")
-
-
 async def test_given_documents_are_scored_and_read(server: Server) -> None:
     """One without a word has score 0; ids that are not there, or filtered away, are left out."""
     source = described(server, INDEX, filter={"term": {"published": True}})
@@ -182,7 +173,7 @@ BODY: dict[str, Any] = {
 
 
 async def test_an_own_request_is_sent_with_values_in_place(server: Server) -> None:
-    """Searching, given documents, boosts, counts and the filter work over it, too."""
+    """Searching, given documents, counts and the filter work over it, too."""
     expected = scores_by_hand(server, fill_template(BODY, "opera", 200))
     scores = {id_: score for id_, score in expected.items() if PEOPLE[id_]["published"]}
     chosen = {"term": {"published": True}}
@@ -191,16 +182,16 @@ async def test_an_own_request_is_sent_with_values_in_place(server: Server) -> No
         assert dict(zip(hits.ids, hits.scores, strict=True)) == pytest.approx(scores)
         again = await hits_of(engine, "opera", 5, only=hits.ids[:5])
         assert (again.ids, again.scores) == (hits.ids[:5], pytest.approx(hits.scores[:5]))
-        both, boosted, *counts = await engine.search(
+        both, *counts = await engine.search(
             [
                 Query("opera river", 9),
-                Query("opera", 9, boost="river"),
                 Query("opera", 0),
                 Query("opera river", 0, every_word=True),
                 Query("", 0),
             ]
         )
-        assert both.ids == boosted.ids
+        by_hand = scores_by_hand(server, fill_template(BODY, "opera river", 200))
+        assert set(both.ids) <= by_hand.keys()
         every = sum(holds(id_, "river") for id_ in scores)
         assert [count.total for count in counts] == [len(scores), every, 180]
         for odd in ('opera"}},"size":{', "{{query}}", "{{size}} opera", "\\"):
@@ -387,7 +378,7 @@ async def test_nothing_is_written_and_nothing_left_open(server: Server) -> None:
             assert len(hits) == 10
             ((_, path),) = proxy.passed
             assert path == f"/{INDEX}/_msearch"
-            await engine.search([Query("opera", 9, only=("p001",), boost="river")])
+            await engine.search([Query("opera", 9, only=("p001",))])
             await engine.documents(["p001"])
             await engine.corpus_shares()
             await engine.info()

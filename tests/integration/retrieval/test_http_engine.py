@@ -131,7 +131,7 @@ async def test_without_a_score_it_is_one_by_rank_and_labels_may_stand_in_a_file_
     (endpoint.folder / "sexes.csv").write_text("id,group\nd3,m\nd5,f\n")
     endpoint.does(answer(hit(5), hit(3), hit(4)))
     people = await endpoint.engine(score=None, attributes={"gender": {"labels": "sexes.csv"}})
-    (hits,) = await people.search([Query("physicist", 3, boost="woman laboratory")])
+    (hits,) = await people.search([Query("physicist woman laboratory", 3)])
     assert endpoint.asked[0].body["q"] == "physicist woman laboratory"
     assert (hits.ids, hits.scores) == (["d5", "d3", "d4"], [1, 1 / 2, 1 / 3])
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 0]]

@@ -92,7 +92,7 @@ def test_an_unmeasured_model_counts_little_and_that_is_said(fairqr: Callable[...
     result = json.loads(fairqr(*search, *always).stdout)
     sentence = (
         "Nobody measured what the words of recorded:replies.json bring, so they count little; "
-        "'fairqr models measure recorded:replies.json' measures it."
+        "'fairqr models measure recorded:replies.json --quick' does, with twenty questions."
     )
     assert sentence in result["explanation"]
 

@@ -101,7 +101,7 @@ class KnownRefiner:
     """
 
     name = "known"
-    prompt: PromptReference | None = None
+    prompts: Sequence[PromptReference] = ()
 
     def __init__(self, words: Any = ("laboratory", "she")) -> None:
         self.words = words

@@ -117,7 +117,7 @@ async def search(engine: SearchEngine, text: str = "x", n: int = 10, **more: Any
 async def test_a_retriever_is_an_engine_with_labels_and_titles_from_the_metadata() -> None:
     retriever = WordRetriever(documents=[player(n) for n in range(1, 8)])
     engine = from_langchain(retriever, schema=SCHEMA, name="club", title="headline")
-    hits = await search(engine, "player 3", 3, boost="court \ud800 serve")
+    hits = await search(engine, "player 3 court \ud800 serve", 3)
     assert retriever.asked == ["player 3 court ? serve"]
     assert hits.ids == ["p0003", "p0001", "p0002"]
     assert hits.scores == [1.0, 1 / 2, 1 / 3]

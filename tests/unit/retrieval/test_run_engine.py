@@ -91,7 +91,6 @@ async def test_a_run_cannot_be_searched_by_other_words(tmp_path: Path) -> None:
     engine = await opened(tmp_path)
     query = Query("t1", 10)
     for other in (
-        replace(query, boost="serve"),
         replace(query, only=("a",)),
         replace(query, every_word=True),
     ):

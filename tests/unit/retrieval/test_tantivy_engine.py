@@ -66,18 +66,6 @@ async def test_a_ranking_is_cut_where_scores_tie_by_id(tmp_path: Path, segments:
             assert top(await hits_of(engine, query, n), n) == top(whole, n)
 
 
-async def test_boost_raises_documents_that_match_and_finds_no_others(tmp_path: Path) -> None:
-    engine = built(tmp_path / "v1", generated(200))
-    plain, both = await hits_of(engine, "w1", 200), await hits_of(engine, "w1 w2", 200)
-    boosted = await hits_of(engine, "w1", 200, boost="w2")
-    assert set(boosted.ids) == set(plain.ids)
-    summed = dict(zip(both.ids, both.scores, strict=True))
-    assert boosted.scores == pytest.approx([summed[id_] for id_ in boosted.ids])
-    among = await hits_of(engine, "w1", 200, boost="w2", only=both.ids)
-    scores = dict(zip(boosted.ids, boosted.scores, strict=True))
-    assert among.scores == pytest.approx([scores.get(id_, 0) for id_ in among.ids])
-
-
 async def test_texts_groups_and_shares(tmp_path: Path) -> None:
     documents = [
         Document("b", "B", "word", {"gender": "female", "place": "here"}),
@@ -187,7 +175,7 @@ def people(count: int = COUNT) -> list[Document]:
 QUERIES = [
     Query("w1", 10),
     Query("w2 w3 unheard", COUNT),
-    Query("w4", 25, boost="w5 w6"),
+    Query("w4 w5 w6", 25),
     Query("w7 w8", 10, every_word=True),
     Query("unheard", 10),
     Query("", 10),

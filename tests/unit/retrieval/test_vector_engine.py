@@ -157,12 +157,6 @@ async def test_given_documents_get_the_scores_of_a_search(
     assert await ranked(engine, "w1", 9, only=[]) == Ranking([], [])
 
 
-async def test_words_of_boost_come_after_the_query(lexical: TantivyEngine) -> None:
-    engine = await opened(lexical)
-    boosted, plain = await hits_of(engine, "w1", 50, boost="w2"), await hits_of(engine, "w1 w2", 50)
-    assert (boosted.ids, boosted.scores) == (plain.ids, plain.scores)
-
-
 @pytest.mark.parametrize("kind", [VectorEngine, HybridEngine, EncodedPoolEngine])
 async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
     lexical: TantivyEngine, kind: Any

@@ -307,15 +307,19 @@ async def test_texts_tell_which_documents_are_relevant(minilm_cache: Path) -> No
     texts = ["A recipe for onion soup"] * 3 + ["She studied the physics of atoms", " "]
     ids = [str(place) for place in range(300)]
     hits, known = Hits(ids[:5], [1.0] * 5, {}), ListEvidence()
-    later = await known.estimated("physicist", texts, hits, later=True)
+    (later,) = await known.estimated(["physicist"], texts, hits, later=True)
     assert later.relevance is None  # encoded afterwards
-    chances = (await known.estimated("physicist", texts, hits)).relevance
+    estimated, of_another = await known.estimated(["physicist", "onion soup"], texts, hits)
+    assert of_another.relevance is not None
+    assert of_another.relevance[:3].min() > of_another.relevance[3]
+    chances = estimated.relevance
     assert chances is not None
     assert chances[3] > 0.5 > chances[:3].max()
-    again = (await known.estimated("physicist", texts, hits, later=True)).relevance
-    assert again is not None
-    assert again.tolist() == chances.tolist()
-    long = (await known.estimated("physicist", texts * 60, Hits(ids, [1.0] * 300, {}))).relevance
-    assert long is not None
-    assert len(long) == 300
-    assert (await known.estimated("physicist", [" "] * 5, hits)).relevance is None
+    (again,) = await known.estimated(["physicist"], texts, hits, later=True)
+    assert again.relevance is not None
+    assert again.relevance.tolist() == chances.tolist()
+    (long,) = await known.estimated(["physicist"], texts * 60, Hits(ids, [1.0] * 300, {}))
+    assert long.relevance is not None
+    assert len(long.relevance) == 300
+    (blank,) = await known.estimated(["physicist"], [" "] * 5, hits)
+    assert blank.relevance is None

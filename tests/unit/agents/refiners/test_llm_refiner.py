@@ -150,7 +150,7 @@ async def test_without_a_topic_prompt_only_groups_are_asked_about(server: ModelS
     model = ChatModel("openai:fake", base_url=server.base_url, timeout=10)
     asks_groups = LLMRefiner(model, PromptLibrary().get("refine"))
     assert isinstance(asks_groups, TopicRefiner)
-    assert asks_groups.topic_prompt is None
+    assert [prompt.id for prompt in asks_groups.prompts] == ["refine"]
     refinement = await asks_groups.refine_topic(TopicRequest("physicist"))
     assert (refinement.status, server.asked) == ("unsupported", [])
     assert "no topic prompt is given" in refinement.message

@@ -130,6 +130,14 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     expect(page.locator(".figures")).to_contain_text("; the list is then re-ranked by the original")
 
 
+def test_it_is_said_that_a_model_with_a_server_is_sent_the_query(page: Page) -> None:
+    hint = page.get_by_text("Queries are sent to the server of this model.")
+    expect(page.get_by_label("Model", exact=True)).to_have_value("openai:fake")
+    expect(hint).to_be_visible()
+    page.get_by_label("Model", exact=True).select_option("feedback")
+    expect(hint).to_be_hidden()
+
+
 def sent(page: Page, act: Callable[[], None]) -> Any:
     """Return the body of the request that something leads to."""
     with page.expect_request(lambda request: request.method == "POST") as posted:

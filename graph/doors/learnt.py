@@ -1,0 +1,239 @@
+"""What a model said about a query before, as evidence for a list that somebody else retrieved.
+
+No model is asked while somebody waits for a list. The replies to the questions of a first round are
+kept (:mod:`fairqr.agents.models.cache`), whether a search asked them or :meth:`LearntWords.learn`
+did afterwards. With the words in them, each document is judged as in a search: by the original
+query, by those of the topic and by those of the groups, in log-odds
+(:func:`fairqr.retrieval.fairness.relevance.combined`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from fairqr.agents.models.cache import asking_with
+from fairqr.agents.profiles.finding import Profiles
+from fairqr.agents.refiners.refiner import GroupRequest, TopicRefiner, TopicRequest
+from fairqr.base.errors import FairqrError
+from fairqr.base.loops import run_together
+from fairqr.graph.search import words
+from fairqr.graph.search.context import Context
+from fairqr.graph.search.parts import SearchParts
+from fairqr.graph.search.pool import Pool
+from fairqr.graph.search.rankers import Model, Rankers
+from fairqr.graph.search.state import LookupRecord, QueryRecord, RankingRecord, State
+from fairqr.prompts.library import PromptLibrary
+from fairqr.retrieval.engines.engine import Hits, SearchEngine, rows_of
+from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.relevance import NAMED
+from fairqr.retrieval.fairness.table import coded
+from fairqr.retrieval.sources.schema import UNKNOWN
+from fairqr.retrieval.texts.words import holders_of
+
+WAITING = 100
+"""So many queries may wait until the model is asked about them; others are when they come again."""
+
+ASKED_AGAIN = 600.0
+"""Seconds after which a model that gave no words for a query is asked about it again."""
+
+REMEMBERED = 10_000
+"""Of so many queries we know when the model was asked."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """The words that a model gave for a query.
+
+    Attributes:
+        state: The state of a search that was given these words, before it searches with them.
+        queries: The queries with these words.
+    """
+
+    state: State
+    queries: list[QueryRecord]
+
+
+class LearntWords:
+    """Finds the words that a model gave for a query, and how much they count.
+
+    Args:
+        model: The model, which keeps its replies.
+        prompts: The library of prompts; defaults to the shipped prompts and yours.
+
+    Attributes:
+        name: The name of the model.
+    """
+
+    def __init__(self, model: Model, prompts: PromptLibrary | None = None) -> None:
+        self.name = model.name
+        self._model = model
+        self._rankers = Rankers.of(None, model, prompts)
+        self._profiles = Profiles()
+
+    async def of(self, engine: SearchEngine, context: Context, query: str) -> Learnt | None:
+        """Return the words that are kept for a query; None if there are none that count."""
+        with asking_with(only_kept=True):
+            return await self.learn(engine, context, query)
+
+    async def learn(self, engine: SearchEngine, context: Context, query: str) -> Learnt | None:
+        """Ask the model what a search would ask it in its first round, unless that is kept.
+
+        Args:
+            engine: Its attributes have the groups that the model is asked about.
+            context: What to aim at, and with which prompts to ask.
+            query: What was searched for.
+
+        Returns:
+            The words; None if there are none that count.
+        """
+        parts = SearchParts(
+            engine=engine,
+            model=self._model,
+            rankers=self._rankers,
+            default=None,
+            profiles=self._profiles,
+        )
+        refiner = parts.refiner(context)
+        weights = parts.trust(context).weights
+        if not context.words_are_evidence or not weights.any():
+            return None
+        if refiner is None or not isinstance(refiner, TopicRefiner):
+            return None
+
+        dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
+        keys = [(it.name, group) for it in dimensions for group in it.groups if group != UNKNOWN]
+        keys = keys[: context.max_groups]
+        how: dict[str, Any] = {"seed": context.seed, "temperature": context.temperature}
+        about_topic = refiner.refine_topic(TopicRequest(query, **how))
+        about_groups = [refiner.refine(GroupRequest(query, *key, **how)) for key in keys]
+        topic, *of_groups = await run_together([about_topic, *about_groups])
+
+        answers = words.Answers(topic, dict(zip(keys, of_groups, strict=True)))
+        state = _first_round(query, weights.model_dump())
+        state = cast("State", {**state, **words.after_refinement(state, context, answers)})
+        queries = words.refined_queries(state, context)
+        return Learnt(state, queries) if queries else None
+
+
+def _first_round(query: str, weights: dict[str, float]) -> State:
+    """Return the state of a search that has not asked its model yet."""
+    state: dict[str, Any] = {
+        "query": query,
+        "weights": weights,
+        "rankings": [],
+        "lookups": [],
+        "iterations": [],
+        "topic": None,
+        "words": {},
+        "refinements": [],
+    }
+    return cast("State", state)
+
+
+async def with_words(
+    engine: SearchEngine,
+    context: Context,
+    learnt: Learnt,
+    hits: Hits,
+    by_words: Sequence[Hits],
+    texts: Sequence[str],
+    titles: Sequence[str],
+) -> Hits:
+    """Return a list with the probability that each document is relevant by all evidence.
+
+    Args:
+        engine: Its schema has the attributes.
+        context: Says which of them count.
+        learnt: The words.
+        hits: The list with its relevance by the original query.
+        by_words: The same documents, with their relevance by each query of the words; without any
+            where it could not be told yet.
+        texts: The texts of the documents.
+        titles: Their titles, empty where a document has none.
+    """
+    original = words.original_query(learnt.state["query"])
+    known = [(original, hits), *zip(learnt.queries, by_words, strict=True)]
+    rankings: list[RankingRecord] = []
+    lookups: list[LookupRecord] = []
+    for query, found in known:
+        if found.relevance is None:
+            continue
+        if query["names"]:
+            holders = await _holders(query["names"], hits.ids, texts)
+            found = rows_of(found, [row for row, id_ in enumerate(found.ids) if id_ in holders])
+            named = await _holders(query["names"], hits.ids, titles)
+            relevance = dict.fromkeys(sorted(named), NAMED)
+            lookups.append(LookupRecord(iteration=1, kind="named", scores={}, relevance=relevance))
+        rankings.append(_record(query, found))
+    pool = Pool(
+        engine,
+        context,
+        cast("State", {**learnt.state, "rankings": rankings, "lookups": lookups}),
+    )
+    by_id = await asyncio.to_thread(lambda: pool.relative_relevance)
+    return replace(hits, relevance=np.array([by_id[id_] for id_ in hits.ids]))
+
+
+async def _holders(names: Sequence[str], ids: Sequence[str], texts: Sequence[str]) -> set[str]:
+    """Return the ids of the texts that hold one of the names whole."""
+    return await asyncio.to_thread(holders_of, names, dict(zip(ids, texts, strict=True)))
+
+
+def _record(query: QueryRecord, hits: Hits) -> RankingRecord:
+    relevance = None if hits.relevance is None else hits.relevance.tolist()
+    return RankingRecord(
+        iteration=int(query["kind"] != "query"),
+        query=query,
+        ids=hits.ids,
+        own=len(hits),
+        scores=[],
+        relevance=relevance,
+        answerable=hits.answerable,
+        memberships=coded(hits.memberships, hits.memberships.keys()),
+    )
+
+
+class AskAfterwards:
+    """Asks a model about queries after they were answered, one query at a time.
+
+    Args:
+        learnt: Asks the model, which keeps its replies.
+    """
+
+    def __init__(self, learnt: LearntWords) -> None:
+        self._learnt = learnt
+        self._waiting: asyncio.Queue[tuple[SearchEngine, Context, str]] = asyncio.Queue(WAITING)
+        self._asked_at: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, engine: SearchEngine, context: Context, query: str) -> None:
+        """Have the model asked about a query, unless too many wait or it was asked a moment ago."""
+        now = time.monotonic()
+        asked_at = self._asked_at.get(query)
+        if self._waiting.full() or (asked_at is not None and now - asked_at < ASKED_AGAIN):
+            return
+        self._asked_at.pop(query, None)
+        self._asked_at[query] = now
+        if len(self._asked_at) > REMEMBERED:
+            del self._asked_at[next(iter(self._asked_at))]
+        self._waiting.put_nowait((engine, context, query))
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._ask_all())
+
+    async def _ask_all(self) -> None:
+        """Ask until no query waits."""
+        while not self._waiting.empty():
+            engine, context, query = self._waiting.get_nowait()
+            try:
+                await self._learnt.learn(engine, context, query)
+            except FairqrError as error:
+                log.warning("The model %s was not asked. %s", self._learnt.name, error)
