@@ -86,13 +86,20 @@ class Profiles:
     def prompts_for(self, model: str) -> dict[str, str]:
         """Return the versions of the prompts that suit a model, by id.
 
-        They are those that it was measured with. Other models get the prompts for large ones,
-        unless they run in this process.
+        They are those that it was measured to gain most with. Other models get the prompts for
+        large ones, unless they run in this process.
         """
+        gains: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
         for profile in self.of_model(model):
             if profile.prompts:
-                return dict(profile.prompts)
-        return dict(FOR_SMALL_MODELS if is_small(model) else FOR_LARGE_MODELS)
+                prompts = tuple(sorted(profile.prompts.items()))
+                gains.setdefault(prompts, {})[profile.collection] = profile.gain.value
+        if not gains:
+            return dict(FOR_SMALL_MODELS if is_small(model) else FOR_LARGE_MODELS)
+        # Gains compare on the same collections only.
+        common = set.intersection(*map(set, gains.values()))
+        best = max(gains, key=lambda prompts: sum(gains[prompts][name] for name in common))
+        return dict(best)
 
     def trust_in(self, model: str, prompts: Mapping[str, str], corpora: Collection[str]) -> Trust:
         """Return how far to trust a model with these prompts on an index.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,6 +24,7 @@ def measure_model(
     collection: str = NOTABLES,
     attribute: list[str] | None = None,
     quick: bool = False,
+    prompts_for: Literal["large", "small"] | None = None,
     seed: int = 0,
     settings: Annotated[ModelSettings, Fields("base_url", "yes")],
 ) -> Printed:
@@ -38,6 +39,8 @@ def measure_model(
         collection: The topics and judgements: notables, an imported collection, or a folder.
         attribute: Whose groups to ask about. Repeatable. [default: gender and continent, or all]
         quick: Ask about twenty questions only, for a first and very unsure answer.
+        prompts_for: Ask with the prompts for large or for small models; searches use those that
+            gain more. [default: those of earlier measurements, or as suits the kind of model]
         seed: Divides the topics into halves.
         settings: How the model is asked.
     """
@@ -47,20 +50,24 @@ def measure_model(
 
     judged = find_collection(collection)
     plan = plan_measurement(judged, attribute or (), is_quick=quick, seed=seed)
-    profile = run(_measured(model, judged, plan, settings), "measure")
+    profile = run(_measured(model, judged, plan, prompts_for, settings), "measure")
     path = keep_profile(profile)
     data = {**profile.model_dump(mode="json"), "kept": str(path)}
     return Printed(data, list(profile_lines(profile, path)))
 
 
 async def _measured(
-    name: str, collection: Collection, plan: Plan, settings: ModelSettings
+    name: str,
+    collection: Collection,
+    plan: Plan,
+    prompts_for: Literal["large", "small"] | None,
+    settings: ModelSettings,
 ) -> ModelProfile:
     """Open the model and the collection, and measure."""
     from contextlib import aclosing
 
     from fairqr.agents.models.opening import open_language_model, open_model
-    from fairqr.agents.profiles.finding import Profiles
+    from fairqr.agents.profiles.finding import FOR_LARGE_MODELS, FOR_SMALL_MODELS, Profiles
     from fairqr.agents.refiners.feedback import FeedbackRefiner
     from fairqr.evaluation.model_measuring import Measurement
     from fairqr.graph.search.rankers import require_refines
@@ -77,6 +84,8 @@ async def _measured(
         # Report a missing part before a large corpus is indexed.
         await model.check()
         prompts = Profiles().prompts_for(model.name)
+        if prompts_for is not None:
+            prompts = dict(FOR_LARGE_MODELS if prompts_for == "large" else FOR_SMALL_MODELS)
     _announce(name, plan, settings)
     with Progress() as progress:
         engine = await Catalog().resolve(

@@ -129,3 +129,14 @@ def test_what_ships_was_measured() -> None:
         assert profiles.of_model(model)
         for shipped in profiles.of_model(model):
             assert shipped.topics >= 4
+
+
+def test_a_model_is_asked_with_the_prompts_that_it_gained_most_with(folder: Path) -> None:
+    """On collections where both were measured; what one alone was measured on does not compare."""
+    small = {"prompts": dict(FOR_SMALL_MODELS)}
+    keep_profile(profile("letters", gain=Change(value=4.0)), folder)
+    keep_profile(profile("plays", gain=Change(value=90.0)), folder)
+    keep_profile(profile("letters", gain=Change(value=5.0), **small), folder)
+    assert Profiles(folder).prompts_for(MODEL) == FOR_SMALL_MODELS
+    keep_profile(profile("plays", gain=Change(value=1.0), **small), folder)
+    assert Profiles(folder).prompts_for(MODEL) == FOR_LARGE_MODELS
