@@ -185,6 +185,8 @@ def lists_by_weights(pool: Pool, tried: Sequence[EvidenceWeights]) -> list[list[
 def _with_kinds(pool: Pool, counted: Sequence[str]) -> Pool:
     """Return a pool of what the queries of some kinds found; others would not have been run."""
     kinds = {"query", *counted}
+    if "group" in kinds:
+        kinds.add("named")
     rankings = []
     for record in pool.state["rankings"]:
         query = record["query"]
@@ -259,9 +261,11 @@ class Measurement:
 
     async def _search_all(self, tried: Sequence[EvidenceWeights]) -> list[Search]:
         """Return the searches for all topics in all cells."""
+        # As a node of another graph, it returns its whole state.
         graph = as_node(build_search_graph(self.engine, self.model, prompts=self.library))
         gate = asyncio.Semaphore(self.at_once)
         failures: list[str] = []
+        answered: list[int] = []
         searches: list[Search] = []
 
         async def search(topic: int, cell: int) -> None:
@@ -274,7 +278,9 @@ class Measurement:
                 pool = Pool(self.engine, context, state)
                 if state["stop_reason"] == "model_failed":
                     failures.append(next(iter(state["warnings"]), "no reply"))
-                if len(failures) == len(searches) + 1 >= GIVEN_UP_AFTER:
+                else:
+                    answered.append(topic)
+                if not answered and len(failures) >= GIVEN_UP_AFTER:
                     raise ModelError("failed", failures[-1])
                 lists = await asyncio.to_thread(lists_by_weights, pool, tried)
                 searches.append(Search(topic, cell, lists, lacking_of(pool), state))

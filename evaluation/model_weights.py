@@ -61,19 +61,22 @@ def fit_weights(products: FloatArray, baseline: FloatArray) -> int:
 
     The score of a candidate is the mean over cells of its product, as a share of the cell's
     product without the model. Candidates that lose more than :data:`MOST_LOST` in any cell are
-    left out. The first one, which is the simplest, stays unless the best one's score is more than
-    one standard error above it, since asking a model costs something. Otherwise, we take the
+    left out. The first one stays unless the best one's score is more than one standard error above
+    it. Otherwise, we take the
     simplest one whose score is within :data:`NOISE` standard errors of the best one's. The standard
     error is that of the difference of both, over topics.
 
     Args:
-        products: nDCG × AWRF by topic, cell and candidate, shape (n, cells, C), the simplest
-            candidates first; NaN where a topic has no target.
+        products: nDCG × AWRF by topic, cell and candidate, shape (n, cells, C), those first that
+            are preferred; NaN where a topic has no target. A topic without any does not count.
         baseline: The same without the model, shape (n, cells).
 
     Returns:
         The position of the candidate.
     """
+    has_any = ~np.isnan(baseline).all(axis=1)
+    products = products[has_any]
+    baseline = baseline[has_any]
     usual = np.nanmean(baseline, axis=0)
     shares = (products - baseline[:, :, None]) / usual[None, :, None]
     by_cell = np.nanmean(shares, axis=0)

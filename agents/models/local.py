@@ -23,6 +23,13 @@ from fairqr.base.weights import is_pulled, lookup, weights_path
 CONTEXT_TOKENS = 2048
 """How many tokens the prompt and the reply of one request may have together."""
 
+PROMPTS_KEPT = 3
+"""How many prompts a server keeps what it has read of: a search asks by one about the topic and by
+another about groups, and an answer is written by a third."""
+
+SAME_PROMPT = 0.5
+"""The least share of a question that must be as in an earlier one, to go on from what is kept."""
+
 READ_AT_ONCE = 512
 """How many tokens of a prompt are read in one step by a server for long prompts."""
 
@@ -109,8 +116,11 @@ def _start(name: str, path: Path, reading: bool) -> LocalServer:
     params.model_alias = {name}  # otherwise every reply contains the path on this machine
     params.port = 0
     params.api_keys = [key]
-    params.n_parallel = 1  # others wait; on a few cores, more at once would not be faster
-    params.n_ctx = CONTEXT_TOKENS
+    # One question at a time is answered, since on a few cores more at once would not be faster. But
+    # a search asks by two prompts in turn, and each slot keeps what it read of one.
+    params.n_parallel = PROMPTS_KEPT
+    params.slot_prompt_similarity = SAME_PROMPT
+    params.n_ctx = PROMPTS_KEPT * CONTEXT_TOKENS
     # Read token by token: sums over several tokens round differently, so a reply would depend on
     # how much of its prompt the server knows from the one before. Later questions are still fast,
     # since most of their prompt is known. If prompts are always read from the beginning, many

@@ -47,11 +47,13 @@ class Trust:
         share: How much of what a search lacks it is expected to bring.
         measured_on: The names of the collections that this was measured on; empty if nobody
             measured the model with these prompts.
+        are_given: Whether the user gave the weights.
     """
 
     weights: EvidenceWeights
     share: float
     measured_on: tuple[str, ...] = ()
+    are_given: bool = False
 
 
 UNMEASURED = Trust(SMALL_WEIGHTS, UNMEASURED_SHARE)
@@ -96,10 +98,15 @@ class Profiles:
                 gains.setdefault(prompts, {})[profile.collection] = profile.gain.value
         if not gains:
             return dict(FOR_SMALL_MODELS if is_small(model) else FOR_LARGE_MODELS)
-        # Gains compare on the same collections only.
         common = set.intersection(*map(set, gains.values()))
-        best = max(gains, key=lambda prompts: sum(gains[prompts][name] for name in common))
-        return dict(best)
+
+        def mean_gain(prompts: tuple[tuple[str, str], ...]) -> float:
+            """Return the mean over the collections that all were measured on, if there are any."""
+            by_collection = gains[prompts]
+            compared = [by_collection[name] for name in common or by_collection]
+            return sum(compared) / len(compared)
+
+        return dict(max(gains, key=mean_gain))
 
     def trust_in(self, model: str, prompts: Mapping[str, str], corpora: Collection[str]) -> Trust:
         """Return how far to trust a model with these prompts on an index.

@@ -35,8 +35,8 @@ class SearchCost(_Record):
     Attributes:
         calls: How many questions it is asked.
         tokens: How many tokens it reads and writes.
-        seconds: How long the search takes, with the time of replies that the cache gave; 0 if the
-            machine was too busy to tell.
+        seconds: How long the search takes beside three others, with the time that replies of the
+            cache took when they were made.
     """
 
     calls: float = Field(0.0, ge=0)

@@ -59,6 +59,8 @@ NO_TEXT = "is no text"
 NO_LETTERS = "has no letters"
 NO_WORDS = "has no words"
 
+ADDS_SINGLE_WORDS = "is not searched for, since this method adds single words"
+
 SHOWN_CHARACTERS = 200
 """How much is shown of a text that is left out."""
 
@@ -283,14 +285,27 @@ def make_empty_refinement(left_out: Sequence[LeftOut], *, subject: str, who: str
 def take_in_turn(refinement: Refinement) -> Refinement:
     """Return the refinement with topic words and keywords in turn as its keywords, at most 8.
 
-    A search that adds one list of words to its query takes these. Both lists are cut equally. A
-    refinement without topic words keeps its keywords as they are.
+    A search that adds one list of words to its query takes these, and nothing else. Both lists are
+    cut equally. A refinement without topic words keeps its keywords as they are.
     """
+    others = [*refinement.phrases, *refinement.names]
+    if refinement.passage:
+        others.append(refinement.passage)
+    unused = [_leave_out(text, ADDS_SINGLE_WORDS) for text in others]
+    refinement = replace(
+        refinement,
+        phrases=(),
+        names=(),
+        passage="",
+        left_out=(*refinement.left_out, *unused),
+    )
     if refinement.topic:
         mixed: list[str] = []
         for pair in zip_longest(refinement.topic, refinement.keywords):
             mixed += [word for word in pair if word is not None]
-        return replace(refinement, topic=(), keywords=clean_words(mixed, MOST_IN_TURN).kept)
+        cleaned = clean_words(mixed, MOST_IN_TURN)
+        left_out = (*refinement.left_out, *cleaned.left_out)
+        return replace(refinement, topic=(), keywords=cleaned.kept, left_out=left_out)
 
     if refinement.status == "ok" and not refinement.keywords:
         message = "The model proposed no single words, and this search adds nothing else."

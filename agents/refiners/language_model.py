@@ -171,11 +171,12 @@ class LLMRefiner:
             subject=request.group,
             who=f"The model {self.name}",
         )
-        unwanted = reply.value["drop"] if refinement.status != "empty" else ()
+        if refinement.status != "ok":
+            return replace(refinement, usage=reply.usage)
         return replace(
             refinement,
-            drop=tuple(word for word in request.keywords if word in unwanted),
-            reason=reply.value["reason"] if refinement.status == "ok" else "",
+            drop=tuple(word for word in request.keywords if word in reply.value["drop"]),
+            reason=reply.value["reason"],
             usage=reply.usage,
         )
 

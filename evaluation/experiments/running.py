@@ -232,8 +232,10 @@ async def search(
         target=result.target[name],
         milliseconds=round(result.usage.milliseconds + result.usage.cached_milliseconds, 1),
     )
-    asked = [it for round_ in result.iterations for it in round_.refinements]
-    statuses = [group.status for group in (*asked, *result.unused_refinements)]
+    topics = [round_.topic for round_ in result.iterations] + [result.unused_topic]
+    groups = [group for round_ in result.iterations for group in round_.refinements]
+    statuses = [topic.status for topic in topics if topic is not None]
+    statuses += [group.status for group in (*groups, *result.unused_refinements)]
     if (by_model := result.reranking) is not None:
         answers = by_model.asked - sum(by_model.failures.values())
         statuses += [*by_model.failures, *["ok"] * answers]

@@ -48,7 +48,7 @@ class ListEvidence:
             texts: The texts of the documents; only the first 200 are read.
             hits: The list, best first.
             later: Only use vectors that are kept, and encode what is missing afterwards, one list
-                at a time. The texts of others are when they come again.
+                at a time. Texts that come meanwhile are encoded when they come again.
 
         Raises:
             ModelError: The encoder failed.
@@ -76,7 +76,7 @@ class ListEvidence:
         ]
 
     def _encode_later(self, reader: TextReader, texts: Sequence[str]) -> None:
-        """Encode texts when there is time; nobody waits, unless others are being encoded."""
+        """Encode texts afterwards, unless others are being encoded; nobody waits for it."""
         if self._later is None or self._later.done():
             self._later = asyncio.create_task(reader.vectors.encode(texts))
             # Nobody waits for an error; the list is in order without it.

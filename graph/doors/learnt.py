@@ -25,17 +25,16 @@ from fairqr.base.errors import FairqrError
 from fairqr.base.loops import run_together
 from fairqr.graph.search import words
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.names import NamedText, lookup_of_named, only_holders
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.rankers import Model, Rankers
-from fairqr.graph.search.state import LookupRecord, QueryRecord, RankingRecord, State
+from fairqr.graph.search.state import QueryRecord, RankingRecord, State
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.engines.engine import Hits, SearchEngine, rows_of
+from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
-from fairqr.retrieval.fairness.relevance import NAMED
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.schema import UNKNOWN
-from fairqr.retrieval.texts.words import holders_of
 
 WAITING = 100
 """So many queries may wait until the model is asked about them; others are when they come again."""
@@ -85,7 +84,9 @@ class LearntWords:
             return await self.learn(engine, context, query)
 
     async def learn(self, engine: SearchEngine, context: Context, query: str) -> Learnt | None:
-        """Ask the model what a search would ask it in its first round, unless that is kept.
+        """Ask the model about the topic and the groups, as searches do, unless that is kept.
+
+        Of many groups, it is asked about the first ``max_groups``.
 
         Args:
             engine: Its attributes have the groups that the model is asked about.
@@ -160,32 +161,27 @@ async def with_words(
         texts: The texts of the documents.
         titles: Their titles, empty where a document has none.
     """
+    known = [
+        (query, found)
+        for query, found in zip(learnt.queries, by_words, strict=True)
+        if found.relevance is not None
+    ]
+    documents = map(NamedText, titles, texts)
+    by_id = dict(zip(hits.ids, documents, strict=True))
+    queries = [query for query, _ in known]
+    answers, named = await asyncio.to_thread(
+        only_holders, queries, [found for _, found in known], by_id
+    )
     original = words.original_query(learnt.state["query"])
-    known = [(original, hits), *zip(learnt.queries, by_words, strict=True)]
-    rankings: list[RankingRecord] = []
-    lookups: list[LookupRecord] = []
-    for query, found in known:
-        if found.relevance is None:
-            continue
-        if query["names"]:
-            holders = await _holders(query["names"], hits.ids, texts)
-            found = rows_of(found, [row for row, id_ in enumerate(found.ids) if id_ in holders])
-            named = await _holders(query["names"], hits.ids, titles)
-            relevance = dict.fromkeys(sorted(named), NAMED)
-            lookups.append(LookupRecord(iteration=1, kind="named", scores={}, relevance=relevance))
-        rankings.append(_record(query, found))
+    rankings = [_record(original, hits), *map(_record, queries, answers)]
+    lookups = lookup_of_named(1, named)
     pool = Pool(
         engine,
         context,
         cast("State", {**learnt.state, "rankings": rankings, "lookups": lookups}),
     )
-    by_id = await asyncio.to_thread(lambda: pool.relative_relevance)
-    return replace(hits, relevance=np.array([by_id[id_] for id_ in hits.ids]))
-
-
-async def _holders(names: Sequence[str], ids: Sequence[str], texts: Sequence[str]) -> set[str]:
-    """Return the ids of the texts that hold one of the names whole."""
-    return await asyncio.to_thread(holders_of, names, dict(zip(ids, texts, strict=True)))
+    relevance = await asyncio.to_thread(lambda: pool.relative_relevance)
+    return replace(hits, relevance=np.array([relevance[id_] for id_ in hits.ids]))
 
 
 def _record(query: QueryRecord, hits: Hits) -> RankingRecord:
@@ -212,17 +208,18 @@ class AskAfterwards:
     def __init__(self, learnt: LearntWords) -> None:
         self._learnt = learnt
         self._waiting: asyncio.Queue[tuple[SearchEngine, Context, str]] = asyncio.Queue(WAITING)
-        self._asked_at: dict[str, float] = {}
+        self._asked_at: dict[tuple[object, ...], float] = {}
         self._task: asyncio.Task[None] | None = None
 
     def add(self, engine: SearchEngine, context: Context, query: str) -> None:
         """Have the model asked about a query, unless too many wait or it was asked a moment ago."""
         now = time.monotonic()
-        asked_at = self._asked_at.get(query)
+        key = (engine.name, context.attributes, query)
+        asked_at = self._asked_at.get(key)
         if self._waiting.full() or (asked_at is not None and now - asked_at < ASKED_AGAIN):
             return
-        self._asked_at.pop(query, None)
-        self._asked_at[query] = now
+        self._asked_at.pop(key, None)
+        self._asked_at[key] = now
         if len(self._asked_at) > REMEMBERED:
             del self._asked_at[next(iter(self._asked_at))]
         self._waiting.put_nowait((engine, context, query))

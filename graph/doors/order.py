@@ -84,7 +84,7 @@ class FairOrder(NamedTuple):
         before: The first k as they were.
         after: The first k as they are now.
         target: The exposure that each group should get, by attribute; not moved by debts.
-        words_of: The model whose words of before count; empty if none do.
+        words_of: The model whose words of earlier searches count; empty if none do.
     """
 
     positions: list[int]
@@ -136,7 +136,7 @@ async def _estimated(
     hits: Hits,
     evidence: Evidence,
 ) -> tuple[Hits, str]:
-    """Return a list with its relevance, and the model whose words of before count, if any do."""
+    """Return a list with its relevance, and the model whose earlier words count, if any do."""
     texts = [one.text for one in documents]
     learnt = None
     if evidence.words is not None:

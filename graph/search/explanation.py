@@ -160,7 +160,7 @@ def say_how_found(retriever: str) -> str:
 
 def unmeasured_note(model: str, trust: Trust) -> list[str]:
     """Return a sentence if nobody measured what the words of a model bring."""
-    if trust.measured_on:
+    if trust.measured_on or trust.are_given:
         return []
     return [
         f"Nobody measured what the words of {model} bring, so they count little; "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,8 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.pool import Pool, discounted_mean
 from fairqr.graph.search.rankers import ModelRanking, reranked
-from fairqr.graph.search.result import Measured, Objective, Round, SearchResult, Shares
+from fairqr.graph.search.result import Measured, Objective, SearchResult, Shares
+from fairqr.graph.search.state import State
 from fairqr.graph.search.stopping import best_of
 from fairqr.graph.search.target import by_group
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
@@ -56,13 +57,13 @@ class Final:
     by_model: ModelRanking | None = None
 
 
-async def search_given(engine: SearchEngine, query: str, ids: Sequence[str]) -> list[Hits]:
-    """Return what a query says of given documents, in lists that servers can return."""
+def queries_about(text: str, ids: Sequence[str]) -> list[Query]:
+    """Return the queries that ask about given documents, in lists that servers can return."""
     queries = []
     for start in range(0, len(ids), IDS_AT_ONCE):
         some = tuple(ids[start : start + IDS_AT_ONCE])
-        queries.append(Query(query, len(some), only=some))
-    return await searched(engine, queries)
+        queries.append(Query(text, len(some), only=some))
+    return queries
 
 
 async def final_step(context: Context) -> Reranker | None:
@@ -144,7 +145,7 @@ async def _original_scores(pool: Pool, ids: Sequence[str]) -> dict[str, float]:
     missing = [id_ for id_ in ids if id_ not in scores]
     if missing:
         require(pool.engine, "rescore", "The order 'original_query'")
-        for hits in await search_given(pool.engine, pool.state["query"], missing):
+        for hits in await searched(pool.engine, queries_about(pool.state["query"], missing)):
             scores.update(zip(hits.ids, hits.scores, strict=True))
     return scores
 
@@ -224,9 +225,10 @@ async def assemble(
     documents, missing = await _documents(engine, shown)
     judged = judge(pool, final.ranking.ids)
     report = final.by_model.report if final.by_model else None
-    proposed = [results.RefinedGroup(**record) for record in state["refinements"]]
-    was_asked = bool(proposed) or state["stop_reason"] == "model_failed"
-    if not was_asked:
+    last = _last_answers(state)
+    was_used = last.topic == pool.rounds[-1].topic and last.groups == pool.rounds[-1].refinements
+    was_asked = state["stop_reason"] == "model_failed" or last.topic or last.groups
+    if not was_asked and not any(round_.topic or round_.refinements for round_ in pool.rounds):
         refiner = None
     lister = _Lister(pool, documents, judged.supply)
     result = SearchResult(
@@ -238,17 +240,18 @@ async def assemble(
         prompts=list(refiner.prompts) if refiner else [],
         ranker=report.ranker if report else None,
         reranking=report,
-        # If no query came from the last refinements, they belong to no round.
-        unused_refinements=[] if proposed == pool.rounds[-1].refinements else proposed,
+        # If no query came from the last answers, they belong to no round.
+        unused_topic=None if was_used else last.topic,
+        unused_refinements=[] if was_used else last.groups,
         attributes=lister.attributes,
         target=state["target"],
         target_origin={
             dimension.name: pool.context.effective_target.in_words(dimension.attribute)
             for dimension in pool.dimensions
         },
-        iterations=_valued_rounds(pool),
+        iterations=pool.rounds,
         best_iteration=final.iteration,
-        stop_reason=state["stop_reason"] or "max_iterations",
+        stop_reason=state["stop_reason"],
         **lister.fields(final.ranking, final.measured, judged.final),
         unknown=final.measured.unknown,
         supply=judged.supply,
@@ -259,6 +262,21 @@ async def assemble(
     )
     about_model = notes if refiner and pool.context.words_are_evidence else ()
     return result.model_copy(update={"explanation": explain(result, about_model)})
+
+
+class _LastAnswers(NamedTuple):
+    """What the model answered when it was last asked."""
+
+    topic: results.RefinedTopic | None
+    groups: list[results.RefinedGroup]
+
+
+def _last_answers(state: State) -> _LastAnswers:
+    topic = state["refined_topic"]
+    return _LastAnswers(
+        None if topic is None else results.RefinedTopic(**topic),
+        [results.RefinedGroup(**record) for record in state["refinements"]],
+    )
 
 
 async def _chosen(pool: Pool, ranker: ItemRanker | None) -> Final:
@@ -282,15 +300,6 @@ async def _chosen(pool: Pool, ranker: ItemRanker | None) -> Final:
         return plain
     reason = [_NOT_NEARER] if by_model.report.lists else []
     return replace(plain, warnings=[*by_model.warnings, *reason], by_model=by_model)
-
-
-def _valued_rounds(pool: Pool) -> list[Round]:
-    """Return the rounds, with what their lists are worth by all that is known in the end."""
-    objectives = {fair.iteration: fair.objective for fair in pool.fair_lists}
-    return [
-        round_.model_copy(update={"objective": objectives.get(round_.index)})
-        for round_ in pool.rounds
-    ]
 
 
 def _missed_target(pool: Pool) -> list[str]:

@@ -35,12 +35,14 @@ from fairqr.graph.search import rankers, words
 from fairqr.graph.search.budget import Spending
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.explanation import unmeasured_note
-from fairqr.graph.search.final_ranking import assemble, final_step, search_given
+from fairqr.graph.search.final_ranking import assemble, final_step, queries_about
+from fairqr.graph.search.names import Holders, NamedText, lookup_of_named, only_holders
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool, hits_of
 from fairqr.graph.search.result import GroupKey, Measured, Round, StopReason
 from fairqr.graph.search.review import words_in_use
 from fairqr.graph.search.state import (
+    EvidenceKind,
     FairListRecord,
     LookupRecord,
     QueryRecord,
@@ -51,10 +53,9 @@ from fairqr.graph.search.stopping import best_of, decide_stop, expected_gain, gr
 from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.fairness.dimension import dimensions_of
-from fairqr.retrieval.fairness.relevance import NAMED
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
-from fairqr.retrieval.texts.words import holders_of, sendable
+from fairqr.retrieval.texts.words import sendable
 
 MAX_QUERY_CHARACTERS = 5000
 
@@ -174,11 +175,7 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     lookups: list[LookupRecord] = []
     if context.words_are_evidence:
         lookups = await _looked_up(Pool(parts.engine, context, found), iteration)
-        if named:
-            relevance = dict.fromkeys(named, NAMED)
-            lookups.append(
-                LookupRecord(iteration=iteration, kind="named", scores={}, relevance=relevance)
-            )
+        lookups += lookup_of_named(iteration, named)
     warnings = [text for text in _warnings_of(answers) if text not in state["warnings"]]
     return {
         **used,
@@ -240,32 +237,17 @@ async def _with_whole_names(
     queries: Sequence[QueryRecord],
     answers: Sequence[engines.Hits],
     engine: engines.SearchEngine,
-) -> tuple[list[engines.Hits], list[str]]:
-    """Keep of what names found only the documents that hold one of the names whole.
-
-    Returns:
-        The hits of all queries, and the ids of the documents whose title holds a name.
-    """
+) -> Holders:
+    """Keep of what names found only the documents that hold one of the names whole."""
     ids: dict[str, None] = {}
     for query, hits in zip(queries, answers, strict=True):
         if query["names"]:
             ids |= dict.fromkeys(hits.ids)
     if not ids:
-        return list(answers), []
+        return Holders(list(answers), [])
     documents = await engine.documents(list(ids))
-    titles = {document.id: document.title for document in documents}
-    texts = {document.id: f"{document.title}\n{document.text}" for document in documents}
-    named: dict[str, None] = {}
-    kept = []
-    for query, hits in zip(queries, answers, strict=True):
-        if query["names"]:
-            holders = await asyncio.to_thread(holders_of, query["names"], texts)
-            rows = [row for row, id_ in enumerate(hits.ids) if id_ in holders]
-            hits = engines.rows_of(hits, rows)
-            of_hits = {id_: titles[id_] for id_ in hits.ids}
-            named |= dict.fromkeys(sorted(holders_of(query["names"], of_hits)))
-        kept.append(hits)
-    return kept, list(named)
+    texts = {document.id: NamedText(document.title, document.text) for document in documents}
+    return await asyncio.to_thread(only_holders, queries, answers, texts)
 
 
 def _records(
@@ -310,7 +292,8 @@ async def _looked_up(pool: Pool, iteration: int) -> list[LookupRecord]:
     engine = pool.engine
     if not engine.capabilities & {"rescore", "relevance"}:
         return []
-    lookups = []
+    kinds: list[EvidenceKind] = []
+    queries: list[engines.Query] = []
     for ranking in pool.state["rankings"]:
         query = ranking["query"]
         if query["kind"] == "group":
@@ -320,20 +303,27 @@ async def _looked_up(pool: Pool, iteration: int) -> list[LookupRecord]:
         ids = pool.not_asked(query["kind"])
         if "relevance" in engine.capabilities:
             ids += pool.found_far_down(query["kind"], iteration)
-        if not ids:
-            continue
-        lookup = LookupRecord(iteration=iteration, kind=query["kind"], scores={}, relevance={})
-        for hits in await search_given(engine, query["text"], ids):
-            if "rescore" in engine.capabilities and query["kind"] == "query":
-                lookup["scores"].update(zip(hits.ids, hits.scores, strict=True))
-            if hits.relevance is not None:
-                lookup["relevance"].update(zip(hits.ids, hits.relevance.tolist(), strict=True))
-        lookups.append(lookup)
-    return lookups
+        about_given = queries_about(query["text"], ids)
+        queries += about_given
+        kinds += [query["kind"]] * len(about_given)
+    if not queries:
+        return []
+    lookups: dict[EvidenceKind, LookupRecord] = {}
+    for kind, hits in zip(kinds, await engines.searched(engine, queries), strict=True):
+        empty = LookupRecord(iteration=iteration, kind=kind, scores={}, relevance={})
+        lookup = lookups.setdefault(kind, empty)
+        if "rescore" in engine.capabilities and kind == "query":
+            lookup["scores"].update(zip(hits.ids, hits.scores, strict=True))
+        if hits.relevance is not None:
+            lookup["relevance"].update(zip(hits.ids, hits.relevance.tolist(), strict=True))
+    return list(lookups.values())
 
 
 async def measure(state: State, context: Context, parts: SearchParts) -> Update:
-    """Measure the exposure of the round's list against the target, and decide whether to stop."""
+    """Measure the exposure of the round's list against the target, and decide whether to stop.
+
+    The default method has its fair list made here, since a round is judged by it.
+    """
     iteration = state["iteration"]
     update: Update = {"iteration": iteration, "warnings": []}
     if iteration == 0:
@@ -421,7 +411,7 @@ def _unlabelled(measured: Measured) -> list[str]:
 
 
 async def choose_group(state: State, context: Context, parts: SearchParts) -> Update:
-    """Choose the groups to ask the model about: those that lack most exposure."""
+    """Choose the groups to ask the model about: who lacks most, those that lack, or all."""
     pool = Pool(parts.engine, context, state)
     target = state["target"]
     exposure = (pool.best_fair or best_of(pool.rounds)).exposure
@@ -432,7 +422,7 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
         limit = min(limit, calls_left - calls_for_topic)
     chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
     lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen))
-    record(groups=[f"{name}={group}" for name, group in lacking])
+    record(groups=[f"{name}={group}" for name, group in chosen])
     return {"iteration": state["iteration"], "chosen": chosen, "lacking": lacking}
 
 
@@ -564,7 +554,7 @@ async def _answer(
 
 
 async def rerank(state: State, context: Context, parts: SearchParts) -> Update:
-    """Re-rank the documents of the best round, and make the result."""
+    """Return the list of the best round, re-ranked unless it is the fair list already."""
     pool = Pool(parts.engine, context, state)
     ranker = parts.rankers.ranker_for(context)
     refiner = parts.refiner(context) if context.rounds else None

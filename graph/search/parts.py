@@ -52,15 +52,19 @@ class SearchParts:
         """Return how much the words of the model count, and what they are expected to bring.
 
         That is as measured for the model, its prompts and the index, unless the context sets the
-        weights. A model whose words were measured to help nowhere is never asked with ``auto``. If
-        it is asked nevertheless, its words count as little as those of an unmeasured model.
+        weights. A model whose words do not count here is never asked with ``auto``. If it is asked
+        nevertheless, its words count as little as those of an unmeasured model.
         """
         if self.model is None or not context.rounds:
             return NO_WORDS
         corpora = [self.engine.name, fingerprint_of(self.engine)]
         trust = self.profiles.trust_in(self.model.name, self.prompts(context), corpora)
         if context.word_weights is not None:
-            return replace(trust, weights=context.word_weights)
+            trust = replace(trust, weights=context.word_weights, are_given=True)
+        if not trust.weights.any():
+            trust = replace(trust, share=0.0)
+        if trust.are_given:
+            return trust
         if context.strategy.ask == "always" and not trust.weights.any():
             return replace(trust, weights=UNMEASURED.weights)
         return trust
@@ -91,7 +95,9 @@ class SearchParts:
             versions = self.prompts(context)
             prompts = self.rankers.prompts
             group_prompt = prompts.get("refine", versions["refine"])
-            topic_prompt = prompts.get("topic", versions["topic"])
+            topic_prompt = None
+            if context.words_are_evidence:
+                topic_prompt = prompts.get("topic", versions["topic"])
             return LLMRefiner(self.model, group_prompt, topic_prompt)
         if self.model is None:
             return None

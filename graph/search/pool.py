@@ -15,7 +15,13 @@ import numpy as np
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import FairList, Measured, Reached, Round, Shares
-from fairqr.graph.search.state import FairListRecord, Kind, QueryRecord, RankingRecord, State
+from fairqr.graph.search.state import (
+    EvidenceKind,
+    FairListRecord,
+    QueryRecord,
+    RankingRecord,
+    State,
+)
 from fairqr.graph.search.target import by_group, vector_of
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
@@ -76,8 +82,17 @@ class Pool:
 
     @cached_property
     def rounds(self) -> list[Round]:
-        """The rounds that were measured."""
-        return [Round(**record) for record in self.state.get("iterations", ())]
+        """The rounds that were measured, with what their lists are worth by all that is known now.
+
+        So rounds compare, whatever a later round found or told.
+        """
+        objectives = {fair.iteration: fair.objective for fair in self.fair_lists}
+        rounds = []
+        for record in self.state.get("iterations", ()):
+            round_ = Round(**record)
+            objective = objectives.get(round_.index)
+            rounds.append(round_.model_copy(update={"objective": objective}))
+        return rounds
 
     @cached_property
     def fair_lists(self) -> list[FairList]:
@@ -149,14 +164,14 @@ class Pool:
         return self.state["rankings"][0]["answerable"]
 
     @cached_property
-    def evidence(self) -> dict[Kind, dict[str, float]]:
+    def evidence(self) -> dict[EvidenceKind, dict[str, float]]:
         """The probability that documents are relevant, by the kind of query and then by id.
 
         It takes for granted that there are relevant documents. If the engine does not estimate
         relevance, each ranking tells it by its ranks. Of several queries of a kind, as of groups,
         the highest probability counts.
         """
-        evidence: dict[Kind, dict[str, float]] = {"query": {}}
+        evidence: dict[EvidenceKind, dict[str, float]] = {"query": {}}
         for record in self.state["rankings"]:
             query = record["query"]
             by_id = evidence.setdefault(query["kind"], {})
@@ -203,7 +218,7 @@ class Pool:
         weights = [self._weight_of(kind) for kind in kinds]
         return dict(zip(ids, combined(columns, weights).tolist(), strict=True))
 
-    def _weight_of(self, kind: Kind) -> float:
+    def _weight_of(self, kind: EvidenceKind) -> float:
         """Return how much a kind of evidence counts."""
         weights = self.state["weights"]
         if kind == "query":
@@ -335,9 +350,9 @@ class Pool:
         """Return the list of a round before any re-ranking.
 
         With ``relevance``, that is all documents found so far: in an index of ours by how likely
-        they are relevant, otherwise by the original query. With ``fusion``, it is the fusion of the
-        original ranking and the newest refined ones. Otherwise it is what the queries of the round
-        retrieved.
+        they are relevant, otherwise in the engine's own order, and below it what it did not find.
+        With ``fusion``, it is the fusion of the original ranking and the newest refined ones.
+        Otherwise it is what the queries of the round retrieved.
         """
         records = self.state["rankings"]
         if len(records) == 1:
@@ -448,7 +463,7 @@ class Pool:
         pool.evidence = self.evidence
         return pool
 
-    def not_asked(self, kind: Kind) -> list[str]:
+    def not_asked(self, kind: EvidenceKind) -> list[str]:
         """Return the documents that no query of this kind has found or was asked about."""
         asked: set[str] = set()
         for record in self.state["rankings"]:
@@ -459,7 +474,7 @@ class Pool:
                 asked.update(lookup["scores"], lookup["relevance"])
         return [id_ for id_ in self.table.ids if id_ not in asked]
 
-    def found_far_down(self, kind: Kind, iteration: int) -> list[str]:
+    def found_far_down(self, kind: EvidenceKind, iteration: int) -> list[str]:
         """Return what a query found far down, and another one of the round near the top.
 
         An engine without stored vectors only compares the first documents of a ranking with the

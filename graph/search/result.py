@@ -68,11 +68,6 @@ class Reached(Objective):
         return round(self.value * self.most, DIGITS)
 
     @property
-    def left(self) -> float:
-        """What the value could gain, on the same scale, if nothing of it were unfair."""
-        return self.relevance * self.most - self.worth
-
-    @property
     def preference(self) -> tuple[float, ...]:
         """A key that sorts lists from best to worst.
 
@@ -105,7 +100,8 @@ class RankedDocument(Place):
         relevance: The probability that it is relevant; None if the retriever does not estimate it.
         evidence: The probability by each kind of query: ``query`` by the original one, ``topic``,
             ``queries`` and ``passage`` by those with the model's words of the topic, ``group`` by
-            the best of those with its words of a group. Empty unless a model's words count.
+            the best of those with its words of a group, ``named`` if its title holds a name that
+            the model gave. Empty unless a model's words count.
     """
 
     score: float
@@ -333,7 +329,9 @@ class SearchResult(Frozen):
         target: The target exposure ε*, by attribute and group; zeros if nothing was found.
         target_origin: How the target of each attribute came about, as a phrase.
         iterations: All rounds, from the original query on.
-        unused_refinements: The last proposals, if no query came from them; they belong to no round.
+        unused_topic: The last answer about the topic, if no query came from the last answers.
+        unused_refinements: The last answers about groups, if no query came from them; they belong
+            to no round.
             The status of each says why.
         best_iteration: The index of the round that the ranking comes from.
         stop_reason: Why the loop ended.
@@ -372,6 +370,7 @@ class SearchResult(Frozen):
     target: Shares
     target_origin: dict[str, str] = Field({})
     iterations: list[Iteration]
+    unused_topic: RefinedTopic | None = None
     unused_refinements: list[RefinedGroup] = Field([])
     best_iteration: int
     stop_reason: StopReason

@@ -61,11 +61,13 @@ class GroupAnswer(BaseModel, extra="forbid"):
 
 
 class Answer(BaseModel, extra="forbid"):
-    """What a person answers; what is left out stays as the model proposed it.
+    """What a person answers.
 
     Attributes:
-        topic: The words of the topic, or an object of them.
-        words: By attribute and group: the keywords of the group, or an object of its words.
+        topic: The words of the topic, or an object of them; left out, they stay as the model
+            proposed them.
+        words: By attribute and group: the keywords of the group, or an object of its words. They
+            replace the words of all groups; left out, those stay.
     """
 
     topic: Annotated[TopicAnswer, _read_list("words")] | None = None
@@ -168,8 +170,8 @@ def words_in_use(state: State, dimensions: Sequence[Dimension]) -> Update:
             if (name, group) not in refined and any(added.values()):
                 refined[name, group] = RefinedGroup(attribute=name, group=group, **added)
     update["refinements"] = [record.model_dump() for record in refined.values()]
-    topic = update.get("topic")
-    if state["refined_topic"] is not None and topic is not None:
+    if state["refined_topic"] is not None:
+        topic = update.get("topic") or TopicAnswer().model_dump()
         refined_topic = RefinedTopic(**state["refined_topic"]).model_copy(update=topic)
         update["refined_topic"] = refined_topic.model_dump()
     return update

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from fairqr.graph.search.result import GroupKey, StopReason
 from fairqr.retrieval.fairness.table import CodedMemberships
 
-Kind = Literal["query", "topic", "queries", "passage", "group", "named"]
+EvidenceKind = Literal["query", "topic", "queries", "passage", "group", "named"]
 """The kinds of evidence of relevance: by the original query, by the query with the model's words of
 the topic, its other ways to ask, its passage, or its words of a group; and ``named`` for a title
 that holds a name that the model gave."""
@@ -36,7 +36,7 @@ class QueryRecord(TypedDict):
         attribute, group: The group that the query was refined toward; None for other kinds.
     """
 
-    kind: Kind
+    kind: EvidenceKind
     part: str
     text: str
     names: list[str]
@@ -75,7 +75,7 @@ class LookupRecord(TypedDict):
     """
 
     iteration: int
-    kind: Kind
+    kind: EvidenceKind
     scores: dict[str, float]
     relevance: dict[str, float]
 

@@ -281,7 +281,8 @@ class EvidenceWeights(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         topic: The query with the model's words of the topic.
         queries: The query with the model's other ways to ask it.
-        passage: The query with a passage that the model made up.
+        passage: The query with a passage that the model made up. Unless it counts, no passages
+            about groups are searched with either; what these find counts as ``group``.
         group: The best of the queries with the model's words of a group, for documents of that
             group.
     """

@@ -64,7 +64,7 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
         0, ge=0, le=65535, description="The port for Prometheus; 0 for no metrics."
     )
     indexes: dict[str, ProxiedIndex] = Field(min_length=1, description="What to re-rank, by name.")
-    model: str | None = Field(None, description="The model whose words of before count, if kept.")
+    model: str | None = Field(None, description="The model whose words of earlier searches count.")
     replies: Path | None = Field(
         None, description="The file of its replies; by default that of your searches."
     )

@@ -124,6 +124,4 @@ def _command(program: str, query: str, model: str = "", context: Context | None 
         words.append(f"--model {model}")
     if context is not None:
         words.append(f"--set ask={context.ask} --max-iterations {context.max_iterations}")
-        for name, version in context.prompts.items():
-            words.append(f"--set prompts.{name}={version}")
     return " ".join(words)

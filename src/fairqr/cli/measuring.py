@@ -45,9 +45,13 @@ def measure_model(
         settings: How the model is asked.
     """
     from fairqr.agents.profiles.finding import keep_profile
+    from fairqr.agents.refiners.feedback import FeedbackRefiner
+    from fairqr.base.errors import InputError
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.model_measuring import plan_measurement
 
+    if prompts_for is not None and model == FeedbackRefiner.name:
+        raise InputError("'feedback' is asked with no prompts; leave --prompts-for out.")
     judged = find_collection(collection)
     plan = plan_measurement(judged, attribute or (), is_quick=quick, seed=seed)
     profile = run(_measured(model, judged, plan, prompts_for, settings), "measure")

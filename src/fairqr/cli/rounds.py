@@ -68,11 +68,12 @@ def round_lines(result: SearchResult, *, verbose: bool) -> Iterator[RenderableTy
         verbose: Also yield all words of each round, what was left out, and the queries.
     """
     is_loop = len(result.iterations) > 1 or result.method == "fair-qr"
-    if not (verbose or is_loop or result.unused_refinements):
+    unused_replies = _replies(result.unused_topic, result.unused_refinements)
+    if not (verbose or is_loop or unused_replies):
         return
     yield ""
     yield _table(result)
-    reasons = [say_no_words(refined) for refined in result.unused_refinements]
+    reasons = [say_no_words(reply) for reply in unused_replies]
     unused = f" ({'; '.join(reasons)})" if reasons else ""
     yield out.literal(f"Ended: {STOPPED[result.stop_reason]}{unused}.")
     if result.method == "fair-qr" and result.best_iteration:
@@ -82,10 +83,10 @@ def round_lines(result: SearchResult, *, verbose: bool) -> Iterator[RenderableTy
     if verbose:
         for iteration in result.iterations[1:]:
             yield from _all_words(iteration)
-        if result.unused_refinements:
+        if unused_replies:
             yield ""
             yield Text("Asked once more, without a round", "bold")
-            yield from _left_out(result.unused_refinements)
+            yield from _left_out(unused_replies)
 
 
 def _table(result: SearchResult) -> RenderableType:
@@ -131,21 +132,34 @@ def _words_in_short(query: str, iteration: Iteration) -> str:
         # Names say most in little room.
         by_part[refined.group] = [*refined.names, *refined.phrases, *refined.keywords]
     most = max(FEWEST_WORDS, WORDS_IN_A_LINE // max(len(by_part), 1))
-    statuses = {refined.group: say_no_words(refined) for refined in iteration.refinements}
+    replies = _replies(iteration.topic, iteration.refinements)
+    without_words = {_subject(reply): say_no_words(reply) for reply in replies}
     shown = []
     for part, words in by_part.items():
         if words:
             more = " …" if len(words) > most else ""
             shown.append(f"{part}: {', '.join(words[:most])}{more}")
         else:
-            shown.append(statuses.get(part, f"{part}: no words"))
+            shown.append(without_words[part])
     return "; ".join(shown)
 
 
-def say_no_words(refinement: RefinedGroup) -> str:
-    """Return for which group there are no words, and why."""
-    failed = f"no words ({refinement.status.replace('_', ' ')})"
-    return f"{refinement.group}: {NO_WORDS.get(refinement.status, failed)}"
+def _replies(
+    topic: RefinedTopic | None, groups: Sequence[RefinedGroup]
+) -> list[RefinedTopic | RefinedGroup]:
+    """Return what a model said about the topic and about groups, in one list."""
+    return [*groups] if topic is None else [topic, *groups]
+
+
+def _subject(reply: RefinedTopic | RefinedGroup) -> str:
+    """Return what a reply is about: the name of a group, or ``topic``."""
+    return getattr(reply, "group", "topic")
+
+
+def say_no_words(reply: RefinedTopic | RefinedGroup) -> str:
+    """Return what a reply is about that has no words, and why."""
+    failed = f"no words ({reply.status.replace('_', ' ')})"
+    return f"{_subject(reply)}: {NO_WORDS.get(reply.status, failed)}"
 
 
 def _all_words(iteration: Iteration) -> Iterator[RenderableType]:
@@ -156,10 +170,7 @@ def _all_words(iteration: Iteration) -> Iterator[RenderableType]:
         yield from _facts("topic", _words_of_topic(iteration.topic))
     for refined in iteration.refinements:
         yield from _facts(refined.group, _words_of_group(refined))
-    replies: list[RefinedTopic | RefinedGroup] = list(iteration.refinements)
-    if iteration.topic is not None:
-        replies.insert(0, iteration.topic)
-    yield from _left_out(replies)
+    yield from _left_out(_replies(iteration.topic, iteration.refinements))
     for query in iteration.queries:
         yield out.literal(f"  searched: {query}", "dim")
 
@@ -196,10 +207,9 @@ def _facts(part: str, facts: Mapping[str, str]) -> Iterator[RenderableType]:
 def _left_out(replies: Sequence[RefinedTopic | RefinedGroup]) -> Iterator[RenderableType]:
     """Yield what of the replies was not used, and why."""
     for reply in replies:
-        part = getattr(reply, "group", "topic")
         if reply.left_out:
             unused = [_say_unused(unused) for unused in reply.left_out]
-            yield out.literal(f"  {part}, left out: {'; '.join(unused)}")
+            yield out.literal(f"  {_subject(reply)}, left out: {'; '.join(unused)}")
 
 
 def _say_unused(unused: Unused) -> str:
