@@ -19,6 +19,10 @@ TREC Fair 2022, weights that were chosen with 0, .25, .5 and 1 brought 4.3, 4.1,
 the topics held back, in the mean over twenty divisions; on notables 4.7, 4.4, 4.3 and 4.4 %."""
 
 KINDS = tuple(EvidenceWeights.model_fields)
+EQUAL = ("topic", "group")
+"""The kinds of words that count as much as the query, unless topics say otherwise. Other ways to
+ask say the same again, and passages harm where relevance is exact."""
+
 STEPS = (0.0, 0.5, 1.0)
 """The weights that are tried for each kind of words."""
 
@@ -27,15 +31,20 @@ MOST_LOST = 0.005
 
 
 def candidates(kinds: Sequence[str] = KINDS) -> list[EvidenceWeights]:
-    """Return the weights to try, those with the lowest sum first: no words at all.
+    """Return the weights to try: equal ones first, then those with the lowest sum.
+
+    A few topics say little of a weight. So the words of the topic and those of the groups count as
+    much as the query, unless the topics say clearly otherwise.
 
     Args:
         kinds: The kinds of words that the model gave; the others have a weight of 0.
     """
+    equal = EvidenceWeights(**{kind: 1.0 for kind in EQUAL if kind in kinds})
     tried = []
     for steps in itertools.product(STEPS, repeat=len(kinds)):
         tried.append(EvidenceWeights(**dict(zip(kinds, steps, strict=True))))
-    return sorted(tried, key=lambda weights: sum(weights.model_dump().values()))
+    tried.sort(key=lambda weights: sum(weights.model_dump().values()))
+    return [equal, *(weights for weights in tried if weights != equal)]
 
 
 def cautious_candidates(kinds: Sequence[str], usual: EvidenceWeights) -> list[EvidenceWeights]:

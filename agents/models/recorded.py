@@ -6,6 +6,7 @@ With it, what a paid model brings can be repeated without paying. The form of a 
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import os
@@ -209,7 +210,7 @@ def _read(path: Path) -> bytes:
 def _parse(content: bytes, path: Path) -> dict[str, QueryReplies]:
     """Return the replies in a file by query; raises ModelUnavailableError if its form is wrong."""
     try:
-        replies = _FILE.validate_json(content)
+        replies = _FILE.validate_json(content.removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
         where, reason = first_problem(error)
         at = f" at '{one_line(where, 100)}'" if where else ""

@@ -48,12 +48,14 @@ class Trust:
         measured_on: The names of the collections that this was measured on; empty if nobody
             measured the model with these prompts.
         are_given: Whether the user gave the weights.
+        is_in_vain: Whether its words were measured not to count here.
     """
 
     weights: EvidenceWeights
     share: float
     measured_on: tuple[str, ...] = ()
     are_given: bool = False
+    is_in_vain: bool = False
 
 
 UNMEASURED = Trust(SMALL_WEIGHTS, UNMEASURED_SHARE)

@@ -117,6 +117,16 @@ def _read_text(field: str, text: object) -> str:
     return ""
 
 
+CHARACTERS_A_TOKEN = 3
+"""At least so many characters of an English prompt make a token."""
+
+
+def _tokens_of(template: PromptTemplate) -> int:
+    """Return about how many tokens a prompt takes at most, with its reply."""
+    written = sum(len(message.content) for message in template.messages)
+    return written // CHARACTERS_A_TOKEN + template.defaults.max_tokens
+
+
 class LLMRefiner:
     """Asks a language model for words of a group, and for words of the topic.
 
@@ -146,6 +156,14 @@ class LLMRefiner:
         self._model = model
         self._template = prompt
         self._topic_template = topic_prompt
+
+    @property
+    def tokens_a_question(self) -> int:
+        """About how many tokens a question takes at most, with its reply."""
+        templates = [self._template]
+        if self._topic_template is not None:
+            templates.append(self._topic_template)
+        return max(_tokens_of(template) for template in templates)
 
     async def start(self) -> None:
         """Check that nothing is missing; the embedded model starts when it is first asked."""

@@ -169,7 +169,7 @@ async def with_words(
     documents = map(NamedText, titles, texts)
     by_id = dict(zip(hits.ids, documents, strict=True))
     queries = [query for query, _ in known]
-    answers, named = await asyncio.to_thread(
+    answers, named, _ = await asyncio.to_thread(
         only_holders, queries, [found for _, found in known], by_id
     )
     original = words.original_query(learnt.state["query"])

@@ -52,24 +52,35 @@ class Spending:
         if context.strategy.ask == "auto":
             self._budget = with_auto_limits(context.budget, self._reserved)
 
-    @property
-    def calls_left(self) -> int | None:
-        """How many calls of models the loop may still make, or None without such a budget.
+    def questions_left(self, tokens_a_question: int) -> int | None:
+        """Return how many questions the loop may still ask, or None without such a budget.
 
-        The calls of a model that re-ranks at the end are reserved for it.
+        What a model that re-ranks at the end needs is reserved for it.
+
+        Args:
+            tokens_a_question: About how many tokens a question takes at most, with its reply.
         """
-        limit = self._budget.model_calls
-        if limit is None:
-            return None
-        return max(0, limit - self._reserved.calls) - self.usage.model_calls
+        left: list[int] = []
+        calls = self._budget.model_calls
+        if calls is not None:
+            left.append(calls - self._reserved.calls - self.usage.model_calls)
+        tokens = self._budget.tokens
+        if tokens is not None:
+            spent = self.usage.prompt_tokens + self.usage.completion_tokens
+            left.append((tokens - self._reserved.tokens - spent) // max(1, tokens_a_question))
+        return max(0, min(left)) if left else None
 
-    def is_spent(self) -> bool:
+    def is_spent(self, tokens_a_question: int = 1) -> bool:
         """Return whether the budget has no room for another question of the loop."""
         limit = self._budget.seconds
         if limit is not None and running_seconds() >= limit:
             return True
-        question = Cost(calls=1, tokens=1)
-        return shortage(self._budget, self.usage, question + self._reserved) is not None
+        return self.questions_left(tokens_a_question) == 0
+
+
+def tokens_a_question(refiner: object) -> int:
+    """Return about how many tokens a question of a refiner takes at most; 1 if it does not say."""
+    return getattr(refiner, "tokens_a_question", 1)
 
 
 def with_auto_limits(budget: Budget, reserved: Cost) -> Budget:

@@ -25,6 +25,7 @@ LEAST_CHANCE = 0.005
 TARGET = "The target: "
 UNCHECKED = "We moved documents up without checking that they are relevant"
 BROUGHT = "The model's queries brought"
+NOBODY_MEASURED = "Nobody measured what the words of"
 TOO_FEW = "too few documents were found that are likely to be relevant"
 """Others may exist: their estimates may be too low, or they were not found at all."""
 
@@ -42,6 +43,12 @@ def explain(result: SearchResult, notes: Sequence[str] = ()) -> list[str]:
     fit = fit_of(result)
     sentences = [fit] if fit else []
     return [*sentences, *_before(result), *_lacked(result), *notes, *_gained(result)]
+
+
+def is_likely_to_fit(result: SearchResult) -> bool:
+    """Return whether any of the documents is likely to be relevant, as far as that is known."""
+    estimates = [place.relevance for place in result.ranking if place.relevance is not None]
+    return not estimates or max(estimates) >= LIKELY
 
 
 def fit_of(result: SearchResult) -> str:
@@ -158,14 +165,21 @@ def say_how_found(retriever: str) -> str:
     return f"Found by {retriever}."
 
 
-def unmeasured_note(model: str, trust: Trust) -> list[str]:
-    """Return a sentence if nobody measured what the words of a model bring."""
-    if trust.measured_on or trust.are_given:
+def notes_on(model: str, trust: Trust) -> list[str]:
+    """Return a sentence if nobody measured what a model's words bring, or if they bring nothing."""
+    if trust.are_given:
         return []
-    return [
-        f"Nobody measured what the words of {model} bring, so they count little; "
-        f"'fairqr models measure {model} --quick' does, with twenty questions."
-    ]
+    if not trust.measured_on:
+        return [
+            f"{NOBODY_MEASURED} {model} bring, so they count little; "
+            f"'fairqr models measure {model} --quick' does, with twenty questions."
+        ]
+    if trust.is_in_vain and trust.weights.any():
+        return [
+            f"The words of {model} were measured to bring nothing; it was asked nevertheless, so "
+            "they count little."
+        ]
+    return []
 
 
 def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document]) -> Iterator[str]:

@@ -216,7 +216,7 @@ async def assemble(
         pool: What the run has found.
         refiner: What may have refined the query.
         ranker: What re-ranks the list, if the method names a model for that.
-        notes: More sentences about the refiner, for the explanation if it was asked.
+        notes: More sentences about the refiner, for the explanation.
     """
     state = pool.state
     engine = pool.engine
@@ -260,7 +260,8 @@ async def assemble(
         usage=usage_report(final.by_model.usage if final.by_model else Usage(**state["usage"])),
         warnings=[*state["warnings"], *final.warnings, *missing, *_missed_target(pool)],
     )
-    about_model = notes if refiner and pool.context.words_are_evidence else ()
+    says_notes = pool.context.words_are_evidence and result.ranking
+    about_model = notes if says_notes else ()
     return result.model_copy(update={"explanation": explain(result, about_model)})
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fairqr.graph.search.state import LookupRecord, QueryRecord
+from fairqr.graph.search.state import LookupRecord, QueryRecord, Record
 from fairqr.retrieval.engines.engine import Hits, rows_of
 from fairqr.retrieval.fairness.relevance import NAMED
 from fairqr.retrieval.texts.words import holders_of
+
+HELD_BY_NONE = "is in no document that was found"
 
 
 class NamedText(NamedTuple):
@@ -24,10 +26,12 @@ class Holders(NamedTuple):
     Attributes:
         answers: The hits of all queries; of names, only the documents that hold one of them whole.
         named: The documents whose title holds a name, in order of their ids.
+        vain: The names that no document holds, of each query of names by its text.
     """
 
     answers: list[Hits]
     named: list[str]
+    vain: Mapping[str, Sequence[str]] = {}
 
 
 def only_holders(
@@ -45,16 +49,40 @@ def only_holders(
     """
     kept = []
     named: set[str] = set()
+    vain: dict[str, list[str]] = {}
     for query, hits in zip(queries, answers, strict=True):
         if query["names"]:
             found = {id_: documents[id_] for id_ in hits.ids if id_ in documents}
             texts = {id_: f"{document.title}\n{document.text}" for id_, document in found.items()}
-            holders = holders_of(query["names"], texts)
+            holders: set[str] = set()
+            vain[query["text"]] = []
+            for name in query["names"]:
+                holding = holders_of([name], texts)
+                holders |= holding
+                if not holding:
+                    vain[query["text"]].append(name)
             titles = {id_: document.title for id_, document in found.items()}
             named |= holders_of(query["names"], titles)
             hits = rows_of(hits, [row for row, id_ in enumerate(hits.ids) if id_ in holders])
         kept.append(hits)
-    return Holders(kept, sorted(named))
+    return Holders(kept, sorted(named), vain)
+
+
+def with_vain_names(
+    refinements: Sequence[Record], queries: Sequence[QueryRecord], vain: Mapping[str, Sequence[str]]
+) -> list[Record]:
+    """Return what was refined for groups, with the names that found nothing as left out."""
+    by_group: dict[tuple[object, object], list[str]] = {}
+    for query in queries:
+        key = query["attribute"], query["group"]
+        by_group.setdefault(key, []).extend(vain.get(query["text"], ()))
+    refined = []
+    for record in refinements:
+        names = by_group.get((record["attribute"], record["group"]), [])
+        left_out = [{"text": name, "reason": HELD_BY_NONE} for name in names]
+        kept = [name for name in record["names"] if name not in names]
+        refined.append({**record, "names": kept, "left_out": [*record["left_out"], *left_out]})
+    return refined
 
 
 def lookup_of_named(iteration: int, named: Sequence[str]) -> list[LookupRecord]:

@@ -32,15 +32,21 @@ from fairqr.base.loops import run_together
 from fairqr.base.telemetry import Kind, current_span, span
 from fairqr.graph.running import Update, record, record_outcome, seconds_left, usage_of
 from fairqr.graph.search import rankers, words
-from fairqr.graph.search.budget import Spending
+from fairqr.graph.search.budget import Spending, tokens_a_question
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.explanation import unmeasured_note
+from fairqr.graph.search.explanation import notes_on
 from fairqr.graph.search.final_ranking import assemble, final_step, queries_about
-from fairqr.graph.search.names import Holders, NamedText, lookup_of_named, only_holders
+from fairqr.graph.search.names import (
+    Holders,
+    NamedText,
+    lookup_of_named,
+    only_holders,
+    with_vain_names,
+)
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool, hits_of
 from fairqr.graph.search.result import GroupKey, Measured, Round, StopReason
-from fairqr.graph.search.review import words_in_use
+from fairqr.graph.search.review import groups_to_refine, words_in_use
 from fairqr.graph.search.state import (
     EvidenceKind,
     FairListRecord,
@@ -169,7 +175,8 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     state = cast("State", {**state, **used})
     queries = words.refined_queries(state, context)
     answers = await _search(queries, context, parts.engine)
-    answers, named = await _with_whole_names(queries, answers, parts.engine)
+    answers, named, vain = await _with_whole_names(queries, answers, parts.engine)
+    used["refinements"] = with_vain_names(used["refinements"], queries, vain)
     rankings = _records(iteration, queries, answers, context, parts)
     found = cast("State", {**state, "rankings": [*state["rankings"], *rankings]})
     lookups: list[LookupRecord] = []
@@ -352,7 +359,7 @@ async def measure(state: State, context: Context, parts: SearchParts) -> Update:
         stop_reason = decide_stop(
             [*pool.rounds, round_],
             context,
-            is_spent=Spending(context, state).is_spent(),
+            is_spent=_is_spent(state, context, parts),
             promised=_promised(pool, context, parts),
         )
     current_span().evaluation("divergence", measured.divergence)
@@ -361,6 +368,12 @@ async def measure(state: State, context: Context, parts: SearchParts) -> Update:
     if iteration == 0:
         update["warnings"] += _unlabelled(measured)
     return {**update, "iterations": [round_.model_dump()], "stop_reason": stop_reason}
+
+
+def _is_spent(state: State, context: Context, parts: SearchParts) -> bool:
+    """Return whether the budget has no room for another question."""
+    refiner = parts.refiner(context) if context.rounds else None
+    return Spending(context, state).is_spent(tokens_a_question(refiner))
 
 
 def _promised(pool: Pool, context: Context, parts: SearchParts) -> float:
@@ -416,10 +429,11 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
     target = state["target"]
     exposure = (pool.best_fair or best_of(pool.rounds)).exposure
     limit = context.max_groups
-    calls_left = Spending(context, state).calls_left
-    if calls_left is not None:
-        calls_for_topic = int(_asks_topic(parts.refiner(context), state, context))
-        limit = min(limit, calls_left - calls_for_topic)
+    refiner = parts.refiner(context)
+    questions_left = Spending(context, state).questions_left(tokens_a_question(refiner))
+    if questions_left is not None:
+        about_topic = int(_asks_topic(refiner, state, context))
+        limit = max(0, min(limit, questions_left - about_topic))
     chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
     lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen))
     record(groups=[f"{name}={group}" for name, group in chosen])
@@ -430,6 +444,8 @@ async def refine(state: State, context: Context, parts: SearchParts) -> Update:
     """Ask the model for words of the topic and of the chosen groups, all at once."""
     update: Update = {"iteration": state["iteration"]}
     refiner = cast("Refiner", parts.refiner(context))
+    chosen = groups_to_refine(state["chosen"], Pool(parts.engine, context, state).dimensions)
+    state = cast("State", {**state, "chosen": chosen})
     spent = Usage(**state["usage"])
     answered: list[Refinement] = []
     try:
@@ -453,7 +469,8 @@ async def refine(state: State, context: Context, parts: SearchParts) -> Update:
         current_span().content(f"fairqr.keywords.{name}.{group}", answer.keywords)
     statuses = [f"{name}={group} {it.status}" for (name, group), it in answers.groups.items()]
     record(refinements=statuses)
-    is_spent = Spending(context, cast("State", {**state, "usage": usage})).is_spent()
+    spending = Spending(context, cast("State", {**state, "usage": usage}))
+    is_spent = spending.is_spent(tokens_a_question(refiner))
     changes = words.after_refinement(state, context, answers, is_spent=is_spent)
     return {**update, "usage": usage, **changes}
 
@@ -469,16 +486,17 @@ async def _ask(
         context: The context of the run.
         answered: Gets each answer as it comes, so that its cost is known if another one fails.
     """
-    chosen = [(name, group) for name, group in state["chosen"]]  # a stored state has lists
+    chosen = [(name, group) for name, group in state["chosen"]]
     asks_topic = _asks_topic(refiner, state, context)
-    may_ask_again = _may_ask_again(state, context, questions=len(chosen) + int(asks_topic))
+    questions = len(chosen) + int(asks_topic)
+    may_ask_again = _may_ask_again(refiner, state, context, questions=questions)
     requests = _requests(chosen, state, context, may_ask_again=may_ask_again)
     if isinstance(refiner, RoundRefiner):
         answers = await refiner.refine_all(requests, hits_of(state["rankings"][0]))
         answered += answers
         return words.Answers(None, dict(zip(chosen, answers, strict=True)))
     deadline = seconds_left(context)
-    questions = [
+    asked = [
         _answer(refiner, partial(refiner.refine, request, deadline), deadline, answered, key)
         for key, request in zip(chosen, requests, strict=True)
     ]
@@ -487,8 +505,8 @@ async def _ask(
             state["query"], context.seed, context.temperature, may_ask_again=may_ask_again
         )
         ask_topic = partial(cast("TopicRefiner", refiner).refine_topic, request, deadline)
-        questions.append(_answer(refiner, ask_topic, deadline, answered))
-    answers = await run_together(questions)
+        asked.append(_answer(refiner, ask_topic, deadline, answered))
+    answers = await run_together(asked)
     topic = answers.pop() if asks_topic else None
     if context.strategy.groups == "most" and not context.words_are_evidence:
         answers = [take_in_turn(answer) for answer in answers]
@@ -501,10 +519,10 @@ def _asks_topic(refiner: Refiner | None, state: State, context: Context) -> bool
     return context.words_are_evidence and is_first_question and isinstance(refiner, TopicRefiner)
 
 
-def _may_ask_again(state: State, context: Context, *, questions: int) -> bool:
+def _may_ask_again(refiner: Refiner, state: State, context: Context, *, questions: int) -> bool:
     """Return whether the budget has room to ask each question twice."""
-    calls_left = Spending(context, state).calls_left
-    return calls_left is None or calls_left >= 2 * questions
+    questions_left = Spending(context, state).questions_left(tokens_a_question(refiner))
+    return questions_left is None or questions_left >= 2 * questions
 
 
 def _requests(
@@ -558,7 +576,7 @@ async def rerank(state: State, context: Context, parts: SearchParts) -> Update:
     pool = Pool(parts.engine, context, state)
     ranker = parts.rankers.ranker_for(context)
     refiner = parts.refiner(context) if context.rounds else None
-    notes = [] if refiner is None else unmeasured_note(refiner.name, parts.trust(context))
+    notes = [] if refiner is None else notes_on(refiner.name, parts.trust(context))
     result = await assemble(pool, refiner, ranker, notes)
     record_outcome(result.usage, result.prompts, refiner=result.model, ranker=result.ranker)
     record(best_iteration=result.best_iteration)

@@ -66,7 +66,7 @@ class SearchParts:
         if trust.are_given:
             return trust
         if context.strategy.ask == "always" and not trust.weights.any():
-            return replace(trust, weights=UNMEASURED.weights)
+            return replace(trust, weights=UNMEASURED.weights, is_in_vain=True)
         return trust
 
     def prompts(self, context: Context) -> Mapping[str, str]:

@@ -158,10 +158,23 @@ class Pool:
         """Whether the engine estimates how likely documents are relevant."""
         return self.state["rankings"][0]["relevance"] is not None
 
-    @property
+    @cached_property
     def answerable(self) -> float:
-        """The probability that there are relevant documents at all, by the original query alone."""
-        return self.state["rankings"][0]["answerable"]
+        """The probability that there are relevant documents at all, by all queries.
+
+        They are combined as the evidence of documents is. Names alone do not tell it.
+        """
+        by_kind: dict[EvidenceKind, float] = {}
+        for record in self.state["rankings"]:
+            query = record["query"]
+            if not query["names"]:
+                known = by_kind.get(query["kind"], 0.0)
+                by_kind[query["kind"]] = max(known, record["answerable"])
+        if len(by_kind) == 1:
+            return by_kind["query"]
+        evidence = [np.array([probability]) for probability in by_kind.values()]
+        weights = [self._weight_of(kind) for kind in by_kind]
+        return float(combined(evidence, weights)[0])
 
     @cached_property
     def evidence(self) -> dict[EvidenceKind, dict[str, float]]:

@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from langgraph.types import interrupt
-from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ValidationError
 
+from fairqr.agents.refiners.cleaning import tidy
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.graph.running import Update
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.parts import SearchParts
-from fairqr.graph.search.result import RefinedGroup, RefinedTopic
+from fairqr.graph.search.result import GroupKey, RefinedGroup, RefinedTopic
 from fairqr.graph.search.state import State
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.sources.schema import UNKNOWN
@@ -43,20 +44,28 @@ def _read_list(field: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+def _tidied(texts: list[str]) -> list[str]:
+    """Return texts on one line each, without empty ones."""
+    return [tidied for text in texts if (tidied := tidy(text))]
+
+
+Texts = Annotated[list[str], AfterValidator(_tidied)]
+
+
 class TopicAnswer(BaseModel, extra="forbid"):
     """The words of the topic, as a person gives them."""
 
-    words: list[str] = []
-    queries: list[str] = []
+    words: Texts = []
+    queries: Texts = []
     passage: str = ""
 
 
 class GroupAnswer(BaseModel, extra="forbid"):
     """The words of a group, as a person gives them."""
 
-    keywords: list[str] = []
-    phrases: list[str] = []
-    names: list[str] = []
+    keywords: Texts = []
+    phrases: Texts = []
+    names: Texts = []
     passage: str = ""
 
 
@@ -144,6 +153,28 @@ def _check_groups(
                 )
 
 
+def groups_to_refine(chosen: object, dimensions: Sequence[Dimension]) -> list[GroupKey]:
+    """Check the groups to ask the model about, which a person may have changed in the state.
+
+    Raises:
+        InputError: They are no list of pairs of an attribute and a group, or one does not exist.
+    """
+    # A stored state has lists in place of tuples.
+    pairs = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
+    keys: list[GroupKey] = []
+    for pair in pairs:
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2
+        if not is_pair or not all(isinstance(part, str) for part in pair):
+            raise InputError(
+                f"'chosen' must be a list of pairs of an attribute and a group, not "
+                f"{one_line(repr(chosen), 80)}."
+            )
+        name, group = pair
+        keys.append((name, group))
+        _check_groups({name: {group: ()}}, dimensions)
+    return keys
+
+
 def words_in_use(state: State, dimensions: Sequence[Dimension]) -> Update:
     """Check the words in use, which a person may have changed, and list them for the result.
 
@@ -155,7 +186,7 @@ def words_in_use(state: State, dimensions: Sequence[Dimension]) -> Update:
     """
     given = {"topic": state["topic"], "words": state["words"]}
     update = read_answer(given, dimensions)
-    words = update["words"]
+    words = update.setdefault("words", {})
     refined = {
         (record["attribute"], record["group"]): RefinedGroup(**record)
         for record in state["refinements"]

@@ -8,14 +8,19 @@ each kind of them has a query of its own beside the original one; see
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+from fairqr.agents.refiners.cleaning import SHOWN_CHARACTERS
 from fairqr.agents.refiners.refiner import LeftOut, Refinement
+from fairqr.base.errors import one_line
 from fairqr.graph.running import Update
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import GroupKey, RefinedGroup, RefinedTopic, Unused
 from fairqr.graph.search.state import GroupWords, QueryRecord, State, TopicWords
+
+NOT_COUNTED = "is not searched for, since such words of this model do not count here"
+PHRASES_INSTEAD = "is not searched for, since there are phrases"
 
 NO_FAILURE = ("ok", "repeated", "unsupported")
 """The statuses of a refiner that answered, with or without new words."""
@@ -54,6 +59,8 @@ def after_refinement(
         answers: What the refiner answered.
         is_spent: Whether the budget has no room for another question.
     """
+    if context.words_are_evidence:
+        answers = _that_count(answers, state["weights"])
     failed = [answer for answer in answers.all if answer.status not in NO_FAILURE]
     helped = any(answer.status == "ok" for answer in answers.all)
     # After some rounds, a loop normally ends without new words; in the first round we warn.
@@ -76,6 +83,38 @@ def after_refinement(
     elif failed and len(failed) == len(answers.all):
         reason = "model_failed"
     return {**update, "stop_reason": reason}
+
+
+def _that_count(answers: Answers, weights: Mapping[str, float]) -> Answers:
+    """Return the answers without what no query is made of, which is left out with the reason."""
+    has_keywords = any(it.keywords and not it.phrases for it in answers.groups.values())
+    topic = answers.topic
+    if topic is not None:
+        # The queries with keywords of a group have the words of the topic, too.
+        fields = [] if weights["topic"] > 0 or has_keywords else ["topic"]
+        fields += [field for field in ("queries", "passage") if weights[field] <= 0]
+        topic = _without(topic, fields, NOT_COUNTED)
+    groups = {}
+    for key, answer in answers.groups.items():
+        if weights["passage"] <= 0:
+            answer = _without(answer, ["passage"], NOT_COUNTED)
+        if answer.phrases:
+            answer = _without(answer, ["keywords"], PHRASES_INSTEAD)
+        groups[key] = answer
+    return Answers(topic, groups)
+
+
+def _without(answer: Refinement, fields: Sequence[str], reason: str) -> Refinement:
+    """Return an answer without the words in some fields, which are left out for a reason."""
+    texts: list[str] = []
+    for field in fields:
+        value = getattr(answer, field)
+        texts += [value] if isinstance(value, str) else value
+    unused = [LeftOut(one_line(text, SHOWN_CHARACTERS), reason) for text in texts if text]
+    if not unused:
+        return answer
+    emptied: dict[str, Any] = {field: "" if field == "passage" else () for field in fields}
+    return replace(answer, **emptied, left_out=(*answer.left_out, *unused))
 
 
 def _topic_in_use(state: State, answers: Answers) -> TopicWords | None:

@@ -16,10 +16,12 @@ from fairqr.cli.rounds import cut, evidence_lines, round_lines, strongest_eviden
 from fairqr.graph.search.explanation import (
     BROUGHT,
     LEAST_GAP,
+    NOBODY_MEASURED,
     TARGET,
     TOO_FEW,
     UNCHECKED,
     fit_of,
+    is_likely_to_fit,
     say_how_found,
 )
 from fairqr.graph.stream import StepData
@@ -41,7 +43,7 @@ TITLE = 30
 WORDS = 200
 LEAST_SHOWN = 0.0005  # a smaller share would read 0.0%
 BY = "by: what of the model's words speaks most for a document that rose"
-ALWAYS_SAID = (TARGET, UNCHECKED, TOO_FEW, BROUGHT)
+ALWAYS_SAID = (TARGET, UNCHECKED, TOO_FEW, BROUGHT, NOBODY_MEASURED)
 """What the sentences of an explanation contain that are shown without ``--verbose``."""
 
 _USED = {True: Text("✓", style="green"), False: Text(), None: Text("?", style="yellow")}
@@ -114,11 +116,13 @@ def result_lines(
     before = result.baseline.ranking
     if not before:
         yield Text("No document matches the query.", "bold")
+        yield out.literal(say_how_found(result.retriever), "dim")
         if not result.ranking and not verbose:
             return
     yield from _headlines(result, verbose)
     yield out.literal(" ".join([*_cost(result), *_models(result)]))
-    yield out.literal(say_how_found(result.retriever), "dim")
+    if before:
+        yield out.literal(say_how_found(result.retriever), "dim")
     yield from _explanation_lines(result, verbose)
     yield from round_lines(result, verbose=verbose)
     yield ""
@@ -250,7 +254,8 @@ def _cost(result: SearchResult) -> Iterator[str]:
     moved = sum(it.id not in places or it.rank < places[it.id] for it in result.ranking)
     before, after = result.baseline.objective, result.objective
     if before and after and result.relevance is not None:
-        yield f"Cost: expected relevance {before.relevance:.2f} → {after.relevance:.2f}."
+        if is_likely_to_fit(result):
+            yield f"Cost: expected relevance {before.relevance:.2f} → {after.relevance:.2f}."
     elif moved:
         yield "Cost in relevance: not estimated."
     if moved:

@@ -32,13 +32,31 @@ def products(*gains: list[float], noise: float = 0.0) -> tuple[np.ndarray, np.nd
     return values, baseline
 
 
-def test_the_candidates_begin_with_the_simplest() -> None:
-    tried = candidates(("topic", "group"))
-    assert len(tried) == 9
+def test_the_candidates_begin_with_equal_weights_and_then_the_simplest() -> None:
+    equal, *tried = candidates(("topic", "group"))
+    assert equal == EvidenceWeights(topic=1, group=1)
+    assert len({repr(weights) for weights in tried} - {repr(equal)}) == 8
     assert tried[0] == EvidenceWeights()
-    assert tried[-1] == EvidenceWeights(topic=1, group=1)
     totals = [weights.topic + weights.group for weights in tried]
     assert totals == sorted(totals)
+
+
+def test_equal_weights_stay_unless_topics_say_clearly_otherwise() -> None:
+    rng = np.random.default_rng(3)
+    baseline = rng.uniform(0.4, 0.6, (TOPICS, 2))
+    noise = rng.normal(0, 0.05, (TOPICS, 2, 2))
+    a_little = np.stack([baseline + 0.02, baseline + 0.025], axis=2) + noise
+    assert fit_weights(a_little, baseline) == 0
+    much = np.stack([baseline + 0.02, baseline + 0.2], axis=2) + noise
+    assert fit_weights(much, baseline) == 1
+
+
+def test_a_topic_without_any_value_does_not_count() -> None:
+    baseline = np.full((TOPICS, 2), 0.5)
+    products = np.stack([baseline, baseline + 0.1], axis=2)
+    baseline[0] = np.nan
+    products[0] = np.nan
+    assert fit_weights(products, baseline) == 1
 
 
 def test_few_topics_can_only_lower_the_usual_weights() -> None:
