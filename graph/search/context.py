@@ -191,7 +191,8 @@ class Budget(Frozen):
 
     Attributes:
         model_calls: The most calls of models in one run; unlimited by default.
-        tokens: The most tokens that one run may use; unlimited by default.
+        tokens: The most tokens that one run may use; unlimited by default. No question is asked
+            that is not expected to fit; only replies that are longer than asked for exceed it.
         seconds: The most seconds that one run may take; unlimited by default.
     """
 
@@ -266,7 +267,7 @@ class SearchParameters(Frozen):
         max_iterations: The most rounds of refinement; with 0, no model refines.
         max_groups: The most groups to ask about in one round, those that lack most.
         word_weights: How much a model's words count as evidence of relevance, where the query
-            itself counts 1; by default as measured for the model.
+            itself counts 1; by default as measured for the model. If you set some, others are 0.
         rrf_k: The constant of reciprocal rank fusion: 1 / (rrf_k + rank).
         prompts: The versions of prompts, such as refine=v2; by default the shipped ones.
         temperature: The temperature of refinement; by default the prompt's own.

@@ -90,6 +90,47 @@ async def test_words_that_are_changed_in_the_state_are_checked(
         await graph.ainvoke(None, THREAD)
 
 
+@pytest.mark.parametrize("chosen", ["female", ["female"], None, [5], [("gender",)]])
+async def test_groups_that_are_chosen_in_a_wrong_form_are_refused(
+    engine: SearchEngine, chosen: Any
+) -> None:
+    graph = interrupted_before_refine(engine)
+    await graph.ainvoke(QUERY, THREAD)
+    await graph.aupdate_state(THREAD, {"chosen": chosen})
+    with pytest.raises(InputError, match="must be a list of pairs of an attribute and a group"):
+        await graph.ainvoke(None, THREAD)
+
+
+async def test_groups_that_a_person_chooses_are_asked_about(engine: SearchEngine) -> None:
+    graph = interrupted_before_refine(engine)
+    await graph.ainvoke(QUERY, THREAD)
+    await graph.aupdate_state(THREAD, {"chosen": [("gender", "martian")]})
+    with pytest.raises(InputError, match="no group 'martian' of gender"):
+        await graph.ainvoke(None, THREAD)
+    await graph.aupdate_state(THREAD, {"chosen": [("gender", "male")]}, as_node="choose_group")
+    found = await graph.ainvoke(None, THREAD)
+    (refined,) = found["result"]["iterations"][1]["refinements"]
+    assert refined["group"] == "male"
+
+
+def interrupted_before_refine(engine: SearchEngine) -> Any:
+    """A graph that a person can change before the model is asked."""
+    context = CONTEXT.model_copy(update={"review": False})
+    built = build_search_graph(engine, KnownRefiner(["laboratory"]), context=context)
+    return built.builder.compile(checkpointer=InMemorySaver(), interrupt_before=["refine"])
+
+
+async def test_words_that_are_none_or_blank_are_no_words(engine: SearchEngine) -> None:
+    context = CONTEXT.model_copy(update={"review": False})
+    built = build_search_graph(engine, KnownRefiner(["laboratory"]), context=context)
+    graph = built.builder.compile(checkpointer=InMemorySaver(), interrupt_after=["refine"])
+    for words in (None, {"gender": {"female": ["", " "]}}):
+        await graph.ainvoke(QUERY, THREAD)
+        await graph.aupdate_state(THREAD, {"words": words, "topic": None})
+        found = await graph.ainvoke(None, THREAD)
+        assert all(it["keywords"] == [] for it in found["result"]["iterations"][1]["refinements"])
+
+
 async def test_a_search_that_cannot_ask_a_person_says_so(engine: SearchEngine) -> None:
     with pytest.raises(InputError, match="was interrupted"):
         await FairSearch(engine, KnownRefiner(["laboratory"])).search("science", CONTEXT)

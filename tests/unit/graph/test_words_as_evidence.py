@@ -11,7 +11,7 @@ import pytest
 
 from fairqr import Budget, Context, FairSearch, build_search_graph
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.refiners.refiner import Refinement
+from fairqr.agents.refiners.refiner import LeftOut, Refinement
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.stream import Step, run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -218,3 +218,65 @@ async def test_the_engines_order_is_kept_within_groups_unless_the_estimated_one_
     moved = await searched(engine, refiner, order="estimated")
     (last,) = [place for place in moved.ranking if place.id == "m29"]
     assert last.evidence["group"] > last.evidence["query"]
+
+
+async def test_a_question_about_the_topic_alone_makes_the_model_one_that_was_asked(
+    lexical: SearchEngine,
+) -> None:
+    topic = Refinement("ok", topic=("laboratory",), usage=Usage(model_calls=1))
+    refiner = KnownTopicRefiner(topic, GROUPS)
+    result = await searched(lexical, refiner, budget=Budget(model_calls=1))
+    assert result.model == refiner.name
+    assert result.without_model is not None
+
+
+async def test_what_no_query_is_made_of_is_left_out_with_the_reason(lexical: SearchEngine) -> None:
+    topic = Refinement("ok", topic=("laboratory",), queries=("who split atoms",), passage="She did")
+    group = Refinement("ok", keywords=("opera",), phrases=("opera voice",), passage="She sang")
+    refiner = KnownTopicRefiner(topic, {"female": group, "male": group})
+    result = await searched(lexical, refiner)
+    (round_,) = result.iterations[1:]
+    assert round_.topic is not None
+    assert (round_.topic.queries, round_.topic.passage) == ([], "")
+    reasons = {part.text: part.reason for part in round_.topic.left_out}
+    assert "do not count here" in reasons["who split atoms"]
+    assert "do not count here" in reasons["She did"]
+    female = round_.refinements[0]
+    assert (female.keywords, female.passage) == ([], "")
+    assert {part.text for part in female.left_out} == {"opera", "She sang"}
+    assert not any("who split" in query or "She" in query for query in round_.queries)
+
+
+async def test_an_answer_about_the_topic_that_leads_to_no_round_is_told(
+    lexical: SearchEngine,
+) -> None:
+    topic = Refinement("repeated", left_out=(LeftOut("science", "repeats the query"),))
+    nothing = Refinement("empty", message="Nothing.")
+    refiner = KnownTopicRefiner(topic, {"female": nothing, "male": nothing})
+    result = await searched(lexical, refiner)
+    assert len(result.iterations) == 1
+    assert result.unused_topic is not None
+    assert [part.text for part in result.unused_topic.left_out] == ["science"]
+
+
+async def test_names_that_no_document_holds_are_told(lexical: SearchEngine) -> None:
+    names = Refinement("ok", names=("Woman 1", "Nobody Atall"))
+    refiner = KnownRefiner({"female": names, "male": names})
+    result = await searched(lexical, refiner)
+    female = result.iterations[1].refinements[0]
+    assert female.names == ["Woman 1"]
+    reasons = [(part.text, part.reason) for part in female.left_out]
+    assert reasons == [("Nobody Atall", "is in no document that was found")]
+    assert set(result.iterations[1].queries) == {"Woman 1 Nobody Atall"}
+
+
+async def test_whether_anything_can_be_answered_is_told_by_all_queries(
+    hybrid: SearchEngine,
+) -> None:
+    """A query in words that the index does not know may be one that its topic explains."""
+    topic = Refinement("ok", topic=("science", "physics", "atom"))
+    refiner = KnownTopicRefiner(topic, {"female": ["laboratory"], "male": ["atom"]})
+    alone = await searched(hybrid, None, "kernfysica", ask="never")
+    explained = await searched(hybrid, refiner, "kernfysica")
+    best = max(place.relevance or 0 for place in explained.ranking)
+    assert best > max((place.relevance or 0 for place in alone.ranking), default=0)
