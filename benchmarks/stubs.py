@@ -73,7 +73,7 @@ class InstantRefiner:
     """
 
     name = "instant"
-    prompt: PromptReference | None = None
+    prompts: Sequence[PromptReference] = ()
 
     def __init__(self, seconds: float = 0.0) -> None:
         self._seconds = seconds
