@@ -164,7 +164,7 @@ async def graph(space: Workspace) -> Rows:
 
         async def take(node: Callable[..., Any]) -> None:
             for key, value in (await node(state, context, parts)).items():
-                adds = key in ("rankings", "iterations", "warnings")
+                adds = key in nodes.GROWING
                 if isinstance(value, Overwrite):
                     state[key] = value.value
                 else:
