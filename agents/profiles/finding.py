@@ -38,6 +38,10 @@ UNMEASURED_SHARE = 0.03
 :attr:`ModelProfile.share`. With the default least gain, it is asked where a third is lacking."""
 
 
+PromptVersions = tuple[tuple[str, str], ...]
+"""The versions of prompts, sorted by their ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trust:
     """How far a search trusts a model.
@@ -93,7 +97,7 @@ class Profiles:
         They are those that it was measured to gain most with. Other models get the prompts for
         large ones, unless they run in this process.
         """
-        gains: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
+        gains: dict[PromptVersions, dict[str, float]] = {}
         for profile in self.of_model(model):
             if profile.prompts:
                 prompts = tuple(sorted(profile.prompts.items()))
@@ -102,13 +106,14 @@ class Profiles:
             return dict(FOR_SMALL_MODELS if is_small(model) else FOR_LARGE_MODELS)
         common = set.intersection(*map(set, gains.values()))
 
-        def mean_gain(prompts: tuple[tuple[str, str], ...]) -> float:
+        def mean_gain(prompts: PromptVersions) -> float:
             """Return the mean over the collections that all were measured on, if there are any."""
             by_collection = gains[prompts]
             compared = [by_collection[name] for name in common or by_collection]
             return sum(compared) / len(compared)
 
-        return dict(max(gains, key=mean_gain))
+        best: PromptVersions = max(gains, key=mean_gain)
+        return dict(best)
 
     def trust_in(self, model: str, prompts: Mapping[str, str], corpora: Collection[str]) -> Trust:
         """Return how far to trust a model with these prompts on an index.

@@ -160,7 +160,7 @@ def groups_to_refine(chosen: object, dimensions: Sequence[Dimension]) -> list[Gr
         InputError: They are no list of pairs of an attribute and a group, or one does not exist.
     """
     # A stored state has lists in place of tuples.
-    pairs = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
+    pairs: list[Any] = list(chosen) if isinstance(chosen, list | tuple) else [chosen]
     keys: list[GroupKey] = []
     for pair in pairs:
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2
