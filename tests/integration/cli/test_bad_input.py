@@ -60,7 +60,8 @@ def test_a_query_that_finds_nothing(quick: Main, people: Path, query: str) -> No
     assert run.code == 0, run.stderr
     assert (run.result["stop_reason"], run.result["ranking"]) == ("no_hits", [])
     found = quick(*asked, "--model", "feedback").stdout
-    assert found == "No document matches the query.\n"  # and no empty lists
+    # And no empty lists.
+    assert found == "No document matches the query.\nFound by words alone.\n"
     refused = quick("answer", *asked[1:], "--model", "openai:fake")
     assert refused.code == 2
     assert "matches the query" in refused.stderr

@@ -132,9 +132,9 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
 
 def test_it_is_said_that_a_model_with_a_server_is_sent_the_query(page: Page) -> None:
     hint = page.get_by_text("Queries are sent to the server of this model.")
-    expect(page.get_by_label("Model", exact=True)).to_have_value("openai:fake")
+    expect(page.locator("#model")).to_have_value("openai:fake")
     expect(hint).to_be_visible()
-    page.get_by_label("Model", exact=True).select_option("feedback")
+    page.locator("#model").select_option("feedback")
     expect(hint).to_be_hidden()
 
 
