@@ -282,23 +282,26 @@ def make_empty_refinement(left_out: Sequence[LeftOut], *, subject: str, who: str
     return Refinement("empty", message=message, left_out=all_left_out)
 
 
+def without_fields(refinement: Refinement, fields: Sequence[str], reason: str) -> Refinement:
+    """Return a refinement without what it proposes in some fields, left out for a reason."""
+    emptied: dict[str, Any] = {}
+    unused: list[LeftOut] = []
+    for field in fields:
+        value = getattr(refinement, field)
+        is_text = isinstance(value, str)
+        texts = [value] if is_text and value else value
+        unused += [_leave_out(text, reason) for text in texts]
+        emptied[field] = "" if is_text else ()
+    return replace(refinement, **emptied, left_out=(*refinement.left_out, *unused))
+
+
 def take_in_turn(refinement: Refinement) -> Refinement:
     """Return the refinement with topic words and keywords in turn as its keywords, at most 8.
 
     A search that adds one list of words to its query takes these, and nothing else. Both lists are
     cut equally. A refinement without topic words keeps its keywords as they are.
     """
-    others = [*refinement.phrases, *refinement.names]
-    if refinement.passage:
-        others.append(refinement.passage)
-    unused = [_leave_out(text, ADDS_SINGLE_WORDS) for text in others]
-    refinement = replace(
-        refinement,
-        phrases=(),
-        names=(),
-        passage="",
-        left_out=(*refinement.left_out, *unused),
-    )
+    refinement = without_fields(refinement, ("phrases", "names", "passage"), ADDS_SINGLE_WORDS)
     if refinement.topic:
         mixed: list[str] = []
         for pair in zip_longest(refinement.topic, refinement.keywords):

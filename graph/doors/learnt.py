@@ -27,13 +27,12 @@ from fairqr.graph.search import words
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.names import NamedText, lookup_of_named, only_holders
 from fairqr.graph.search.parts import SearchParts
-from fairqr.graph.search.pool import Pool
+from fairqr.graph.search.pool import Pool, ranking_record
 from fairqr.graph.search.rankers import Model, Rankers
-from fairqr.graph.search.state import QueryRecord, RankingRecord, State
+from fairqr.graph.search.state import QueryRecord, State
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
-from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.schema import UNKNOWN
 
 WAITING = 100
@@ -53,10 +52,12 @@ class Learnt:
     """The words that a model gave for a query.
 
     Attributes:
+        model: The name of the model.
         state: The state of a search that was given these words, before it searches with them.
         queries: The queries with these words.
     """
 
+    model: str
     state: State
     queries: list[QueryRecord]
 
@@ -103,10 +104,10 @@ class LearntWords:
             default=None,
             profiles=self._profiles,
         )
-        refiner = parts.refiner(context)
         weights = parts.trust(context).weights
         if not context.words_are_evidence or not weights.any():
             return None
+        refiner = parts.refiner(context)
         if refiner is None or not isinstance(refiner, TopicRefiner):
             return None
 
@@ -122,7 +123,7 @@ class LearntWords:
         state = _first_round(query, weights.model_dump())
         state = cast("State", {**state, **words.after_refinement(state, context, answers)})
         queries = words.refined_queries(state, context)
-        return Learnt(state, queries) if queries else None
+        return Learnt(self.name, state, queries) if queries else None
 
 
 def _first_round(query: str, weights: dict[str, float]) -> State:
@@ -173,7 +174,10 @@ async def with_words(
         only_holders, queries, [found for _, found in known], by_id
     )
     original = words.original_query(learnt.state["query"])
-    rankings = [_record(original, hits), *map(_record, queries, answers)]
+    attributes = hits.memberships.keys()
+    rankings = [ranking_record(0, original, hits, attributes, with_scores=False)]
+    for query, found in zip(queries, answers, strict=True):
+        rankings.append(ranking_record(1, query, found, attributes, with_scores=False))
     lookups = lookup_of_named(1, named)
     pool = Pool(
         engine,
@@ -182,20 +186,6 @@ async def with_words(
     )
     relevance = await asyncio.to_thread(lambda: pool.relative_relevance)
     return replace(hits, relevance=np.array([relevance[id_] for id_ in hits.ids]))
-
-
-def _record(query: QueryRecord, hits: Hits) -> RankingRecord:
-    relevance = None if hits.relevance is None else hits.relevance.tolist()
-    return RankingRecord(
-        iteration=int(query["kind"] != "query"),
-        query=query,
-        ids=hits.ids,
-        own=len(hits),
-        scores=[],
-        relevance=relevance,
-        answerable=hits.answerable,
-        memberships=coded(hits.memberships, hits.memberships.keys()),
-    )
 
 
 class AskAfterwards:

@@ -146,11 +146,11 @@ async def _estimated(
         [query, *others], texts, hits, later=evidence.later
     )
     words_count = any(it.relevance is not None for it in by_words)
-    if learnt is None or evidence.words is None or estimated.relevance is None or not words_count:
+    if learnt is None or estimated.relevance is None or not words_count:
         return estimated, ""
     titles = [one.title for one in documents]
     judged = await with_words(engine, context, learnt, estimated, by_words, texts, titles)
-    return judged, evidence.words.name
+    return judged, learnt.model
 
 
 def fair_order(

@@ -45,15 +45,20 @@ def explain(result: SearchResult, notes: Sequence[str] = ()) -> list[str]:
     return [*sentences, *_before(result), *_lacked(result), *notes, *_gained(result)]
 
 
+def _estimates(result: SearchResult) -> list[float]:
+    """Return the probabilities of relevance of the documents that have one."""
+    return [place.relevance for place in result.ranking if place.relevance is not None]
+
+
 def is_likely_to_fit(result: SearchResult) -> bool:
     """Return whether any of the documents is likely to be relevant, as far as that is known."""
-    estimates = [place.relevance for place in result.ranking if place.relevance is not None]
+    estimates = _estimates(result)
     return not estimates or max(estimates) >= LIKELY
 
 
 def fit_of(result: SearchResult) -> str:
     """Return a sentence that says how many documents are relevant; empty if that is unknown."""
-    estimates = [place.relevance for place in result.ranking if place.relevance is not None]
+    estimates = _estimates(result)
     if not estimates or len(estimates) < len(result.ranking):
         return ""
     best = max(estimates)
@@ -174,7 +179,7 @@ def notes_on(model: str, trust: Trust) -> list[str]:
             f"{NOBODY_MEASURED} {model} bring, so they count little; "
             f"'fairqr models measure {model} --quick' does, with twenty questions."
         ]
-    if trust.is_in_vain and trust.weights.any():
+    if trust.is_in_vain:
         return [
             f"The words of {model} were measured to bring nothing; it was asked nevertheless, so "
             "they count little."

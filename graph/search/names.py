@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fairqr.graph.search.state import LookupRecord, QueryRecord, Record
 from fairqr.retrieval.engines.engine import Hits, rows_of
 from fairqr.retrieval.fairness.relevance import NAMED
-from fairqr.retrieval.texts.words import holders_of
+from fairqr.retrieval.texts.words import holders_by_name, holders_of
 
 HELD_BY_NONE = "is in no document that was found"
 
@@ -54,13 +54,9 @@ def only_holders(
         if query["names"]:
             found = {id_: documents[id_] for id_ in hits.ids if id_ in documents}
             texts = {id_: f"{document.title}\n{document.text}" for id_, document in found.items()}
-            holders: set[str] = set()
-            vain[query["text"]] = []
-            for name in query["names"]:
-                holding = holders_of([name], texts)
-                holders |= holding
-                if not holding:
-                    vain[query["text"]].append(name)
+            by_name = holders_by_name(query["names"], texts)
+            vain[query["text"]] = [name for name, ids in by_name.items() if not ids]
+            holders = set().union(*by_name.values())
             titles = {id_: document.title for id_, document in found.items()}
             named |= holders_of(query["names"], titles)
             hits = rows_of(hits, [row for row, id_ in enumerate(hits.ids) if id_ in holders])

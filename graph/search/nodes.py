@@ -44,7 +44,7 @@ from fairqr.graph.search.names import (
     with_vain_names,
 )
 from fairqr.graph.search.parts import SearchParts
-from fairqr.graph.search.pool import Pool, hits_of
+from fairqr.graph.search.pool import Pool, hits_of, ranking_record
 from fairqr.graph.search.result import GroupKey, Measured, Round, StopReason
 from fairqr.graph.search.review import groups_to_refine, words_in_use
 from fairqr.graph.search.state import (
@@ -59,7 +59,6 @@ from fairqr.graph.search.stopping import best_of, decide_stop, expected_gain, gr
 from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.fairness.dimension import dimensions_of
-from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.fairness.target import can_be_weights
 from fairqr.retrieval.texts.words import sendable
 
@@ -268,20 +267,10 @@ def _records(
     dimensions = dimensions_of(parts.engine.schema, context.attributes, intersect=context.intersect)
     attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
     scores_are_read = iteration == 0 or context.strategy.rerank in ("none", "original_query")
-    rankings = []
-    for query, hits in zip(queries, answers, strict=True):
-        ranking = RankingRecord(
-            iteration=iteration,
-            query=query,
-            ids=hits.ids,
-            own=len(hits) if hits.own is None else hits.own,
-            scores=hits.scores if scores_are_read else [],
-            relevance=None if hits.relevance is None else hits.relevance.tolist(),
-            answerable=hits.answerable,
-            memberships=coded(hits.memberships, attributes),
-        )
-        rankings.append(ranking)
-    return rankings
+    return [
+        ranking_record(iteration, query, hits, attributes, with_scores=scores_are_read)
+        for query, hits in zip(queries, answers, strict=True)
+    ]
 
 
 def _warnings_of(answers: Sequence[engines.Hits]) -> list[str]:
@@ -486,7 +475,7 @@ async def _ask(
         context: The context of the run.
         answered: Gets each answer as it comes, so that its cost is known if another one fails.
     """
-    chosen = [(name, group) for name, group in state["chosen"]]
+    chosen = state["chosen"]
     asks_topic = _asks_topic(refiner, state, context)
     questions = len(chosen) + int(asks_topic)
     may_ask_again = _may_ask_again(refiner, state, context, questions=questions)

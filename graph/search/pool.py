@@ -6,7 +6,7 @@ pool that contains the original top k, ordered by the original query, is the ori
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 
@@ -36,7 +36,7 @@ from fairqr.retrieval.fairness.relevance import (
     probability_by_rank,
 )
 from fairqr.retrieval.fairness.relevance import POOL as ENCODED
-from fairqr.retrieval.fairness.table import DocumentTable, decoded
+from fairqr.retrieval.fairness.table import DocumentTable, coded, decoded
 from fairqr.retrieval.rerankers.base import Candidates, by_rank
 from fairqr.retrieval.rerankers.fair import FairStep, objective_of
 from fairqr.retrieval.rerankers.fair import chances_of as relevance_of
@@ -511,6 +511,27 @@ class Pool:
             return None
         dimension = next(d for d in self.dimensions if d.name == query["attribute"])
         return self.table.memberships(dimension, ids)[:, dimension.groups.index(query["group"])]
+
+
+def ranking_record(
+    iteration: int,
+    query: QueryRecord,
+    hits: Hits,
+    attributes: Collection[str],
+    *,
+    with_scores: bool,
+) -> RankingRecord:
+    """Return what a query retrieved, with the groups of some attributes, as plain data."""
+    return RankingRecord(
+        iteration=iteration,
+        query=query,
+        ids=hits.ids,
+        own=len(hits) if hits.own is None else hits.own,
+        scores=hits.scores if with_scores else [],
+        relevance=None if hits.relevance is None else hits.relevance.tolist(),
+        answerable=hits.answerable,
+        memberships=coded(hits.memberships, attributes),
+    )
 
 
 def hits_of(record: RankingRecord) -> Hits:

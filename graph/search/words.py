@@ -8,12 +8,11 @@ each kind of them has a query of its own beside the original one; see
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
-from fairqr.agents.refiners.cleaning import SHOWN_CHARACTERS
+from fairqr.agents.refiners.cleaning import without_fields
 from fairqr.agents.refiners.refiner import LeftOut, Refinement
-from fairqr.base.errors import one_line
 from fairqr.graph.running import Update
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import GroupKey, RefinedGroup, RefinedTopic, Unused
@@ -93,28 +92,15 @@ def _that_count(answers: Answers, weights: Mapping[str, float]) -> Answers:
         # The queries with keywords of a group have the words of the topic, too.
         fields = [] if weights["topic"] > 0 or has_keywords else ["topic"]
         fields += [field for field in ("queries", "passage") if weights[field] <= 0]
-        topic = _without(topic, fields, NOT_COUNTED)
+        topic = without_fields(topic, fields, NOT_COUNTED)
     groups = {}
     for key, answer in answers.groups.items():
         if weights["passage"] <= 0:
-            answer = _without(answer, ["passage"], NOT_COUNTED)
+            answer = without_fields(answer, ["passage"], NOT_COUNTED)
         if answer.phrases:
-            answer = _without(answer, ["keywords"], PHRASES_INSTEAD)
+            answer = without_fields(answer, ["keywords"], PHRASES_INSTEAD)
         groups[key] = answer
     return Answers(topic, groups)
-
-
-def _without(answer: Refinement, fields: Sequence[str], reason: str) -> Refinement:
-    """Return an answer without the words in some fields, which are left out for a reason."""
-    texts: list[str] = []
-    for field in fields:
-        value = getattr(answer, field)
-        texts += [value] if isinstance(value, str) else value
-    unused = [LeftOut(one_line(text, SHOWN_CHARACTERS), reason) for text in texts if text]
-    if not unused:
-        return answer
-    emptied: dict[str, Any] = {field: "" if field == "passage" else () for field in fields}
-    return replace(answer, **emptied, left_out=(*answer.left_out, *unused))
 
 
 def _topic_in_use(state: State, answers: Answers) -> TopicWords | None:

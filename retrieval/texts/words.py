@@ -114,15 +114,25 @@ def holders_of(names: Collection[str], texts: Mapping[str, str]) -> set[str]:
         names: The names, in any case.
         texts: The texts by id.
     """
-    words_of_names = [words for name in names if (words := folded_words(name))]
-    holders = set()
+    return set().union(*holders_by_name(names, texts).values())
+
+
+def holders_by_name(names: Collection[str], texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return the ids of the texts that hold each name whole; see :func:`holders_of`."""
+    holders: dict[str, set[str]] = {name: set() for name in names}
+    words_of_names = {name: words for name in names if (words := folded_words(name))}
     for id_, text in texts.items():
         folded = _folded(text)
         # To cut a text into words takes long, and most texts hold none of the names.
-        likely = [words for words in words_of_names if all(word in folded for word in words)]
+        likely = {
+            name: words
+            for name, words in words_of_names.items()
+            if all(word in folded for word in words)
+        }
         line = _in_a_row(text) if likely else ""
-        if any(_holds(line, " ".join(words)) for words in likely):
-            holders.add(id_)
+        for name, words in likely.items():
+            if _holds(line, " ".join(words)):
+                holders[name].add(id_)
     return holders
 
 

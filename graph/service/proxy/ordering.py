@@ -137,8 +137,9 @@ async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
     if is_pulled(MiniLmEncoder.name):
         await evidence.opened()  # not within a search
     learnt = settings.learnt_words()
-    asks = learnt is not None and settings.ask == "afterwards"
-    afterwards = AskAfterwards(learnt) if learnt is not None and asks else None
+    afterwards = None
+    if learnt is not None and settings.ask == "afterwards":
+        afterwards = AskAfterwards(learnt)
     for name, index in settings.indexes.items():
         source, context = index.opened(settings.folder)
         ledger = Ledger(settings.folder / index.memory) if index.memory else None

@@ -219,7 +219,7 @@ class ElasticsearchEngine:
             each = query.text.split() if query.every_word else []
             filled = [fill_template(self.source.body, it, query.n) for it in each or [query.text]]
             return {"bool": {"must": [body["query"] for body in filled]}}
-        return {"bool": {"must": [self._words(query.text, every=query.every_word)]}}
+        return self._words(query.text, every=query.every_word)
 
     def _words(self, text: str, *, every: bool = False) -> Body:
         how = self.source.query or QueryFields()

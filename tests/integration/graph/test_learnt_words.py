@@ -66,6 +66,14 @@ async def listed(engine: SearchEngine, learnt: LearntWords | None) -> tuple[dict
 
 
 @pytest.fixture
+def learnt(model_server: ModelServer) -> LearntWords:
+    """Words of a model that replies as a large one."""
+    model_server.does(about_physics)
+    model = open_language_model("openai:fake", base_url=model_server.base_url, api_key="none")
+    return LearntWords(model)
+
+
+@pytest.fixture
 async def engine(tmp_path: Path) -> SearchEngine:
     rows = [{"id": title, "text": text, "g": GROUPS[title]} for title, text in TEXTS.items()]
     return await indexed(tmp_path, rows, "attributes: {gender: {field: g, groups: [female, male]}}")
@@ -73,11 +81,8 @@ async def engine(tmp_path: Path) -> SearchEngine:
 
 @pytest.mark.model
 async def test_words_that_are_kept_count_and_others_are_not_asked_for(
-    model_server: ModelServer, minilm_cache: Path, engine: SearchEngine
+    model_server: ModelServer, minilm_cache: Path, learnt: LearntWords, engine: SearchEngine
 ) -> None:
-    model_server.does(about_physics)
-    model = open_language_model("openai:fake", base_url=model_server.base_url, api_key="none")
-    learnt = LearntWords(model)
     before, by_nobody = await listed(engine, learnt)
     assert by_nobody == ""
     assert model_server.asked == []
@@ -97,11 +102,9 @@ async def test_words_that_are_kept_count_and_others_are_not_asked_for(
 
 @pytest.mark.model
 async def test_afterwards_a_model_is_asked_once_about_each_query_whatever_it_answers(
-    model_server: ModelServer, minilm_cache: Path, engine: SearchEngine
+    model_server: ModelServer, minilm_cache: Path, learnt: LearntWords, engine: SearchEngine
 ) -> None:
-    model_server.does(about_physics)
-    model = open_language_model("openai:fake", base_url=model_server.base_url, api_key="none")
-    afterwards = AskAfterwards(learnt := LearntWords(model))
+    afterwards = AskAfterwards(learnt)
     for _ in range(3):
         afterwards.add(engine, CONTEXT, "physicist")
         afterwards.add(engine, CONTEXT, "chemist")
