@@ -42,7 +42,8 @@ async def lists_of(name: str) -> tuple[Any, Lists]:
         if len(hits):
             texts = [f"{it.title}\n{it.text}" for it in await engine.documents(hits.ids)]
             relevant = np.isin(hits.ids, [*collection.relevant(topic.id)])
-            found.append((await evidence.estimated(topic.text(0), texts, hits), relevant))
+            (estimated,) = await evidence.estimated([topic.text(0)], texts, hits)
+            found.append((estimated, relevant))
     return engine.schema, found
 
 
