@@ -288,10 +288,13 @@ def without_fields(refinement: Refinement, fields: Sequence[str], reason: str) -
     unused: list[LeftOut] = []
     for field in fields:
         value = getattr(refinement, field)
-        is_text = isinstance(value, str)
-        texts = [value] if is_text and value else value
+        if isinstance(value, str):
+            texts = [value] if value else []
+            emptied[field] = ""
+        else:
+            texts = value
+            emptied[field] = ()
         unused += [_leave_out(text, reason) for text in texts]
-        emptied[field] = "" if is_text else ()
     return replace(refinement, **emptied, left_out=(*refinement.left_out, *unused))
 
 
