@@ -127,12 +127,12 @@ def _start(name: str, path: Path, reading: bool) -> LocalServer:
     # tokens at once are safe.
     params.n_ubatch = READ_AT_ONCE if reading else 1
     params.cache_ram_mib = 0  # otherwise old prompts are kept, 20 MB each, until they fill 8 GB
-    # The threads spin while they wait for each other. One without a core stalls all, tenfold on a
-    # busy machine, so we leave half of the cores free. Reading many tokens at once waits less
-    # often, and is most of the work for a long prompt.
-    cores = usable_cores()
-    params.cpuparams.n_threads = max(1, cores // 2)
-    params.cpuparams_batch.n_threads = cores if reading else max(1, cores // 2)
+    # One thread writes, so that a reply is the same on every machine: sums are divided among the
+    # threads and round differently. Two would write 1.5 times as fast, but they spin while they
+    # wait for each other, and one without a core stalls both. Reading waits less often, and its
+    # result does not depend on the threads.
+    params.cpuparams.n_threads = 1
+    params.cpuparams_batch.n_threads = usable_cores() if reading else 1
     params.ui = False
     params.verbosity = -1  # otherwise it writes 200 lines to stderr
     try:
