@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from fairqr.agents.profiles.finding import SMALL_WEIGHTS
+from fairqr.agents.profiles.finding import UNMEASURED_WEIGHTS
 from fairqr.agents.profiles.profile import ModelProfile, SearchCost
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.loops import run_together
@@ -37,8 +37,8 @@ from fairqr.evaluation.model_weights import (
 )
 from fairqr.graph.search.builder import as_node, build_search_graph
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.models import Model
 from fairqr.graph.search.pool import Pool
-from fairqr.graph.search.rankers import Model
 from fairqr.graph.search.state import State
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -215,7 +215,7 @@ def lacking_of(pool: Pool) -> float:
     """Return 1 − p·F of the list without the model, by what the search itself expects."""
     without = _with_kinds(pool, ())
     fair = without.fair_lists[0]
-    return 1 - without.mean_relevance(fair.ids) * fair.objective.fairness
+    return 1 - without.mean_relative_relevance(fair.ids) * fair.objective.fairness
 
 
 @dataclass
@@ -254,7 +254,7 @@ class Measurement:
         kinds = kinds_of(self.prompts, self.library)
         tried = candidates(kinds)
         if self.plan.is_quick:
-            tried = cautious_candidates(kinds, SMALL_WEIGHTS)
+            tried = cautious_candidates(kinds, UNMEASURED_WEIGHTS)
         searches = await self._search_all(tried)
         values = await asyncio.to_thread(self._judge, searches)
         return await self._profile(tried, searches, values)

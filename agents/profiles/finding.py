@@ -28,7 +28,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 FOR_LARGE_MODELS: Mapping[str, str] = {"topic": "v2", "refine": "v5"}
 FOR_SMALL_MODELS: Mapping[str, str] = {"topic": "v1", "refine": "v4"}
 
-SMALL_WEIGHTS = EvidenceWeights(topic=0.125, group=0.125)
+UNMEASURED_WEIGHTS = EvidenceWeights(topic=0.125, group=0.125)
 """How much the words of a model count that nobody measured. No measured model that is put in its
 place loses more than 1 % of nDCG × AWRF on any collection; with .25 each, SmolLM2-135M loses 1.4 %
 on notables."""
@@ -62,7 +62,7 @@ class Trust:
     is_in_vain: bool = False
 
 
-UNMEASURED = Trust(SMALL_WEIGHTS, UNMEASURED_SHARE)
+UNMEASURED = Trust(UNMEASURED_WEIGHTS, UNMEASURED_SHARE)
 NO_WORDS = Trust(EvidenceWeights(), 0.0)
 """Without a model there are no words."""
 

@@ -39,7 +39,8 @@ from fairqr.graph.answer.context import AnswerContext, AnswerSettings
 from fairqr.graph.running import UsageReport
 from fairqr.graph.search.builder import RECURSION_LIMIT, as_node, build_search_graph
 from fairqr.graph.search.context import Frozen, Method
-from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of, require_method
+from fairqr.graph.search.models import GivenModel, model_of, require_method
+from fairqr.graph.search.rankers import GivenRanker, Rankers
 from fairqr.graph.search.result import Place, RankedDocument, memberships_of
 from fairqr.graph.search.state import InputState
 from fairqr.graph.search.state import OutputState as SearchOutput

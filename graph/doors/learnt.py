@@ -25,10 +25,12 @@ from fairqr.base.errors import FairqrError
 from fairqr.base.loops import run_together
 from fairqr.graph.search import words
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.models import Model
 from fairqr.graph.search.names import NamedText, lookup_of_named, only_holders
 from fairqr.graph.search.parts import SearchParts
-from fairqr.graph.search.pool import Pool, ranking_record
-from fairqr.graph.search.rankers import Model, Rankers
+from fairqr.graph.search.pool import Pool
+from fairqr.graph.search.rankers import Rankers
+from fairqr.graph.search.records import ranking_record
 from fairqr.graph.search.state import QueryRecord, State
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import Hits, SearchEngine

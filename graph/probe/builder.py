@@ -29,7 +29,8 @@ from fairqr.graph.running import UsageReport
 from fairqr.graph.search.budget import shortage
 from fairqr.graph.search.builder import RECURSION_LIMIT, as_node, build_search_graph
 from fairqr.graph.search.context import Frozen
-from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, items_of, model_of, within
+from fairqr.graph.search.models import GivenModel, model_of
+from fairqr.graph.search.rankers import GivenRanker, Rankers, items_of, within
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.search.state import InputState
 from fairqr.graph.search.state import OutputState as SearchOutput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from langgraph.graph import START
+from langgraph.graph import END, START
 from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.runtime import get_runtime
 from langgraph.types import Checkpointer
@@ -13,8 +13,9 @@ from fairqr.base.telemetry import span
 from fairqr.graph.running import Node, Update, running_seconds, timed
 from fairqr.graph.search import nodes
 from fairqr.graph.search.context import Context, require_context
+from fairqr.graph.search.models import GivenModel, model_of
 from fairqr.graph.search.parts import SearchParts
-from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
+from fairqr.graph.search.rankers import GivenRanker, Rankers
 from fairqr.graph.search.review import review
 from fairqr.graph.search.state import InputState, OutputState, State
 from fairqr.prompts.library import PromptLibrary
@@ -91,6 +92,7 @@ def build_search_graph(
     graph.add_edge("choose_group", "refine")
     graph.add_conditional_edges("refine", Node(after_refine), ["retrieve", "review", "rerank"])
     graph.add_edge("review", "retrieve")
+    graph.add_edge("rerank", END)
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
     graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)

@@ -233,23 +233,28 @@ class SearchParameters(Frozen):
         k: How many results to return and to measure exposure over.
         method: How to search: fairqr weighs relevance and fairness, and asks a model if that helps;
             fair-qr is the loop of the paper; the others are baselines and models that re-rank.
-        depth: How many documents each query retrieves, at least k. A model that re-ranks reads as
-            many, unless ranking.depth is set. The default depends on the method.
+        depth: How many documents each query retrieves, at least k; the query itself retrieves at
+            least 500, and where a model's words are evidence, those of a group at most 200. A model
+            that re-ranks reads as many, unless ranking.depth is set. The default depends on the
+            method.
         pool: Which documents the search re-ranks: those of the last round, or the union of all
             rounds. The default depends on the method.
         rerank: How to order the pool: by relevance to the original query, by the scores of the
             original_query alone, by fusion of all rankings, or not at all (none); or the name of a
             model that re-ranks the method's own order. The default depends on the method.
-        final_step: The re-ranker that picks the final k documents, or none. The default depends on
-            the method.
+        final_step: The re-ranker that picks the final k documents, or none. The step fair goes by
+            estimates of relevance, so it takes no order of a model. The default depends on the
+            method.
         ranking: How a model re-ranks, if the method or rerank names one.
         options: Options of the final step, by name.
         ask: When to ask the model to refine the query: always, never, or once, if it is expected to
-            gain at least least_gain (auto). The default depends on the method.
+            gain at least least_gain (auto, with the final step fair). The default depends on the
+            method.
         least_gain: With ask=auto, how much the model must promise to add to relevance × fairness,
             by what it was measured to bring.
         fairness_weight: How much fairness counts beside relevance in the method fairqr: 0 is the
-            order of relevance, 1 the default. If you set it, a target is only a direction.
+            order of relevance. By default it is 1, or more if that is needed to reach a target that
+            you give. If you set it, a target is only a direction.
         order: The order of documents of the same groups in the method fairqr: the engine's, in
             which those that are probably not relevant come last, or by estimated relevance
             (estimated).
@@ -263,13 +268,15 @@ class SearchParameters(Frozen):
             exposure), exposure_target the reverse.
         smoothing: The share of a uniform distribution mixed into target and exposure before the
             divergence is computed.
-        patience: Stop after this many rounds that did not improve the ranking.
+        patience: Stop after this many rounds that did not improve the ranking; with ask=auto, one
+            round is the most.
         max_iterations: The most rounds of refinement; with 0, no model refines.
         max_groups: The most groups to ask about in one round, those that lack most.
         word_weights: How much a model's words count as evidence of relevance, where the query
             itself counts 1; by default as measured for the model. If you set some, others are 0.
         rrf_k: The constant of reciprocal rank fusion: 1 / (rrf_k + rank).
-        prompts: The versions of prompts, such as refine=v2; by default the shipped ones.
+        prompts: The versions of prompts, such as refine=v2; by default those that suit the model,
+            as it was measured.
         temperature: The temperature of refinement; by default the prompt's own.
         seed: The seed of refinement, if the model accepts one, and of sampled rankings. By default,
             sampling draws a seed and reports it.
@@ -353,6 +360,13 @@ class Context(SearchParameters):
             ),
             f"the final step '{step}' has no options; leave them out": (
                 step in ("fair", "none") and self.options
+            ),
+            f"the final step 'fair' goes by estimates of relevance, which {ranker} does not make; "
+            "leave rerank out, or set another final_step, such as exposure-aware": (
+                ranker is not None and step == "fair"
+            ),
+            "ask=auto goes by what the final step 'fair' can gain; set ask to always or never": (
+                self.ask == "auto" and step != "fair"
             ),
             f"nothing reads {', '.join(unread)} where the final step is '{step}'; leave it out": (
                 unread

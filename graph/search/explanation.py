@@ -24,7 +24,7 @@ LEAST_CHANCE = 0.005
 
 TARGET = "The target: "
 UNCHECKED = "We moved documents up without checking that they are relevant"
-BROUGHT = "The model's queries brought"
+BROUGHT = "found only by the model's queries"
 NOBODY_MEASURED = "Nobody measured what the words of"
 TOO_FEW = "too few documents were found that are likely to be relevant"
 """Others may exist: their estimates may be too low, or they were not found at all."""
@@ -136,13 +136,13 @@ def _gained(result: SearchResult) -> Iterator[str]:
         if after.weight != 1:
             yield f"The weight of fairness was {after.weight:g}."
     if after and without:
-        brought = {0: "no documents", 1: "1 document"}
-        documents = brought.get(without.documents, f"{without.documents} documents")
+        counts = {0: "None of these documents was", 1: "1 of these documents was"}
+        documents = counts.get(without.documents, f"{without.documents} of these documents were")
         relevance_gained = after.relevance - without.objective.relevance
         fairness_gained = after.fairness - without.objective.fairness
         yield (
-            f"{BROUGHT} {documents} into this ranking: {relevance_gained:+.3f} of expected "
-            f"relevance, {fairness_gained:+.3f} of fairness."
+            f"{documents} {BROUGHT}. The model's words changed expected relevance by "
+            f"{relevance_gained:+.3f} and fairness by {fairness_gained:+.3f}."
         )
 
 

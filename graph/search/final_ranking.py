@@ -417,7 +417,7 @@ def _without_model(pool: Pool, final: Final) -> results.WithoutModel | None:
         return None
     fair = pool.fair_lists[0]
     # The original query may be asked again about documents that it found far down.
-    known = set(pool.state["rankings"][0]["ids"]) - pool.found_later
+    known = set(pool.state["rankings"][0]["ids"]) - pool.looked_up
     return results.WithoutModel(
         divergence=fair.divergence,
         relevance=fair.relevance,

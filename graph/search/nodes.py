@@ -1,7 +1,7 @@
 """The nodes of a search, in the order in which they run.
 
-Each is a function of the state, the context of the run and the parts of the graph. It does one
-thing, and returns what it changes in the state.
+Each is a function of the state, the context of the run and the parts of the graph, and returns what
+it changes in the state.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from fairqr.graph.running import Update, record, record_outcome, seconds_left, u
 from fairqr.graph.search import rankers, words
 from fairqr.graph.search.budget import Spending, tokens_a_question
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.edits import groups_to_refine, words_in_use
 from fairqr.graph.search.explanation import notes_on
 from fairqr.graph.search.final_ranking import assemble, final_step, queries_about
 from fairqr.graph.search.names import (
@@ -44,15 +45,14 @@ from fairqr.graph.search.names import (
     with_vain_names,
 )
 from fairqr.graph.search.parts import SearchParts
-from fairqr.graph.search.pool import Pool, hits_of, ranking_record
+from fairqr.graph.search.pool import Pool
+from fairqr.graph.search.records import hits_of, records_of
 from fairqr.graph.search.result import GroupKey, Measured, Round, StopReason
-from fairqr.graph.search.review import groups_to_refine, words_in_use
 from fairqr.graph.search.state import (
     EvidenceKind,
     FairListRecord,
     LookupRecord,
     QueryRecord,
-    RankingRecord,
     State,
 )
 from fairqr.graph.search.stopping import best_of, decide_stop, expected_gain, groups_to_ask_about
@@ -176,7 +176,7 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     answers = await _search(queries, context, parts.engine)
     answers, named, vain = await _with_whole_names(queries, answers, parts.engine)
     used["refinements"] = with_vain_names(used["refinements"], queries, vain)
-    rankings = _records(iteration, queries, answers, context, parts)
+    rankings = records_of(iteration, queries, answers, context, parts.engine.schema)
     found = cast("State", {**state, "rankings": [*state["rankings"], *rankings]})
     lookups: list[LookupRecord] = []
     if context.words_are_evidence:
@@ -197,7 +197,7 @@ async def _retrieve_original(state: State, context: Context, parts: SearchParts)
     engine = parts.engine
     query = words.original_query(state["query"])
     answers = await _search([query], context, engine)
-    rankings = _records(0, [query], answers, context, parts)
+    rankings = records_of(0, [query], answers, context, engine.schema)
     update: Update = {
         "iteration": 0,
         "rankings": rankings,
@@ -254,23 +254,6 @@ async def _with_whole_names(
     documents = await engine.documents(list(ids))
     texts = {document.id: NamedText(document.title, document.text) for document in documents}
     return await asyncio.to_thread(only_holders, queries, answers, texts)
-
-
-def _records(
-    iteration: int,
-    queries: Sequence[QueryRecord],
-    answers: Sequence[engines.Hits],
-    context: Context,
-    parts: SearchParts,
-) -> list[RankingRecord]:
-    """Return what queries retrieved, as plain data."""
-    dimensions = dimensions_of(parts.engine.schema, context.attributes, intersect=context.intersect)
-    attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
-    scores_are_read = iteration == 0 or context.strategy.rerank in ("none", "original_query")
-    return [
-        ranking_record(iteration, query, hits, attributes, with_scores=scores_are_read)
-        for query, hits in zip(queries, answers, strict=True)
-    ]
 
 
 def _warnings_of(answers: Sequence[engines.Hits]) -> list[str]:
@@ -370,7 +353,7 @@ def _promised(pool: Pool, context: Context, parts: SearchParts) -> float:
     if not pool.fair_lists or context.strategy.ask != "auto":
         return 0.0
     fair = pool.fair_lists[-1]
-    relevance = pool.mean_relevance(fair.ids)
+    relevance = pool.mean_relative_relevance(fair.ids)
     return expected_gain(parts.trust(context).share, relevance, fair.objective.fairness)
 
 

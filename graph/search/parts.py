@@ -14,6 +14,7 @@ from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.errors import InputError
 from fairqr.graph.search import rankers
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.models import Model, require_refines
 from fairqr.retrieval.engines.engine import SearchEngine
 
 
@@ -31,7 +32,7 @@ class SearchParts:
     """
 
     engine: SearchEngine
-    model: rankers.Model | None
+    model: Model | None
     rankers: rankers.Rankers
     default: Context | None
     profiles: Profiles = field(default_factory=Profiles)
@@ -103,7 +104,7 @@ class SearchParts:
             return None
         if not context.rounds and not hasattr(self.model, "refine"):
             return None
-        rankers.require_refines(self.model)
+        require_refines(self.model)
         return cast("Refiner", self.model)
 
 

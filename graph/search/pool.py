@@ -6,7 +6,7 @@ pool that contains the original top k, ordered by the original query, is the ori
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from fairqr.base.errors import InputError
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.records import hits_of
 from fairqr.graph.search.result import FairList, Measured, Reached, Round, Shares
 from fairqr.graph.search.state import (
     EvidenceKind,
@@ -23,7 +24,7 @@ from fairqr.graph.search.state import (
     State,
 )
 from fairqr.graph.search.target import by_group, vector_of
-from fairqr.retrieval.engines.engine import Hits, SearchEngine
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray, exposure_and_unknown
@@ -36,7 +37,7 @@ from fairqr.retrieval.fairness.relevance import (
     probability_by_rank,
 )
 from fairqr.retrieval.fairness.relevance import POOL as ENCODED
-from fairqr.retrieval.fairness.table import DocumentTable, coded, decoded
+from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates, by_rank
 from fairqr.retrieval.rerankers.fair import FairStep, objective_of
 from fairqr.retrieval.rerankers.fair import chances_of as relevance_of
@@ -253,7 +254,7 @@ class Pool:
                     return False
         return True
 
-    def mean_relevance(self, ids: Sequence[str]) -> float:
+    def mean_relative_relevance(self, ids: Sequence[str]) -> float:
         """Return the mean probability of relevance over a list, weighted by the discount.
 
         If the engine does not estimate it, that is what the ranks tell.
@@ -276,7 +277,7 @@ class Pool:
         return scores
 
     @property
-    def found_later(self) -> set[str]:
+    def looked_up(self) -> set[str]:
         """What the original query was asked about, since other queries found it."""
         ids: set[str] = set()
         for lookup in self.state.get("lookups", []):
@@ -511,33 +512,6 @@ class Pool:
             return None
         dimension = next(d for d in self.dimensions if d.name == query["attribute"])
         return self.table.memberships(dimension, ids)[:, dimension.groups.index(query["group"])]
-
-
-def ranking_record(
-    iteration: int,
-    query: QueryRecord,
-    hits: Hits,
-    attributes: Collection[str],
-    *,
-    with_scores: bool,
-) -> RankingRecord:
-    """Return what a query retrieved, with the groups of some attributes, as plain data."""
-    return RankingRecord(
-        iteration=iteration,
-        query=query,
-        ids=hits.ids,
-        own=len(hits) if hits.own is None else hits.own,
-        scores=hits.scores if with_scores else [],
-        relevance=None if hits.relevance is None else hits.relevance.tolist(),
-        answerable=hits.answerable,
-        memberships=coded(hits.memberships, attributes),
-    )
-
-
-def hits_of(record: RankingRecord) -> Hits:
-    """Return the hits of a query, with the groups of the run's attributes."""
-    memberships = {name: decoded(members) for name, members in record["memberships"].items()}
-    return Hits(record["ids"], record["scores"], memberships)
 
 
 def discounted_mean(values: Sequence[float] | FloatArray, discount: Discount) -> float:

@@ -11,16 +11,15 @@ from langchain_core.language_models import BaseChatModel
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.language_model import LanguageModel
-from fairqr.agents.models.opening import open_language_model, open_model
-from fairqr.agents.models.recorded import RecordedModel
+from fairqr.agents.models.opening import open_language_model
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import rankers
-from fairqr.agents.refiners.refiner import Refiner
-from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError
+from fairqr.base.errors import BudgetError
 from fairqr.base.telemetry import span
 from fairqr.graph.running import record, seconds_left
 from fairqr.graph.search.budget import shortage
 from fairqr.graph.search.context import Context, WindowSettings
+from fairqr.graph.search.models import require_method
 from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.result import RankingCost, Reranking
 from fairqr.prompts.library import PromptLibrary
@@ -30,13 +29,6 @@ from fairqr.retrieval.rerankers.base import by_rank
 
 ASKED: tuple[rankers.RankerName, ...] = ("listwise", "pairwise")
 """The rankers that ask a language model with a prompt; the others have their own model."""
-
-
-Model = ChatModel | Refiner | LanguageModel
-"""A model that refines queries, answers or ranks."""
-
-GivenModel = Model | BaseChatModel | str
-"""A model as callers give it: one of ours, a chat model of LangChain's, or a name."""
 
 
 class Rankers:
@@ -113,54 +105,6 @@ class Rankers:
 
 GivenRanker = Rankers | LanguageModel | rankers.ItemRanker | BaseChatModel | str
 """A ranker as callers give it."""
-
-
-def require_refines(model: Model) -> None:
-    """Check that a model can refine queries.
-
-    Raises:
-        ModelUnavailableError: It can only rank.
-    """
-    if not isinstance(model, ChatModel | RecordedModel) and not hasattr(model, "refine"):
-        raise ModelUnavailableError(
-            f"The model {model.name} can rank, but not refine queries; choose a method that does "
-            "not refine, such as listwise, or another model."
-        )
-
-
-def model_of(given: GivenModel | None, engine: SearchEngine) -> Model | None:
-    """Return a model from its name, or from a chat model of LangChain.
-
-    Raises:
-        ModelUnavailableError: No model has this name.
-        InputError: The object is not a model.
-    """
-    if isinstance(given, str):
-        return open_model(given, engine=engine)
-    if isinstance(given, BaseChatModel):
-        return ChatModel.of(given)
-    if given is not None:
-        require_method("model", given, "refine", "weigh")
-    return given
-
-
-def require_method(role: str, given: object, *methods: str) -> None:
-    """Check that an object has one of the methods that its role needs.
-
-    Args:
-        role: The name of the argument.
-        given: The object, which is neither a name nor a chat model of LangChain.
-        methods: The methods; the object needs one of them.
-
-    Raises:
-        InputError: The object has none of them. LangChain's wrappers of chat models have none, such
-            as ``model.with_retry()``.
-    """
-    if not any(hasattr(given, method) for method in methods):
-        raise InputError(
-            f"The {role} must be a name, a chat model of LangChain itself, or an object with a "
-            f"method '{methods[0]}', not {type(given).__name__}."
-        )
 
 
 async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[rankers.RankItem]:

@@ -25,7 +25,8 @@ from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.builder import ProbeResult
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import Context, require_context
-from fairqr.graph.search.rankers import GivenModel, GivenRanker, Rankers, model_of
+from fairqr.graph.search.models import GivenModel, model_of
+from fairqr.graph.search.rankers import GivenRanker, Rankers
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.steps import CONCURRENCY
 from fairqr.graph.stream import Step, StepData, result_of, run_graph, step_data

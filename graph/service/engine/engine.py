@@ -28,7 +28,7 @@ from fairqr.graph.documented import Documented
 from fairqr.graph.doors.learnt import LearntWords
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
-from fairqr.graph.search.rankers import GivenModel
+from fairqr.graph.search.models import GivenModel
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine import checking
 from fairqr.graph.service.engine.engines import Engines

@@ -74,7 +74,7 @@ async def _measured(
     from fairqr.agents.profiles.finding import FOR_LARGE_MODELS, FOR_SMALL_MODELS, Profiles
     from fairqr.agents.refiners.feedback import FeedbackRefiner
     from fairqr.evaluation.model_measuring import Measurement
-    from fairqr.graph.search.rankers import require_refines
+    from fairqr.graph.search.models import require_refines
     from fairqr.prompts.library import PromptLibrary
     from fairqr.retrieval.encoders.opening import AUTO
     from fairqr.retrieval.sources.catalog import Catalog

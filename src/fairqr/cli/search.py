@@ -80,7 +80,8 @@ async def searched(
     from fairqr.agents.refiners.feedback import FeedbackRefiner
     from fairqr.api import FairSearch
     from fairqr.cli.render import follow
-    from fairqr.graph.search.rankers import ASKED, Model, Rankers, require_refines
+    from fairqr.graph.search.models import Model, require_refines
+    from fairqr.graph.search.rankers import ASKED, Rankers
 
     prompts = settings.prompts_for(asked)
     asks_ranker = asked.strategy.ranker in ASKED

@@ -179,12 +179,12 @@ async def test_after_refinement_one_list_is_ranked(engine: SearchEngine) -> None
 
 
 async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(engine: SearchEngine) -> None:
+    tried = {"rerank": "listwise", "depth": 60, "final_step": "exposure-aware"}
     for calls in range(6, 16):
         ranker, refiner = ByNumber(), KnownRefiner(REFINING)
         search = FairSearch(engine, refiner, ranker=ranker)
-        result = await search.search(
-            "science", rerank="listwise", depth=60, **LOOP, budget={"model_calls": calls}
-        )
+        budget = {"model_calls": calls}
+        result = await search.search("science", **tried, **LOOP, budget=budget)
         assert result.usage.model_calls <= calls
         assert len(ranker.asked) >= 1
         if calls == 6:

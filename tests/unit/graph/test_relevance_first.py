@@ -224,9 +224,12 @@ async def test_much_is_to_gain_and_the_model_is_asked(
     assert result.without_model.divergence > result.divergence
     documents = result.without_model.documents
     assert documents == sum(place.id.startswith("s") for place in result.ranking) > 0
-    assert f"queries brought {documents} document" in result.explanation[-1]
+    assert (
+        f"{documents} of these documents were found only by the model's queries"
+        in result.explanation[-1]
+    )
     gained = result.objective.fairness - result.without_model.objective.fairness
-    assert f"{gained:+.3f} of fairness" in result.explanation[-1]
+    assert f"fairness by {gained:+.3f}" in result.explanation[-1]
     assert is_near(result) or "target" not in context
     unasked = asked()
     enough = await search(lexical, unasked, **{**context, "least_gain": 1})
