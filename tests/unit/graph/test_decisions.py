@@ -179,7 +179,7 @@ def test_whom_the_loop_helps() -> None:
         ({"method": "listwise", "ranking": {"window": 1}}, "'ranking.window' is wrong"),
         ({"method": "listwise", "ranking": {"window": 5, "step": 5}}, "step is 5"),
         ({"method": "listwise", "ranking": {"windows": 5}}, "'ranking.windows' is wrong"),
-        ({"rerank": "listwise"}, "which listwise does not make"),
+        ({"method": "fairqr", "rerank": "listwise"}, "which listwise does not make"),
         ({"method": "fair-qr", "ask": "auto"}, "set ask to always or never"),
         ({"alpha": float("nan")}, "'answer.alpha' is wrong"),
     ],
