@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from fairqr.agents.profiles.finding import UNMEASURED_WEIGHTS
+from fairqr.agents.profiles.finding import UNMEASURED_WEIGHTS, profiled_name
 from fairqr.agents.profiles.profile import ModelProfile, SearchCost
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.loops import run_together
@@ -358,7 +358,7 @@ class Measurement:
         weights = tried[chosen] if share > 0 else EvidenceWeights()
         info = await self.engine.info()
         return ModelProfile(
-            model=self.model.name,
+            model=profiled_name(self.model),
             prompts=dict(self.prompts),
             collection=self.collection.name,
             corpora=tuple(dict.fromkeys([self.engine.name, info.fingerprint])),

@@ -80,6 +80,8 @@ class RecordedModel(LanguageModel):
 
     Attributes:
         fingerprint: A hash of the name and the file's content.
+        profiled_as: The name that the model is measured by, which says what is in the file: a hash
+            of it, or the name of the shipped file that is the same.
 
     Raises:
         ModelUnavailableError: The file is missing or is not a file of replies.
@@ -97,6 +99,10 @@ class RecordedModel(LanguageModel):
         self._replies = _index_by_query(_parse(content, path), path)
         self._sha256 = hashlib.sha256(content).hexdigest()
         self.fingerprint = cache_key(model=self.name, replies=self._sha256)
+        shipped = [name for name in SHIPPED_NAMES if content == find_file(name).read_bytes()]
+        self.profiled_as = (
+            f"{RECORDED}:{shipped[0]}" if shipped else f"{self.name}@{self._sha256[:8]}"
+        )
 
     @property
     def gives_probabilities(self) -> bool:

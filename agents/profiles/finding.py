@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
@@ -65,6 +66,14 @@ class Trust:
 UNMEASURED = Trust(UNMEASURED_WEIGHTS, UNMEASURED_SHARE)
 NO_WORDS = Trust(EvidenceWeights(), 0.0)
 """Without a model there are no words."""
+
+
+class Named(Protocol):
+    """A model."""
+
+    @property
+    def name(self) -> str:
+        """The name for results."""
 
 
 class Profiles:
@@ -138,6 +147,11 @@ class Profiles:
             min(profile.share for profile in measured),
             tuple(profile.collection for profile in measured),
         )
+
+
+def profiled_name(model: Named) -> str:
+    """Return the name that a model is measured by, which tells files of replies apart."""
+    return getattr(model, "profiled_as", model.name)
 
 
 def is_small(model: str) -> bool:

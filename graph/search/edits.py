@@ -148,6 +148,16 @@ def groups_to_refine(chosen: object, dimensions: Sequence[Dimension]) -> list[Gr
     return keys
 
 
+def checked_words(state: State, dimensions: Sequence[Dimension]) -> Update:
+    """Return the words in use, which a person may have changed, in the form of the state.
+
+    Raises:
+        InputError: The words are of a wrong form, or of an unknown group.
+    """
+    given = {"topic": state["topic"], "words": state["words"]}
+    return {"words": {}, **read_answer(given, dimensions)}
+
+
 def words_in_use(state: State, dimensions: Sequence[Dimension]) -> Update:
     """Check the words in use, which a person may have changed, and list them for the result.
 
@@ -157,9 +167,8 @@ def words_in_use(state: State, dimensions: Sequence[Dimension]) -> Update:
     Raises:
         InputError: The words are of a wrong form, or of an unknown group.
     """
-    given = {"topic": state["topic"], "words": state["words"]}
-    update = read_answer(given, dimensions)
-    words = update.setdefault("words", {})
+    update = checked_words(state, dimensions)
+    words = update["words"]
     refined = {
         (record["attribute"], record["group"]): RefinedGroup(**record)
         for record in state["refinements"]

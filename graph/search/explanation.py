@@ -126,10 +126,10 @@ def _gained(result: SearchResult) -> Iterator[str]:
     after = result.objective
     before = result.baseline.objective
     without = result.without_model
-    if after and before and result.ranking:
-        relevance = "Expected relevance" if result.relevance is not None else "Relevance by rank"
+    relevance = "expected relevance" if result.relevance is not None else "relevance by rank"
+    if after and before and result.ranking and is_likely_to_fit(result):
         yield (
-            f"{relevance}: {after.relevance:.2f} of what is possible; before, it was "
+            f"{relevance.capitalize()}: {after.relevance:.2f} of what is possible; before, it was "
             f"{before.relevance:.2f}. Fairness: {after.fairness:.2f}; before, "
             f"{before.fairness:.2f}."
         )
@@ -141,7 +141,7 @@ def _gained(result: SearchResult) -> Iterator[str]:
         relevance_gained = after.relevance - without.objective.relevance
         fairness_gained = after.fairness - without.objective.fairness
         yield (
-            f"{documents} {BROUGHT}. The model's words changed expected relevance by "
+            f"{documents} {BROUGHT}. The model's words changed {relevance} by "
             f"{relevance_gained:+.3f} and fairness by {fairness_gained:+.3f}."
         )
 

@@ -34,7 +34,7 @@ from fairqr.graph.running import Update, record, record_outcome, seconds_left, u
 from fairqr.graph.search import rankers, words
 from fairqr.graph.search.budget import Spending, tokens_a_question
 from fairqr.graph.search.context import Context
-from fairqr.graph.search.edits import groups_to_refine, words_in_use
+from fairqr.graph.search.edits import checked_words, groups_to_refine, words_in_use
 from fairqr.graph.search.explanation import notes_on
 from fairqr.graph.search.final_ranking import assemble, final_step, queries_about
 from fairqr.graph.search.names import (
@@ -176,6 +176,7 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     answers = await _search(queries, context, parts.engine)
     answers, named, vain = await _with_whole_names(queries, answers, parts.engine)
     used["refinements"] = with_vain_names(used["refinements"], queries, vain)
+    used |= words.without_unsearched(state, used["refinements"], queries)
     rankings = records_of(iteration, queries, answers, context, parts.engine.schema)
     found = cast("State", {**state, "rankings": [*state["rankings"], *rankings]})
     lookups: list[LookupRecord] = []
@@ -414,10 +415,13 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
 
 async def refine(state: State, context: Context, parts: SearchParts) -> Update:
     """Ask the model for words of the topic and of the chosen groups, all at once."""
-    update: Update = {"iteration": state["iteration"]}
     refiner = cast("Refiner", parts.refiner(context))
-    chosen = groups_to_refine(state["chosen"], Pool(parts.engine, context, state).dimensions)
-    state = cast("State", {**state, "chosen": chosen})
+    # A person may have changed all this since the groups were chosen.
+    dimensions = Pool(parts.engine, context, state).dimensions
+    chosen = groups_to_refine(state["chosen"], dimensions)
+    in_use = checked_words(state, dimensions)
+    state = cast("State", {**state, **in_use, "chosen": chosen})
+    update: Update = {"iteration": state["iteration"], **in_use}
     spent = Usage(**state["usage"])
     answered: list[Refinement] = []
     try:

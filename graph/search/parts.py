@@ -8,7 +8,7 @@ from typing import cast
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.recorded import RecordedModel
-from fairqr.agents.profiles.finding import NO_WORDS, UNMEASURED, Profiles, Trust
+from fairqr.agents.profiles.finding import NO_WORDS, UNMEASURED, Profiles, Trust, profiled_name
 from fairqr.agents.refiners.language_model import LLMRefiner
 from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.errors import InputError
@@ -59,7 +59,7 @@ class SearchParts:
         if self.model is None or not context.rounds:
             return NO_WORDS
         corpora = [self.engine.name, fingerprint_of(self.engine)]
-        trust = self.profiles.trust_in(self.model.name, self.prompts(context), corpora)
+        trust = self.profiles.trust_in(profiled_name(self.model), self.prompts(context), corpora)
         if context.word_weights is not None:
             trust = replace(trust, weights=context.word_weights, are_given=True)
         if not trust.weights.any():
@@ -80,7 +80,7 @@ class SearchParts:
             return {}
         suitable = {}
         if context.words_are_evidence:
-            suitable = self.profiles.prompts_for(self.model.name)
+            suitable = self.profiles.prompts_for(profiled_name(self.model))
         chosen = {id_: context.prompts.get(id_, suitable.get(id_)) for id_ in ("refine", "topic")}
         return {
             id_: self.rankers.prompts.get(id_, version).version for id_, version in chosen.items()

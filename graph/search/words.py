@@ -7,9 +7,9 @@ each kind of them has a query of its own beside the original one; see
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 from fairqr.agents.refiners.cleaning import without_fields
 from fairqr.agents.refiners.refiner import LeftOut, Refinement
@@ -20,6 +20,7 @@ from fairqr.graph.search.state import GroupWords, QueryRecord, State, TopicWords
 
 NOT_COUNTED = "is not searched for, since such words of this model do not count here"
 PHRASES_INSTEAD = "is not searched for, since there are phrases"
+IN_NO_QUERY = "is not searched for: no query of this round is made of such words"
 
 NO_FAILURE = ("ok", "repeated", "unsupported")
 """The statuses of a refiner that answered, with or without new words."""
@@ -74,7 +75,8 @@ def after_refinement(
         "topic": _topic_in_use(state, answers),
         "words": _words_in_use(state, answers),
     }
-    if helped and refined_queries(cast("State", {**state, **update, **in_use}), context):
+    has_words = helped or _has_given_words(state, context)
+    if has_words and refined_queries(cast("State", {**state, **update, **in_use}), context):
         return {**update, **in_use}
     reason = "no_improvement"
     if failed and is_spent:
@@ -82,6 +84,12 @@ def after_refinement(
     elif failed and len(failed) == len(answers.all):
         reason = "model_failed"
     return {**update, "stop_reason": reason}
+
+
+def _has_given_words(state: State, context: Context) -> bool:
+    """Return whether a person gave words, before the model was asked, that no query has had."""
+    asked = {record["query"]["text"] for record in state["rankings"]}
+    return any(query["text"] not in asked for query in refined_queries(state, context))
 
 
 def _that_count(answers: Answers, weights: Mapping[str, float]) -> Answers:
@@ -180,6 +188,61 @@ def refined_queries(state: State, context: Context) -> list[QueryRecord]:
     if context.words_are_evidence:
         return [*_topic_queries(state), *_group_queries(state)]
     return _expanded_queries(state, context)
+
+
+def without_unsearched(
+    state: State,
+    refinements: Sequence[dict[str, object]],
+    queries: Sequence[QueryRecord],
+) -> Update:
+    """Move what no query has to what was left out, in the records of a round.
+
+    Of a model's words, that was done when it answered; a person may have given more.
+
+    Args:
+        state: The state, with the words in use and the record of the topic.
+        refinements: The records of groups.
+        queries: The queries of this round.
+    """
+    texts = [record["query"]["text"] for record in state["rankings"]]
+    texts += [query["text"] for query in queries]
+
+    def is_searched(text: str) -> bool:
+        return any(f" {text} " in f" {searched} " for searched in texts)
+
+    asked_about = state["refined_topic"]  # None if the topic was not asked about in this round
+    topic = RefinedTopic.model_validate(asked_about or state["topic"] or {})
+    topic = _split(topic, ("words", "queries"), is_searched)
+    if asked_about is None:
+        topic = RefinedTopic(left_out=topic.left_out)
+    groups = [
+        _split(RefinedGroup.model_validate(record), ("keywords", "phrases", "names"), is_searched)
+        for record in refinements
+    ]
+    is_told = asked_about is not None or topic.left_out
+    return {
+        "refined_topic": topic.model_dump() if is_told else None,
+        "refinements": [group.model_dump() for group in groups],
+    }
+
+
+Refined = TypeVar("Refined", RefinedTopic, RefinedGroup)
+
+
+def _split(record: Refined, fields: Sequence[str], is_searched: Callable[[str], bool]) -> Refined:
+    """Move the texts of some fields, and the passage, that are not searched to what is left out."""
+    changes: dict[str, object] = {}
+    left_out = list(record.left_out)
+    for field in fields:
+        given = getattr(record, field)
+        changes[field] = [text for text in given if is_searched(text)]
+        left_out += [
+            Unused(text=text, reason=IN_NO_QUERY) for text in given if not is_searched(text)
+        ]
+    if record.passage and not is_searched(record.passage):
+        changes["passage"] = ""
+        left_out.append(Unused(text=record.passage, reason=IN_NO_QUERY))
+    return record.model_copy(update={**changes, "left_out": left_out})
 
 
 def _topic_queries(state: State) -> list[QueryRecord]:

@@ -6,6 +6,9 @@ import { figure, many, nats, rounded, seconds, STOPPED, whole, words } from "./f
 import { explained, headed } from "./glossary.js";
 import { places } from "./ranking.js";
 
+/** From this probability on, a document is likely to be relevant. */
+const LIKELY = 0.5;
+
 /** Who is seen: first, in large, the group that lacked most; then all groups, and why. */
 export function figures(search, marks) {
   const { baseline, divergence } = search;
@@ -68,13 +71,15 @@ function paid(search) {
   const { baseline, objective, relevance, ranking } = search;
   if (!ranking.length) return null;
   const isEstimated = baseline.objective && objective && typeof relevance === "number";
+  const fits = !isEstimated || ranking.some((document) => document.relevance >= LIKELY);
   const was = places(baseline.ranking);
   const moved = ranking.filter(({ id, rank }) => !was.has(id) || rank < was.get(id)).length;
   const cost = isEstimated
     ? `Cost: expected relevance ${figure(baseline.objective.relevance, 2)} → ${figure(objective.relevance, 2)}. `
     : "Cost in relevance: not estimated. ";
   return el("p", { class: "paid" },
-    isEstimated || moved ? cost : null,
+    fits ? null : "None of these is likely to fit. ",
+    fits && (isEstimated || moved) ? cost : null,
     moved ? `${many(moved, "document")} moved up. ` : null,
     models(search));
 }

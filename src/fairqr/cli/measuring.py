@@ -71,7 +71,12 @@ async def _measured(
     from contextlib import aclosing
 
     from fairqr.agents.models.opening import open_language_model, open_model
-    from fairqr.agents.profiles.finding import FOR_LARGE_MODELS, FOR_SMALL_MODELS, Profiles
+    from fairqr.agents.profiles.finding import (
+        FOR_LARGE_MODELS,
+        FOR_SMALL_MODELS,
+        Profiles,
+        profiled_name,
+    )
     from fairqr.agents.refiners.feedback import FeedbackRefiner
     from fairqr.evaluation.model_measuring import Measurement
     from fairqr.graph.search.models import require_refines
@@ -87,7 +92,7 @@ async def _measured(
         require_refines(model)
         # Report a missing part before a large corpus is indexed.
         await model.check()
-        prompts = Profiles().prompts_for(model.name)
+        prompts = Profiles().prompts_for(profiled_name(model))
         if prompts_for is not None:
             prompts = dict(FOR_LARGE_MODELS if prompts_for == "large" else FOR_SMALL_MODELS)
     _announce(name, plan, settings)
@@ -148,7 +153,7 @@ def profile_lines(profile: ModelProfile, path: Path) -> Iterator[str]:
 
 def _percent(change: Change) -> str:
     if change.low is None or change.high is None:
-        return f"{change.value:+.1f} %"
+        return f"{change.value:+.1f} % (too few topics for an interval)"
     return f"{change.value:+.1f} % (95 % interval {change.low:+.1f} to {change.high:+.1f})"
 
 

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
         RefinedGroup,
         RefinedTopic,
         SearchResult,
-        Unused,
     )
 
 WORDS_IN_A_LINE = 6
 """How many words the line of a round shows, of the topic and all groups together."""
+
+MOST_NAMED = 8
+"""How many texts are named that were left out for the same reason."""
 
 FEWEST_WORDS = 2
 """How many it shows of each of them, though there are more groups than room."""
@@ -208,12 +210,21 @@ def _left_out(replies: Sequence[RefinedTopic | RefinedGroup]) -> Iterator[Render
     """Yield what of the replies was not used, and why."""
     for reply in replies:
         if reply.left_out:
-            unused = [_say_unused(unused) for unused in reply.left_out]
-            yield out.literal(f"  {_subject(reply)}, left out: {'; '.join(unused)}")
+            by_reason: dict[str, list[str]] = {}
+            for unused in reply.left_out:
+                by_reason.setdefault(unused.reason, []).append(unused.text)
+            said = [_say_unused(texts, reason) for reason, texts in by_reason.items()]
+            yield out.literal(f"  {_subject(reply)}, left out: {'; '.join(said)}")
 
 
-def _say_unused(unused: Unused) -> str:
-    return f"'{unused.text}' {unused.reason}" if unused.text else unused.reason
+def _say_unused(texts: Sequence[str], reason: str) -> str:
+    """Say what of a reply was not used; of many texts, the first ones and how many more."""
+    quoted = [f"'{text}'" for text in texts if text]
+    if not quoted:
+        return reason
+    if more := quoted[MOST_NAMED:]:
+        return f"{', '.join(quoted[:MOST_NAMED])} and {len(more)} more: each {reason}"
+    return "; ".join(f"{text} {reason}" for text in quoted)
 
 
 def strongest_evidence(document: RankedDocument) -> str:

@@ -159,7 +159,12 @@ async def test_the_name_has_no_folders_and_the_fingerprint_follows_the_content(
     assert first.name == "recorded:replies.json"
     assert RecordedModel(file).fingerprint == first.fingerprint
     write(tmp_path, REPLIES | {"chemist": {}})
-    assert RecordedModel(file).fingerprint != first.fingerprint
+    second = RecordedModel(file)
+    assert second.fingerprint != first.fingerprint
+    assert second.profiled_as != first.profiled_as, "what was measured of one holds for one"
+    copied = tmp_path / "mine.json"
+    copied.write_bytes((SHIPPED / "notables.json").read_bytes())
+    assert RecordedModel(str(copied)).profiled_as == "recorded:notables"
     await first.check()
 
 

@@ -63,6 +63,14 @@ def test_it_says_what_a_model_brings_and_keeps_it(fairqr: Callable[..., Any]) ->
     assert result["model"] == "recorded:replies.json", "it is asked where it was measured to help"
     assert not any("Nobody measured" in sentence for sentence in result["explanation"])
 
+    Path("other").mkdir()
+    replies = json.loads(Path("replies.json").read_text())
+    replies["baking"]["topic"] = ["zebra"]
+    Path("other", "replies.json").write_text(json.dumps(replies))
+    other = (*search[:-1], "recorded:other/replies.json", "--set", "ask=always")
+    result = json.loads(fairqr(*other, "--attribute", "gender", "--json").stdout)
+    assert any("Nobody measured" in sentence for sentence in result["explanation"])
+
 
 def test_words_that_help_nobody_do_not_count(fairqr: Callable[..., Any]) -> None:
     replies = json.loads(Path("replies.json").read_text())

@@ -113,6 +113,40 @@ async def test_groups_that_a_person_chooses_are_asked_about(engine: SearchEngine
     assert refined["group"] == "male"
 
 
+async def test_words_given_before_the_model_is_asked_are_read_as_an_answer_is(
+    engine: SearchEngine,
+) -> None:
+    graph = interrupted_before_refine(engine)
+    await graph.ainvoke(QUERY, THREAD)
+    for wrong, sentence in (
+        ({"topic": "chemist"}, "at topic: it must be a list"),
+        ({"topic": {"words": "chemist", "queries": [], "passage": ""}}, "at topic.words"),
+        ({"words": {"gender": {"women": ["chemist"]}}}, "no group 'women' of gender"),
+    ):
+        await graph.aupdate_state(THREAD, {"topic": None, "words": {}, **wrong})
+        with pytest.raises(InputError, match=sentence):
+            await graph.ainvoke(None, THREAD)
+    given = {"topic": ["filler"], "words": {"gender": {"female": ["workshop"]}}}
+    await graph.aupdate_state(THREAD, given)
+    found = await graph.ainvoke(None, THREAD)
+    queries = found["result"]["iterations"][1]["queries"]
+    assert "science filler workshop laboratory" in queries
+
+
+async def test_words_of_a_person_that_no_query_has_are_told(engine: SearchEngine) -> None:
+    graph = reviewing(engine)
+    await graph.ainvoke(QUERY, THREAD)
+    female = {"keywords": ["workshop"], "phrases": ["a long day"], "passage": "She was here."}
+    answer = {"topic": {"queries": ["who knows"]}, "words": {"gender": {"female": female}}}
+    found = await graph.ainvoke(Command(resume=answer), THREAD)
+    round_ = found["result"]["iterations"][1]
+    (refined,) = [it for it in round_["refinements"] if it["group"] == "female"]
+    assert (refined["keywords"], refined["phrases"]) == ([], ["a long day"])
+    left_out = [*round_["topic"]["left_out"], *refined["left_out"]]
+    assert [it["text"] for it in left_out] == ["who knows", "workshop", "She was here."]
+    assert all("no query of this round" in it["reason"] for it in left_out)
+
+
 def interrupted_before_refine(engine: SearchEngine) -> Any:
     """A graph that a person can change before the model is asked."""
     context = CONTEXT.model_copy(update={"review": False})
