@@ -99,10 +99,10 @@ class RecordedModel(LanguageModel):
         self._replies = _index_by_query(_parse(content, path), path)
         self._sha256 = hashlib.sha256(content).hexdigest()
         self.fingerprint = cache_key(model=self.name, replies=self._sha256)
-        shipped = [name for name in SHIPPED_NAMES if content == find_file(name).read_bytes()]
-        self.profiled_as = (
-            f"{RECORDED}:{shipped[0]}" if shipped else f"{self.name}@{self._sha256[:8]}"
-        )
+        self.profiled_as = f"{self.name}@{self._sha256[:8]}"
+        for name in SHIPPED_NAMES:
+            if content == find_file(name).read_bytes():
+                self.profiled_as = f"{RECORDED}:{name}"
 
     @property
     def gives_probabilities(self) -> bool:
