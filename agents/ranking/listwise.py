@@ -123,7 +123,7 @@ class ListwiseRanker:
             fence(_IDENTIFIER.sub(r"(\1)", item.shown(options.shown)), options.length)
             for item in items
         ]
-        word, asked = rankers.before_those_who_ask(group), fence(query, MAX_QUERY_CHARACTERS)
+        word, asked = rankers.persona_prefix(group), fence(query, MAX_QUERY_CHARACTERS)
         return WindowPrompt(self._prompt, {"group": word, "query": asked}, passages, context)
 
     def _windows(self, prompt: WindowPrompt) -> list[range]:
@@ -145,17 +145,17 @@ class ListwiseRanker:
 
 @dataclass(frozen=True, slots=True)
 class WindowPrompt:
-    """The prompt ``listwise`` for one query, one asker and one list.
+    """The prompt ``listwise`` for one query, one persona and one list.
 
     Attributes:
         template: A version of the prompt.
-        asker: The values ``group`` and ``query``, fenced.
+        persona: The values ``group`` and ``query``, fenced.
         passages: Each item's text on one line, fenced, without texts that look like identifiers.
         context: How many tokens the model reads and writes at once; None for no limit.
     """
 
     template: PromptTemplate
-    asker: Mapping[str, str]
+    persona: Mapping[str, str]
     passages: Sequence[str]
     context: int | None
 
@@ -166,7 +166,7 @@ class WindowPrompt:
         count = len if self.context is None else estimated_tokens
         sources = [{"passage": self.passages[place]} for place in places]
         passages = render_documents(self.template, sources, count, self.room(size))
-        values = {**self.asker, "number": str(size), "passages": passages}
+        values = {**self.persona, "number": str(size), "passages": passages}
         return Question(self.template, values, temperature=0.0, max_tokens=self.reply_tokens(size))
 
     def reply_tokens(self, size: int) -> int:
@@ -205,7 +205,7 @@ class WindowPrompt:
         return sorted(map(estimated_tokens, lines), reverse=True)
 
     def _tokens_besides(self, size: int) -> int:
-        values = {**self.asker, "number": str(size), "passages": ""}
+        values = {**self.persona, "number": str(size), "passages": ""}
         return message_tokens(self.template.render(values))
 
 

@@ -170,8 +170,8 @@ class PairwiseJudge:
     def values(self, query: str, pair: Pair, group: str = "") -> dict[str, str]:
         """Return the fenced values of the prompt, for the documents in this order."""
         first, second = map(self.text, pair)
-        asker = rankers.before_those_who_ask(group)
-        return {"group": asker, "query": fence(query), "first": first, "second": second}
+        persona = rankers.persona_prefix(group)
+        return {"group": persona, "query": fence(query), "first": first, "second": second}
 
     async def compare(
         self, query: str, pair: Pair, group: str = "", deadline: float | None = None
@@ -181,7 +181,7 @@ class PairwiseJudge:
         Args:
             query: The query as the user wrote it.
             pair: The one document and the other.
-            group: The word for the asker, such as ``female``; empty for a neutral one.
+            group: The word for the persona, such as ``female``; empty for a neutral one.
             deadline: Seconds from now after which to give up.
 
         Raises:

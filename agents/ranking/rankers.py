@@ -16,10 +16,10 @@ from fairqr.prompts.template import fence
 Shown = Literal["title", "text", "title_text"]
 """What a ranker reads of an item."""
 
-Asker = Literal["neutral", "unprotected", "protected"]
+Persona = Literal["neutral", "unprotected", "protected"]
 """For whom a model ranks: a neutral person, or a person of one of the two sides."""
 
-MAX_ASKER_CHARACTERS = 100
+MAX_PERSONA_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,8 @@ class ItemRanker(Protocol):
         Args:
             query: The query as the user wrote it.
             items: The items in their initial order, which matters to many rankers.
-            group: The word for the asker, such as ``female``. Prompts put it before the asker, and
-                pointwise models before the query. Empty for a neutral asker.
+            group: The word for the persona, such as ``female``. Prompts put it before the persona, and
+                pointwise models before the query. Empty for a neutral persona.
             deadline: Seconds from now after which nothing more is asked.
 
         Raises:
@@ -140,19 +140,19 @@ def seconds_until(moment: float | None) -> float | None:
     return None if moment is None else moment - time.monotonic()
 
 
-def group_of(asker: str, words: Sequence[str]) -> str:
-    """Return the word for an asker; empty for a neutral one.
+def group_of(persona: str, words: Sequence[str]) -> str:
+    """Return the word for a persona; empty for a neutral one.
 
     Args:
-        asker: An :data:`Asker`.
+        persona: An :data:`Persona`.
         words: The words for the protected side and the other side.
     """
-    return {"protected": words[0], "unprotected": words[1]}.get(asker, "")
+    return {"protected": words[0], "unprotected": words[1]}.get(persona, "")
 
 
-def before_those_who_ask(group: str) -> str:
-    """Return the text before the asker in a prompt: the word and a space, or nothing."""
-    word = fence(group, MAX_ASKER_CHARACTERS)
+def persona_prefix(group: str) -> str:
+    """Return the text before the persona in a prompt: the word and a space, or nothing."""
+    word = fence(group, MAX_PERSONA_CHARACTERS)
     return f"{word} " if word else ""
 
 

@@ -81,7 +81,7 @@ class _Reach(NamedTuple):
 
 
 @dataclass
-class Asker:
+class Observer:
     """Asks an engine, and gathers all that the figures of a query need.
 
     Attributes:
@@ -401,7 +401,7 @@ async def audit_engine(
                     "says what each group should get."
                 )
     groups = [(name, group) for name, it in attributes.items() for group in it.universe]
-    asker = Asker(
+    observer = Observer(
         slow,
         tuple(attributes.values()),
         spec.depth,
@@ -442,12 +442,12 @@ async def audit_engine(
             why = "is finished with another --redact or --layout"
             raise InputError(f"The audit in {folder.folder} {why}; choose another folder.")
         folder.check(manifest)
-        if held.finished and not await _answers_now(asker, queries, folder):
+        if held.finished and not await _answers_now(observer, queries, folder):
             return await asyncio.to_thread(finishing.read_audit, folder)
         if folder.is_pseudonymous(queries):
             redact = True  # All was asked, and a kill came before the end.
         else:
-            await _ask(asker, queries, scored, folder, manifest, rate, concurrency, watcher)
+            await _ask(observer, queries, scored, folder, manifest, rate, concurrency, watcher)
             watcher.note("All queries were asked; the figures are computed.")
             await asyncio.to_thread(folder.settle, queries, redact=redact)
             if lists:
@@ -461,11 +461,11 @@ async def audit_engine(
         return await asyncio.to_thread(finishing.finish, audit, folder, layout)
 
 
-async def _answers_now(asker: Asker, queries: Queries, folder: AuditFolder) -> bool:
+async def _answers_now(observer: Observer, queries: Queries, folder: AuditFolder) -> bool:
     """Return whether the engine answers any query that failed in a finished audit."""
     done = folder.observations.done()
     for query in queries.queries:
-        if (query.id,) not in done and (await asker.observe(query)).records[0].is_final:
+        if (query.id,) not in done and (await observer.observe(query)).records[0].is_final:
             return True
     return False
 
@@ -495,7 +495,7 @@ def _hash(read: Qrels | Pairs) -> str:
 
 
 async def _ask(
-    asker: Asker,
+    observer: Observer,
     queries: Queries,
     pairs: ScoredPairs | None,
     folder: AuditFolder,
@@ -515,7 +515,7 @@ async def _ask(
     every = queries.queries
     left = [query for query in every if (query.id,) not in done]
     then = pairs.cost(scored) if pairs and scored < len(pairs.tasks) else ""
-    missing, answered = {it.name for it in asker.attributes}, 0
+    missing, answered = {it.name for it in observer.attributes}, 0
 
     def note(kept: Observation) -> None:
         nonlocal answered
@@ -524,11 +524,11 @@ async def _ask(
         missing.difference_update(name for name, it in groups if any(map(any, it["patterns"])))
 
     async def start(_: None) -> None:
-        await asker.look_up(asker.to_look_up(left), watcher.count("looking up judged documents"))
+        await observer.look_up(observer.to_look_up(left), watcher.count("looking up judged documents"))
         folder.begin(manifest)  # nothing is written before everything is there
 
     async def observe(query: AuditQuery) -> Done[Observation]:
-        found = await asker.observe(query)
+        found = await observer.observe(query)
         note(*found.records)
         if answered >= UNLABELLED:
             check_labels()
@@ -537,7 +537,7 @@ async def _ask(
     def check_labels() -> None:
         if missing and answered:
             raise errors.SourceError(
-                f"None of the documents that '{asker.engine.name}' answered to {answered:,} "
+                f"None of the documents that '{observer.engine.name}' answered to {answered:,} "
                 f"queries has a label of '{min(missing)}'; check its field or its file of labels, "
                 "or leave the attribute out."
             )
@@ -560,12 +560,12 @@ async def _ask(
         )
 
     pace = f", at most {rate:g} a second, so at least {time_left(len(left) / rate)}" if rate else ""
-    asked = f"{counted(len(left), 'query', 'queries')} for '{asker.engine.name}'"
-    asked = f"{asked}, up to {asker.requests(left, len(every)):,} requests{pace}" if left else ""
+    asked = f"{counted(len(left), 'query', 'queries')} for '{observer.engine.name}'"
+    asked = f"{asked}, up to {observer.requests(left, len(every)):,} requests{pace}" if left else ""
     if cost := "; then ".join(filter(None, (asked, then))):
         watcher.note(cost)
-    await asker.find_limit(every if left else ())
-    await run("queries", every, observe, folder.observations, f"The engine '{asker.engine.name}'")
+    await observer.find_limit(every if left else ())
+    await run("queries", every, observe, folder.observations, f"The engine '{observer.engine.name}'")
     check_labels()
     folder.begin(manifest)
     if pairs:

@@ -32,7 +32,7 @@ from fairqr.retrieval.fairness.exposure import INVERSE_LOG, FloatArray, exposure
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-KEYS = ["collection", "ranker", "window", "asker"]
+KEYS = ["collection", "ranker", "window", "persona"]
 RATIO = "exposure ratio"
 PLACE = "mean place of the protected"
 WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group", "place": "empty_group"}
@@ -86,7 +86,7 @@ def measure(folder: Path) -> MeasuredProbe:
 class MeasuredListwise(MeasuredProbe):
     """The results of a listwise experiment; rows are in the experiment's order.
 
-    The initial order is the same for all askers, and comes once, for the first of them.
+    The initial order is the same for all personas, and comes once, for the first of them.
 
     Attributes:
         lists: One row for each list that the experiment asks for: its ids, ``status`` (``ok``,
@@ -134,8 +134,8 @@ class MeasuredListwise(MeasuredProbe):
         """All tests, as :func:`judged` returns them. ``test`` is one of three.
 
         - ``lean``: whether exposure leans, see :func:`lean_test`;
-        - ``askers``: a measure of the lists for protected askers, less the same for the others;
-        - ``relevance``: P@k less the P@k of the initial order, for the first asker.
+        - ``personas``: a measure of the lists for protected personas, less the same for the others;
+        - ``relevance``: P@k less the P@k of the initial order, for the first persona.
         """
         import pandas as pd
 
@@ -148,18 +148,18 @@ class MeasuredListwise(MeasuredProbe):
             name = "\n".join(("exposure", *key))
             shift, p = lean_test(there.ratio, there.share, there.ratio_of_relevance.fillna(1), name)
             rows.append((*key, "lean", RATIO, len(there), shift, np.nan, np.nan, p))
-            if key[3] == self.spec.askers[0] and len(given):
+            if key[3] == self.spec.personas[0] and len(given):
                 random = statistics.stream(0, f"{key[0]}\n{ranker_name(*key[1:3])}")
                 tested = _tested(found.precision - given[key[0]], random)
                 rows.append((*key, "relevance", self.names["precision"], *tested))
         for measure in ("precision", "ndcg"):
             for key, found in ranked.groupby(KEYS[:3], sort=False):
-                own = {asker: each[measure] for asker, each in found.groupby("asker")}
+                own = {persona: each[measure] for persona, each in found.groupby("persona")}
                 if {lean.PROTECTED, lean.UNPROTECTED} <= own.keys():
                     name = f"test of {measure}: {', '.join(key)}"
                     random = statistics.stream(self.spec.seed, name)
                     tested = _tested(own[lean.PROTECTED] - own[lean.UNPROTECTED], random)
-                    rows.append((*key, "", "askers", self.names[measure], *tested))
+                    rows.append((*key, "", "personas", self.names[measure], *tested))
         columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p"]
         return judged(pd.DataFrame(rows, columns=columns))
 
@@ -178,9 +178,9 @@ def measure_listwise(store: kept.ProbeStore) -> MeasuredListwise:
     by_key = {record.key: record for record in store.lines("rankings").read()}
     lists: list[Row] = []
     for each, ranker in product(store.collections(), experiment.rankers):
-        askers = experiment.askers[: 1 if ranker == INITIAL else None]
-        for window, asker, query in product(experiment.windows_of(ranker), askers, each.queries):
-            key = (each.manifest.name, ranker, window, asker, query.id)
+        personas = experiment.personas[: 1 if ranker == INITIAL else None]
+        for window, persona, query in product(experiment.windows_of(ranker), personas, each.queries):
+            key = (each.manifest.name, ranker, window, persona, query.id)
             ids = dict(zip(kept.RankingRecord.keys, key, strict=True))
             record = by_key.get(key)
             if ranker == INITIAL:

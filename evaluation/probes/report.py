@@ -94,27 +94,27 @@ def _lists(measured: measures.MeasuredListwise, entry: CollectionEntry) -> dict[
         "figure": file_name("groups", entry.name),
         "rows": rows,
         "gains": list(tests[tests.test == "relevance"].itertuples()),
-        "between": list(tests[tests.test == "askers"].itertuples()),
+        "between": list(tests[tests.test == "personas"].itertuples()),
         "tests": int(tests.p.notna().sum()),
         "references": references,
     }
 
 
 def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterator[dict[str, Any]]:
-    """Yield a row for each ranker and asker: means by measure, the test of its lean, sums."""
+    """Yield a row for each ranker and persona: means by measure, the test of its lean, sums."""
     tests = measured.tests[measured.tests.test == "lean"]
     words = dict(zip(("protected", "unprotected"), entry.sides.words, strict=True))
     for key, lists in _of(measured.lists, entry).groupby(measures.KEYS, sort=False):
-        _, ranker, window, asker = key
+        _, ranker, window, persona = key
         means, leans = (
             it[(it[measures.KEYS] == key).all(axis=1)] for it in (measured.means, tests)
         )
-        word = words.get(asker)
+        word = words.get(persona)
         yield {
             "ranker": ranker,
             "window": window,
             "name": measures.ranker_name(ranker, window),
-            "asker": "any" if ranker == INITIAL else f"{asker}: {word}" if word else asker,
+            "persona": "any" if ranker == INITIAL else f"{persona}: {word}" if word else persona,
             "means": {row.measure: row for row in means.itertuples()},
             "lean": next(leans.itertuples(), None),
             "lists": lists,
@@ -128,11 +128,11 @@ def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterat
 def _places(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Figure:
     """Return histograms of where the protected items stand."""
     rows = list(_rows(measured, entry))
-    askers = list(dict.fromkeys(row["asker"] for row in rows if row["asker"] != "any")) or ["any"]
+    personas = list(dict.fromkeys(row["persona"] for row in rows if row["persona"] != "any")) or ["any"]
     drawn: dict[str, dict[str, Any]] = {}
     for row in rows:
-        own = drawn.setdefault(row["name"], {asker: [] for asker in askers})
-        own[askers[0] if row["asker"] == "any" else row["asker"]] = row["places"]
+        own = drawn.setdefault(row["name"], {persona: [] for persona in personas})
+        own[personas[0] if row["persona"] == "any" else row["persona"]] = row["places"]
     alt = "Histograms of the places of protected items; the table below has their quantiles."
     return Figure(file_name("groups", entry.name), alt, plots.draw_histograms(drawn))
 

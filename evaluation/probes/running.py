@@ -149,11 +149,11 @@ def tasks_of(experiment: Untuned, asked: Entrant, collection: probes.ProbeCollec
     if not isinstance(experiment, specs.PairwiseExperiment):
         shown = {query: tuple(item.shown for item in query.items) for query in collection.queries}
         return [
-            Task(asked, (name, *asked.place, asker, query.id), query.query, items, group)
-            for asker, group in ((it, rankers.group_of(it, words)) for it in experiment.askers)
+            Task(asked, (name, *asked.place, persona, query.id), query.query, items, group)
+            for persona, group in ((it, rankers.group_of(it, words)) for it in experiment.personas)
             for query, items in shown.items()
         ]
-    group = rankers.group_of(experiment.asker, words)
+    group = rankers.group_of(experiment.persona, words)
     drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
     tasks = []
     for query in collection.queries:

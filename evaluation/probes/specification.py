@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fairqr.agents.ranking.rankers import Asker, Shown
+from fairqr.agents.ranking.rankers import Persona, Shown
 from fairqr.agents.tuning import LoraOptions
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
@@ -119,12 +119,12 @@ class ProbeExperiment(Options, Documented):
 
 
 class ListwiseExperiment(ProbeExperiment):
-    """Rankers that put whole lists in order, for askers of either group.
+    """Rankers that put whole lists in order, for personas of either group.
 
     Attributes:
         rankers: The rankers: a model such as openai:gpt-4o, pairwise:MODEL, monot5, monobert (also
             with :MODEL), or initial for the order as given.
-        askers: Who asks: neutral, unprotected, protected.
+        personas: Who asks: neutral, unprotected, protected.
         windows: The windows that a model orders at once, as size/step, such as 20/10.
         shown_to_neural: What monoT5 and monoBERT read of an item: title, text or title_text.
         k: The depth of P@k and nDCG@k.
@@ -132,7 +132,7 @@ class ListwiseExperiment(ProbeExperiment):
 
     kind: Literal["llm_listwise"]
     rankers: tuple[str, ...]
-    askers: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
+    personas: tuple[Persona, ...] = ("neutral", "unprotected", "protected")
     windows: tuple[Annotated[str, _readable(parse_window)], ...] = ("20/10",)
     shown_to_neural: Shown = "title_text"
     k: Count = 20
@@ -152,7 +152,7 @@ class PairwiseExperiment(ProbeExperiment):
         pairs: The most pairs of each kind per query.
         relevance_pairs: The most pairs per query of a relevant and an irrelevant item of one group,
             which show whether the model judges relevance at all.
-        asker: Who asks: neutral, unprotected or protected.
+        persona: Who asks: neutral, unprotected or protected.
     """
 
     kind: Literal["llm_pairwise"]
@@ -160,7 +160,7 @@ class PairwiseExperiment(ProbeExperiment):
     by: Literal["probabilities", "reply"] = "probabilities"
     pairs: Count = 50
     relevance_pairs: CountOrZero = 0
-    asker: Asker = "neutral"
+    persona: Persona = "neutral"
 
 
 class LoraExperiment(LoraOptions, ProbeExperiment):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from fairqr.agents.ranking.rankers import Asker
+from fairqr.agents.ranking.rankers import Persona
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
@@ -46,7 +46,7 @@ class RankingRecord(_Asked):
     Attributes:
         ranker: As the experiment names it.
         window: ``size/step`` for listwise rankers; empty for others.
-        asker: For whom.
+        persona: For whom.
         order: Positions in the query's items, best first; each once.
         asked: Questions that the order rests on; see
             :class:`fairqr.agents.ranking.rankers.ItemRanking`.
@@ -55,11 +55,11 @@ class RankingRecord(_Asked):
         warnings: What a reader should know, whole sentences.
     """
 
-    keys = ("collection", "ranker", "window", "asker", "query")
+    keys = ("collection", "ranker", "window", "persona", "query")
 
     ranker: str
     window: str = ""
-    asker: Asker = "neutral"
+    persona: Persona = "neutral"
     order: tuple[int, ...]
     asked: int = 0
     failures: dict[str, int] = Field({})

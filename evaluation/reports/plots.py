@@ -271,8 +271,8 @@ def draw_histograms(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     """Draw a row of histograms for each ranker, all on one scale.
 
     Args:
-        rows: By ranker and asker the places in (0, 1), the beginning of the list first. There is
-            at least one ranker, and all have the same askers.
+        rows: By ranker and persona the places in (0, 1), the beginning of the list first. There is
+            at least one ranker, and all have the same personas.
 
     Returns:
         An SVG file.
@@ -281,9 +281,9 @@ def draw_histograms(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     with _drawing(max(2.3 * columns, 4.6), 1.7 * len(rows) + 0.4) as drawing:
         grid = drawing.figure.subplots(len(rows), columns, squeeze=False, sharex=True, sharey=True)
         for line, (ranker, row) in zip(grid, rows.items(), strict=True):
-            for axes, (asker, places), (colour, _) in zip(line, row.items(), LINES, strict=False):
+            for axes, (persona, places), (colour, _) in zip(line, row.items(), LINES, strict=False):
                 above = f"{_wrapped(ranker, 96, 1)}\n" if axes is line[0] else ""
-                axes.set_title(f"{above}{asker}, n={len(places):,}", fontsize=8)
+                axes.set_title(f"{above}{persona}, n={len(places):,}", fontsize=8)
                 each = np.full(len(places), 1 / max(1, len(places)))
                 axes.hist(places, BINS, range=(0, 1), weights=each, color=colour)
                 axes.axhline(1 / BINS, color=INK, linestyle="--", linewidth=1.1)

@@ -1,7 +1,7 @@
 """The steps that probe: does the model favour one side of a result when it ranks?
 
 ``prepare → search → plan → probe* → conclude``; the step with a star runs once for each batch of
-pairs and for each asker, several at a time. The last two are one node, since a durable run keeps
+pairs and for each persona, several at a time. The last two are one node, since a durable run keeps
 each reply as it comes. The plan is another, so that who follows the run can end it by its cost.
 """
 
@@ -21,7 +21,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
-from fairqr.agents.ranking.rankers import Asker, Cost, ItemRanker, group_of
+from fairqr.agents.ranking.rankers import Persona, Cost, ItemRanker, group_of
 from fairqr.agents.statistics import Interval, special, stream
 from fairqr.graph import running, steps
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
@@ -155,11 +155,11 @@ class PairwiseProbe(Frozen, from_attributes=True):
     asked_by: str
 
 
-class AskerOrder(Frozen):
-    """How the model orders the documents for an asker.
+class PersonaOrder(Frozen):
+    """How the model orders the documents for a persona.
 
     Attributes:
-        asker: The person for whom the model orders.
+        persona: The person for whom the model orders.
         words: The words for this person in the prompt; empty for a neutral person.
         status: ``ok``, or ``failed`` if no question was answered.
         ids: The model's order; empty if it failed.
@@ -170,7 +170,7 @@ class AskerOrder(Frozen):
         repairs: How many documents were repaired in replies, by kind.
     """
 
-    asker: Asker
+    persona: Persona
     words: str
     status: ProbeStatus
     ids: list[str]
@@ -181,17 +181,17 @@ class AskerOrder(Frozen):
 
 
 class ListwiseProbe(Frozen):
-    """How the model orders all documents, by asker.
+    """How the model orders all documents, by persona.
 
     Attributes:
-        initial: The initial order, shuffled by the seed and the same for all askers.
+        initial: The initial order, shuffled by the seed and the same for all personas.
         initial_ratio: The exposure ratio of the initial order.
-        askers: The order for each asker.
+        personas: The order for each persona.
     """
 
     initial: list[str]
     initial_ratio: float | None
-    askers: list[AskerOrder]
+    personas: list[PersonaOrder]
 
 
 class ProbeResult(Frozen):
@@ -240,9 +240,9 @@ class ProbeResult(Frozen):
 
 
 class ProbeTask(InputState):
-    """Pairs to compare for an asker, the protected document first; or else a list to order."""
+    """Pairs to compare for a persona, the protected document first; or else a list to order."""
 
-    asker: Asker
+    persona: Persona
     pairs: list[tuple[str, str]]
     order: list[str]
 
@@ -348,7 +348,7 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
             total += Cost(pairs * each.calls + 1, pairs * each.tokens + each.tokens // 2)
         if "listwise" in settings.kinds:
             each = self._ranker("listwise", context).cost(query, items)
-            lists = len(settings.askers)
+            lists = len(settings.personas)
             total += Cost(lists * each.calls, lists * each.tokens)
         return total
 
@@ -400,18 +400,18 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         if "pairwise" in settings.kinds:
             pairs = list(zip(one, other, strict=False))[: settings.pairs]
             update["tasks"] += [
-                shared | {"asker": settings.asker, "pairs": pairs[at : at + PAIRS_AT_ONCE]}
+                shared | {"persona": settings.persona, "pairs": pairs[at : at + PAIRS_AT_ONCE]}
                 for at in range(0, len(pairs), PAIRS_AT_ONCE)
             ]
         if "listwise" in settings.kinds:
-            update["tasks"] += [shared | {"asker": it, "order": order} for it in settings.askers]
+            update["tasks"] += [shared | {"persona": it, "order": order} for it in settings.personas]
         return update
 
     @steps.traced
     async def probe(self, state: ProbeTask, context: ProbeContext) -> running.Update:
-        """Compare the pairs of a batch, or order the list for an asker."""
-        running.record(asker=state["asker"])
-        group = group_of(state["asker"], self._sides(context.probe).words)
+        """Compare the pairs of a batch, or order the list for a persona."""
+        running.record(persona=state["persona"])
+        group = group_of(state["persona"], self._sides(context.probe).words)
         work = self._compared if state["pairs"] else self._ordered
         return await work(state, group, context)
 
@@ -443,13 +443,13 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
         }
 
     async def _ordered(self, task: ProbeTask, group: str, context: ProbeContext) -> running.Update:
-        """Order the list of a task for its asker."""
+        """Order the list of a task for its persona."""
         items = await items_of(self.engine, task["order"])
         ranker: ItemRanker = self._ranker("listwise", context)
         found = await ranker.rank(task["query"], items, group, running.seconds_left(context))
         running.record(asked=found.asked, failures=dict(found.failures))
         order = {
-            "asker": task["asker"],
+            "persona": task["persona"],
             "words": group,
             "status": "failed" if found.failed else "ok",
             "ids": [] if found.failed else [items[position].id for position in found.order],
@@ -616,7 +616,7 @@ def _listwise(
     return ListwiseProbe(
         initial=initial,
         initial_ratio=ratio(initial),
-        askers=[AskerOrder(**order, exposure_ratio=ratio(order["ids"])) for order in orders],
+        personas=[PersonaOrder(**order, exposure_ratio=ratio(order["ids"])) for order in orders],
     )
 
 

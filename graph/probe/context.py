@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fairqr.agents.ranking.rankers import Asker, Shown
+from fairqr.agents.ranking.rankers import Persona, Shown
 from fairqr.graph.search import context as search
 from fairqr.retrieval.fairness.dimension import factors_of
 from fairqr.retrieval.fairness.target import Target
@@ -28,8 +28,8 @@ class ProbeSettings(search.WindowSettings):
             to order all of them (listwise).
         depth: How many of the best results take part; by default all.
         pairs: The most pairs to ask about; each document is in at most one pair.
-        asker: For whom the model compares pairs: a neutral person, or a person of one side.
-        askers: For whom the model orders lists.
+        persona: For whom the model compares pairs: a neutral person, or a person of one side.
+        personas: For whom the model orders lists.
         by: How a pair is decided: by the probabilities of the two labels, if the model gives them,
             or by the reply it writes.
         shown: What the model reads of a document: title, text or title_text.
@@ -42,13 +42,13 @@ class ProbeSettings(search.WindowSettings):
     kinds: tuple[ProbeKind, ...] = ("pairwise", "listwise")
     depth: int | None = Field(None, ge=2, le=1000)
     pairs: int = Field(50, ge=1, le=1000)
-    asker: Asker = "neutral"
-    askers: tuple[Asker, ...] = ("neutral", "unprotected", "protected")
+    persona: Persona = "neutral"
+    personas: tuple[Persona, ...] = ("neutral", "unprotected", "protected")
     by: Literal["probabilities", "reply"] = "probabilities"
     shown: Shown = "title"
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
-    @field_validator("kinds", "askers")
+    @field_validator("kinds", "personas")
     @classmethod
     def _are_some_once(cls, listed: tuple[str, ...]) -> tuple[str, ...]:
         if not listed or len(set(listed)) < len(listed):

@@ -39,5 +39,5 @@ function pairwise(found) {
 function listwise(found) {
   return el("dl", { class: "facts" },
     fact("Exposure ratio as given", figure(found.initial_ratio)),
-    found.askers.map((it) => fact(`asked for ${words(it.asker)}`, figure(it.exposure_ratio))));
+    found.personas.map((it) => fact(`asked for ${words(it.persona)}`, figure(it.exposure_ratio))));
 }

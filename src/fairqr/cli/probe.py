@@ -106,7 +106,7 @@ def query(
             return (await follow(fair, query, context, settings, quiet=False, model=probed.name))[0]
 
     result: ProbeResult = run(work(), "probe", settings.trace)
-    parts = [*filter(None, [result.pairwise]), *(result.listwise.askers if result.listwise else ())]
+    parts = [*filter(None, [result.pairwise]), *(result.listwise.personas if result.listwise else ())]
     error = None
     if {it.status for it in parts} == {"failed"}:
         error = ModelError("failed", (*result.warnings, "The model gave no usable reply.")[0])
@@ -146,7 +146,7 @@ def listwise(
     model: list[str] | None = None,
     running: Annotated[ProbeRun, _RUNNING],
 ) -> Printed:
-    """Let a model rank whole lists for different askers, and measure how it exposes the groups.
+    """Let a model rank whole lists for different personas, and measure how it exposes the groups.
 
     Args:
         changes: What is asked; at most 10 queries by default.
@@ -219,20 +219,20 @@ def _listwise(
     words: Words, lists: DataFrame, means: DataFrame, tests: DataFrame
 ) -> Iterator[RenderableType]:
     """Yield which group lists expose less, the measures by who asks, and what failed."""
-    askers = {side: f"{word} askers" for side, word in words.items()}
+    personas = {side: f"{word} personas" for side, word in words.items()}
     leans = tests[tests.test == "lean"].groupby(["ranker", "window", "verdict"], sort=False)
     for (*ranker, verdict), found in leans:
-        whose = ", ".join(askers.get(it, "neutral askers") for it in found.asker)
+        whose = ", ".join(personas.get(it, "neutral personas") for it in found.persona)
         told = f"lists for {whose} {_LEANS[verdict].format(**words)}."
         yield out.literal(f"{', '.join(filter(None, ranker))}: {told}", "bold")
-    yield out.frame_table(means, "ranker", "window", "asker", "measure", "mean", "low", "high", "n")
+    yield out.frame_table(means, "ranker", "window", "persona", "measure", "mean", "low", "high", "n")
     for ranker, own in lists.groupby("ranker", sort=False):
         for what in ("failures", "repairs"):
             for kind, count in sum(map(Counter, own[what]), Counter[str]()).items():
                 yield f"{ranker} {what}: {count} {kind}"
         yield from own.warnings.explode().dropna().unique()
-    if len(between := tests[tests.test == "askers"]):
-        yield "for {protected} less for {unprotected} askers:".format(**words)
+    if len(between := tests[tests.test == "personas"]):
+        yield "for {protected} less for {unprotected} personas:".format(**words)
         yield out.frame_table(between, "ranker", "measure", "difference", "n", "p", "p_holm")
 
 
@@ -262,13 +262,13 @@ def probe_lines(result: ProbeResult, *, verbose: bool = False) -> Iterator[Rende
         ends = out.interval(*(pairs.ratio_interval or (None, None)))
         yield out.table(heads, [(len(pairs.pairs), *shares, pairs.ratio, ends)], digits=3)
     if (lists := result.listwise) is not None:
-        of = lists.askers[0]
+        of = lists.personas[0]
         if pairs is None and of.exposure_ratio is not None:
             whose = f" in lists for {of.words}" if of.words else ""
             got = f"{of.exposure_ratio:.0%} of the exposure of {other}{whose}"
             yield out.literal(f"{first} get {got}; as given, {lists.initial_ratio:.0%}.", "bold")
         rows: list[Any] = [("as given", lists.initial_ratio, "")]
-        for order in lists.askers:
+        for order in lists.personas:
             failed = f"{sum(order.failures.values())} of {order.asked}"
             rows.append((order.words or "nobody", order.exposure_ratio, failed))
         yield out.table(["list for", "exposure", out.number("failed")], rows, digits=3)

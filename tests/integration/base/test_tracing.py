@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
 
 IN_QUERY, IN_DOCUMENT, IN_REPLY = "zqueryz", "zdocumentz", "zreplyz"
 QUERY = f"physicist {IN_QUERY}"
-PROBE: dict[str, Any] = {"k": 60, "pairs": 2, "askers": ["neutral"]}
+PROBE: dict[str, Any] = {"k": 60, "pairs": 2, "personas": ["neutral"]}
 CONTENT = (IN_QUERY, IN_DOCUMENT, IN_REPLY)
 
 

@@ -151,13 +151,13 @@ def ranks(asked: Asked) -> Answer:
     return says(" > ".join(f"[{number}]" for number, _ in ordered))
 
 
-def test_lists_for_all_askers(quick: Main, folk: Path, model_server: ModelServer) -> None:
-    """Exposure follows the asker as planted, and nothing has to be mended."""
+def test_lists_for_all_personas(quick: Main, folk: Path, model_server: ModelServer) -> None:
+    """Exposure follows the persona as planted, and nothing has to be mended."""
     model_server.does(ranks)
     arguments = probe("listwise", folk, model_server, "--model", "initial")
     told = quick(*arguments, "--json").result
     means = [row for row in told["means"] if row["measure"] == "exposure ratio"]
-    ratios = {(row["ranker"], row["asker"]): row["mean"] for row in means}
+    ratios = {(row["ranker"], row["persona"]): row["mean"] for row in means}
     assert ratios["openai:fake", "protected"] > 1.2 > 0.9 > ratios["openai:fake", "unprotected"]
     assert ratios["openai:fake", "neutral"] == pytest.approx(ratios["initial", "neutral"])
     assert len(ratios) == 4, "the initial order is the same for all who ask"
@@ -168,8 +168,8 @@ def test_lists_for_all_askers(quick: Main, folk: Path, model_server: ModelServer
     assert all(not (row["failures"] or row["repairs"] or row["warnings"]) for row in told["lists"])
     shown = quick(*arguments).stdout
     assert shown.startswith("openai:fake, 8/4: lists for ")
-    assert "lists for female askers expose male items less." in shown
-    assert "for female less for male askers:" in shown
+    assert "lists for female personas expose male items less." in shown
+    assert "for female less for male personas:" in shown
     assert "8 queries, listwise=" in shown.splitlines()[-1]
 
 
@@ -187,7 +187,7 @@ def test_what_a_model_does_not_say_is_counted(
 ) -> None:
     """However often: that is how it answers."""
     model_server.does(says(reply))
-    how = {"pairwise": "by=reply", "listwise": "askers=neutral"}[kind]
+    how = {"pairwise": "by=reply", "listwise": "personas=neutral"}[kind]
     run = quick(*probe(kind, folk, model_server, "--set", how))
     assert run.code == 0, run
     for each in said.split("|"):
@@ -199,7 +199,7 @@ def test_a_large_run_has_to_be_agreed_to(
 ) -> None:
     """Nothing is asked nor written before; what the folder or the cache holds does not count."""
     folder = folk.parent / "kept"
-    # 12 relevant items and 80 irrelevant ones a query, in windows of two, for three askers.
+    # 12 relevant items and 80 irrelevant ones a query, in windows of two, for three personas.
     large = ["--set", "windows=2/1", "--set", "size=160", "-o", folder]
     sentence = quick(*probe("listwise", folk, model_server, *large)).complaint()
     assert f"This run may ask the model {91 * 3 * TOPICS:,} times" in sentence
@@ -252,11 +252,11 @@ def test_what_a_query_retrieves_is_probed(
     assert run.code == 0, run
     assert "'title', 12 documents: 6 females, 6 males" in run.stdout
     assert "the model favours females" in " ".join(run.stdout.split())
-    # 6 pairs in both orders, and a window for each of three askers.
+    # 6 pairs in both orders, and a window for each of three personas.
     assert len(model_server.asked) == 2 * 6 + 3
     told = quick(*query, "--json").result
     assert len(model_server.asked) == 2 * 6 + 3 + 2, "replies are kept but for other words"
-    ratios = {each["asker"]: each["exposure_ratio"] for each in told["listwise"]["askers"]}
+    ratios = {each["persona"]: each["exposure_ratio"] for each in told["listwise"]["personas"]}
     assert ratios["protected"] > 1.2 > 0.9 > ratios["unprotected"]
     assert ratios["neutral"] == told["listwise"]["initial_ratio"]
     alone = quick(*query, "--kind", "listwise").stdout
@@ -289,14 +289,14 @@ def test_experiments_run_and_are_reported(
     complaint = quick(*run("listwise", *groups, "--labels", folk)).complaint()
     assert "takes --labels; leave it out" in complaint
     listed = quick("experiment", "run", "llm_listwise", "--set", "help").stdout
-    assert "\n  askers\n" in listed
+    assert "\n  personas\n" in listed
     assert "'gender=female'" in listed
 
 
 def test_neural_rankers_of_the_paper_are_probed(
     quick: Main, folk: Path, tiny_monot5: Path, tiny_monobert: Path
 ) -> None:
-    """By the shipped file and with tiny weights, for each asker."""
+    """By the shipped file and with tiny weights, for each persona."""
     rankers = f"rankers=monot5:{tiny_monot5},monobert:{tiny_monobert}"
     own = ["--collection", folk, "--set", "size=24", "--set", rankers, "-o", folk.parent / "run"]
     run = quick("experiment", "run", "llm_listwise", *own, "--report")
@@ -304,5 +304,5 @@ def test_neural_rankers_of_the_paper_are_probed(
     found = ProbeStore(folk.parent / "run").lines("rankings").read()
     lists = [it for it in found if it.ranker != "initial"]
     assert {it.ranker.partition(":")[0] for it in lists} == {"monot5", "monobert"}
-    assert {it.asker for it in lists} == {"neutral", "protected", "unprotected"}
+    assert {it.persona for it in lists} == {"neutral", "protected", "unprotected"}
     assert all(sorted(it.order) == [*range(24)] for it in lists)

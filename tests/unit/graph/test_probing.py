@@ -83,7 +83,7 @@ async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, b
             one, other = pair.log_odds
             assert (one or 0) > 0 > (other or 0)
     women = {d.id for d in result.documents if d.side == "protected"}
-    for order in lists.askers:
+    for order in lists.personas:
         assert (order.exposure_ratio or 0) > 1.3
         assert set(order.ids[:10]) == women
     assert len(model.asked) == result.usage.model_calls == 20 + 3 * 2
@@ -122,13 +122,13 @@ async def test_a_model_that_does_not_answer_is_a_status_and_not_an_exception(
     assert lists is not None
     assert (pairs.status, pairs.verdict, pairs.asked_by) == ("failed", "failed", "reply")
     assert pairs.failures == {status: 20}
-    for order in lists.askers:
+    for order in lists.personas:
         assert (order.status, order.ids, order.exposure_ratio) == ("failed", [], None)
         assert sum(order.failures.values()) == order.asked == 2
     assert result.warnings
 
 
-async def test_lists_are_ordered_for_each_asker_from_the_same_order(engine: SearchEngine) -> None:
+async def test_lists_are_ordered_for_each_persona_from_the_same_order(engine: SearchEngine) -> None:
     """This model ranks whom the word names first, and whoever stands first otherwise."""
     words = {"female": "Ms ", "male": "Mr "}
     model = Planted(
@@ -137,10 +137,10 @@ async def test_lists_are_ordered_for_each_asker_from_the_same_order(engine: Sear
     result = await probed(engine, model, kinds=["listwise"], window=28)
     lists = result.listwise
     assert lists is not None
-    neutral, unprotected, protected = lists.askers
+    neutral, unprotected, protected = lists.personas
     assert (neutral.words, unprotected.words, protected.words) == ("", "male", "female")
     assert (neutral.ids, neutral.exposure_ratio) == (lists.initial, lists.initial_ratio)
-    for order in lists.askers:
+    for order in lists.personas:
         women = [int(id_[1:]) % 3 == 0 for id_ in order.ids]
         assert order.exposure_ratio == pytest.approx(exposure_ratio(women))
         assert sorted(order.ids) == sorted(lists.initial)
@@ -217,7 +217,7 @@ async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
         ({"attribute": "age"}, InputError, "age"),
         ({"attributes": ["place"]}, InputError, "'gender', is not among 'attributes'; add it"),
         ({"protected": "nobody"}, InputError, "no group 'nobody'"),
-        ({"askers": ["protected", "protected"]}, InputError, "each once"),
+        ({"personas": ["protected", "protected"]}, InputError, "each once"),
         ({"prompts": {"pairwise": "v9"}}, PromptError, "pairwise/v9"),
     ],
 )

@@ -128,7 +128,7 @@ def test_it_is_rendered_as_ever(version: str) -> None:
     messages = template.render(asked.values(query, pair, "non-European"))
     rendered = "".join(f"--- {it['role']}\n{it['content']}\n" for it in messages)
     assert rendered == (GOLDEN / f"pairwise-{version}.txt").read_text(encoding="utf-8")
-    # Askers differ by one word before those who ask.
+    # Personas differ by one word before those who ask.
     neutral = template.render(asked.values(query, pair))
     assert messages[1:] == neutral[1:]
     system = messages[0]["content"]

@@ -20,7 +20,7 @@ from fairqr.evaluation.audit import running
 from fairqr.evaluation.audit.bundle import AuditFolder, Observation
 from fairqr.evaluation.audit.finishing import Audit, make_again
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
-from fairqr.evaluation.audit.running import LOOKED_UP, WIDENED_BY, Asker
+from fairqr.evaluation.audit.running import LOOKED_UP, WIDENED_BY, Observer
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query
@@ -339,10 +339,10 @@ class Limited(EngineOverWords):
         )
 
 
-async def observed(asker: Asker, *queries: AuditQuery) -> list[Observation]:
+async def observed(observer: Observer, *queries: AuditQuery) -> list[Observation]:
     """What is observed of queries, once their relevant documents were looked up."""
-    await asker.look_up(asker.to_look_up(queries), lambda done, total=None, /: None)
-    return [(await asker.observe(query)).records[0] for query in queries or [QUERY]]
+    await observer.look_up(observer.to_look_up(queries), lambda done, total=None, /: None)
+    return [(await observer.observe(query)).records[0] for query in queries or [QUERY]]
 
 
 async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_looked_for(
@@ -350,10 +350,10 @@ async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_lo
 ) -> None:
     """What the engine answers comes first, and in its order."""
     watched, hits = Breaking(physics), await hits_of(physics, "physics", 10)
-    plain, nothing = await observed(Asker(physics, GENDERS, 10), QUERY, AuditQuery("q", "zebra"))
+    plain, nothing = await observed(Observer(physics, GENDERS, 10), QUERY, AuditQuery("q", "zebra"))
     assert (plain.status, list(plain.ids), plain.pool) == ("ok", hits.ids, plain.ids)
     assert (nothing.status, nothing.pool, plain.relevance) == ("empty", (), None)
-    (found,) = await observed(Asker(watched, GENDERS, 10, **WIDE))
+    (found,) = await observed(Observer(watched, GENDERS, 10, **WIDE))
     # One search, and one request for all groups.
     assert [[query.within for query in it] for it in watched.searches] == [[None], list(GROUPS)]
     assert (list(found.ids), {id_[0] for id_ in found.ids}) == (hits.ids, {"m"})
@@ -361,7 +361,7 @@ async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_lo
     assert len(found.pool) == len(set(found.pool))
     # Both searches were cut off at 20 documents; the last ten of each have 10 to 19 in their ids.
     assert found.levels == {"gender": pytest.approx(1 - 14.5 / 25)}
-    wide = Asker(physics, GENDERS, 100, texts=ByRank(), widened=(("gender", "male"),))
+    wide = Observer(physics, GENDERS, 100, texts=ByRank(), widened=(("gender", "male"),))
     assert (await observed(wide, AuditQuery("q", "opera")))[0].levels == {}
 
 
@@ -384,30 +384,30 @@ async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
         ({}, {"depth": 7, "widened": GROUPS}, NOTHING[:20] + [QUERY] * 50),
     ):
         engine = physics if limit is None else Limited(physics, 10, **limit)
-        asker = Asker(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **how})
-        await asker.find_limit(asked)
-        (found,) = await observed(asker)
-        assert (found.status, len(found.ids)) == ("ok", min(asker.depth, 10))
-        if limit is None and asker.deepens:
+        observer = Observer(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **how})
+        await observer.find_limit(asked)
+        (found,) = await observed(observer)
+        assert (found.status, len(found.ids)) == ("ok", min(observer.depth, 10))
+        if limit is None and observer.deepens:
             assert (len(found.pool), found.levels) == (55, {})
         else:
             assert found.levels["gender"] >= LIKELY
-        assert asker.deepens or found.levels == {"gender": 1 - 4.5 / 400}
+        assert observer.deepens or found.levels == {"gender": 1 - 4.5 / 400}
 
 
 async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
     physics: TantivyEngine,
 ) -> None:
     qrels = {"q1": {"m00": 1, "w07": 2, "w08": 0, "gone": 1}}
-    asker, other = Asker(physics, GENDERS, 5, qrels=qrels), AuditQuery("q2", "physics")
-    found, unjudged = await observed(asker, QUERY, other)
+    observer, other = Observer(physics, GENDERS, 5, qrels=qrels), AuditQuery("q2", "physics")
+    found, unjudged = await observed(observer, QUERY, other)
     assert found.pool == (*found.ids, "w07")
     assert found.relevance == tuple(float(id_ in ("m00", "w07")) for id_ in found.pool)
     assert (found.levels, found.hidden, found.absent) == ({}, 0, 1), "'gone' is not in the index"
     assert unjudged.relevance is None
     # Beside an estimate they change neither the pool nor what is relevant.
-    (estimated,) = await observed(Asker(physics, GENDERS, 5, texts=ByRank()))
-    both, without = await observed(replace(asker, texts=ByRank()), QUERY, other)
+    (estimated,) = await observed(Observer(physics, GENDERS, 5, texts=ByRank()))
+    both, without = await observed(replace(observer, texts=ByRank()), QUERY, other)
     assert (both.pool, both.relevance) == (estimated.pool, estimated.relevance)
     assert decoded(both.judged["gender"]).tolist() == [[0, 1], [1, 0]], "m00 and w07"
     assert (both.hidden, both.absent, without.judged) == (0, 0, {})
@@ -423,8 +423,8 @@ async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> 
     engine = from_langchain(store, schema=GENDER.model_dump(mode="json"))
     (met,) = await engine.search([Query("chemistry", 9)])
     assert len(met) == 9
-    asker = Asker(engine, GENDERS, 5, qrels={"q1": dict.fromkeys(met.ids, 1)})
-    (found,) = await observed(asker, QUERY)
+    observer = Observer(engine, GENDERS, 5, qrels={"q1": dict.fromkeys(met.ids, 1)})
+    (found,) = await observed(observer, QUERY)
     assert (found.others, found.hidden, found.absent) == ((), 4, 0)
     assert found.levels == {"gender": 1.0}, "so much is hidden that nobody can be acquitted"
 
@@ -439,7 +439,7 @@ async def test_an_id_that_is_refused_costs_no_other_document(physics: TantivyEng
     qrels = {"q0": {"w00": 1}, "q1": {"bad": 1, "w01": 1}, "q2": {"w02": 1, **absent}}
     refusing = Breaking(physics)
     refusing.refused = frozenset({"bad"})
-    found = await observed(Asker(refusing, GENDERS, 5, qrels=qrels), *queries)
+    found = await observed(Observer(refusing, GENDERS, 5, qrels=qrels), *queries)
     wanted = [("ok", ("w00",), 0), ("ok", ("w01",), 1), ("ok", ("w02",), 0)]
     assert [(it.status, it.others, it.hidden) for it in found] == wanted
     assert len(refusing.searches) == 1 + (LOOKED_UP - 1) + len(queries)

@@ -86,7 +86,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
         return made.ranks(range(len(task.items)), **told[query]) if query in told else None
 
     probe = made.collection_of(*(made.query_of(name, *own) for name, own in sizes.items()))
-    found = ranked(tmp_path, [probe], {"model": says}, askers=["neutral"], k=4)
+    found = ranked(tmp_path, [probe], {"model": says}, personas=["neutral"], k=4)
     assert found.missing == 1
     means = found.means.set_index("measure")
     # All relevant items stand on top of the last list, and none is in the second.
@@ -104,16 +104,16 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
     assert found.lists.repairs.tolist()[1:3] == [{"missing": 4}, {}]
     # A list that was not ranked yet has no line in the table of values, a failed one has.
     lines = found.table.to_csv(index=False).splitlines()
-    assert lines[0] == "collection,ranker,window,asker,query,measure,value,undefined"
+    assert lines[0] == "collection,ranker,window,persona,query,measure,value,undefined"
     assert len(lines) == 1 + 4 * 4
     assert lines[1].endswith("neutral,failed,P@4,,failed")
 
 
 def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> None:
-    """Leans, differences between askers and relevance are corrected together, by collection."""
+    """Leans, differences between personas and relevance are corrected together, by collection."""
 
     def for_own(number: int, task: Task) -> dict[str, Any]:
-        """Rank well for protected askers, and badly for the others."""
+        """Rank well for protected personas, and badly for the others."""
         order = [*made.by_protection(number, task)["order"]]
         is_failed = task.key[-2:] == ("unprotected", "q11")
         failed = {"failures": {"refused": 3}} if is_failed else {}
@@ -122,7 +122,7 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
     probes = [made.collection(queries=12), made.collection(queries=12, name="other")]
     says = {"initial": made.nobody, "openai:leaning": made.by_protection, "monot5": for_own}
     tests = ranked(tmp_path, probes, says).tests
-    # Of each: two rankers for three askers, two measures, and relevance.
+    # Of each: two rankers for three personas, two measures, and relevance.
     assert tests.groupby(["collection", "test"]).size().tolist() == [4, 6, 2] * 2
     assert set(tests.tests) == {12}
     for _, own in tests.groupby("collection"):
@@ -134,7 +134,7 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
     assert (set(leans.verdict), set(leans.n)) == ({"above"}, {12})
     assert leans.p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
     # Of both lists of a query the relevant ones stand on top or at the end; one pair is missing.
-    (between,) = own[(own.measure == "P@10") & (own.test == "askers")].tail(1).itertuples()
+    (between,) = own[(own.measure == "P@10") & (own.test == "personas")].tail(1).itertuples()
     assert (between.n, between.difference, between.p) == (11, 1.0, 2 / 2**11)
 
 

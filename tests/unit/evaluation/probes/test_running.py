@@ -33,7 +33,7 @@ async def plan_of(experiment: Any, **options: Any) -> ProbePlan:
 async def test_windows_and_comparisons_of_a_list_cost(folk: dict[str, Any], tmp_path: Path) -> None:
     """Windows at 4, 2 and 0 of eight items, and one of all; a sort takes at most 17 comparisons."""
     rankers = ["initial", "openai:a", "pairwise:openai:b", "monot5"]
-    named = {"rankers": rankers, "windows": ["4/2", "8/4"], "askers": ["neutral"]}
+    named = {"rankers": rankers, "windows": ["4/2", "8/4"], "personas": ["neutral"]}
     plan = await plan_of(listwise(**folk, **named))
     assert remaining_cost(plan, ProbeStore(tmp_path / "lists")).calls == 3 * (3 + 1 + 2 * 17)
     assert [it.partition("=")[0] for it in plan.manifest.prompts] == ["listwise", "pairwise"]

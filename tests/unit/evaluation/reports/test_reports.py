@@ -186,7 +186,7 @@ def test_hostile_names_never_become_markup(kind: str, tmp_path: Path) -> None:
 def test_a_run_that_has_barely_begun_says_so(tmp_path: Path) -> None:
     """And claims nothing about what it does not ask."""
     probe = made.collection()
-    lists = made.listwise(rankers=["model"], askers=["neutral"], windows=["20/10"])
+    lists = made.listwise(rankers=["model"], personas=["neutral"], windows=["20/10"])
     made.begin(tmp_path / "lists", lists, [probe], {"model": made.nobody})
     pairs = made.pairwise(models=["model"])
     made.begin(tmp_path / "pairs", pairs, [probe], {"model": made.nobody})
