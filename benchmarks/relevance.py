@@ -191,8 +191,8 @@ def fitted_answerable(
 
     def loss(weights: Array) -> float:
         answerable = 1 / (1 + np.exp(-weights[0] - scaled @ weights[1:]))
-        chance = np.clip(given_any * answerable, 1e-7, 1 - 1e-7)
-        likelihood = relevant * np.log(chance) + (1 - relevant) * np.log(1 - chance)
+        probability = np.clip(given_any * answerable, 1e-7, 1 - 1e-7)
+        likelihood = relevant * np.log(probability) + (1 - relevant) * np.log(1 - probability)
         ridge = RIDGE * (weights[1:] ** 2).sum() / np.count_nonzero(deviation)
         return float(ridge - (counts * likelihood).sum() / counts.sum())
 
@@ -223,7 +223,7 @@ def fitted_fields(
     return fields
 
 
-def with_chances(sample: pd.DataFrame, fit: Calibration) -> pd.DataFrame:
+def with_probabilities(sample: pd.DataFrame, fit: Calibration) -> pd.DataFrame:
     """Return a sample with the probability that each document is relevant."""
     given_any = fit.probability(*(sample[name].to_numpy() for name in EVIDENCE))
     log_odds = (
@@ -232,7 +232,7 @@ def with_chances(sample: pd.DataFrame, fit: Calibration) -> pd.DataFrame:
         + fit.answerable.words * sample["held"]
     )
     answerable = 1 / (1 + np.exp(-log_odds))
-    return sample.assign(given_any=given_any, chance=given_any * answerable)
+    return sample.assign(given_any=given_any, probability=given_any * answerable)
 
 
 def unanswered(told: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
@@ -245,33 +245,33 @@ def unanswered(told: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
     nothing = first[first["of"] == "unanswerable"]
     good = first[(first["of"] == "topic") & (first["relevant"] > 0)]
     queries = len(unanswerable_queries())
-    for column, name in (("chance", ""), ("given_any", " before")):
+    for column, name in (("probability", ""), ("given_any", " before")):
         means = nothing.groupby("query")[column].mean()
         # A query that finds nothing counts as 0.
         yield "unanswerable", f"mean of the first {FIRST}{name}", means.sum() / queries
         both = pd.concat([good, nothing])
-        yield "unanswerable", f"AUC{name}", _auc(both.assign(chance=both[column]))
+        yield "unanswerable", f"AUC{name}", _auc(both.assign(probability=both[column]))
 
 
 def held_out(told: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
-    """Yield how chances and relevance go together, in all and by the chance."""
+    """Yield how estimates and relevance go together, in all and by the estimate."""
     within = np.nanmean([_auc(own) for _, own in told.groupby("query")])
-    brier = ((told["chance"] - told["relevant"]) ** 2).mean()
+    brier = ((told["probability"] - told["relevant"]) ** 2).mean()
     yield "all", "Brier", brier
     yield "all", "Brier of the share", told["relevant"].var(ddof=0)
     yield "all", "AUC", _auc(told)
     yield "all", "AUC within a query", float(within)
-    bins = pd.cut(told["chance"], BINS, include_lowest=True)
+    bins = pd.cut(told["probability"], BINS, include_lowest=True)
     for place, own in told.groupby(bins, observed=True):
         name = f"to {place.right:.1f}"
-        yield name, "estimated", own["chance"].mean()
+        yield name, "estimated", own["probability"].mean()
         yield name, "relevant", own["relevant"].mean()
         yield name, "documents", len(own) / len(told)
 
 
 def _auc(told: pd.DataFrame) -> float:
     """Return how often a relevant document is above another one; nan where all are alike."""
-    good, bad = (told.loc[told["relevant"] == it, "chance"] for it in (1.0, 0.0))
+    good, bad = (told.loc[told["relevant"] == it, "probability"] for it in (1.0, 0.0))
     pairs = len(good) * len(bad)
     return float(mannwhitneyu(good, bad).statistic) / pairs if pairs else float("nan")
 
@@ -282,7 +282,7 @@ def by_group(told: pd.DataFrame, groups: list[str]) -> Iterator[tuple[str, str, 
     The standard error is over queries, of those with a relevant document.
     """
     shares = []
-    for weights in (told["relevant"], told["chance"]):
+    for weights in (told["relevant"], told["probability"]):
         own = told[groups].mul(weights, axis=0).groupby(told["query"]).sum()
         shares.append(own.div(own.sum(axis=1).replace(0, np.nan), axis=0).to_numpy())
     true, estimated = shares
@@ -304,7 +304,7 @@ async def main(names: Sequence[str], folder: Path) -> None:
         if kind == "words":
             print("field", fitted_fields(fits, samples))
         for fit, (name, own) in itertools.product(fits, collections.items()):
-            sample = with_chances(samples[name], fits[fit])
+            sample = with_probabilities(samples[name], fits[fit])
             topics = topics_of(sample)
             told: list[tuple[str, str, float]] = []
             if fit != name:

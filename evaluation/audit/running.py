@@ -524,7 +524,9 @@ async def _ask(
         missing.difference_update(name for name, it in groups if any(map(any, it["patterns"])))
 
     async def start(_: None) -> None:
-        await observer.look_up(observer.to_look_up(left), watcher.count("looking up judged documents"))
+        await observer.look_up(
+            observer.to_look_up(left), watcher.count("looking up judged documents")
+        )
         folder.begin(manifest)  # nothing is written before everything is there
 
     async def observe(query: AuditQuery) -> Done[Observation]:
@@ -565,7 +567,9 @@ async def _ask(
     if cost := "; then ".join(filter(None, (asked, then))):
         watcher.note(cost)
     await observer.find_limit(every if left else ())
-    await run("queries", every, observe, folder.observations, f"The engine '{observer.engine.name}'")
+    await run(
+        "queries", every, observe, folder.observations, f"The engine '{observer.engine.name}'"
+    )
     check_labels()
     folder.begin(manifest)
     if pairs:

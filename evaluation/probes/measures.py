@@ -179,7 +179,9 @@ def measure_listwise(store: kept.ProbeStore) -> MeasuredListwise:
     lists: list[Row] = []
     for each, ranker in product(store.collections(), experiment.rankers):
         personas = experiment.personas[: 1 if ranker == INITIAL else None]
-        for window, persona, query in product(experiment.windows_of(ranker), personas, each.queries):
+        for window, persona, query in product(
+            experiment.windows_of(ranker), personas, each.queries
+        ):
             key = (each.manifest.name, ranker, window, persona, query.id)
             ids = dict(zip(kept.RankingRecord.keys, key, strict=True))
             record = by_key.get(key)

@@ -128,7 +128,9 @@ def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterat
 def _places(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Figure:
     """Return histograms of where the protected items stand."""
     rows = list(_rows(measured, entry))
-    personas = list(dict.fromkeys(row["persona"] for row in rows if row["persona"] != "any")) or ["any"]
+    personas = list(dict.fromkeys(row["persona"] for row in rows if row["persona"] != "any")) or [
+        "any"
+    ]
     drawn: dict[str, dict[str, Any]] = {}
     for row in rows:
         own = drawn.setdefault(row["name"], {persona: [] for persona in personas})

@@ -21,7 +21,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking import lean
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
-from fairqr.agents.ranking.rankers import Persona, Cost, ItemRanker, group_of
+from fairqr.agents.ranking.rankers import Cost, ItemRanker, Persona, group_of
 from fairqr.agents.statistics import Interval, special, stream
 from fairqr.graph import running, steps
 from fairqr.graph.probe.context import ProbeContext, ProbeSettings
@@ -404,7 +404,9 @@ class ProbeNodes(steps.Nodes[ProbeContext]):
                 for at in range(0, len(pairs), PAIRS_AT_ONCE)
             ]
         if "listwise" in settings.kinds:
-            update["tasks"] += [shared | {"persona": it, "order": order} for it in settings.personas]
+            update["tasks"] += [
+                shared | {"persona": it, "order": order} for it in settings.personas
+            ]
         return update
 
     @steps.traced

@@ -19,7 +19,7 @@ LEAST_GAP = 0.01
 LINE = 120
 """How many characters of a document's title, and of its text, are shown."""
 
-LEAST_CHANCE = 0.005
+LEAST_SHOWN = 0.005
 """A lower probability would read 0%."""
 
 TARGET = "The target: "
@@ -63,8 +63,8 @@ def fit_of(result: SearchResult) -> str:
         return ""
     best = max(estimates)
     if best < LIKELY:
-        chance = f"{best:.0%}" if best >= LEAST_CHANCE else "less than 1%"
-        return f"None of these is likely to fit: the best has a probability of {chance}."
+        probability = f"{best:.0%}" if best >= LEAST_SHOWN else "less than 1%"
+        return f"None of these is likely to fit: the best has a probability of {probability}."
     expected = max(1, round(sum(estimates)))
     if len(estimates) == 1:
         return f"This document has a probability of {best:.0%} to be relevant."

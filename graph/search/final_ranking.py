@@ -28,7 +28,7 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.rerankers.base import Candidates, Reranker
-from fairqr.retrieval.rerankers.fair import chances_of, objective_of
+from fairqr.retrieval.rerankers.fair import objective_of, relevance_probabilities
 from fairqr.retrieval.rerankers.registry import open_reranker
 from fairqr.retrieval.sources.documents import Document
 
@@ -195,7 +195,7 @@ def judge(pool: Pool, final: Sequence[str]) -> Judged:
 
 def _supplied(pool: Pool, candidates: Candidates) -> Shares:
     """Return the exposure nearest to the target that likely relevant documents could give."""
-    likely = np.flatnonzero(pool.answerable * chances_of(candidates) >= LIKELY)
+    likely = np.flatnonzero(pool.answerable * relevance_probabilities(candidates) >= LIKELY)
     shares: Shares = {}
     parts = zip(pool.dimensions, candidates.memberships, candidates.targets, strict=True)
     for dimension, members, target in parts:

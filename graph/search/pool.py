@@ -39,8 +39,7 @@ from fairqr.retrieval.fairness.relevance import (
 from fairqr.retrieval.fairness.relevance import POOL as ENCODED
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates, by_rank
-from fairqr.retrieval.rerankers.fair import FairStep, objective_of
-from fairqr.retrieval.rerankers.fair import chances_of as relevance_of
+from fairqr.retrieval.rerankers.fair import FairStep, objective_of, relevance_probabilities
 from fairqr.retrieval.sources.schema import UNKNOWN
 
 REFINED_WEIGHT = 0.5
@@ -126,7 +125,7 @@ class Pool:
         objective = objective_of(candidates, context.pursued, record["weight"], context.k)
         relevance = None
         if self.estimates_relevance:
-            given_any = discounted_mean(relevance_of(candidates)[rows], context.discount)
+            given_any = discounted_mean(relevance_probabilities(candidates)[rows], context.discount)
             relevance = self.answerable * given_any
         quality = objective.quality(rows)
         return FairList(

@@ -255,12 +255,12 @@ async def searched(engine: SearchEngine, queries: Sequence[Query]) -> list[Hits]
     """
     found = await engine.search(queries)
     for hits in found:
-        chances = np.zeros(0) if hits.relevance is None else hits.relevance
+        probabilities = np.zeros(0) if hits.relevance is None else hits.relevance
         faults = {
             "a document twice in one ranking": len(set(hits.ids)) < len(hits),
             "a score that is not a finite number": not np.isfinite(hits.scores).all(),
             "a probability outside of 0 to 1": not (
-                ((chances >= 0) & (chances <= 1)).all() and 0 <= hits.answerable <= 1
+                ((probabilities >= 0) & (probabilities <= 1)).all() and 0 <= hits.answerable <= 1
             ),
         }
         for fault in (name for name, is_there in faults.items() if is_there):

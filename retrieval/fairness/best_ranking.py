@@ -121,19 +121,19 @@ class _Pool:
 
     def __init__(self, objective: RankingObjective, order: Positions | None) -> None:
         self.objective = objective
-        chances = np.asarray(objective.relevance, dtype=np.float64).round(DIGITS)
-        if not chances.any():
-            chances = np.ones_like(chances)  # V is 1 for all rankings
+        probabilities = np.asarray(objective.relevance, dtype=np.float64).round(DIGITS)
+        if not probabilities.any():
+            probabilities = np.ones_like(probabilities)  # V is 1 for all rankings
         members = np.concatenate(objective.memberships, axis=1, dtype=np.float64)
-        by_relevance = np.argsort(-chances, kind="stable")
+        by_relevance = np.argsort(-probabilities, kind="stable")
         taken = by_relevance if order is None else order
         self.length = min(objective.length, len(members))
         discounts = objective.discount.weights(self.length)
         best = by_relevance[: self.length]
-        most = float((discounts * chances[best]).sum())
+        most = float((discounts * probabilities[best]).sum())
         self.discounts = np.append(discounts, 0.0)
         self.weights = self.discounts / (most or 1.0)
-        self.highest = float(chances.max(initial=0.0)) or 1.0
+        self.highest = float(probabilities.max(initial=0.0)) or 1.0
         self.patterns, numbers = distinct_rows(members[taken])
         nth = _earlier(numbers)
         needed = nth < self.length
@@ -142,7 +142,7 @@ class _Pool:
         self.documents = np.zeros((len(self.patterns), self.length), dtype=np.intp)
         self.documents[places] = taken[needed]
         self.relevance = np.zeros((len(self.patterns), self.length + 2))
-        self.relevance[places] = chances[self.documents[places]]
+        self.relevance[places] = probabilities[self.documents[places]]
         self.by_relevance = numbers[np.argsort(taken)[best]]
         ends = np.cumsum([len(target) for target in objective.targets]).tolist()
         self.attributes = [slice(a, b) for a, b in zip([0, *ends], ends, strict=False)]

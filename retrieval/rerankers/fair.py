@@ -93,7 +93,7 @@ class FairStep(Reranker):
         return FairOrder(positions, weight, objective.quality(positions), missed)
 
 
-def chances_of(candidates: Candidates) -> FloatArray:
+def relevance_probabilities(candidates: Candidates) -> FloatArray:
     """Return the probability that each candidate is relevant, by its rank if none is estimated."""
     if candidates.relevance is None:
         return relevance_by_rank(len(candidates))
@@ -110,7 +110,7 @@ def objective_of(
     weights = [
         weight if not pursued or _is_among(pursued, name) else 1.0 for name in candidates.dimensions
     ]
-    relevance, memberships = chances_of(candidates), candidates.memberships
+    relevance, memberships = relevance_probabilities(candidates), candidates.memberships
     return RankingObjective(
         relevance, memberships, candidates.targets, k, weights, candidates.discount
     )

@@ -34,7 +34,7 @@ export function answerView(answer) {
       failures(answer.answers).map((it) =>
         el("p", { class: "hint" }, `${many(it.samples, "sample")} without an answer: ${words(it.status)}. `,
           foreign(it.message, 600)))),
-    chances(answer, marks),
+    exposures(answer, marks),
     measures(answer),
   ];
 }
@@ -73,11 +73,11 @@ function source(document, id, { used, scores, verdicts }, place, marks) {
         : el("span", { class: "score" }, ` (score ${figure(scores[place], 2)})`)));
 }
 
-function chances(answer, marks) {
-  return el("section", { class: "card", "aria-label": "Chances of the documents" },
-    headed(el("h2", {}, "Who had a chance"), "Stochastic ranking", "Expected exposure"),
+function exposures(answer, marks) {
+  return el("section", { class: "card", "aria-label": "Exposure of the documents" },
+    headed(el("h2", {}, "Who could be read"), "Stochastic ranking", "Expected exposure"),
     el("p", { class: "hint" }, "The share of the samples in which each document was read, and in which it was used."),
-    el("table", { class: "plain chances" },
+    el("table", { class: "plain exposures" },
       el("caption", { class: "hidden" }, "Documents, with the shares of the samples in which they were read and used"),
       el("thead", {}, el("tr", {},
         el("th", { scope: "col" }, "#"), el("td", {}), el("th", { scope: "col" }, "Document"),

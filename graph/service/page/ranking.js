@@ -34,7 +34,7 @@ export function sideBySide(marks, before, after, open = null) {
   drawSlopes(sides);
   return [
     estimated ? el("p", { class: "hint" },
-      "The percentage is the estimated chance that a document is relevant to the query.") : null,
+      "The percentage is the estimated probability that a document is relevant to the query.") : null,
     sides,
   ];
 }
@@ -56,7 +56,7 @@ function side(marks, { name, ranking }, estimated, open, moveOf) {
         el("td", { class: "who" }, documentMarks(marks, document.groups)),
         el("th", { scope: "row", class: "title" }, titleOf(document, open),
           el("span", { class: "line", "data-line": document.id })),
-        estimated ? el("td", { class: "chance" }, chance(document.relevance)) : null,
+        estimated ? el("td", { class: "probability" }, probability(document.relevance)) : null,
         el("td", { class: "move" }, moveOf(document)))))),
     ranking.length ? null : el("p", { class: "hint" }, "Nothing was found."));
 }
@@ -67,7 +67,7 @@ function titleOf(document, open) {
 }
 
 /** The estimate in whole percents, and never 0 or 100, since it is not that exact. */
-function chance(relevance) {
+function probability(relevance) {
   if (typeof relevance !== "number") return [el("span", { "aria-hidden": "true" }, "–"), hidden("not estimated")];
   const percents = Math.round(relevance * 100);
   return percents > 99 ? ">99%" : percents < 1 ? "<1%" : `${percents}%`;

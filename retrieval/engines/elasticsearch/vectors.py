@@ -266,13 +266,13 @@ class FieldHybridEngine(EngineOverWords):
         behind, there = found[0] if wide else first_of(scored, 0), {*scored.ids}
         new = [row for row, id_ in enumerate(behind.ids) if id_ not in there]
         ids = [*scored.ids, *(behind.ids[row] for row in new)]
-        chances = calibration.probability(
+        probabilities = calibration.probability(
             rank_evidence(ids, leading.ids),
             standardised(np.array([cosines.get(i, np.nan) for i in ids]), self.background @ moved),
         )
         own_ = min(len(scored), query.n)
         # Given documents have none behind them; see ``Hits.own``.
-        order = own_ + np.argsort(-chances[own_:].round(9), kind="stable")[:POOL]
+        order = own_ + np.argsort(-probabilities[own_:].round(9), kind="stable")[:POOL]
         rows = [*range(own_), *(order.tolist() if wide else ())]
         last = min(0.0, scored.scores[own_ - 1]) if own_ else 0.0
         memberships = {
@@ -284,7 +284,7 @@ class FieldHybridEngine(EngineOverWords):
             [*scored.scores[:own_], *[last] * (len(rows) - own_)],
             memberships,
             warnings=tuple(dict.fromkeys(w for one in (scored, *found) for w in one.warnings)),
-            relevance=chances[rows],
+            relevance=probabilities[rows],
             answerable=answerable,
             own=own_,
         )

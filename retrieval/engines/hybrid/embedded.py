@@ -377,8 +377,8 @@ class HybridEngine(VectorEngine):
 
         def ranked(numbers: Numbers, n: int) -> Hits:
             likeness = standardised(moved[numbers].astype(np.float64), moved)
-            chances = self.calibrations.words.probability(shares[numbers], likeness)
-            return now.hits(numbers, chances, n)
+            probabilities = self.calibrations.words.probability(shares[numbers], likeness)
+            return now.hits(numbers, probabilities, n)
 
         # Whatever the query is limited to, it is answerable by all documents.
         likely = highest(moved, FIRST, now.live)

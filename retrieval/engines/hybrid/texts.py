@@ -334,14 +334,14 @@ class EncodedPoolEngine(EngineOverWords):
         similar[: len(vectors)] = self._texts.likeness(asked, vectors, movers)
         ranks = rank_evidence(hits.ids, leading.ids[:RANKED])
         calibration = self.calibrations.rank
-        chances = calibration.probability(ranks, similar)
+        probabilities = calibration.probability(ranks, similar)
         # Whatever the query is limited to, it is answerable by the best of all documents.
         answerable = self._texts.answerable(asked, candidates, calibration.answerable)
         hits = replace(hits, answerable=answerable)
         if self._keeps_order:
-            return first_of(replace(hits, relevance=chances), query.n)
+            return first_of(replace(hits, relevance=probabilities), query.n)
         ranked = best_first(
-            hits.ids, chances.tolist(), hits.memberships, query.n, warnings=hits.warnings
+            hits.ids, probabilities.tolist(), hits.memberships, query.n, warnings=hits.warnings
         )
         return replace(ranked, relevance=np.array(ranked.scores), answerable=answerable)
 
@@ -497,9 +497,9 @@ class TextRelevance:
 
         def estimate(lexical: FloatArray, similarity: FloatArray) -> FloatArray:
             likeness = similarity.clip(-FARTHEST, FARTHEST)
-            chances = answerable * calibration.probability(lexical, likeness)
+            probabilities = answerable * calibration.probability(lexical, likeness)
             estimates = np.empty(len(ids))
-            estimates[order] = np.where(spoken, chances, chances[spoken].mean())
+            estimates[order] = np.where(spoken, probabilities, probabilities[spoken].mean())
             return estimates
 
         return Estimates(

@@ -106,7 +106,10 @@ def query(
             return (await follow(fair, query, context, settings, quiet=False, model=probed.name))[0]
 
     result: ProbeResult = run(work(), "probe", settings.trace)
-    parts = [*filter(None, [result.pairwise]), *(result.listwise.personas if result.listwise else ())]
+    parts = [
+        *filter(None, [result.pairwise]),
+        *(result.listwise.personas if result.listwise else ()),
+    ]
     error = None
     if {it.status for it in parts} == {"failed"}:
         error = ModelError("failed", (*result.warnings, "The model gave no usable reply.")[0])
@@ -225,7 +228,9 @@ def _listwise(
         whose = ", ".join(personas.get(it, "neutral personas") for it in found.persona)
         told = f"lists for {whose} {_LEANS[verdict].format(**words)}."
         yield out.literal(f"{', '.join(filter(None, ranker))}: {told}", "bold")
-    yield out.frame_table(means, "ranker", "window", "persona", "measure", "mean", "low", "high", "n")
+    yield out.frame_table(
+        means, "ranker", "window", "persona", "measure", "mean", "low", "high", "n"
+    )
     for ranker, own in lists.groupby("ranker", sort=False):
         for what in ("failures", "repairs"):
             for kind, count in sum(map(Counter, own[what]), Counter[str]()).items():

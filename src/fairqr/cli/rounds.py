@@ -251,13 +251,13 @@ def evidence_lines(result: SearchResult) -> Iterator[RenderableType]:
     rows = []
     for place in result.ranking:
         title = cut(out.literal(out.shortened(place.title or place.id, TITLE)))
-        chances = [_chance(place.evidence.get(kind)) for kind in kinds]
-        rows.append((place.rank, title, _chance(place.relevance), *chances))
+        probabilities = [_percent(place.evidence.get(kind)) for kind in kinds]
+        rows.append((place.rank, title, _percent(place.relevance), *probabilities))
     heads = [out.number(EVIDENCE[kind]) for kind in kinds]
     yield out.table(("", "", out.number("all"), *heads), rows, gap=1)
 
 
-def _chance(probability: float | None) -> Any:
+def _percent(probability: float | None) -> Any:
     """Return a probability as a cell; an empty one if there is none."""
     return "" if probability is None else out.decimal(probability)
 

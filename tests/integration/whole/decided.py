@@ -25,11 +25,11 @@ def steps() -> list[Any]:
         members = np.eye(groups)[draw.choice(groups, size, p=shares)]
         if number % 3 == 0:
             members = (members + np.eye(groups)[draw.integers(0, groups, size)]) / 2
-        chances = 1 / (1 + np.exp(-draw.normal(size=size)))
+        probabilities = 1 / (1 + np.exp(-draw.normal(size=size)))
         if number % 2:
-            chances = chances.round(2)
+            probabilities = probabilities.round(2)
         target = draw.dirichlet(np.full(groups, 3.0))
-        objective = RankingObjective(chances, [members], [target], 20)
+        objective = RankingObjective(probabilities, [members], [target], 20)
         ranked = best_ranking(objective)
         found.append([ranked.tolist(), objective.quality(ranked).value])
     return found

@@ -303,15 +303,16 @@ async def test_the_order_within_a_group_is_the_engines_or_on_request_that_of_the
     """In the engine's, what is probably not relevant comes last; here it stands far up."""
     plain = (await hits_of(lexical, "science physics atom", 500)).ids
     doubtful = [plain[0], plain[3], next(id_ for id_ in plain if id_[0] == "w")]
-    chances = {id_: 0.6 + 0.005 * place for place, id_ in enumerate(plain)}
-    chances |= dict.fromkeys(doubtful, 0.45)
+    probabilities = {id_: 0.6 + 0.005 * place for place, id_ in enumerate(plain)}
+    probabilities |= dict.fromkeys(doubtful, 0.45)
     engine = AlteredEngine(
-        lexical, lambda hits: {"relevance": np.array([chances.get(it, 0.6) for it in hits.ids])}
+        lexical,
+        lambda hits: {"relevance": np.array([probabilities.get(it, 0.6) for it in hits.ids])},
     )
     engine.capabilities |= {"relevance"}
     orders = {
         "engine": [id_ for id_ in plain if id_ not in doubtful],
-        "estimated": sorted(plain, key=lambda id_: -chances[id_]),
+        "estimated": sorted(plain, key=lambda id_: -probabilities[id_]),
     }
     values = []
     for order, expected in orders.items():

@@ -55,9 +55,11 @@ def test_a_regression_gives_probabilities_that_never_overflow() -> None:
     assert ALWAYS.probability(-1000, 0) == 1
     for fit in FITTED.values():
         for calibration in fit:
-            chances = [calibration.answerable.probability(above, 2.0) for above in (-99, 0, 0.3, 9)]
-            assert chances == sorted(chances)
-            assert 0 <= chances[0] < 0.5 < chances[2] < chances[3] <= 1
+            probabilities = [
+                calibration.answerable.probability(above, 2.0) for above in (-99, 0, 0.3, 9)
+            ]
+            assert probabilities == sorted(probabilities)
+            assert 0 <= probabilities[0] < 0.5 < probabilities[2] < probabilities[3] <= 1
 
 
 def test_the_five_highest_cosines_count() -> None:

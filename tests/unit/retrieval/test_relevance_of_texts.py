@@ -71,8 +71,8 @@ async def estimated(
     """The estimates by id."""
     estimates = await relevance.estimate_ids(query, [document.id for document in documents])
     assert estimates is not None
-    for chances in (estimates.relevance, estimates.by_words, estimates.by_similarity):
-        assert ((chances > 0) & (chances < 1)).all()
+    for probabilities in (estimates.relevance, estimates.by_words, estimates.by_similarity):
+        assert ((probabilities > 0) & (probabilities < 1)).all()
     ids = [document.id for document in documents]
     return dict(zip(ids, estimates.relevance.tolist(), strict=True))
 
@@ -115,7 +115,7 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
     above = background.above(float(np.mean(nearest_cosines)))
     answerable = CALIBRATED.texts.answerable.probability(above, 0.0)
 
-    def chances(words: Sequence[float], likeness: Sequence[float]) -> list[float]:
+    def probabilities(words: Sequence[float], likeness: Sequence[float]) -> list[float]:
         logits = (
             fit.intercept + fit.lexical * one + fit.similarity * other
             for one, other in zip(words, likeness, strict=True)
@@ -124,18 +124,18 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
 
     words = [scores[id_] / max(scores.values()) for id_ in ids]
     likeness = [(vectors[id_] @ moved - usual.mean()) / usual.std() for id_ in ids]
-    assert [found[id_] for id_ in ids] == pytest.approx(chances(words, likeness), abs=2e-5)
+    assert [found[id_] for id_ in ids] == pytest.approx(probabilities(words, likeness), abs=2e-5)
     # Each half of the evidence takes the other to be the same in all texts.
     halves = await (await opened(lexical)).estimate_ids("w1 w0 w1", ids)
     assert halves is not None
     assert halves.answerable == pytest.approx(answerable, abs=2e-5)
     alike = [sum(likeness) / len(ids)] * len(ids)
-    assert halves.by_words == pytest.approx(np.array(chances(words, alike)), abs=2e-5)
+    assert halves.by_words == pytest.approx(np.array(probabilities(words, alike)), abs=2e-5)
     moved = moved_by_hand(query, vectors, [[], nearest])
     usual = np.array([vectors[id_] @ moved for id_ in sampled])
     likeness = [(vectors[id_] @ moved - usual.mean()) / usual.std() for id_ in ids]
     alike = [sum(words) / len(ids)] * len(ids)
-    assert halves.by_similarity == pytest.approx(np.array(chances(alike, likeness)), abs=2e-5)
+    assert halves.by_similarity == pytest.approx(np.array(probabilities(alike, likeness)), abs=2e-5)
 
 
 async def test_the_order_of_the_pool_changes_not_even_a_digit(lexical: TantivyEngine) -> None:

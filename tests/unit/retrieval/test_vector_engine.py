@@ -353,7 +353,7 @@ async def pooled(
     return await EncodedPoolEngine.open(engine, encoder, keeps_order=keeps_order)
 
 
-async def chances(
+async def probabilities(
     engine: SearchEngine, query: str, n: int = 500, only: Sequence[str] | None = None
 ) -> dict[str, float]:
     """The estimates by id, in the order of the hits."""
@@ -398,12 +398,12 @@ async def test_only_the_pool_is_encoded(
     engine = await pooled(lexical, encoder)
     sampled = set(encoder.taken())
     first = await lexical.documents((await hits_of(lexical, "w1", 10)).ids)
-    alone = await chances(engine, "w1", 100)
+    alone = await probabilities(engine, "w1", 100)
     assert len(alone) > 20
     assert set(encoder.taken()) == {text_of(document) for document in first} - sampled
     for word in range(12):
         await hits_of(engine, f"w{word}", 100)
-    assert await chances(engine, "w1", 100) == alone
+    assert await probabilities(engine, "w1", 100) == alone
 
 
 @pytest.mark.parametrize("without", [(), ("rescore",)])
@@ -413,12 +413,12 @@ async def test_given_documents_have_the_same_estimates_whatever_else_is_given(
     """Also below the pool, if other words found them, and if the engine cannot score them."""
     monkeypatch.setattr(pool_module, "POOL", 5)
     engine = await pooled(WatchedEngine(lexical, without=without), keeps_order=True)
-    searched = await chances(engine, "w1 w2")
+    searched = await probabilities(engine, "w1 w2")
     given = [*searched, next(d.id for d in DOCUMENTS if d.id not in searched)]
-    whole = await chances(engine, "w1 w2", only=given)
+    whole = await probabilities(engine, "w1 w2", only=given)
     assert {*whole} == {*given}
     for at in range(0, len(given), 9):
-        few = await chances(engine, "w1 w2", 9, only=given[at : at + 9])
+        few = await probabilities(engine, "w1 w2", 9, only=given[at : at + 9])
         assert few == pytest.approx({id_: whole[id_] for id_ in given[at : at + 9]})
     others = [id_ for id_ in searched if searched[id_] != pytest.approx(whole[id_])]
     assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"

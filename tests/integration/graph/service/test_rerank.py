@@ -312,12 +312,12 @@ async def test_texts_tell_which_documents_are_relevant(minilm_cache: Path) -> No
     estimated, of_another = await known.estimated(["physicist", "onion soup"], texts, hits)
     assert of_another.relevance is not None
     assert of_another.relevance[:3].min() > of_another.relevance[3]
-    chances = estimated.relevance
-    assert chances is not None
-    assert chances[3] > 0.5 > chances[:3].max()
+    probabilities = estimated.relevance
+    assert probabilities is not None
+    assert probabilities[3] > 0.5 > probabilities[:3].max()
     (again,) = await known.estimated(["physicist"], texts, hits, later=True)
     assert again.relevance is not None
-    assert again.relevance.tolist() == chances.tolist()
+    assert again.relevance.tolist() == probabilities.tolist()
     (long,) = await known.estimated(["physicist"], texts * 60, Hits(ids, [1.0] * 300, {}))
     assert long.relevance is not None
     assert len(long.relevance) == 300

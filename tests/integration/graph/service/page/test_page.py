@@ -218,8 +218,8 @@ def test_an_answer_is_read_while_it_is_written_and_shows_its_sources_with_who_wa
     sources = answers.locator(".sources").first.get_by_role("listitem")
     expect(sources).to_have_count(5)
     expect(sources.first).to_contain_text(re.compile("used|not judged"))
-    chances = page.get_by_role("region", name="Chances of the documents")
-    expect(chances.get_by_role("row").nth(1)).to_contain_text("%")
+    exposures = page.get_by_role("region", name="Exposure of the documents")
+    expect(exposures.get_by_role("row").nth(1)).to_contain_text("%")
     counts = page.get_by_role("region", name="Over all samples")
     expect(counts).to_contain_text(re.compile(r"Answered\s*1 of 1"))
     # First, in large, who was read and used too little.

@@ -104,8 +104,8 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
     for name, side in sides.items():
         table = page.get_by_role("table", name=name)
         expect(table.get_by_role("columnheader", name="Estimated relevance")).to_have_count(1)
-        chances = table.locator("tbody .chance").all_inner_texts()
-        estimates = [float(text.strip("<>%")) for text in chances]
+        probabilities = table.locator("tbody .probability").all_inner_texts()
+        estimates = [float(text.strip("<>%")) for text in probabilities]
         wanted = [100 * place["relevance"] for place in side["ranking"]]
         assert estimates == pytest.approx(wanted, abs=1)
     expect(table).to_contain_text(re.compile("▲|new"))
@@ -128,4 +128,4 @@ def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
     expect(page.locator(".paid")).to_contain_text("Cost in relevance: not estimated.")
-    assert page.get_by_text("The percentage is the estimated chance").count() == 0
+    assert page.get_by_text("The percentage is the estimated probability").count() == 0
