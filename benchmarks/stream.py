@@ -19,9 +19,9 @@ import pandas as pd
 
 from benchmarks.measuring import table
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.graph.doors.evidence import ListEvidence
-from fairqr.graph.doors.memory import Ledger
-from fairqr.graph.doors.order import fair_order
+from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.integrations.memory import Ledger
+from fairqr.graph.integrations.order import fair_order
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.sources.catalog import Catalog

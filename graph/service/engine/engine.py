@@ -25,7 +25,7 @@ from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.documented import Documented
-from fairqr.graph.doors.learnt import LearntWords
+from fairqr.graph.integrations.learnt import LearntWords
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.models import GivenModel

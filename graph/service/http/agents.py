@@ -24,7 +24,7 @@ SESSIONS = 1000
 
 
 @asynccontextmanager
-async def mcp_door(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp]:
+async def mcp_app(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp]:
     """Open the endpoint; close all its sessions in the end.
 
     Args:
@@ -36,7 +36,7 @@ async def mcp_door(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp
     """
     app = make_server(engine, runs, _origin).http_app(MCP_PATH)
 
-    async def door(scope: Scope, receive: Receive, send: Send) -> None:
+    async def with_caller(scope: Scope, receive: Receive, send: Send) -> None:
         caller, gone = caller_of(scope), asyncio.get_running_loop().create_future()
         # A session only answers the key that opened it.
         token = AccessToken(token="", client_id=caller.id, scopes=[*caller.scopes])
@@ -54,7 +54,7 @@ async def mcp_door(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp
     async with app.lifespan(app):
         speaker: Any = cast(Route, app.routes[0]).endpoint
         speaker.session_manager.max_sessions = SESSIONS
-        yield door
+        yield with_caller
 
 
 def _origin() -> Origin:

@@ -153,24 +153,24 @@ class Agents:
     def __init__(self, parts: Parts) -> None:
         self.route = Route(MCP_PATH, self, methods=["POST", "DELETE"])
         self._parts, self._asked = parts, asyncio.Event()
-        self._door = asyncio.get_running_loop().create_future()
+        self._mcp_app = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
         await self._asked.wait()
         try:
             agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
-            async with agents.mcp_door(self._parts.engine, self._parts.runs) as door:
-                self._door.set_result(door)
+            async with agents.mcp_app(self._parts.engine, self._parts.runs) as mcp:
+                self._mcp_app.set_result(mcp)
                 await asyncio.Event().wait()  # until it is closed
         except Exception as error:
-            self._door.set_exception(error)
+            self._mcp_app.set_exception(error)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
         self._asked.set()
         scope["route"] = self.route
-        await (await asyncio.shield(self._door))(scope, receive, send)
+        await (await asyncio.shield(self._mcp_app))(scope, receive, send)
 
     async def aclose(self) -> None:
         """Close all sessions."""

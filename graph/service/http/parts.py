@@ -14,7 +14,7 @@ import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import Request
 
-from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engine import Auditor, Engine
 from fairqr.graph.service.http.access import require_a_key

@@ -1,4 +1,4 @@
-"""The rerank door: the format of Jina, Cohere and others, which other software speaks already."""
+"""Re-ranking over HTTP: the format of Jina, Cohere and others, which other software speaks already."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
-from fairqr.graph.doors.order import Evidence, Given, Shown, fair_list, ids_of
+from fairqr.graph.integrations.order import Evidence, Given, Shown, fair_list, ids_of
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.engine.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK

@@ -10,10 +10,10 @@ from typing import Any
 
 from fairqr.base.errors import InputError
 from fairqr.base.weights import is_pulled
-from fairqr.graph.doors.evidence import ListEvidence
-from fairqr.graph.doors.learnt import AskAfterwards, LearntWords
-from fairqr.graph.doors.memory import Ledger
-from fairqr.graph.doors.order import Evidence, Given, fair_list
+from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
+from fairqr.graph.integrations.memory import Ledger
+from fairqr.graph.integrations.order import Evidence, Given, fair_list
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.requests import Search, UnavailableError, hits_in, with_page
 from fairqr.graph.service.proxy.settings import ProxySettings

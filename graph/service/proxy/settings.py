@@ -12,7 +12,7 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.opening import open_language_model
 from fairqr.base.errors import ConfigError
 from fairqr.base.yaml_file import load_yaml
-from fairqr.graph.doors.learnt import LearntWords
+from fairqr.graph.integrations.learnt import LearntWords
 from fairqr.graph.search.context import Context, checked_context
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.sources.schema import Schema, validated

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fairqr.agents.models.opening import open_language_model
-from fairqr.graph.doors.evidence import ListEvidence
-from fairqr.graph.doors.learnt import AskAfterwards, LearntWords
-from fairqr.graph.doors.order import Evidence, Given, fair_list
+from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
+from fairqr.graph.integrations.order import Evidence, Given, fair_list
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.attached_people import people
@@ -123,7 +123,7 @@ async def test_afterwards_a_model_is_asked_once_about_each_query_whatever_it_ans
 
 
 @pytest.mark.model
-def test_the_rerank_door_uses_what_searches_learnt(pulled_minilm: Path, tmp_path: Path) -> None:
+def test_re_ranking_uses_what_searches_learnt(pulled_minilm: Path, tmp_path: Path) -> None:
     linked(ENCODER, pulled_minilm, tmp_path / "cache")
     documents = [
         {"title": title, "text": text, "labels": {"gender": GROUPS[title]}}

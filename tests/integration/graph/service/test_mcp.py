@@ -276,8 +276,8 @@ async def test_an_agent_of_langgraph_uses_the_tools(
         return says("I read them.")
 
     model_server.does(thinks)
-    door = {"fairqr": {"transport": "streamable_http", "url": f"{service.url}/mcp"}}
-    tools = await MultiServerMCPClient(door).get_tools()  # type: ignore[arg-type]
+    server = {"fairqr": {"transport": "streamable_http", "url": f"{service.url}/mcp"}}
+    tools = await MultiServerMCPClient(server).get_tools()  # type: ignore[arg-type]
     model = ChatOpenAI(model="fake", base_url=model_server.base_url, api_key="sk-none")
     agent = create_agent(model, tools)
     state = await agent.ainvoke({"messages": [{"role": "user", "content": "Physicists?"}]})

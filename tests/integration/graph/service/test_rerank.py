@@ -1,4 +1,4 @@
-"""The door for lists that others found: ``POST /v1/rerank``, as other software asks it.
+"""Lists that others found: ``POST /v1/rerank``, as other software asks it.
 
 Cohere's and LangChain's clients are real here. The requests of LiteLLM, LangChain's ``JinaRerank``
 and LibreChat were recorded from their real clients; those of open-webui, Elasticsearch and
@@ -25,7 +25,7 @@ from langchain_cohere import CohereRerank
 from langchain_core.documents import Document as Passage
 
 from fairqr import Context, FairReranker
-from fairqr.graph.doors.evidence import ListEvidence
+from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.retrieval.engines.engine import Hits
 from tests.integration.attached_people import Server
 from tests.integration.model_server import write_people

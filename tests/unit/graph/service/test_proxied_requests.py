@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.graph.doors.evidence import ListEvidence
-from fairqr.graph.doors.memory import Ledger
+from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.integrations.memory import Ledger
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.ordering import IndexOrder
 from fairqr.graph.service.proxy.requests import Search, planned

@@ -9,8 +9,8 @@ import pytest
 
 from fairqr import Context
 from fairqr.base.errors import TargetError
-from fairqr.graph.doors.memory import Ledger
-from fairqr.graph.doors.order import fair_order
+from fairqr.graph.integrations.memory import Ledger
+from fairqr.graph.integrations.order import fair_order
 from fairqr.retrieval.engines.engine import Hits
 from tests.unit.retrieval.embedded import GENDER
 
@@ -52,7 +52,7 @@ def test_debts_hold_exposure_over_a_stream_of_lists_too_short_for_it() -> None:
 
 
 def test_debts_fade_and_outlast_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairqr.graph.doors.memory.WRITTEN", 0)
+    monkeypatch.setattr("fairqr.graph.integrations.memory.WRITTEN", 0)
     ledger = Ledger(tmp_path / "owed.json", decay=0.5)
     target = {"gender": {"female": 0.5, "male": 0.5}}
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The fair order of a list that somebody else retrieved: what both doors show.
+"""The fair order of a list that somebody else retrieved: what both integrations show.
 
 It is the fair step of a search whose only round is that list, so it equals what
 :class:`fairqr.FairReranker` makes of it. Groups are known by labels that the documents bring, else
@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.graph.doors.evidence import ListEvidence
-from fairqr.graph.doors.learnt import LearntWords, with_words
-from fairqr.graph.doors.memory import moved
+from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.integrations.learnt import LearntWords, with_words
+from fairqr.graph.integrations.memory import moved
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Objective, Shares
 from fairqr.graph.search.target import by_group, estimate_target, vector_of
