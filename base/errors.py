@@ -102,16 +102,16 @@ class OtherRunError(InputError, slug="input"):
     """The folder holds a run of something else, such as another version of the index."""
 
 
-class CapError(InputError, title="The request exceeds a cap", slug="over-cap"):
+class LimitError(InputError, title="The request exceeds a limit", slug="over-limit"):
     """A request exceeds a limit of the service.
 
-    ``cap`` is the setting's name, such as ``k``, and ``limit`` its value.
+    ``limit`` is the setting's name, such as ``k``, and ``most`` its value.
     """
 
-    def __init__(self, cap: str, limit: float, message: str) -> None:
+    def __init__(self, limit: str, most: float, message: str) -> None:
         super().__init__(message)
-        self.cap = cap
         self.limit = limit
+        self.most = most
 
 
 class NotAllowedError(FairqrError, http_status=403, title="This is not offered"):

@@ -30,7 +30,7 @@ SETTINGS = {
     "grace": GRACE,
     "lease": LEASE,
     "concurrency": 16,
-    "limits": {"rate": "", "live": 1000, "queue": 1000},
+    "traffic": {"rate": "", "live": 1000, "queue": 1000},
 }
 
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretS
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 
 from fairqr.base import settings as general
-from fairqr.base.errors import CapError, ConfigError, first_problem, one_line
+from fairqr.base.errors import ConfigError, LimitError, first_problem, one_line
 from fairqr.base.settings import DEFAULT_TIMEOUT, SERVICE, ValueSource, variable_of
 from fairqr.graph.documented import Documented
 
@@ -105,7 +105,7 @@ class ModelEntry(_Section):
         return SecretStr(os.environ[self.api_key_env]) if self.api_key_env else self.api_key
 
 
-class Caps(_Section):
+class Limits(_Section):
     """The most that one request may ask for.
 
     Attributes:
@@ -140,23 +140,23 @@ class Caps(_Section):
     query_characters: _Count = 2000
     body_bytes: _Count = 1_000_000
 
-    def check(self, cap: str, value: float | None, what: str) -> None:
+    def check(self, limit: str, value: float | None, what: str) -> None:
         """Check a value of a request.
 
         Args:
-            cap: The name of its cap.
-            value: None is always within its cap.
+            limit: The name of the limit.
+            value: None is always within the limit.
             what: What the value is, for the message.
 
         Raises:
-            CapError: The value exceeds its cap.
+            LimitError: The value exceeds its limit.
         """
-        if value is not None and value > (limit := getattr(self, cap)):
-            allowed = f"this service allows at most {limit:,} ({cap})"
-            raise CapError(cap, limit, f"{what} is {value:,}, and {allowed}; ask for less.")
+        if value is not None and value > (most := getattr(self, limit)):
+            allowed = f"this service allows at most {most:,} ({limit})"
+            raise LimitError(limit, most, f"{what} is {value:,}, and {allowed}; ask for less.")
 
 
-class Limits(_Section):
+class Traffic(_Section):
     """How much may be asked at once, and how fast.
 
     Attributes:
@@ -192,8 +192,8 @@ class ServiceSettings(_Section, BaseSettings):
         sources: Source files that clients may search too, by the names in them.
         models: The models that requests may name; defaults to the configured model and feedback.
         attributors: The attributors that requests may choose.
-        caps: What one request may ask for at most.
-        limits: How many requests are taken at once, and how fast.
+        limits: What one request may ask for at most.
+        traffic: How many requests are taken at once, and how fast.
         require_keys: Require access keys on loopback too.
         cors_origins: Web pages whose scripts may read the answers; defaults to none.
         concurrency: How many runs this process works on at once.
@@ -221,8 +221,8 @@ class ServiceSettings(_Section, BaseSettings):
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()
     models: Annotated[dict[str, ModelEntry], BeforeValidator(_of_the_file)] = {}
     attributors: _Names = ("overlap",)
-    caps: Caps = Caps()
     limits: Limits = Limits()
+    traffic: Traffic = Traffic()
     require_keys: bool = False
     cors_origins: _Names = ()
     concurrency: _Count = 8
@@ -246,10 +246,10 @@ class ServiceSettings(_Section, BaseSettings):
     ) -> tuple[Any, ...]:
         """Return where values are from, the strongest first.
 
-        A misspelt cap or limit is an error; any other unknown variable has no effect.
+        A misspelt limit is an error; any other unknown variable has no effect.
         """
         known = service_variables()
-        sections = tuple(f"{variable_of(f'{SERVICE}.{name}')}_" for name in ("caps", "limits"))
+        sections = tuple(f"{variable_of(f'{SERVICE}.{name}')}_" for name in ("limits", "traffic"))
         env_settings.env_vars = {
             name.lower(): text
             for name, text in os.environ.items()

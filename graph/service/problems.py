@@ -94,8 +94,8 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
         is_prompt = isinstance(error, errors.PromptFileError)
         detail = f"{detail.partition(':')[0] if is_prompt else error.title}; {_LOOK}"
     more: dict[str, Any] = {}
-    if isinstance(error, errors.CapError):
-        more = {"cap": error.cap, "limit": error.limit}
+    if isinstance(error, errors.LimitError):
+        more = {"limit": error.limit, "most": error.most}
     elif isinstance(error, BusyError):
         more = {"retry_after": round(error.retry_after, 3)}
     elif isinstance(error, errors.ModelError):

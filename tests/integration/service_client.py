@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.configuration import ServiceSettings, Traffic
 from fairqr.graph.service.engine.engine import Engine
 from fairqr.graph.service.http.app import Agents, create_app
 from fairqr.graph.service.http.parts import Metrics, Parts
@@ -170,7 +170,7 @@ def service_of_a_module(*arguments: str, **how: Any) -> Any:
 @contextlib.asynccontextmanager
 async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Open a client of the whole application in this process, which does no durable runs."""
-    settings = ServiceSettings(limits=Limits(rate=""), **given)
+    settings = ServiceSettings(traffic=Traffic(rate=""), **given)
     engine = Engine(settings, model="feedback")
     runs: Any = EphemeralRuns(settings, lambda _: None)
     nothing: Any = None

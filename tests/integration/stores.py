@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.graph.service.configuration import Limits
+from fairqr.graph.service.configuration import Traffic
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.service.runs.manager import STEPLESS, Runs
 from fairqr.graph.service.store import Store
 
-PLENTY = Limits(queue=1000, live=1000)
+PLENTY = Traffic(queue=1000, live=1000)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -45,13 +45,13 @@ async def accept(store: Store, key: str, kind: Kind, **given: Any) -> Run:
 
     async def enqueue(connection: AsyncConnection, id_: str, kind: Kind) -> None: ...
 
-    values = {"limits": PLENTY, "query": "leader", "request": {}, "carrier": {}, **given}
+    values = {"traffic": PLENTY, "query": "leader", "request": {}, "carrier": {}, **given}
     return await store.accept(enqueue, key=key, kind=kind, **values)
 
 
-async def accepted(store: Store, key: str = "k", kind: Kind = "search", **limits: int) -> str:
+async def accepted(store: Store, key: str = "k", kind: Kind = "search", **traffic: int) -> str:
     """Accept a run, and return its id."""
-    return (await accept(store, key, kind, limits=PLENTY.model_copy(update=limits))).id
+    return (await accept(store, key, kind, traffic=PLENTY.model_copy(update=traffic))).id
 
 
 def done(run: Run, result: dict[str, Any]) -> Run:

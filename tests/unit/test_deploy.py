@@ -116,7 +116,7 @@ def test_times_and_ports_fit_each_other(compose: dict[str, Any]) -> None:
     balancer = (DEPLOY / "nginx.conf").read_text()
     waits = re.search(r"proxy_read_timeout (\d+)s", balancer)
     assert waits
-    assert int(waits[1]) > settings.caps.seconds
+    assert int(waits[1]) > settings.limits.seconds
     assert int(waits[1]) > 15  # the pause between two signs of life of a stream
     # Each stands there twice: for agents, and for all other requests.
     workers = [*dict.fromkeys(re.findall(r"server (\S+):(\d+) ", balancer))]

@@ -1,4 +1,4 @@
-"""What the service offers, and checks of requests against that and the caps."""
+"""What the service offers, and checks of requests against that and the limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context, Method
 from fairqr.graph.search.rankers import ASKED
-from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
+from fairqr.graph.service.configuration import Limits, ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.requests import AuditRequest, RunRequest
 from fairqr.graph.service.records import Kind
 from fairqr.prompts.library import PromptLibrary
@@ -38,8 +38,8 @@ NEURAL = ("monot5", "monobert")
 LONGEST_NAME = 200
 """The most characters of a name that matches a pattern."""
 
-_CAPPED = ("k", "depth", "max_iterations", "samples", "documents", "pairs")
-"""Parameters with a cap of their name."""
+_LIMITED = ("k", "depth", "max_iterations", "samples", "documents", "pairs")
+"""Parameters with a limit of their name."""
 
 _CONTEXTS = {"search": Context.of, "answer": AnswerContext.of, "probe": ProbeContext.of}
 _OWN = ("corpus", "retriever", "model", "keep", "query", "question", "attributor")
@@ -248,105 +248,105 @@ class Request:
     body: dict[str, Any]
 
 
-def check_request(kind: Kind, asked: RunRequest, caps: Caps, offers: Offers) -> Request:
+def check_request(kind: Kind, asked: RunRequest, limits: Limits, offers: Offers) -> Request:
     """Check a request.
 
     Args:
         kind: The kind of the run.
         asked: The request, of the type of its kind.
-        caps: The caps of the service.
+        limits: The limits of the service.
         offers: What the service offers.
 
     Raises:
         InputError: A parameter is wrong; the message names it.
-        CapError: The request exceeds a cap.
+        LimitError: The request exceeds a limit.
         NotAllowedError: The request names something that is not offered.
     """
-    values = _capped(kind, asked, caps)
-    caps.check("depth", values["ranking"]["depth"], "ranking.depth")
+    values = _limited(kind, asked, limits)
+    limits.check("depth", values["ranking"]["depth"], "ranking.depth")
     for name, value in values["budget"].items():
-        caps.check(name, value, f"budget.{name}")
-        values["budget"][name] = getattr(caps, name) if value is None else value
-    if kind == "probe" and values["depth"] is None and values["k"] > caps.probe_documents:
-        values["depth"] = caps.probe_documents
+        limits.check(name, value, f"budget.{name}")
+        values["budget"][name] = getattr(limits, name) if value is None else value
+    if kind == "probe" and values["depth"] is None and values["k"] > limits.probe_documents:
+        values["depth"] = limits.probe_documents
     query = values["question" if kind == "answer" else "query"]
-    check_query(query, caps)
+    check_query(query, limits)
     values["corpus"] = offers.corpus(values["corpus"])
     values["model"], _ = offers.model(values["model"])
     given = {name: value for name, value in values.items() if name not in _OWN}
     if kind == "answer":
         values["attributor"] = offers.attributor(values["attributor"])
         given["k"] = given["k"] or max(DEFAULT_POOL, given["documents"])
-    context = _with_depth(_CONTEXTS[kind](**given), caps)
+    context = _with_depth(_CONTEXTS[kind](**given), limits)
     values["retriever"] = context.strategy.searched_by(values["retriever"])
     offers.check_steps(context)
     if isinstance(context, AnswerContext):
         is_judged = AttributorName.parse(values["attributor"]).kind == "llm"
         prompt = offers.prompts.get(ANSWER, context.prompts.get(ANSWER))
         tokens = INPUT_TOKENS + prompt.defaults.max_tokens
-        context = _with_answers(context, is_judged, tokens, caps)
+        context = _with_answers(context, is_judged, tokens, limits)
     _check_model(kind, values["model"], context)
     return Request(kind, query, context, values)
 
 
-def check_audit(asked: AuditRequest, caps: Caps, offers: Offers) -> Request:
+def check_audit(asked: AuditRequest, limits: Limits, offers: Offers) -> Request:
     """Check a request for an audit; see :func:`check_request`."""
-    caps.check("audit_queries", len(asked.queries), "The number of queries")
+    limits.check("audit_queries", len(asked.queries), "The number of queries")
     for it in asked.queries:
-        check_query(it.query, caps)
-    values = _capped("audit", asked, caps)
+        check_query(it.query, limits)
+    values = _limited("audit", asked, limits)
     if "depth" not in asked.model_fields_set:
         values["depth"] = max(values["depth"], values["k"] + 1)
     values["corpus"] = offers.corpus(asked.corpus)
     return Request("audit", asked.name, AuditRequest.model_validate(values), values)
 
 
-def check_query(query: str, caps: Caps) -> None:
+def check_query(query: str, limits: Limits) -> None:
     """Check a query or a question.
 
     Raises:
         QueryError: It is empty.
-        CapError: It is too long.
+        LimitError: It is too long.
     """
     if not query.strip():
         raise errors.QueryError("The query is empty; write what to search for.")
-    caps.check("query_characters", len(query), "The length of the query")
+    limits.check("query_characters", len(query), "The length of the query")
 
 
-def _capped(kind: Kind, asked: RunRequest | AuditRequest, caps: Caps) -> dict[str, Any]:
-    """Return the values of a request, each within its cap; a default above its cap is lowered.
+def _limited(kind: Kind, asked: RunRequest | AuditRequest, limits: Limits) -> dict[str, Any]:
+    """Return the values of a request, each within its limit; a default above its limit is lowered.
 
     Raises:
-        CapError: A given value exceeds its cap.
+        LimitError: A given value exceeds its limit.
     """
     values = asked.model_dump(mode="json")
-    for name in _CAPPED:
-        cap = "probe_documents" if kind == "probe" and name == "depth" else name
+    for name in _LIMITED:
+        limit = "probe_documents" if kind == "probe" and name == "depth" else name
         if name in asked.model_fields_set:
-            caps.check(cap, values[name], name)
+            limits.check(limit, values[name], name)
         elif values.get(name) is not None:
-            values[name] = min(values[name], getattr(caps, cap))
+            values[name] = min(values[name], getattr(limits, limit))
     return values
 
 
-def _with_depth(context: Context, caps: Caps) -> Context:
-    """Lower the method's own depth to the cap.
+def _with_depth(context: Context, limits: Limits) -> Context:
+    """Lower the method's own depth to the limit.
 
     Raises:
-        CapError: The cap is below the number of documents to show.
+        LimitError: The limit is below the number of documents to show.
     """
     strategy = context.strategy
-    if (strategy.depth or 0) <= caps.depth:
+    if (strategy.depth or 0) <= limits.depth:
         return context
-    caps.check("depth", context.k, "k")
+    limits.check("depth", context.k, "k")
     ranking = context.ranking
     if strategy.ranker:
-        ranking = ranking.model_copy(update={"depth": min(strategy.reads, caps.depth)})
-    return context.model_copy(update={"depth": caps.depth, "ranking": ranking})
+        ranking = ranking.model_copy(update={"depth": min(strategy.reads, limits.depth)})
+    return context.model_copy(update={"depth": limits.depth, "ranking": ranking})
 
 
 def _with_answers(
-    context: AnswerContext, is_judged: bool, tokens: int, caps: Caps
+    context: AnswerContext, is_judged: bool, tokens: int, limits: Limits
 ) -> AnswerContext:
     """Reserve what the answers may cost; the rest is the budget of the search before them.
 
@@ -354,18 +354,18 @@ def _with_answers(
         context: The context of the run.
         is_judged: Whether a model also judges each document.
         tokens: The most tokens that one answer may cost.
-        caps: The caps of the service.
+        limits: The limits of the service.
 
     Raises:
-        CapError: The answers may cost more than a cap allows, or the hypothesis is too long.
+        LimitError: The answers may cost more than a limit allows, or the hypothesis is too long.
     """
     asked, left = context.answer, {}
-    caps.check("query_characters", len(asked.hypothesis), "The length of the hypothesis")
+    limits.check("query_characters", len(asked.hypothesis), "The length of the hypothesis")
     calls = 1 + asked.documents * is_judged
-    for cap, each in (("model_calls", calls), ("tokens", tokens)):
+    for limit, each in (("model_calls", calls), ("tokens", tokens)):
         needed = asked.samples * each
-        caps.check(cap, needed, f"What {asked.samples:,} samples may take")
-        left[cap] = min(getattr(context.budget, cap), getattr(caps, cap) - needed)
+        limits.check(limit, needed, f"What {asked.samples:,} samples may take")
+        left[limit] = min(getattr(context.budget, limit), getattr(limits, limit) - needed)
     return context.model_copy(update={"budget": context.budget.model_copy(update=left)})
 
 

@@ -184,20 +184,20 @@ class Engine:
 
     def checked(self, kind: Kind, asked: RunRequest) -> checking.Request:
         """Check a request; see :func:`checking.check_request`."""
-        return checking.check_request(kind, asked, self.settings.caps, self.offers)
+        return checking.check_request(kind, asked, self.settings.limits, self.offers)
 
     async def checked_audit(self, asked: AuditRequest) -> checking.Request:
         """Check a request for an audit; see :func:`checking.check_audit`.
 
         Raises:
-            FairqrError: The request is wrong, exceeds a cap, or asks for what is not offered.
+            FairqrError: The request is wrong, exceeds a limit, or asks for what is not offered.
         """
         if self.auditor is None:
             raise errors.NotAllowedError(
                 "Audits are not offered here; whoever runs the service can install the extra "
                 "'evaluation'."
             )
-        request = checking.check_audit(asked, self.settings.caps, self.offers)
+        request = checking.check_audit(asked, self.settings.limits, self.offers)
         await self.auditor.check(request.context.options)
         async with self.searched(request.body["corpus"], asked.retriever) as engine:
             for name in asked.attributes:
@@ -232,8 +232,8 @@ class Engine:
                         async for event in events:
                             yield event
                 except errors.BudgetError as error:
-                    if error.limit >= getattr(self.settings.caps, error.unit):
-                        self.settings.caps.check(error.unit, error.needed, "What this may take")
+                    if error.limit >= getattr(self.settings.limits, error.unit):
+                        self.settings.limits.check(error.unit, error.needed, "What this may take")
                     raise
 
     def execute_stored(self, run: Run, durable: RunJournal) -> AsyncGenerator[RunEvent, None]:

@@ -106,7 +106,7 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: ServiceSettings, store: Store) -> None:
         self._app, self._settings, self._store = app, settings, store
         self._needs_keys = needs_keys(settings)
-        self._rates = parse_many(settings.limits.rate) if settings.limits.rate else []
+        self._rates = parse_many(settings.traffic.rate) if settings.traffic.rate else []
         self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
         self._under_way = 0
 
@@ -118,7 +118,7 @@ class Guard:
             return messages.pop() if messages else await receive()
 
         self._under_way += 1
-        is_full = self._under_way > (most := self._settings.limits.requests)
+        is_full = self._under_way > (most := self._settings.traffic.requests)
         try:
             try:
                 if is_full and scope["path"] != "/healthz":
@@ -254,7 +254,7 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
         InputError: It has too many values.
         ClientDisconnect: The client left.
     """
-    most, seconds = settings.caps.body_bytes, settings.limits.body_seconds
+    most, seconds = settings.limits.body_bytes, settings.traffic.body_seconds
     body, size = bytearray(), 0
     try:
         async with asyncio.timeout(seconds):
@@ -269,17 +269,17 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
         raise HTTPException(408, {"detail": late}, CLOSES) from None
     if size > most:
         large = f"The body has more than {most:,} bytes, the limit (body_bytes); send less."
-        more = {"cap": "body_bytes", "limit": most}
+        more = {"limit": "body_bytes", "most": most}
         raise HTTPException(413, {"detail": large, **more}, CLOSES)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # Web pages of other origins can send other types without the browser's check.
         wanted = "Send JSON with the header 'Content-Type: application/json'."
         raise HTTPException(415, {"detail": wanted})
-    caps = settings.caps
-    values = max(MOST_VALUES, OF_A_QUERY * caps.audit_queries)
+    limits = settings.limits
+    values = max(MOST_VALUES, OF_A_QUERY * limits.audit_queries)
     if request.scope["path"] in RERANK:
-        values = max(values, OF_A_DOCUMENT * caps.depth)
+        values = max(values, OF_A_DOCUMENT * limits.depth)
     check_json(bytes(body), values)
     return bytes(body)
 

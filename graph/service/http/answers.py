@@ -35,7 +35,7 @@ _HTTP = {
     404: ("not-found", "There is nothing at this path"),
     405: ("method-not-allowed", "This path has no such method"),
     408: ("slow-body", "The body did not arrive in time"),
-    413: ("over-cap", "The body is too large"),
+    413: ("over-limit", "The body is too large"),
     415: ("media-type", "The media type is not supported"),
 }
 CLOSES = {"Connection": "close"}  # headers if we do not wait for the rest of a request
@@ -46,13 +46,13 @@ class Problem(Documented, extra="allow"):
     """A problem document of RFC 9457.
 
     Attributes:
-        type: ``urn:fairqr:error:`` and the name of a class of errors, such as ``over-cap``.
+        type: ``urn:fairqr:error:`` and the name of a class of errors, such as ``over-limit``.
         detail: One sentence that says what is wrong and what to do.
         instance: The path of the request or the run.
         errors: All wrong parameters of a request: for each, its ``field``, with dots and empty for
             the whole request, and the ``reason``.
-        cap: The exceeded cap.
-        limit: The value of the cap.
+        limit: The name of the exceeded limit.
+        most: Its value.
         retry_after: Seconds to wait before the next try.
         model_status: How the question to the model ended.
     """
@@ -63,8 +63,8 @@ class Problem(Documented, extra="allow"):
     detail: str
     instance: str | None = None
     errors: list[dict[Literal["field", "reason"], str]] | None = None
-    cap: str | None = None
-    limit: float | None = None
+    limit: str | None = None
+    most: float | None = None
     retry_after: float | None = None
     model_status: str | None = None
 
@@ -124,7 +124,7 @@ def openai_error(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a problem document in the form of OpenAI's errors."""
     slug, status = _slug_of(document), document["status"]
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    field = document.get("cap") or next((it["field"] for it in document.get("errors", ())), None)
+    field = document.get("limit") or next((it["field"] for it in document.get("errors", ())), None)
     error = {
         "message": document["detail"],
         "type": "rate_limit_error" if status == 429 else kind,

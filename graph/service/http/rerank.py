@@ -159,8 +159,8 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     parameter `model` of the address replaces the one in the body, which some clients fix.
     """
     parts, documents, size = parts_of(request), asked.documents, len(asked.documents)
-    caps = parts.settings.caps
-    caps.check("depth", size, "The number of documents")
+    limits = parts.settings.limits
+    limits.check("depth", size, "The number of documents")
     model = request.query_params.get("model", asked.model)
     name, _, options = model.partition("?")
     read = parse_qs(options, keep_blank_values=True).items()
@@ -170,7 +170,7 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
         raise InputError(
             f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
         )
-    given = {"k": min(asked.top_n or 20, size, caps.k), **given, "query": asked.query}
+    given = {"k": min(asked.top_n or 20, size, limits.k), **given, "query": asked.query}
     checked = parts.engine.checked("search", parsed("search", {**given, "corpus": name}))
     context = checked.context
     scores = [it.score for it in documents if it.score is not None]

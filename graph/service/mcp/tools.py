@@ -83,13 +83,13 @@ def make_server(
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
     logging.getLogger("mcp").setLevel(logging.ERROR)
     logging.getLogger().addFilter(_tells_nothing_asked)
-    caps = engine.settings.caps
-    shown, read = min(SHOWN, caps.k), min(READ, caps.documents)
+    limits = engine.settings.limits
+    shown, read = min(SHOWN, limits.k), min(READ, limits.documents)
     server = FastMCP("fairqr", instructions=INSTRUCTIONS, middleware=[_Edge(engine)])
 
     async def run(kind: Kind, asked: dict[str, Any], seconds: float, context: Context) -> Any:
         """Run the graph, and return the result."""
-        asked["budget"] = {"seconds": min(seconds, caps.seconds)}
+        asked["budget"] = {"seconds": min(seconds, limits.seconds)}
         return await follow(engine.checked(kind, parsed(kind, asked)), context)
 
     async def follow(

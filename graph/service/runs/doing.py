@@ -71,7 +71,7 @@ class LiveRun(ABC):
     stopped: Exception | None = field(default=None, init=False)
     task: asyncio.Task[Any] | None = field(default=None, init=False)
     last: int = field(default=0, init=False)
-    # The caps limit the events of a run, so this list stays small.
+    # The limits bound the events of a run, so this list stays small.
     _told: list[Event] = field(default_factory=list, init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -158,7 +158,7 @@ class LiveRun(ABC):
             if isinstance(error, TimeoutError) and limit.expired():
                 error = RunTimeoutError(
                     f"The run took longer than {self.seconds:g} seconds; ask for less, or for more "
-                    "time, which the caps 'seconds' and 'audit_seconds' limit."
+                    "time, which the limits 'seconds' and 'audit_seconds' bound."
                 )
             return failed(self.run, error, self.path)
 

@@ -78,32 +78,32 @@ class EphemeralRuns:
             execute: Runs the run, given its id.
             key: The id of the key that asks.
             carrier: The headers of the caller's trace.
-            seconds: The time limit; at most the cap, which is the default.
+            seconds: The time limit; at most ``limits.seconds``, which is the default.
 
         Raises:
             BusyError: The key has too many runs, too many runs wait, no slot became free in time,
                 or the service is stopping.
         """
-        limits, cap = self._settings.limits, self._settings.caps.seconds
+        traffic, longest = self._settings.traffic, self._settings.limits.seconds
         own = [*self.waiting, *(run.key for run in self.under_way)].count(key)
         accepting = self.accepting
         if not accepting:
-            raise busy("draining", limits.live)
-        if own >= limits.live:
-            raise busy("live", limits.live)
-        if len(self.waiting) >= limits.queue:
-            raise busy("queue", limits.live)
+            raise busy("draining", traffic.live)
+        if own >= traffic.live:
+            raise busy("live", traffic.live)
+        if len(self.waiting) >= traffic.queue:
+            raise busy("queue", traffic.live)
         self.waiting.append(key)
         try:
-            async with asyncio.timeout(limits.wait):
+            async with asyncio.timeout(traffic.wait):
                 await self._slots.acquire()
         except TimeoutError:
-            raise busy("queue", limits.live) from None
+            raise busy("queue", traffic.live) from None
         finally:
             self.waiting.remove(key)
         if not self.accepting:
             self._slots.release()
-            raise busy("draining", limits.live)
+            raise busy("draining", traffic.live)
         run = Run(
             id=uuid.uuid4().hex,
             kind=kind,
@@ -114,7 +114,7 @@ class EphemeralRuns:
             attempts=1,
             request={},
         )
-        seconds = min(seconds or cap, cap)
+        seconds = min(seconds or longest, longest)
         begun = doing.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._finished, key)
         self.under_way.add(begun)
         begun.task = asyncio.create_task(begun.do(execute(run.id)))
@@ -229,10 +229,10 @@ class Runs(EphemeralRuns):
             BusyError: The key or the service has too many runs, or the service is stopping.
             StoreUnavailableError: The database cannot be used.
         """
-        limits = self._settings.limits
+        traffic = self._settings.traffic
         if not self.accepting:
-            raise busy("draining", limits.live)
-        return await self._store.accept(self._queue.enqueue, limits, key, **asked)
+            raise busy("draining", traffic.live)
+        return await self._store.accept(self._queue.enqueue, traffic, key, **asked)
 
     async def events(self, run: Run, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield the past and future events of a durable run, until it is over.
@@ -294,8 +294,8 @@ class Runs(EphemeralRuns):
             attempt = await lasting(lambda: self._store.begin(id_))
             if attempt is None:
                 return
-            caps = self._settings.caps
-            seconds = caps.audit_seconds if attempt.kind == "audit" else caps.seconds
+            limits = self._settings.limits
+            seconds = limits.audit_seconds if attempt.kind == "audit" else limits.seconds
             about = (path_of(id_), seconds, attempt.carrier, self._finished)
             run = self.doing[id_] = doing.DurableRun(attempt, *about, self._store, saver)
             try:

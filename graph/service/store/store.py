@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import InputError, RunCancelledError, RunNotFoundError, one_line
-from fairqr.graph.service.configuration import Limits
+from fairqr.graph.service.configuration import Traffic
 from fairqr.graph.service.problems import CANCELLED, busy, problem_of
 from fairqr.graph.service.records import (
     KEY_START,
@@ -122,12 +122,12 @@ class Store:
 
     # --- runs, as their keys see them -------------------------------------------------------------
 
-    async def accept(self, enqueue: Enqueue, limits: Limits, key: str, **values: Any) -> Run:
+    async def accept(self, enqueue: Enqueue, traffic: Traffic, key: str, **values: Any) -> Run:
         """Accept a run.
 
         Args:
             enqueue: Hands it to whoever does it, in the same transaction.
-            limits: How many runs may wait, and how many of this key may be live.
+            traffic: How many runs may wait, and how many of this key may be live.
             key: The id of the key that asked for it.
             values: What the other columns of the table say of it.
 
@@ -142,10 +142,10 @@ class Store:
             if not self.database.file:  # two would both count before either is there
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ACCEPTING)))
             own, waiting = (await connection.execute(counts)).one()
-            if own >= limits.live:
-                raise busy("live", limits.live)
-            if waiting >= limits.queue:
-                raise busy("queue", limits.live)
+            if own >= traffic.live:
+                raise busy("live", traffic.live)
+            if waiting >= traffic.queue:
+                raise busy("queue", traffic.live)
             values |= {"id": uuid.uuid4().hex, "key_id": key, "created": self.database.now()}
             accepted = RUNS.insert().values(status="queued", **values).returning(*RUNS.c)
             run = _run_of((await connection.execute(accepted)).mappings().one())

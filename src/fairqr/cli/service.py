@@ -186,7 +186,7 @@ def mcp(
 ) -> None:
     """Offer fair search as tools to an agent, over MCP on stdin and stdout.
 
-    The sections [service], [service.caps] and [service.models] of the settings file also apply.
+    The sections [service], [service.limits] and [service.models] of the settings file also apply.
 
     Args:
         corpus: What the agent may search: a source, an index, a built-in corpus, or the path of a

@@ -32,7 +32,7 @@ database = "postgresql://me:hid/@den5@host/db?password=hidden5"
 [service.models."openai:gpt-4.1"]
 base_url = "https://hidden6@a/v1"
 api_key = "hidden6"
-[service.caps]
+[service.limits]
 k = 7
 """
 
@@ -71,10 +71,10 @@ def test_every_setting_is_shown_with_its_source(
     assert settings["model"] == {"value": "openai:mine", "source": "file", "place": str(file)}
     port = {"value": 9, "source": "variable", "place": "FAIRQR_SERVICE_PORT"}
     assert settings["service.port"] == port
-    assert settings["service.caps.k"]["value"] == 7
-    assert settings["service.caps.depth"] == {"value": 1000, "source": "default", "place": None}
+    assert settings["service.limits.k"]["value"] == 7
+    assert settings["service.limits.depth"] == {"value": 1000, "source": "default", "place": None}
     lines = [line.split() for line in show().stdout.splitlines()]
-    assert ["service.caps.k", "7", "file"] in lines
+    assert ["service.limits.k", "7", "file"] in lines
 
 
 def test_no_secret_is_shown(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:

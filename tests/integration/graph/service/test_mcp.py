@@ -61,7 +61,7 @@ class Agent:
         return Client(self.transport, progress_handler=self.progress)
 
 
-service = service_of_a_module(settings="caps.audit_queries = 3")
+service = service_of_a_module(settings="limits.audit_queries = 3")
 
 
 @pytest.fixture(params=["stdio", "http"])

@@ -69,7 +69,7 @@ def world(
 @pytest.fixture(scope="module")
 def service(world: tuple[Path, list[dict[str, Any]]]) -> Iterator[Served]:
     files = [str(world[0] / f"{name}.yaml") for name in ("fielded", "filed")]
-    settings = f"sources = {json.dumps(files)}\nlimits.rate = ''"
+    settings = f"sources = {json.dumps(files)}\ntraffic.rate = ''"
     with a_service(world[0] / "served", settings=settings) as running:
         yield running
 

@@ -28,8 +28,8 @@ from tests.unit.graph.corpora import write_corpus
 
 service = service_of_a_module(
     *("--corpus", "notables", "--corpus", "zoo*"),
-    settings='traces = "traces"\ncorpora = ["people", "notables"]\nlimits.rate = ""\ncaps.k = 50\n'
-    "caps.body_bytes = 20_000",
+    settings='traces = "traces"\ncorpora = ["people", "notables"]\ntraffic.rate = ""\nlimits.k = 50\n'
+    "limits.body_bytes = 20_000",
 )
 
 
@@ -143,9 +143,9 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("search", {}, 422, "input"),
     ("search", {"query": "   "}, 422, "query"),
     ("search", {"query": "x", "nonsense": 1}, 422, "input"),
-    ("search", {"query": "x" * 30_000}, 413, "over-cap"),
-    ("search", {"query": "x", "k": 51}, 422, "over-cap"),
-    ("probe", {"query": "x", "attribute": "g", "protected": "f", "pairs": 500}, 422, "over-cap"),
+    ("search", {"query": "x" * 30_000}, 413, "over-limit"),
+    ("search", {"query": "x", "k": 51}, 422, "over-limit"),
+    ("probe", {"query": "x", "attribute": "g", "protected": "f", "pairs": 500}, 422, "over-limit"),
     ("search", {"query": "x", "attributes": ["shoe size"]}, 422, "unknown-attribute"),
     ("search", {"query": "x", "target": "gender=female:1e308,male:1e308"}, 422, "target"),
     ("search", {"query": "man", "method": "pairwise", "budget": {"model_calls": 1}}, 422, "budget"),
@@ -153,7 +153,7 @@ WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("search", {"query": "x", "method": "listwise", "model": "feedback"}, 422, "input"),
     ("answer", {"question": "x", "model": "feedback"}, 422, "input"),
     ("audits", {"queries": []}, 422, "input"),
-    ("audits", {"queries": ["x"], "k": 51}, 422, "over-cap"),
+    ("audits", {"queries": ["x"], "k": 51}, 422, "over-limit"),
     ("audits", {"queries": ["x"], "attributes": ["colour"]}, 422, "unknown-attribute"),
     ("audits", {"queries": ["x"], "folder": "/tmp/elsewhere"}, 422, "input"),
     ("audits", {"queries": ["x"], "corpus": "/etc/passwd"}, 404, "index-not-found"),
@@ -170,8 +170,8 @@ def test_what_is_wrong_is_a_problem_in_one_sentence(
     assert answer.json()["type"] == f"urn:fairqr:error:{slug}"
     assert answer.json()["detail"].endswith(".")
     assert len(answer.text) < 1500
-    if slug == "over-cap":
-        assert answer.json()["cap"] in answer.json()["detail"]
+    if slug == "over-limit":
+        assert answer.json()["limit"] in answer.json()["detail"]
 
 
 def _ended(service: Served, status: str) -> int:

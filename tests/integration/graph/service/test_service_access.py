@@ -29,7 +29,7 @@ HELD = {"keywords": ["woman"]}
 
 
 guarded = service_of_a_module(
-    "--require-keys", settings='limits.rate = "500/minute"\ncors_origins = ["https://a.example"]'
+    "--require-keys", settings='traffic.rate = "500/minute"\ncors_origins = ["https://a.example"]'
 )
 
 
@@ -81,7 +81,7 @@ def test_it_says_what_is_in_its_way(quick: Main) -> None:
 
 
 def test_slow_clients_hold_up_nobody_and_a_model_that_is_away_is_named(tmp_path: Path) -> None:
-    settings = "limits.body_seconds = 3\ncaps.body_bytes = 5000"
+    settings = "traffic.body_seconds = 3\nlimits.body_bytes = 5000"
     with a_service(tmp_path, settings=settings) as service:
         host, port = service.client.base_url.host, service.client.base_url.port
         head = f"POST /v1/search HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json"

@@ -46,7 +46,7 @@ OF_THE_RUN = {
     "audits": {**BY_GENDER, "corpus": "people", "retriever": "bm25", "queries": QUERIES},
 }
 WITHIN = {"k": 60, "depth": 100, "max_iterations": 10, "samples": 20, "documents": 20, "pairs": 50}
-"""The caps, and the size of the corpus; more than that is refused, as the other tests see."""
+"""The limits, and the size of the corpus; more than that is refused, as the other tests see."""
 
 CHAT = {
     "model": "people",
@@ -77,7 +77,9 @@ if not hasattr(many, "more"):
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> Iterator[Served]:
-    limits = 'limits.rate = ""\nlimits.live = 1000\nlimits.queue = 1000\ncaps.body_bytes = 20_000'
+    limits = (
+        'traffic.rate = ""\ntraffic.live = 1000\ntraffic.queue = 1000\nlimits.body_bytes = 20_000'
+    )
     with new_database(postgres_server) as url:
         folder = tmp_path_factory.mktemp("fuzz")
         with a_service(folder, "--database", url, settings=limits) as running:

@@ -62,7 +62,7 @@ def linked_source(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("openai")
-    settings = f'sources = ["{linked_source(folder)}"]\ncaps.query_characters = 500'
+    settings = f'sources = ["{linked_source(folder)}"]\nlimits.query_characters = 500'
     with a_service(folder, settings=settings) as running:
         yield running
 
@@ -320,7 +320,7 @@ def test_a_refusal_has_its_status_before_any_stream_and_our_key_is_the_api_key(
     tmp_path: Path,
 ) -> None:
     gate = threading.Event()
-    limits = "concurrency = 1\nlimits.live = 1"
+    limits = "concurrency = 1\ntraffic.live = 1"
     with a_service(tmp_path, "--require-keys", settings=limits) as service:
         asked: Any = {"model": "people", "messages": question()}
         with client_of(service) as stranger, pytest.raises(openai.AuthenticationError) as refused:

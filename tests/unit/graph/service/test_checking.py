@@ -1,4 +1,4 @@
-"""Requests: typed as the Python API is, within the caps, and of what is offered."""
+"""Requests: typed as the Python API is, within the limits, and of what is offered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairqr.base import errors
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
-from fairqr.graph.service.configuration import Caps, ModelEntry, ServiceSettings
+from fairqr.graph.service.configuration import Limits, ModelEntry, ServiceSettings
 from fairqr.graph.service.engine.checking import Offers, Request, check_request
 from fairqr.graph.service.engine.requests import REQUESTS, parsed
 from fairqr.graph.service.records import Kind
@@ -27,13 +27,13 @@ def make_offers(folder: Path, default: str | None = None, **settings: Any) -> Of
     return Offers(ServiceSettings(**settings), Catalog(folder), default)
 
 
-def check(offers: Offers, kind: Kind, caps: Caps | None = None, **body: Any) -> Request:
+def check(offers: Offers, kind: Kind, limits: Limits | None = None, **body: Any) -> Request:
     needed = {
         "search": {"query": "physicist"},
         "answer": {"question": "Who?"},
         "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
     }
-    return check_request(kind, parsed(kind, {**needed[kind], **body}), caps or Caps(), offers)
+    return check_request(kind, parsed(kind, {**needed[kind], **body}), limits or Limits(), offers)
 
 
 def test_requests_have_all_parameters_of_the_python_api_and_say_what_they_are() -> None:
@@ -51,49 +51,51 @@ def test_requests_have_all_parameters_of_the_python_api_and_say_what_they_are() 
 @pytest.mark.parametrize("kind", ["search", "answer", "probe"])
 def test_what_is_kept_of_a_request_gives_the_same_again(offers: Offers, kind: Kind) -> None:
     asked = check(offers, kind, target=["gender=female:0.5,male:0.5"], k=10)
-    assert check_request(kind, parsed(kind, asked.body), Caps(), offers) == asked
+    assert check_request(kind, parsed(kind, asked.body), Limits(), offers) == asked
     assert asked.body["corpus"] == "notables"
 
 
 def test_defaults_are_those_of_the_command(offers: Offers) -> None:
     search = check(offers, "search").context
     assert search.model_copy(update={"budget": Context().budget}) == Context()
-    answer = check(offers, "answer", documents=30, attributes="gender", caps=Caps(documents=30))
+    answer = check(offers, "answer", documents=30, attributes="gender", limits=Limits(documents=30))
     assert (answer.context.k, answer.context.method) == (30, "plain")
     assert answer.context.attributes == ("gender",)
 
 
-def test_a_default_above_a_cap_is_lowered_and_what_is_asked_for_is_refused(offers: Offers) -> None:
-    caps = Caps(k=5, max_iterations=2, samples=3, depth=50, tokens=100, probe_documents=4)
-    context = check(offers, "search", caps).context
+def test_a_default_above_a_limit_is_lowered_and_what_is_asked_for_is_refused(
+    offers: Offers,
+) -> None:
+    limits = Limits(k=5, max_iterations=2, samples=3, depth=50, tokens=100, probe_documents=4)
+    context = check(offers, "search", limits).context
     assert (context.k, context.max_iterations, context.budget.tokens) == (5, 2, 100)
     assert context.strategy.depth == 50
-    strategy = check(offers, "search", caps, k=5, method="pairwise").context.strategy
-    assert (strategy.reads, strategy.depth) == (20, 50), "a ranker reads no more because of a cap"
-    assert check(offers, "probe", caps).context.probe.depth == 4
+    strategy = check(offers, "search", limits, k=5, method="pairwise").context.strategy
+    assert (strategy.reads, strategy.depth) == (20, 50), "a ranker reads no more because of a limit"
+    assert check(offers, "probe", limits).context.probe.depth == 4
     for asked in ({"k": 6}, {"max_iterations": 3}, {"depth": 51}, {"budget": {"tokens": 101}}):
-        with pytest.raises(errors.CapError, match="at most"):
-            check(offers, "search", caps, **asked)
+        with pytest.raises(errors.LimitError, match="at most"):
+            check(offers, "search", limits, **asked)
     with pytest.raises(errors.InputError, match="patience"):
         check(offers, "search", patience=10**30)
-    with pytest.raises(errors.CapError) as caught:
-        check(offers, "answer", caps, samples=4)
-    assert (caught.value.cap, caught.value.limit) == ("samples", 3)
+    with pytest.raises(errors.LimitError) as caught:
+        check(offers, "answer", limits, samples=4)
+    assert (caught.value.limit, caught.value.most) == ("samples", 3)
 
 
 def test_what_answers_may_take_counts_against_the_caps_of_a_run(offers: Offers) -> None:
-    caps = Caps(model_calls=30, tokens=50_000)
+    limits = Limits(model_calls=30, tokens=50_000)
     asked = {"samples": 20, "documents": 1, "method": "fairqr"}
-    context = check(offers, "answer", caps, **asked).context
+    context = check(offers, "answer", limits, **asked).context
     assert context.budget.model_calls == 10
     assert 0 < (context.budget.tokens or 0) < 20_000
     own = {"budget": {"model_calls": 3, "tokens": 7}}
-    budget = check(offers, "answer", caps, **asked, **own).context.budget
+    budget = check(offers, "answer", limits, **asked, **own).context.budget
     assert (budget.model_calls, budget.tokens) == (3, 7)
-    for more, cap in ((caps, "model_calls"), (Caps(tokens=50_000), "tokens")):
-        with pytest.raises(errors.CapError) as caught:
+    for more, limit in ((limits, "model_calls"), (Limits(tokens=50_000), "tokens")):
+        with pytest.raises(errors.LimitError) as caught:
             check(offers, "answer", more, **{**asked, "samples": 40})
-        assert caught.value.cap == cap
+        assert caught.value.limit == limit
 
 
 def test_models_are_named_exactly_or_by_a_pattern(tmp_path: Path) -> None:

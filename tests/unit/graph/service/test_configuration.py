@@ -10,7 +10,7 @@ import pytest
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import ValueSource
 from fairqr.graph.service.configuration import (
-    Caps,
+    Limits,
     ModelEntry,
     ServiceSettings,
     service_settings,
@@ -34,11 +34,11 @@ def test_arguments_win_over_variables_over_the_file(
     )
     monkeypatch.setenv("FAIRQR_SERVICE_PORT", "2")
     monkeypatch.setenv("FAIRQR_SERVICE_HOST", "b")
-    monkeypatch.setenv("FAIRQR_SERVICE_CAPS_K", "2")
-    given: dict[str, Any] = {"port": 3, "caps": {"pairs": 3}}
+    monkeypatch.setenv("FAIRQR_SERVICE_LIMITS_K", "2")
+    given: dict[str, Any] = {"port": 3, "limits": {"pairs": 3}}
     settings = service_settings(**given)
     assert (settings.port, settings.host, settings.grace) == (3, "b", 3.0)
-    assert settings.caps == Caps(k=2, depth=1, pairs=3)
+    assert settings.limits == Limits(k=2, depth=1, pairs=3)
     assert settings.traces == settings_file.parent / "runs"
     assert settings.sources == (settings_file.parent / "a.source.yaml", Path("/b.yaml"))
     assert source_of("port", given) == ValueSource("argument")
@@ -52,7 +52,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: dict[str, Any] = {
         **{"host": "h", "database": "sqlite:///x", "models": "a:b, feedback", "traces": "t"},
         **{"replies": "r", "audits": "a", "require_keys": "true", "port": "0", "work": "true"},
-        **{"limits.rate": "5/second"},
+        **{"traffic.rate": "5/second"},
     }
     numbers = {"require_keys": 1, "work": 1, "port": 0}
     names = [*setting_names()]
@@ -115,21 +115,21 @@ def test_the_file_takes_the_texts_that_variables_take(settings_file: Path) -> No
 
 def test_only_variables_of_settings_have_an_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one that holds the key of a model, whatever it is called."""
-    for name in ("MODELS_KEY", "CORPORA_X", "CAPS", "port"):
+    for name in ("MODELS_KEY", "CORPORA_X", "LIMITS", "port"):
         monkeypatch.setenv(f"FAIRQR_SERVICE_{name}", "7")
     monkeypatch.setenv("fairqr_service_port", "7")
     monkeypatch.setenv("FAIRQR_SERVICE_PORT", "")
-    assert service_settings(host=None, caps=None) == ServiceSettings(port=8080)
+    assert service_settings(host=None, limits=None) == ServiceSettings(port=8080)
 
 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ("port = 'x'", "service.port is wrong: Input should be a valid integer"),
-        ("caps.kk = 1", "service.caps.kk is wrong: there is no such setting"),
+        ("limits.kk = 1", "service.limits.kk is wrong: there is no such setting"),
         ("sources = [3]", r"service\.sources\.0 is wrong"),
         ("models = ['a']", "service.models is wrong"),
-        ("limits.rate = '0/minute'", "write a number and a time, such as 600/minute"),
+        ("traffic.rate = '0/minute'", "write a number and a time, such as 600/minute"),
         ("models.a.api_key_env = 'sk-hidden'", "write the name of a variable that is set"),
         ("models.a.base_url = 'sk-hidden'", "base_url is wrong: write it like http"),
     ],
@@ -145,11 +145,11 @@ def test_what_is_wrong_in_the_file_is_told_without_secrets(
 
 
 def test_what_is_wrong_in_a_variable_or_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
-    for given in ({"port": -1}, {"nope": 1}, {"caps": {"k": 0}}):
+    for given in ({"port": -1}, {"nope": 1}, {"limits": {"k": 0}}):
         with pytest.raises(ConfigError, match=r"^service\..* is wrong"):
             service_settings(**given)
     # Whoever misspells a limit thinks that it holds.
-    for variable, wrong in (("CAPS_K", "is wrong"), ("LIMITS_LIFE", "no such setting")):
+    for variable, wrong in (("LIMITS_K", "is wrong"), ("TRAFFIC_LIFE", "no such setting")):
         with monkeypatch.context() as patch:
             patch.setenv(f"FAIRQR_SERVICE_{variable}", "0")
             with pytest.raises(ConfigError, match=f"^FAIRQR_SERVICE_{variable}: .*{wrong}"):

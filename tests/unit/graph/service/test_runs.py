@@ -15,7 +15,7 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 
 from fairqr.base import errors
-from fairqr.graph.service.configuration import Caps, Limits, ServiceSettings
+from fairqr.graph.service.configuration import Limits, ServiceSettings, Traffic
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
@@ -234,7 +234,7 @@ async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
 
 
 async def test_a_run_that_takes_too_long_is_ended(store: Store, script: Script) -> None:
-    async with running(store, script, caps=Caps(seconds=0.05)) as runs:
+    async with running(store, script, limits=Limits(seconds=0.05)) as runs:
         for final, _ in await both(runs, store, script):
             assert final.problem is not None
             assert final.problem["type"] == "urn:fairqr:error:run-timeout"
@@ -362,7 +362,7 @@ async def test_a_client_that_goes_while_it_waits_leaves_no_run(
     store: Store, script: Script
 ) -> None:
     told = list[Run]()
-    one = {"concurrency": 1, "limits": Limits(live=2)}
+    one = {"concurrency": 1, "traffic": Traffic(live=2)}
     async with running(store, script, told.append, **one) as runs:
         first = await ephemeral(runs, script.of)
         waiting = asyncio.create_task(ephemeral(runs, script.of))
@@ -391,7 +391,7 @@ async def test_who_asks_first_is_served_first_and_nobody_waits_longer_than_they_
         await asyncio.gather(end(first), *map(one_more, range(5)))
     assert order == [0, 1, 2, 3, 4]
     script.go.clear()
-    async with running(store, script, concurrency=1, limits=Limits(wait=0.05)) as runs:
+    async with running(store, script, concurrency=1, traffic=Traffic(wait=0.05)) as runs:
         first = await ephemeral(runs, script.of)
         with pytest.raises(errors.BusyError) as refused:
             await ephemeral(runs, script.of)

@@ -18,9 +18,9 @@ from starlette.types import Message
 from fairqr.base import errors
 from fairqr.base.errors import (
     BusyError,
-    CapError,
     ConfigError,
     FairqrError,
+    LimitError,
     ModelError,
     StoreUnavailableError,
 )
@@ -37,7 +37,7 @@ def test_each_error_has_a_status_and_says_its_sentence() -> None:
     made: dict[str, Callable[[type[Any]], FairqrError]] = {
         "BusyError": lambda kind: kind("Wait.", retry_after=2.0, own=True),
         "BudgetError": lambda kind: kind("tokens", 9, 5, "Less."),
-        "CapError": lambda kind: kind("k", 5, "Less."),
+        "LimitError": lambda kind: kind("k", 5, "Less."),
         "ModelError": lambda kind: kind("timeout", "Late."),
     }
     for name, kind in vars(errors).items():
@@ -48,7 +48,7 @@ def test_each_error_has_a_status_and_says_its_sentence() -> None:
             assert document["title"]
     assert problem_of(BusyError("Wait.", retry_after=2, own=True))["status"] == 429
     assert problem_of(BusyError("Wait.", retry_after=2, own=False))["status"] == 503
-    assert problem_of(CapError("k", 5, "Less."))["cap"] == "k"
+    assert problem_of(LimitError("k", 5, "Less."))["limit"] == "k"
     assert problem_of(ModelError("timeout", "Late."))["model_status"] == "timeout"
     # What was sent is not sent back, and nothing of another exception is told.
     error = errors.RunNotFoundError("x" * 60_000)

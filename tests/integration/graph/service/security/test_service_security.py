@@ -27,7 +27,7 @@ PLAIN = {**PHYSICIST, "model": "feedback"}
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("attacked")
     (folder / "prompts").mkdir()
-    settings = 'limits.rate = ""\ncaps.model_calls = 20\n'
+    settings = 'traffic.rate = ""\nlimits.model_calls = 20\n'
     settings += 'attributors = ["overlap", "llm"]'
     more = {"FAIRQR_PROMPTS_DIR": str(folder / "prompts")}
     with a_service(folder, settings=settings, environment=more) as running:
@@ -178,7 +178,7 @@ class TestBodies:
 
 
 class TestCosts:
-    """No request spends more on models than the caps allow, whatever it is called."""
+    """No request spends more on models than the limits allow, whatever it is called."""
 
     @pytest.mark.parametrize(
         ("kind", "asked"),
@@ -204,10 +204,10 @@ class TestCosts:
         }
         answer = service.client.post(f"/v1/{kind}", json={**needed[kind], **asked})
         assert answer.status_code == 422
-        assert answer.json()["type"].rpartition(":")[2] in ("over-cap", "input")
+        assert answer.json()["type"].rpartition(":")[2] in ("over-limit", "input")
         assert not service.model.asked
 
-    def test_the_loop_stops_at_the_cap(self, service: Served) -> None:
+    def test_the_loop_stops_at_the_limit(self, service: Served) -> None:
         service.model.does(answers_all)
         rounds = {"max_iterations": 10, "fairness_weight": 0, "patience": 10, "groups": "most"}
         for number in range(3):
@@ -301,7 +301,7 @@ class TestOthersRuns:
 
 def test_under_overload_it_says_no_at_once_and_keeps_its_word(tmp_path: Path) -> None:
     """Forty ask at the same time, where two are served and six wait."""
-    settings = 'concurrency = 2\nlimits.queue = 6\nlimits.rate = ""\nlimits.live = 100'
+    settings = 'concurrency = 2\ntraffic.queue = 6\ntraffic.rate = ""\ntraffic.live = 100'
     with a_service(tmp_path, settings=settings) as service:
         service.model.does(lambda asked: says({"keywords": ["woman"]}, drip=0.001))
         service.client.post("/v1/search", json={**PHYSICIST, "query": "physicist first"})

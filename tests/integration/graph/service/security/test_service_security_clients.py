@@ -14,7 +14,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from fairqr.graph.service.configuration import Limits, ServiceSettings
+from fairqr.graph.service.configuration import ServiceSettings, Traffic
 from fairqr.graph.service.http import serving
 from fairqr.graph.service.http.access import Guard
 from tests.integration.service_client import PHYSICIST, a_key, a_service
@@ -73,7 +73,7 @@ async def test_a_thousand_clients_that_do_not_go_on_stop_no_other(
 
 async def test_too_many_requests_are_told_so() -> None:
     nothing: Any = None
-    guard = Guard(answer, ServiceSettings(limits=Limits(requests=20)), nothing)
+    guard = Guard(answer, ServiceSettings(traffic=Traffic(requests=20)), nothing)
     transport, local = httpx.ASGITransport(guard), "http://localhost"
     async with httpx.AsyncClient(transport=transport, base_url=local, timeout=PATIENCE) as client:
         slow = [asyncio.create_task(client.get("/slow")) for _ in range(20)]
@@ -91,7 +91,7 @@ async def test_too_many_requests_are_told_so() -> None:
 
 def test_streams_that_nobody_reads_keep_no_slot(tmp_path: Path) -> None:
     with a_service(
-        tmp_path, settings=f'concurrency = 1\nlimits.rate = ""\nlimits.wait = {PATIENCE}'
+        tmp_path, settings=f'concurrency = 1\ntraffic.rate = ""\ntraffic.wait = {PATIENCE}'
     ) as service:
         base = service.client.base_url
         body = '{"query":"physicist","corpus":"people","model":"feedback"}'
@@ -113,7 +113,7 @@ def test_streams_that_nobody_reads_keep_no_slot(tmp_path: Path) -> None:
 
 def test_guesses_cost_the_guesser_alone(tmp_path: Path) -> None:
     """Who has a key is served, however many wrong ones come from the same address."""
-    with a_service(tmp_path, settings='limits.rate = "10/hour"') as service:
+    with a_service(tmp_path, settings='traffic.rate = "10/hour"') as service:
         keys = [a_key(service.variables, name)[1]["Authorization"] for name in ("one", "two")]
 
         def statuses(key: str, number: int) -> list[int]:

@@ -29,7 +29,7 @@ QUERY = "physicist Qanaryquery"
 
 SETTINGS = f"""
 traces = "traces"
-limits.rate = ""
+traffic.rate = ""
 [service.models."openai:elsewhere"]
 base_url = "http://MODEL/other"
 api_key = "none"
