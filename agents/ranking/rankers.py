@@ -120,8 +120,8 @@ class ItemRanker(Protocol):
         Args:
             query: The query as the user wrote it.
             items: The items in their initial order, which matters to many rankers.
-            group: The word for the persona, such as ``female``. Prompts put it before the persona, and
-                pointwise models before the query. Empty for a neutral persona.
+            group: The word for the persona, such as ``female``. Prompts put it before the persona,
+                and pointwise models before the query. Empty for a neutral persona.
             deadline: Seconds from now after which nothing more is asked.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Re-ranking over HTTP: the format of Jina, Cohere and others, which other software speaks already."""
+"""Re-ranking over HTTP, in the format of Jina, Cohere and others, which much software speaks."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ from tests.unit.graph.corpora import write_corpus
 
 service = service_of_a_module(
     *("--corpus", "notables", "--corpus", "zoo*"),
-    settings='traces = "traces"\ncorpora = ["people", "notables"]\ntraffic.rate = ""\nlimits.k = 50\n'
-    "limits.body_bytes = 20_000",
+    settings='traces = "traces"\ncorpora = ["people", "notables"]\ntraffic.rate = ""\n'
+    "limits.k = 50\nlimits.body_bytes = 20_000",
 )
 
 
