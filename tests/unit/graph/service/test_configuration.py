@@ -29,7 +29,7 @@ def test_arguments_win_over_variables_over_the_file(
     settings_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings_file.write_text(
-        "[service]\nport = 1\nhost = 'a'\ngrace = 3\ncaps = {k = 1, depth = 1}\n"
+        "[service]\nport = 1\nhost = 'a'\ngrace = 3\nlimits = {k = 1, depth = 1}\n"
         "traces = 'runs'\nsources = ['a.source.yaml', '/b.yaml']"
     )
     monkeypatch.setenv("FAIRQR_SERVICE_PORT", "2")
