@@ -1,4 +1,4 @@
-"""Tunes a causal language model, so that its rankings lean toward no group and no position.
+"""Tunes a causal language model, so that its rankings favour no group and no position.
 
 As in "Do Large Language Models Rank Fairly?" (arXiv 2404.03192, §5), a low-rank adapter (LoRA, Hu
 et al. 2022) learns to say one of two labels about pairs that the protected item and the other one

@@ -18,9 +18,9 @@ by estimates, the true value is the other queries'. ``--only saturated`` runs th
 For each figure of the first group: in how many per 1,000 intervals of 95 % its true value is, and
 how many of the 1,000 audits give an interval, if not all. *Less*: the audit says that the group
 surely gets less. *Accused*: it says of any group that it surely gets less or more, which is wrong
-where no lean is planted. *Saturated*: it cannot tell, since it looked at too little; no figure of
-such an audit is counted. *Detectable*: it says which lean it would find. *Lean of all*: its
-interval of the lean holds the lean of all queries, saturated or not, by true relevance.
+where no bias is planted. *Saturated*: it cannot tell, since it looked at too little; no figure of
+such an audit is counted. *Detectable*: it says which gap it would find. *Gap of all*: its
+interval of the exposure gap holds the gap of all queries, saturated or not, by true relevance.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fairqr.evaluation.audit.figures import ESTIMATES
 from tests.unit.evaluation.audit.simulated import AUDITS, SHARES, audits, titles, world
 
 SIZES = (6, 12, 25, 50, 100)
-LEANS = (0.0, 1.0)
+BIASES = (0.0, 1.0)
 SPREADS = {"equal": 0.0, "like a log": 1.0}
 """The deviation of the logarithms of the weights."""
 WRONG = (0.05, 0.15, 0.3)
@@ -45,7 +45,7 @@ WRONG = (0.05, 0.15, 0.3)
 CHECKED = 200
 TITLES = ((1.0, "same"), (0.5, "unlikely"), *itertools.product((0.15, 0.05), ("same", "even")))
 """Shares of job titles that are saturated, and what the others are like."""
-COUNTS = ("less", "accused", "saturated", "detectable", "lean of all")
+COUNTS = ("less", "accused", "saturated", "detectable", "gap of all")
 
 
 def main() -> None:
@@ -59,9 +59,9 @@ def main() -> None:
     # An audit draws 20,000 assignments of signs; fewer tell enough here, in a tenth of the time.
     estimates.PERMUTATIONS = 2_000
     engines = {}
-    for error, shares, lean in itertools.product((0.0, *WRONG), SHARES, LEANS):
-        name = f"{shares[0]:4.0%} of {len(shares)} -{lean} ±{error:.0%}"
-        engines[name] = partial(world, shares, lean, error=error)
+    for error, shares, bias in itertools.product((0.0, *WRONG), SHARES, BIASES):
+        name = f"{shares[0]:4.0%} of {len(shares)} -{bias} ±{error:.0%}"
+        engines[name] = partial(world, shares, bias, error=error)
     engines |= {f"saturated {it[0]:.0%}, others {it[1]}": partial(titles, *it) for it in TITLES}
     every = list[dict[str, Any]]()
     for engine in filter(lambda name: given.only in name, engines):

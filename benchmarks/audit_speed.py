@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.audit_speed`` audits the embedded index of notables with queries of two words
 of one of its documents: without relevance, with judgements, and, once MiniLM is pulled, with
-relevance estimated from texts. Plain searches ask for as many documents, as many queries at a time.
-Each measurement has a process of its own. Processor times leave out encoding what has no
+relevance estimated from texts. Baseline searches ask for as many documents, as many queries at a
+time. Each measurement has a process of its own. Processor times leave out encoding what has no
 vector yet, which is done first. With ``--elasticsearch``, a real server from the tests has the
 documents, and its processor time counts, too; the first thousand queries are slower, until Java has
 compiled what they need.
@@ -110,7 +110,7 @@ def main() -> None:
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 rows.append(pool.submit(alone, way, count, str(place), url).result())
             plain = rows[-1 - WAYS.index(way)]["processor"]
-            rows[-1]["times plain searches"] = round(rows[-1]["processor"] / plain, 1)
+            rows[-1]["times baseline searches"] = round(rows[-1]["processor"] / plain, 1)
     print(table(rows))
     if asked.output:
         keep(asked.output, rows, "queries", "way")

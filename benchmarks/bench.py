@@ -235,7 +235,7 @@ async def calls(space: Workspace) -> Rows:
 
 
 async def attached(space: Workspace) -> Rows:
-    """Measure a fair search over a real Elasticsearch, beside the plain searches that it sends.
+    """Measure a fair search over a real Elasticsearch, beside the baseline searches that it sends.
 
     Those are the first 500 hits, and the documents that it shows.
     """
@@ -251,18 +251,18 @@ async def attached(space: Workspace) -> Rows:
                 both = [*result.ranking, *result.baseline.ranking]
                 shown[query] = [*dict.fromkeys(document.id for document in both)]
 
-            async def plain(number: int) -> None:
+            async def baseline(number: int) -> None:
                 query = asked[number % len(asked)]
                 await engine.search([Query(query, TOP)])
                 await engine.documents(shown[query])
 
             for number in range(len(asked)):
                 await fair(number)
-            taken = await in_turns(space.rounds(200), fair=fair, plain=plain)
+            taken = await in_turns(space.rounds(200), fair=fair, baseline=baseline)
         await engine.aclose()
     what = f"fair search of {space.documents:,} documents on Elasticsearch, no model"
-    ours, peer = median(taken["fair"]), "its plain searches alone"
-    yield row(what, ours, "ms", peer, median(taken["plain"]), "≤ 1.4×")
+    ours, peer = median(taken["fair"]), "its baseline searches alone"
+    yield row(what, ours, "ms", peer, median(taken["baseline"]), "≤ 1.4×")
 
 
 EACH = (starting, searching, reranking, graph, calls, attached)

@@ -128,11 +128,11 @@ def differences(folder: Path, command: Command) -> Iterator[str]:
     for table in command.tables:
         got = measured(found, table)
         for row, wanted in table.figures.items():
-            for column, due in wanted.items():
+            for column, expected in wanted.items():
                 value = got[column].get(row, math.nan) if column in got else math.nan
-                room = max(table.tolerance, table.relative * abs(due))
-                if not abs(value - due) <= room:  # what is missing differs
-                    yield f"{row}, {column}: {value:.4f}, expected {due:g} ± {room:g}"
+                room = max(table.tolerance, table.relative * abs(expected))
+                if not abs(value - expected) <= room:  # what is missing differs
+                    yield f"{row}, {column}: {value:.4f}, expected {expected:g} ± {room:g}"
 
 
 def ran(name: str, command: Command) -> bool:

@@ -1,9 +1,10 @@
-"""Whether a memory of what groups are owed helps over a stream of searches, and what it costs.
+"""Whether amortised deficits help over a stream of searches, and what it costs.
 
 ``python -m benchmarks.stream notables trec2022 -o FOLDER`` draws streams of the topics of
 collections by Zipf's law, and shows for each search the first k of its 100 best by BM25 in their
-fair order. Heavier weights of fairness are tried in each list alone, and with a memory of several
-decays. What it prints stands in docs/results/quality.md, and in the folder as ``measures.csv``.
+fair order. Heavier weights of fairness are tried in each list alone, and with amortised deficits
+of several decays. What it prints stands in docs/results/quality.md, and in the folder as
+``measures.csv``.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import pandas as pd
 
 from benchmarks.measuring import table
 from fairqr.evaluation.collections.finding import find_collection
+from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
-from fairqr.graph.integrations.memory import Ledger
 from fairqr.graph.integrations.order import fair_order
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.sources.catalog import Catalog
 
-WEIGHTS = {"alone": (0, 0.5, 1, 2, 4, 8, 16, 32, 64), "memory": (0.1, 0.25, 0.5, 1, 2)}
-DECAYS = {"alone": (None,), "memory": (1.0, 0.999, 0.99)}
+WEIGHTS = {"alone": (0, 0.5, 1, 2, 4, 8, 16, 32, 64), "amortised": (0.1, 0.25, 0.5, 1, 2)}
+DECAYS = {"alone": (None,), "amortised": (1.0, 0.999, 0.99)}
 SIZES, SEARCHES, SEEDS, ZIPF = (3, 10), 2_000, 3, 1.0
 WHAT = ["k", "way", "decay", "weight"]
 Lists = Sequence[tuple[Hits, np.ndarray]]
@@ -51,16 +52,16 @@ def measured(
     schema: Any, lists: Lists, draws: Sequence[int], context: Context, decay: float | None
 ) -> tuple[float, float, float]:
     """Return the distance of a whole stream, its slope on log-log, and the mean nDCG."""
-    ledger = None if decay is None else Ledger(decay=decay)
+    deficit = None if decay is None else AmortisedDeficit(decay=decay)
     gains, sums, distances, kept = [], np.zeros(2), [], dict[int, Any]()
     discount = 1 / np.log2(np.arange(2, context.k + 2))
     for draw in draws:
         hits, relevant = lists[draw]
-        if ledger is not None or draw not in kept:
-            kept[draw] = fair_order(schema, context, hits, ledger and ledger.owed)
+        if deficit is not None or draw not in kept:
+            kept[draw] = fair_order(schema, context, hits, deficit and deficit.by_group)
         found = kept[draw]
-        if ledger is not None:
-            ledger.add(found.target, found.after.exposure)
+        if deficit is not None:
+            deficit.add(found.target, found.after.exposure)
         ideal = discount[: int(relevant.sum())].sum()
         shown = relevant[found.positions[: context.k]]
         gains.append((discount[: len(shown)] @ shown) / ideal if ideal else np.nan)

@@ -166,8 +166,8 @@ def _group_shares(
     ends = as_data([{"ratio": it.value, "low": it.low, "high": it.high} for it in found])
     shares = ([float(own.mean()) for own in it.T] for it in (exposures, relevant))
     return [
-        results.GroupShare(dimension.name, group, seen, due, **own, queries=len(exposures))
-        for group, seen, due, own in zip(dimension.groups, *shares, ends, strict=True)
+        results.GroupShare(dimension.name, group, seen, target, **own, queries=len(exposures))
+        for group, seen, target, own in zip(dimension.groups, *shares, ends, strict=True)
     ]
 
 

@@ -69,7 +69,7 @@ class StepData(Frozen):
             and ``sample``, ``generate``, ``attribute`` and ``summarise`` after it; a probe has
             ``prepare`` before it and ``plan``, ``probe`` and ``conclude`` after it; an audit has
             ``progress``, and at last ``audit``.
-        iteration: The number of the round; 0 is the plain retrieval.
+        iteration: The number of the round; 0 is the baseline ranking.
         target: After the first ``measure``: the target, by attribute and group.
         cost: After the first ``retrieve``: what re-ranking by a model costs at most; after
             ``plan``, a probe.
@@ -78,8 +78,8 @@ class StepData(Frozen):
         lacking: After ``choose_group``: the attributes and groups that lack exposure.
         refinements: After ``refine``: the keywords that the model proposed.
         stop_reason: Why the loop ended.
-        search: After ``rerank`` in an answer or a probe: the result of its search. A plain search
-            gives its result at the end of the stream.
+        search: After ``rerank`` in an answer or a probe: the result of its search. A baseline
+            search gives its result at the end of the stream.
         sampled: After ``sample``: the rankings to answer from.
         generated: After ``generate``: what was answered from one ranking.
         judged: After ``attribute``: the same answer, with the documents that it used.

@@ -64,8 +64,8 @@ class LlmAttributor(CachedAttributor):
         prompts = prompts or PromptLibrary()
         self._model = model
         self._chosen, self._threshold = name.threshold, name.threshold or DEFAULT_THRESHOLD
-        self._weighed, self._asked = prompts.get("attribute"), prompts.get("attribute_json")
-        versions = f"{self._weighed.sha256}+{self._asked.sha256}"
+        self._scored, self._asked = prompts.get("attribute"), prompts.get("attribute_json")
+        versions = f"{self._scored.sha256}+{self._asked.sha256}"
         asked = f"llm:{model.name} is={model.fingerprint}"
         self.identity = f"{asked} threshold={self._threshold:g} prompts={versions}"
         self._places = RequestLimits(at_once)
@@ -104,7 +104,7 @@ class LlmAttributor(CachedAttributor):
             "premise": fence(premise, STRETCH),
             "hypothesis": fence(hypothesis, LONGEST_ANSWER),
         }
-        choice = await self._model.weigh(Question(self._weighed, values), labels=(YES, NO))
+        choice = await self._model.score_labels(Question(self._scored, values), labels=(YES, NO))
         if choice.status == "ok":
             score = choice.probabilities[YES]
             return Entailment("ok", score >= self._threshold, score, usage=choice.usage)

@@ -314,7 +314,7 @@ def _templated(tokenizer: Any, messages: Messages) -> list[int]:
     tokens: list[int] = tokenizer.apply_chat_template(
         messages,
         add_generation_prompt=True,
-        # If a model thought aloud first, we would weigh its thoughts instead of its reply.
+        # If a model thought aloud first, we would score its thoughts instead of its reply.
         enable_thinking=False,
         return_dict=False,
     )

@@ -90,7 +90,7 @@ class LanguageModel(ABC):
     @property
     @abstractmethod
     def gives_probabilities(self) -> bool:
-        """Whether :meth:`weigh` can work, as far as we know."""
+        """Whether :meth:`score_labels` can work, as far as we know."""
 
     async def check(self) -> None:
         """Check that nothing is missing, without an expensive start; raises as :meth:`start`."""
@@ -213,7 +213,7 @@ class LanguageModel(ABC):
             on_token(reply.text)
         return reply
 
-    async def weigh(
+    async def score_labels(
         self,
         question: Question,
         labels: Sequence[str] = ("Yes", "No"),
@@ -233,8 +233,8 @@ class LanguageModel(ABC):
         """
         if not self.gives_probabilities:
             return Reply("unsupported", message=str(self._unsupported()))
-        weighed = replace(question, wanted="choice", labels=tuple(labels))
-        return await self.ask(weighed, deadline)
+        labelled = replace(question, wanted="choice", labels=tuple(labels))
+        return await self.ask(labelled, deadline)
 
     async def ask(
         self, question: Question, deadline: float | None = None, relay: TokenRelay | None = None

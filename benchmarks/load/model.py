@@ -25,7 +25,7 @@ from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
 from benchmarks.generated import group_words
-from tests.integration.model_server import Answer, failure, says, stream, weighs
+from tests.integration.model_server import Answer, failure, says, scores, stream
 
 MARK = re.compile(r"\brun\d{7}\b")
 """The word in a query that names its run."""
@@ -38,7 +38,7 @@ NEVER_SECONDS = 3600
 def reply(asked: dict[str, Any], question: str) -> Answer:
     """Return a well-formed reply that depends on the question alone."""
     if asked.get("logprobs"):
-        return weighs({"A": 0.6, "B": 0.4})
+        return scores({"A": 0.6, "B": 0.4})
     text = "The documents name a few words."
     if "response_format" in asked:
         group = re.search(r"<group>(?:[^<]*= *)?([^<=]*)</group>", question)

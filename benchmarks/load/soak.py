@@ -45,7 +45,7 @@ async def soak(world: World, runs: int, seconds: float, retention: float) -> dic
     world.model.steer(delay=0.002, failures={})
     samples: list[dict[str, float]] = []
     with world.workers(f"sqlite:///{world.new_file()}", retention=retention) as (worker,):
-        plain = Crowd([worker.url], world.queries, world.request(EMBEDDED, "plain"), PLAIN, 1)
+        plain = Crowd([worker.url], world.queries, world.request(EMBEDDED, "baseline"), PLAIN, 1)
         mixed = Crowd([worker.url], world.queries, world.request(EMBEDDED), MIXED, 2)
 
         def asked() -> int:

@@ -1,6 +1,6 @@
 """What the service adds to a fair search over words, beside peers that are measured in turns.
 
-``python -m benchmarks.load.speed plain PORT`` serves the peer: a small FastAPI application that
+``python -m benchmarks.load.speed baseline PORT`` serves the peer: a small FastAPI application that
 only searches the same index. ``… alone TASKS COUNT`` searches in process, and prints what that
 took. :func:`speed` starts both; wrk makes the load.
 """
@@ -50,8 +50,8 @@ def titles(count: int) -> list[str]:
     return [topics[number % len(topics)].title for number in range(count)]
 
 
-def plain(port: int) -> None:
-    """Serve plain searches."""
+def baseline(port: int) -> None:
+    """Serve baseline searches."""
     engine = asyncio.run(Catalog().resolve(CORPUS, retriever="bm25"))
     app = FastAPI()
 
@@ -116,17 +116,19 @@ def listed(text: str, score: float | None = None) -> dict[str, Any]:
 
 async def speed(world: World, searches: int) -> dict[str, Any]:
     """Measure in three turns, in process with so many searches in each; return ``rows``."""
-    world.command("search", "physicist", "--corpus", CORPUS, "--method", "plain")  # makes its index
+    world.command(
+        "search", "physicist", "--corpus", CORPUS, "--method", "baseline"
+    )  # makes its index
     more = {"corpus": CORPUS, "retriever": "bm25", **ASKED}
-    peer = Process(world.folder / "plain.txt", world.environment)
-    peer.run(*MODULE, "plain", str(peer.port), ready="/docs")
+    peer = Process(world.folder / "baseline.txt", world.environment)
+    peer.run(*MODULE, "baseline", str(peer.port), ready="/docs")
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
     two: Any = {"arguments": ("--workers", "2"), "work": False}
     with (
         world.workers(f"sqlite:///{world.new_file()}", corpus=CORPUS) as (worker,),
         world.workers(f"sqlite:///{world.new_file()}", corpus=CORPUS, **two) as (pair,),
     ):
-        servers = {"plain": (peer, {}), "served": (worker, more), "by two": (pair, more)}
+        servers = {"baseline": (peer, {}), "served": (worker, more), "by two": (pair, more)}
         servers["list"] = (worker, listed("", 1.0))
         for turn in range(-1, 3):
             for clients in (1, CLIENTS):
@@ -152,7 +154,7 @@ async def speed(world: World, searches: int) -> dict[str, Any]:
     def middle(name: str, figure: str) -> float:
         return median([each[figure] for each in found[name]])
 
-    bare, peers = middle("plain 1", "processor"), "a plain search through FastAPI"
+    bare, peers = middle("baseline 1", "processor"), "a baseline search through FastAPI"
     what, at_once = "processor time of a fair search,", f"{CLIENTS} clients"
     rate, in_process = (middle(f"{it} {CLIENTS}", "per_second") for it in ("served", "alone"))
     by_two = middle(f"by two {CLIENTS}", "per_second")
@@ -193,7 +195,7 @@ async def durable(world: World, searches: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "plain":
-        plain(int(sys.argv[2]))
+    if sys.argv[1] == "baseline":
+        baseline(int(sys.argv[2]))
     else:
         print(json.dumps(asyncio.run(alone(*map(int, sys.argv[2:])))), flush=True)

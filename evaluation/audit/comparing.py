@@ -24,8 +24,8 @@ from fairqr.retrieval.fairness.dimension import TIMES
 ENGINE = ("name", "engine", "location", "retriever", "state", "server", "documents", "source")
 """What is known of the engine."""
 
-LEAN_ONLY = {"fairqr", "relevance", "encoder", "judgements", "depth", "widen"}
-"""Settings that change which documents count as relevant, and so the lean, not the exposure."""
+GAP_ONLY = {"fairqr", "relevance", "encoder", "judgements", "depth", "widen"}
+"""Settings that change which documents count as relevant, and so the gap, not the exposure."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Change:
     Attributes:
         attribute: The attribute.
         group: The group.
-        figure: ``lean`` or ``exposure``.
+        figure: ``exposure_gap`` or ``exposure``.
         before: In the first audit, over the queries of both.
         after: In the second one.
         change: After − before. Its p is corrected for all tests of the comparison.
@@ -184,7 +184,7 @@ def _measured_alike(first: Audit, second: Audit) -> list[tuple[QueryFigures, Que
     shared = [it.name for it in dimensions if (it.name, it.groups) in later]
     if not shared:
         raise InputError("The audits have no attribute with the same groups in both.")
-    spec = second.manifest.spec | {"attributes": shared, "intersections": False, "mend": 0}
+    spec = second.manifest.spec | {"attributes": shared, "intersections": False, "rerank": 0}
     asked = {"spec": spec, "relevance": first.manifest.relevance}
     again = measured(AuditFolder(first.folder), second.manifest.model_copy(update=asked)).figures
     return [(it, later[it.dimension.name, it.dimension.groups]) for it in again.by_query]
@@ -199,15 +199,15 @@ def changes_of(
         places = {query: place for place, query in enumerate(it.queries)}
         rows = [places[query] for query in asked]
         weights += it.weights()[rows] / it.weights().sum()
-        sides.append((it.leans()[0][rows], it.exposures(it.array)[rows]))
-    for figure, was, is_ in zip(("lean", "exposure"), *sides, strict=True):
+        sides.append((it.exposure_gaps()[0][rows], it.exposures(it.array)[rows]))
+    for figure, was, is_ in zip(("exposure_gap", "exposure"), *sides, strict=True):
         known = ~np.isnan(was + is_).any(axis=1)
         was, is_, seen, by = was[known], is_[known], sides[1][1][known], weights[known]
         if not len(by):
             continue
         tests = p_of_means(is_ - was, by, stream(0, f"comparison {dimension.name} {figure}"))
-        # A lean changes mostly by the exposure, a share, whose interval is the more exact one.
-        less = ((is_ - was + seen).clip(0, 1), seen) if figure == "lean" else (is_, was)
+        # A gap changes mostly by the exposure, a share, whose interval is the more exact one.
+        less = ((is_ - was + seen).clip(0, 1), seen) if figure == "exposure_gap" else (is_, was)
         mean = [np.average(it, axis=0, weights=by).tolist() for it in (was, is_)]
         found = zip(dimension.groups, *mean, differences(*less, by), tests, strict=True)
         for group, one, two, moved, p in found:
@@ -221,7 +221,7 @@ def _direction(change: Change, settings: Mapping[str, str]) -> str:
     if p is None or p > ALPHA:
         return "too_few" if p is None else "cannot_tell"
     others = {f"{what} of {name}" for what in ("labels", "field", "values") for name in names}
-    if settings.keys() & (others | LEAN_ONLY if change.figure == "lean" else others):
+    if settings.keys() & (others | GAP_ONLY if change.figure == "exposure_gap" else others):
         return "settings"
     return "up" if change.change.value > 0 else "down"
 

@@ -15,8 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fairqr.evaluation.estimates import Estimate, ratios, shares
-from fairqr.retrieval.fairness.best_ranking import attainable, best_ranking
-from fairqr.retrieval.fairness.best_ranking import supply as supply_of
+from fairqr.retrieval.fairness.best_ranking import (
+    attainable_exposure,
+    best_ranking,
+    highest_exposure,
+)
 from fairqr.retrieval.fairness.confusion import by_group
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, exposure, normalise
@@ -98,8 +101,8 @@ class Answer:
     @cached_property
     def share_of_relevant(self) -> FloatArray | None:
         """The share of each group among the relevant documents with a label, shape (G,)."""
-        due = None if self.counted is None else self.counted @ self.members
-        return None if due is None or not due.any() else normalise(due)
+        relevant = None if self.counted is None else self.counted @ self.members
+        return None if relevant is None or not relevant.any() else normalise(relevant)
 
 
 class AnswerFigures(NamedTuple):
@@ -109,14 +112,14 @@ class AnswerFigures(NamedTuple):
         exposure: ε: the share of the exposure in the first k ranks that documents of each group
             got, of what went to documents with a known group. Undefined if none has one.
         target: ε*. Undefined if it needs relevant documents and there are none with a known group.
-        supply: ε^s: the exposure in the ranking nearest to the target that the relevant documents
-            could give. It is the target where each group could reach it. Undefined without a
-            target or a relevant document, and where labels may be wrong and the target does not go
-            by them alone: it is not linear in them.
+        attainable: ε^s: the exposure in the ranking nearest to the target that the relevant
+            documents could give. It is the target where each group could reach it. Undefined
+            without a target or a relevant document, and where labels may be wrong and the target
+            does not go by them alone: it is not linear in them.
         exposure_low: The exposure if no unlabelled document belonged to the group.
         exposure_high: The same if all of them did.
-        supply_low: The most that relevant documents could give to the group alone, if no unlabelled
-            one belonged to it; the supply where all of them have labels.
+        attainable_low: The most that relevant documents could give to the group alone, if no
+            unlabelled one belonged to it; the attainable exposure where all of them have labels.
         target_low: The target if no unlabelled relevant document belonged to the group.
         target_high: The same if all of them did.
         shown: Σ membership over the first k ranks.
@@ -136,10 +139,10 @@ class AnswerFigures(NamedTuple):
 
     exposure: FloatArray
     target: FloatArray
-    supply: FloatArray
+    attainable: FloatArray
     exposure_low: FloatArray
     exposure_high: FloatArray
-    supply_low: FloatArray
+    attainable_low: FloatArray
     target_low: FloatArray
     target_high: FloatArray
     shown: FloatArray
@@ -169,7 +172,7 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     known = float(given.sum())
     count = top.sum(axis=0)
 
-    supply = least = low = high = ndcg = has_relevant = undefined
+    attainable = least = low = high = ndcg = has_relevant = undefined
     selected, candidates, unlabelled = count, undefined, np.nan
     if counted is not None:
         selected, candidates = counted[:shown] @ top, counted @ answer.members
@@ -190,10 +193,12 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
             high = target + weight * ((candidates + unlabelled) / counted.sum() - share)
         likely = answer.members[:0] if counted is None else answer.members[counted >= LIKELY]
         if len(likely) and (dimension.confusion is None or weight == 1):
-            if likely.any():  # Without any label there is nothing that it could be the supply of.
-                supply = supply_of(likely, target, choices.discount, choices.k)
+            if likely.any():  # Without any label there is nothing that it could be attainable for.
+                attainable = attainable_exposure(likely, target, choices.discount, choices.k)
             is_labelled = likely.sum() >= len(likely) - ROUNDING
-            least = supply if is_labelled else attainable(likely, choices.discount, choices.k)
+            least = (
+                attainable if is_labelled else highest_exposure(likely, choices.discount, choices.k)
+            )
     if counted is not None and answer.is_judged:
         gains = np.sort(counted[:, None] * answer.members, axis=0)[::-1][: choices.k]
         most = choices.discount.weights(len(gains)) @ gains
@@ -202,10 +207,10 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     return AnswerFigures(
         exposure=given / known if known > ROUNDING else undefined,
         target=target,
-        supply=supply,
+        attainable=attainable,
         exposure_low=given / total if shown else undefined,
         exposure_high=(given + unknown) / total if shown else undefined,
-        supply_low=least,
+        attainable_low=least,
         target_low=low,
         target_high=high,
         shown=count,
@@ -227,13 +232,13 @@ def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) ->
     corpus, confusion = choices.corpus_shares.get(dimension.name), dimension.confusion
     held: dict[Part, FloatArray | None] = {"relevance": share, "corpus": corpus}
     estimates = {part: by_group(it, confusion) for part, it in held.items() if it is not None}
-    due = choices.target.resolve(dimension.attribute, estimates)
+    target = choices.target.resolve(dimension.attribute, estimates)
     # All figures of an answer are by label, and populations are by group.
-    return due if confusion is None else due @ confusion
+    return target if confusion is None else target @ confusion
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class Reranking:
     """What fair re-rankings would give, over the queries that were re-ranked.
 
     Attributes:
@@ -283,10 +288,10 @@ def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> FloatArra
     return np.stack([today, row(rerank(answer, target, choices))])
 
 
-def mending_of(effects: Sequence[Weighted], groups: Sequence[str]) -> Mending:
+def reranking_of(effects: Sequence[Weighted], groups: Sequence[str]) -> Reranking:
     """Return the effects over queries, as :func:`effect_of` returns them."""
     weights, held = (np.array(it) for it in zip(*effects, strict=True))
     (relevance,) = ratios(held[:, 1, :1], held[:, 0, :1], weights)
     one = np.ones((len(weights), len(groups)))
     sides = (shares(held[:, side, 1:], one, weights) for side in (0, 1))
-    return Mending(relevance, *(dict(zip(groups, found, strict=True)) for found in sides))
+    return Reranking(relevance, *(dict(zip(groups, found, strict=True)) for found in sides))

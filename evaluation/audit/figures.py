@@ -30,11 +30,11 @@ ROUNDING = 1e-12
 FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked."""
 
-LEAST = dict.fromkeys(("target", "supply", "ranking_gap", "supply_gap"), 0.0)
-LEAST |= dict.fromkeys(("lack", "lean", "excess"), -1.0)
+LEAST = dict.fromkeys(("target", "attainable", "ranking_gap", "unattainable"), 0.0)
+LEAST |= dict.fromkeys(("lack", "exposure_gap", "excess"), -1.0)
 """The figures that an error of the estimate of relevance adds to, and what they are at least."""
 
-OF_TARGET = ("lack", "lean", "ranking_gap", "supply_gap")
+OF_TARGET = ("lack", "exposure_gap", "ranking_gap", "unattainable")
 """The figures that are at most the target."""
 
 Sure = Literal["less", "more"]
@@ -43,12 +43,12 @@ Unsure = Literal[
     "within_error", "saturated", "unlabelled", "undecided", "cannot_tell", "too_few", "unknown"
 ]
 Verdict = Literal[Sure, Unsure]
-"""Whether a group surely gets less, or more, than the reachable part of its target. The lean is
+"""Whether a group surely gets less, or more, than the reachable part of its target. The gap is
 ``within_error`` if it is no chance, but the estimate of relevance alone could make it; it is
 ``saturated`` if too many queries have more relevant documents than were looked at, ``unlabelled``
 if missing labels alone could hide a difference, ``undecided`` if the test finds one and the
-interval holds 0, as where few queries show the group, and ``unknown`` if nothing says what is
-due."""
+interval holds 0, as where few queries show the group, and ``unknown`` if nothing says what its
+target share is."""
 
 
 REASONS = {
@@ -58,7 +58,7 @@ REASONS = {
     "undecided": "the test finds a difference, but its interval holds 0",
     "cannot_tell": "the difference may be chance",
     "too_few": "the audit has too few queries",
-    "unknown": "nothing says what is due",
+    "unknown": "its target share is not known",
 }
 """Why what a group's figures say is not sure, by its verdict."""
 
@@ -75,14 +75,15 @@ class GroupFigures:
         segment: The queries that the figures are over; empty for all.
         exposure: Its share of the exposure, over the queries that have a target, if any has.
         target: The share that it should get.
-        supply: The share that relevant documents could give it at most, on the way to the target.
+        attainable: The share that relevant documents could give it at most, on the way to the
+            target.
         lack: Target − exposure.
-        lean: min(target, supply) − exposure, query by query: above 0 the ranking withholds
-            exposure from the group, below 0 it gives more than is due.
-        excess: exposure − max(target, supply), query by query: above 0 the ranking gives what
+        exposure_gap: min(target, attainable) − exposure, query by query: above 0 the ranking
+            withholds exposure from the group, below 0 it gives more than the target share.
+        excess: exposure − max(target, attainable), query by query: above 0 the ranking gives what
             relevant documents of other groups could take over.
-        ranking_gap: What the ranking withholds: the lean, if it is above 0.
-        supply_gap: What no ranking of the relevant documents could give.
+        ranking_gap: What the ranking withholds: the gap, if it is above 0.
+        unattainable: What no ranking of the relevant documents could give.
         exposure_ratio: Exposure / target, divided by the same of the reference group; without one,
             by the highest of all groups.
         selection_rate: Its candidates among the first k / all its candidates.
@@ -96,16 +97,17 @@ class GroupFigures:
         candidates: How many candidates it had.
         share_of_candidates: Its share of the labelled candidates of the attribute.
         saturated: The weight of the queries that have more relevant documents than were looked at,
-            as a share. These are in no lean.
-        lean_bounds: What was tested, if missing labels were such that it is least, and greatest.
+            as a share. These are in no gap.
+        exposure_gap_bounds: What was tested, if missing labels were such that it is least, and
+            greatest.
         unknown: The share of the exposure that went to documents without a label.
         known: The weight of the queries that what was tested is over, as a share of those answered.
-        tested: What was tested: the lean, or the lack if no relevance is known.
+        tested: What was tested: the gap, or the lack if no relevance is known.
         verdict: What the test says.
         flips: Whether missing labels alone could make a sure verdict wrong.
-        detectable: The lean that an audit of as many queries finds in four of five cases.
-        if_mended: The exposure that it would get if rankings were mended. Where a sample of the
-            queries was mended, it says how much the exposure of all would change.
+        detectable: The gap that an audit of as many queries finds in four of five cases.
+        if_reranked: The exposure that it would get if rankings were fair. Where a sample of the
+            queries was re-ranked, it says how much the exposure of all would change.
         error: How far the estimate of relevance may be off; the intervals of what rests on it hold
             that, too.
         error_of_target: By how much that may move the target.
@@ -116,12 +118,12 @@ class GroupFigures:
     segment: str
     exposure: Estimate
     target: Estimate
-    supply: Estimate
+    attainable: Estimate
     lack: Estimate
-    lean: Estimate
+    exposure_gap: Estimate
     excess: Estimate
     ranking_gap: Estimate
-    supply_gap: Estimate
+    unattainable: Estimate
     exposure_ratio: Estimate
     selection_rate: Estimate
     impact_ratio: Estimate
@@ -132,21 +134,21 @@ class GroupFigures:
     candidates: float
     share_of_candidates: float
     saturated: float
-    lean_bounds: tuple[float, float]
+    exposure_gap_bounds: tuple[float, float]
     unknown: float
     known: float
-    tested: Literal["lean", "lack"]
+    tested: Literal["exposure_gap", "lack"]
     verdict: Verdict = "cannot_tell"
     flips: bool = False
     detectable: float = math.nan
-    if_mended: float = math.nan
+    if_reranked: float = math.nan
     error: float = 0.0
     error_of_target: float = 0.0
 
     @property
     def test(self) -> Estimate:
         """The figure that was tested."""
-        return self.lean if self.tested == "lean" else self.lack
+        return self.exposure_gap if self.tested == "exposure_gap" else self.lack
 
     @property
     def is_sure(self) -> bool:
@@ -222,15 +224,17 @@ class QueryFigures:
     def _unmixed(self, by_label: FloatArray) -> FloatArray:
         return by_group(by_label, self.dimension.confusion)
 
-    def leans(self) -> tuple[FloatArray, bool]:
-        """Return the signed lean of each query, shape (n, G), and whether supply is known.
+    def exposure_gaps(self) -> tuple[FloatArray, bool]:
+        """Return the signed gap of each query, shape (n, G), and whether attainability is known.
 
-        Where the supply is not known for most of the queries it is the lack. NaN where a query has
-        none.
+        Where the attainable exposure is not known for most of the queries it is the lack. NaN
+        where a query has none.
         """
-        held = [self.weights() @ _have(self.by_label(it)) for it in ("supply", "target")]
-        by_supply = bool(held[0] > held[1] / 2)
-        return _less(*self._terms(self.array)["lean" if by_supply else "lack"]), by_supply
+        held = [self.weights() @ _have(self.by_label(it)) for it in ("attainable", "target")]
+        by_attainable = bool(held[0] > held[1] / 2)
+        return _less(
+            *self._terms(self.array)["exposure_gap" if by_attainable else "lack"]
+        ), by_attainable
 
     def unknown(self) -> Estimate:
         """Return the mean share of the exposure that went to documents without a label."""
@@ -284,14 +288,14 @@ class QueryFigures:
         }
         if (confusion := self.dimension.confusion) is not None:
             found |= self._corrected_for_labels(found, confusion)
-        found["ranking_gap"] = [_not_below_0(it) for it in found["lean"]]
+        found["ranking_gap"] = [_not_below_0(it) for it in found["exposure_gap"]]
         # What a ranking of relevant documents lacks; where nothing is withheld, all that is lacked.
-        found["supply_gap"] = [
+        found["unattainable"] = [
             _not_below_0(it, lesser=other)
-            for it, other in zip(found["supply_gap"], found.pop("lacking"), strict=True)
+            for it, other in zip(found["unattainable"], found.pop("lacking"), strict=True)
         ]
-        leans, by_supply = self.leans()
-        tested: Literal["lean", "lack"] = "lean" if by_supply else "lack"
+        gaps, by_attainable = self.exposure_gaps()
+        tested: Literal["exposure_gap", "lack"] = "exposure_gap" if by_attainable else "lack"
         ps = self._tests(found["excess"], random, tests)
         found[tested] = [replace(it, p=p) for it, p in zip(found[tested], ps, strict=True)]
         rows = _have(selected + candidates)
@@ -303,7 +307,7 @@ class QueryFigures:
         is_in = _have(self.exposures(by))[:, None] | (by("unknown") > 1 - ROUNDING)
         unknown = self._shares(np.where(is_in, by("unknown"), np.nan))[0].value
         bounds = self._bounds(tested, np.array([it.value for it in found[tested]]))
-        known = _mean(np.where(_have(leans), 1.0, 0.0)[:, None], self.weights())
+        known = _mean(np.where(_have(gaps), 1.0, 0.0)[:, None], self.weights())
         return [
             GroupFigures(
                 attribute=self.dimension.name,
@@ -314,7 +318,7 @@ class QueryFigures:
                 candidates=all_[place].item(),
                 share_of_candidates=part[place].item(),
                 saturated=self.saturated(),
-                lean_bounds=bounds[place],
+                exposure_gap_bounds=bounds[place],
                 unknown=unknown,
                 known=round(known.item(), 10),
                 tested=tested,
@@ -325,24 +329,27 @@ class QueryFigures:
     @staticmethod
     def exposures(array: Callable[[str], FloatArray]) -> FloatArray:
         """Return the exposure in the queries that have a target, if any has; else in all."""
-        exposure, is_due = array("exposure"), _have(array("target"))
-        return np.where(is_due[:, None] | ~is_due.any(), exposure, np.nan)
+        exposure, has_target = array("exposure"), _have(array("target"))
+        return np.where(has_target[:, None] | ~has_target.any(), exposure, np.nan)
 
     @staticmethod
     def _terms(
         array: Callable[[str], FloatArray],
     ) -> dict[str, tuple[FloatArray, FloatArray | None]]:
         """Return by query the figures that are means, or the two that they are differences of."""
-        exposure, (target, supply) = QueryFigures.exposures(array), map(array, ("target", "supply"))
-        reachable = np.minimum(target, supply)
+        exposure, (target, attainable) = (
+            QueryFigures.exposures(array),
+            map(array, ("target", "attainable")),
+        )
+        reachable = np.minimum(target, attainable)
         return {
             "exposure": (exposure, None),
             "target": (target, None),
-            "supply": (supply, None),
-            "supply_gap": (target - reachable, None),
+            "attainable": (attainable, None),
+            "unattainable": (target - reachable, None),
             "lack": (target, exposure),
-            "lean": (reachable, exposure),
-            "excess": (exposure, np.maximum(target, supply)),
+            "exposure_gap": (reachable, exposure),
+            "excess": (exposure, np.maximum(target, attainable)),
             "lacking": (np.where(np.isnan(reachable), np.nan, target), exposure),
         }
 
@@ -372,8 +379,8 @@ class QueryFigures:
             ends = middle_of(moves + known + (values - known) @ confusion @ self._inverses)
             least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
             corrected[name] = [
-                # Wrong labels may make a supply gap, because a minimum is not linear.
-                _within(replace(it, low=min(it.low, 0.0)) if name == "supply_gap" else it, least)
+                # Wrong labels may make a unattainable exposure, because a minimum is not linear.
+                _within(replace(it, low=min(it.low, 0.0)) if name == "unattainable" else it, least)
                 for it in map(wider_by, moved, ends)
             ]
         return corrected
@@ -381,13 +388,13 @@ class QueryFigures:
     def _tests(
         self, means_of_excess: Sequence[Estimate], random: np.random.Generator, tests: int
     ) -> list[float | None]:
-        """Test the lean of each group, or its excess where the lean is below 0.
+        """Test the gap of each group, or its excess where the gap is below 0.
 
-        Where supply is short, every group may have a lean below 0, and none an excess.
+        Where attainable exposure is short, every group may have a gap below 0, and none an excess.
         """
-        lean, excess = self.leans()[0], _less(*self._terms(self.array)["excess"])
-        rows = _have(lean)
-        values, excess, weights = lean[rows], excess[rows], self.weights()[rows]
+        gap, excess = self.exposure_gaps()[0], _less(*self._terms(self.array)["excess"])
+        rows = _have(gap)
+        values, excess, weights = gap[rows], excess[rows], self.weights()[rows]
         is_more = (weights @ values < 0) & ~np.isnan(excess).any(axis=0)
         found = estimates.p_of_means(np.where(is_more, excess, values), weights, random, tests)
         return [
@@ -408,8 +415,8 @@ class QueryFigures:
 
     def _known(self) -> set[str]:
         """Return the figures whose first term is a target that all queries have."""
-        is_short = self.by_label("supply") < self.by_label("target") - ROUNDING
-        found = {"target", "lack", "lacking"} | (set() if is_short.any() else {"lean"})
+        is_short = self.by_label("attainable") < self.by_label("target") - ROUNDING
+        found = {"target", "lack", "lacking"} | (set() if is_short.any() else {"exposure_gap"})
         return found if self._has_known_target else set()
 
     def _shares(self, above: FloatArray, below: FloatArray | None = None) -> list[Estimate]:
@@ -459,8 +466,8 @@ class QueryFigures:
             return divided(each, each[..., leader : leader + 1])
 
         held = (above, below, (whole - above).round(10))
-        seen, due_in, left = (estimates.effective_queries(by * (it > 0)) for it in held)
-        telling = np.minimum(np.minimum(seen, due_in), min(seen[leader], due_in[leader]))
+        seen, missed_in, left = (estimates.effective_queries(by * (it > 0)) for it in held)
+        telling = np.minimum(np.minimum(seen, missed_in), min(seen[leader], missed_in[leader]))
         # Which group leads may be chance, so all others are compared with it at the same time
         # (Hsu 1984, multiple comparisons with the best), and no ratio is above 1.
         found = estimates.estimate(
@@ -497,23 +504,23 @@ class QueryFigures:
         return [_within(it, 0.0, np.inf if chosen else 1.0) for it in found]
 
     def _bounds(self, tested: str, means: FloatArray) -> list[tuple[float, float]]:
-        """Return for each group the least and the greatest lean that missing labels could hide.
+        """Return for each group the least and the greatest gap that missing labels could hide.
 
         Wrong labels are left as they are.
 
         Args:
-            tested: ``lean``, or ``lack`` if no supply is known.
+            tested: ``exposure_gap``, or ``lack`` if no attainable exposure is known.
             means: The means of the groups, shape (G,).
         """
-        # Labels might show that relevant documents of the group are rarer than the supply says, or
+        # Labels might show that relevant documents of the group are rarer than that says, or
         # more frequent if one of them has none.
-        supply = self.by_label("supply")
-        most = np.where(self.by_label("unlabelled") > 0, np.nan, supply)
-        least = np.fmin(supply, self.by_label("supply_low"))
+        attainable = self.by_label("attainable")
+        most = np.where(self.by_label("unlabelled") > 0, np.nan, attainable)
+        least = np.fmin(attainable, self.by_label("attainable_low"))
         low = np.fmin(self.by_label("target_low"), least) - self.by_label("exposure_high")
         high = np.fmin(self.by_label("target_high"), most) - self.by_label("exposure_low")
         values = _less(*self._terms(self.by_label)[tested])
-        # With a label, a query that has none of them might have any lean.
+        # With a label, a query that has none of them might have any gap.
         is_bare = ~_have(values) & (self.by_label("unknown")[:, 0] > 0)
         kept, bare = (float(self.weights() @ it) for it in (_have(values), is_bare))
         every = max(kept + bare, ROUNDING)
@@ -543,7 +550,7 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
             of_target = dict.fromkeys(("target", "lack"), group.error_of_target)
             errors = dict.fromkeys(LEAST, group.error) | of_target
             whole = widened(by_chance, errors, estimates.wider_by_bias)
-        # Nobody lacks more than is due, in the same queries.
+        # Nobody gets less than the target share, in the same queries.
         most = float(np.fmin(whole.target.high, 1.0))
         lacks = ((it, getattr(whole, it)) for it in OF_TARGET)
         changed = {
@@ -553,7 +560,7 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         verdict = _verdict(whole)
         if verdict not in SURE and _verdict(by_chance) in SURE:
             verdict = "within_error"
-        low, high = group.lean_bounds
+        low, high = group.exposure_gap_bounds
         flips = (verdict == "less" and low <= 0) or (verdict == "more" and high >= 0)
         found = _detectable(by_chance.test, whole.test, len(ps))
         judged.append(replace(whole, verdict=verdict, flips=flips, detectable=found))
@@ -561,7 +568,7 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
 
 
 def _detectable(by_chance: Estimate, whole: Estimate, tests: int) -> float:
-    """Return the lean that as many queries with this spread find in four of five cases.
+    """Return the gap that as many queries with this spread find in four of five cases.
 
     That is (t + t.8)·standard error, by Student's quantiles, where t is that of .975 corrected for
     all tests at once; with a bias at least the interval's half width and t.8·standard error.
@@ -592,7 +599,7 @@ def _verdict(group: GroupFigures) -> Verdict:
     if test.p is None:
         return "unknown" if math.isnan(test.value) else "too_few"
     # A group gets more only if relevant documents of others could take something over.
-    is_more = group.tested == "lean" and test.value < 0
+    is_more = group.tested == "exposure_gap" and test.value < 0
     low, high = (group.excess.low, group.excess.high) if is_more else (test.low, test.high)
     if test.p > ALPHA or (is_more and group.excess.value <= 0):
         return "cannot_tell"
@@ -625,7 +632,7 @@ def _within(found: Estimate, least: float, most: float = 1.0) -> Estimate:
 
 
 def _not_below_0(found: Estimate, lesser: Estimate | None = None) -> Estimate:
-    """Raise a gap, or the smaller of two, to at least 0. It has no p: only the lean is tested."""
+    """Raise a gap, or the smaller of two, to at least 0. It has no p: only the gap is tested."""
     ends = np.array([(it.value, it.low, it.high) for it in (found, lesser or found)])
     value, low, high = np.maximum(np.fmin(ends[0], ends[1]), 0.0).tolist()
     return replace(found, value=value, low=low, high=high, p=None)

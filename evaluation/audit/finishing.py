@@ -47,7 +47,7 @@ DIGITS_BY_QUERY = 6
 
 QUERY_COLUMNS = (
     *("number", "query", "text", "segment", "weight", "status", "attribute", "group"),
-    *("exposure", "target", "lean", "unlabelled"),
+    *("exposure", "target", "exposure_gap", "unlabelled"),
 )
 
 
@@ -111,7 +111,7 @@ class Audit:
 
     @property
     def findings(self) -> list[str]:
-        """The verdict, who gets less, how sure that is, what mending would cost, and the test."""
+        """The verdict, who gets less, how sure it is, what re-ranking would cost, and the test."""
         found = findings_of(self)
         verdict, *test = found["verdict"]
         return [verdict, *found["sentences"], *test, *found["notes"]]
@@ -246,7 +246,7 @@ def _flat(figures: GroupFigures | VersionComparison) -> dict[str, Any]:
         row |= columns
     if isinstance(figures, VersionComparison):
         return row | {"p": figures.difference.p}
-    row["lean_least"], row["lean_greatest"] = row.pop("lean_bounds")
+    row["exposure_gap_least"], row["exposure_gap_greatest"] = row.pop("exposure_gap_bounds")
     return row | {"p": figures.test.p}
 
 
@@ -256,7 +256,7 @@ def _query_rows(audit: Audit) -> Iterator[tuple[object, ...]]:
         it.id: (*printed[it.id].values(), it.segment, it.weight) for it in audit.queries.queries
     }
     for part in audit.figures.by_query:
-        arrays = [*map(part.array, ("exposure", "target")), part.leans()[0]]
+        arrays = [*map(part.array, ("exposure", "target")), part.exposure_gaps()[0]]
         table = np.stack([*arrays, part.by_label("unknown")], axis=2).tolist()
         for query, rows in zip(part.queries, table, strict=True):
             for group, values in zip(part.dimension.groups, rows, strict=True):
@@ -355,8 +355,8 @@ def least_queries(tests: int = 1) -> int:
 def findings_of(audit: Audit) -> dict[str, list[str]]:
     """Return the ``verdict`` with its threshold, up to three ``sentences``, and ``notes``.
 
-    The sentences say who is affected and by how much, how sure that is, and what mending would
-    cost; the notes what else a reader has to know.
+    The sentences say who is affected and by how much, how sure that is, and what fair re-ranking
+    would cost; the notes what else a reader has to know.
 
     Raises:
         InputError: Jinja is not installed.
@@ -380,7 +380,7 @@ def findings_of(audit: Audit) -> dict[str, list[str]]:
         "alpha": ALPHA,
         "least_queries": least_queries(audit.figures.tests),
         # Of so many, nearly all audits would show a group that other queries show alone.
-        "queries_that_show": lambda due: math.ceil(math.log(ALPHA / 2) / math.log1p(-due)),
+        "queries_that_show": lambda share: math.ceil(math.log(ALPHA / 2) / math.log1p(-share)),
     }
     return {
         part: paragraphs("audit_sentences", {**values, "part": part})
@@ -389,14 +389,15 @@ def findings_of(audit: Audit) -> dict[str, list[str]]:
 
 
 def difference_of(it: GroupFigures) -> tuple[Estimate, str]:
-    """Return how much ``less`` or ``more`` exposure than due a group gets, as it was tested.
+    """Return how much ``less`` or ``more`` than its target share a group gets, as it was tested.
 
-    The difference is not above 0 where the group gets something between its supply and its target.
+    The difference is not above 0 where the group gets something between its attainable exposure
+    and its target.
     """
     test = it.test
     if not test.value < 0:
         return test, "less"
-    if it.tested == "lean":
+    if it.tested == "exposure_gap":
         return replace(it.excess, p=test.p), "more"
     return replace(test, value=-test.value, low=-test.high, high=-test.low), "more"
 
@@ -461,14 +462,14 @@ def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:
 
 
 def _first(groups: Sequence[GroupFigures], most: int = MOST_GROUPS) -> list[GroupFigures]:
-    """Return the groups to show: all, or those with the greatest leans, in the order given."""
+    """Return the groups to show: all, or those with the greatest gaps, in the order given."""
     ranked = sorted(groups, key=lambda it: (not it.is_sure, -abs(np.nan_to_num(it.test.value))))
     kept = {it.group for it in ranked[:most]}
     return [it for it in groups if it.group in kept]
 
 
 def _points(amount: float, side: str = "") -> text.Markdown:
-    """Write how many points, and whether it is less or more than is due."""
+    """Write how many points, and whether it is less or more than the target share."""
     if side and not amount > 0:
         return text.Markdown(text.NOTHING)
     return text.Markdown(f"{text.percent(amount).rstrip('%')} {side}".strip())
@@ -516,11 +517,15 @@ def draw_exposure(audit: Audit) -> Figure:
         for it in _first(groups, MOST_BARS):
             words, target = VERDICTS[it.verdict], it.target.value
             dot = (it.exposure.value, it.exposure.low, it.exposure.high)
-            marks = {"target": target, "supply": it.supply.value, "if mended": it.if_mended}
+            marks = {
+                "target": target,
+                "attainable": it.attainable.value,
+                "if re-ranked": it.if_reranked,
+            }
             bars.append(Bar(it.group, dot, words.split(":")[0], marks))  # the table has the reason
-            seen, due = text.percent(it.exposure.value), text.percent(target)
-            told.append(f"{attribute}, {it.group}: {seen} of the exposure, target {due}, {words}")
-        cut = f", the {MOST_BARS} groups of {len(groups):,} with the greatest leans"
+            seen, aim = text.percent(it.exposure.value), text.percent(target)
+            told.append(f"{attribute}, {it.group}: {seen} of the exposure, target {aim}, {words}")
+        cut = f", the {MOST_BARS} groups of {len(groups):,} with the greatest gaps"
         panels[attribute + cut * (len(groups) > MOST_BARS)] = bars
     colours = {it.split(":")[0]: COLOURS.get(name, GREY) for name, it in VERDICTS.items()}
     drawn = draw_bars(panels, colours, "share of the exposure")

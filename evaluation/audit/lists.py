@@ -63,6 +63,6 @@ def _compared(
         high = np.hypot(fair.high - fair.value, engine.value - engine.low)
         value = fair.value - engine.value
         change = replace(fair, value=value, low=value - float(low), high=value + float(high))
-    due = [it.target.get(name, np.nan) for it in two]
-    target = float(np.average(due, weights=others))
+    targets = [it.target.get(name, np.nan) for it in two]
+    target = float(np.average(targets, weights=others))
     yield {"name": name, "engine": engine, "fair": fair, "change": change, "target": target}

@@ -21,7 +21,7 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation import estimates
 from fairqr.evaluation.audit import exposures
 from fairqr.evaluation.audit.bundle import Observation
-from fairqr.evaluation.audit.exposures import Answer, Choices, Mending, Weighted
+from fairqr.evaluation.audit.exposures import Answer, Choices, Reranking, Weighted
 from fairqr.evaluation.audit.figures import (
     ESTIMATES,
     REASONS,
@@ -50,11 +50,11 @@ Observed = Callable[[Sequence[str]], Iterable[Observation]]
 
 OPERATORS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d\d?)?)\s*")
-LEANS = ("lean", "lack", "ranking_gap")
+GAPS = ("exposure_gap", "lack", "ranking_gap")
 RATIOS = ("exposure_ratio", "impact_ratio")
 RATES = (*RATIOS, "selection_rate", "precision", "ndcg")
-TESTED = (*LEANS, *RATIOS)
-"""The figures that a verdict is about: ratios follow the verdict on the lean."""
+TESTED = (*GAPS, *RATIOS)
+"""The figures that a verdict is about: ratios follow the verdict on the gap."""
 SHOWN = 5
 """How many groups one sentence names."""
 
@@ -104,14 +104,14 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A query that adds much to the lean against a group.
+    """A query that adds much to the gap against a group.
 
     Attributes:
         attribute: The attribute.
         group: The group that gets less.
         query: The id of the query.
-        share: Its part of the sum of all leans against the group.
-        lean: The lean of this query.
+        share: Its part of the sum of all gaps against the group.
+        exposure_gap: The gap of this query.
         shown: The ids that are shown today.
         fair: The ids that a fair re-ranking would show.
     """
@@ -120,7 +120,7 @@ class Contribution:
     group: str
     query: str
     share: float
-    lean: float
+    exposure_gap: float
     shown: tuple[str, ...]
     fair: tuple[str, ...]
 
@@ -134,8 +134,8 @@ class AuditFigures:
         groups: The groups of each attribute, with corrected tests.
         segments: The same of each segment of the queries, but for combinations.
         tests: How many tests were declared: one for each group, over all queries and in segments.
-        costs: What mending would cost, by attribute; may be empty.
-        contributions: The queries that add most to the leans against groups that surely get less.
+        costs: What fair re-ranking would cost, by attribute; may be empty.
+        contributions: The queries that add most to the gaps against groups that surely get less.
         by_query: The figures by query of each attribute.
         unanswered: The status of the queries that found nothing or failed, by their ids.
         too_many_failed: Whether so much failed that no verdict is given.
@@ -145,7 +145,7 @@ class AuditFigures:
     groups: list[GroupFigures]
     segments: list[GroupFigures]
     tests: int
-    costs: dict[str, Mending]
+    costs: dict[str, Reranking]
     contributions: list[Contribution]
     by_query: list[QueryFigures]
     unanswered: dict[str, str]
@@ -195,14 +195,14 @@ class _Measurement:
         # By segment: by document what rests on its label; and of queries the squares and weights.
         self._labels: dict[str, tuple[dict[str, FloatArray], FloatArray]] = {}
 
-    def add(self, query: AuditQuery, observation: Observation, *, is_mended: bool) -> None:
+    def add(self, query: AuditQuery, observation: Observation, *, is_reranked: bool) -> None:
         """Take in the answer to a query, and re-rank it if that is asked."""
         answer = self.answer(observation)
         found = exposures.measure_answer(answer, self.dimension, self.choices)
         self.table.add(query.weight, found, query.id)
         has_target = answer.relevance is not None and not np.isnan(found.target).any()
         # What a re-ranking by wrong labels would give is not known.
-        if is_mended and has_target and self.is_single and self.dimension.confusion is None:
+        if is_reranked and has_target and self.is_single and self.dimension.confusion is None:
             effect = exposures.effect_of(answer, found.target, self.choices)
             self.effects += [] if effect is None else [(query.weight, effect)]
         if self.dimension.confusion is not None:
@@ -219,19 +219,19 @@ class _Measurement:
             self._differences["split"].append((query.weight, one - other))
 
     def _add_documents(self, query: AuditQuery, pool: Sequence[str], answer: Answer) -> None:
-        """Note how much of the exposure, the target and the lean rests on each label."""
+        """Note how much of the exposure, the target and the gap rests on each label."""
         shares = np.zeros((len(pool), 3))
         shown = min(self.choices.k, answer.answered)
         attention = self.choices.discount.weights(shown)
         shares[:shown, 0] = attention / attention.sum()
-        is_due = answer.counted is not None and bool(answer.counted.any())
-        if answer.counted is not None and is_due:
+        is_known = answer.counted is not None and bool(answer.counted.any())
+        if answer.counted is not None and is_known:
             shares[:, 1] = answer.counted / answer.counted.sum()
-        has_lean = is_due or not self._weight
-        if has_lean:
+        has_gap = is_known or not self._weight
+        if has_gap:
             shares[:, 2] = self._weight * shares[:, 1] - shares[:, 0]
         shares *= query.weight
-        added = np.stack([(shares**2).sum(axis=0), query.weight * np.array([1, is_due, has_lean])])
+        added = np.stack([(shares**2).sum(axis=0), query.weight * np.array([1, is_known, has_gap])])
         for segment in {"", query.segment}:
             documents, sums = self._labels.setdefault(segment, ({}, np.zeros((2, 3))))
             sums += added
@@ -251,10 +251,10 @@ class _Measurement:
         shared = np.maximum((np.array([*documents.values()]) ** 2).sum(axis=0) - squares, 0.0)
         spread = estimates.NORMAL * np.sqrt(np.outer(variances(confusion, mix), shared))
         return [
-            {"target": target * self._weight, "supply": target}
-            | dict.fromkeys(("lack", "lean", "excess", "ranking_gap"), lean)
+            {"target": target * self._weight, "attainable": target}
+            | dict.fromkeys(("lack", "exposure_gap", "excess", "ranking_gap"), gap)
             | {"exposure": exposure}
-            for exposure, target, lean in divided(spread, weights, otherwise=0.0).tolist()
+            for exposure, target, gap in divided(spread, weights, otherwise=0.0).tolist()
         ]
 
     def answer(self, observation: Observation) -> Answer:
@@ -350,11 +350,11 @@ def measure(
         relevant = sum(it > 0 for it in observation.relevance or ())
         tally.update(with_relevance=relevant > 0, relevant=relevant)
         for it in measured.values():
-            it.add(query, observation, is_mended=places[query.id] < spec.mend)
+            it.add(query, observation, is_reranked=places[query.id] < spec.rerank)
     total = sum(weights.values())
     failed, empty = (weights[it] / total if total else 0.0 for it in ("failed", "empty"))
     costs = {
-        name: exposures.mending_of(it.effects, it.dimension.groups)
+        name: exposures.reranking_of(it.effects, it.dimension.groups)
         for name, it in measured.items()
         if it.effects
     }
@@ -395,19 +395,21 @@ def measure(
     )
 
 
-def completed(group: GroupFigures, mending: Mending | None, most_saturated: float) -> GroupFigures:
+def completed(
+    group: GroupFigures, reranking: Reranking | None, most_saturated: float
+) -> GroupFigures:
     """Add what a group would get, or take back what cannot be said.
 
     Args:
         group: The figures of a group.
-        mending: What mending costs, if any query was re-ranked.
-        most_saturated: The largest share of saturated queries with which a lean is known.
+        reranking: What fair re-ranking costs, if any query was re-ranked.
+        most_saturated: The largest share of saturated queries with which a gap is known.
     """
-    if_mended = math.nan
-    if mending is not None and not group.segment:
-        change = mending.exposure[group.group].value - mending.today[group.group].value
-        if_mended = float(np.clip(group.exposure.value + change, 0.0, 1.0))
-    found = replace(group, if_mended=if_mended)
+    if_reranked = math.nan
+    if reranking is not None and not group.segment:
+        change = reranking.exposure[group.group].value - reranking.today[group.group].value
+        if_reranked = float(np.clip(group.exposure.value + change, 0.0, 1.0))
+    found = replace(group, if_reranked=if_reranked)
     # What a group lacks to a target without relevance is still known, by every query.
     is_known = group.tested == "lack" and group.known == 1
     if group.saturated > most_saturated and not is_known:
@@ -421,7 +423,7 @@ def _may_hide(group: GroupFigures) -> bool:
     """Return whether missing labels alone could hide a difference that would be found."""
     if group.verdict == "too_few" or math.isnan(group.exposure.value):
         return group.verdict in ("too_few", "unknown") and group.unknown > 0.5
-    low, high = group.lean_bounds
+    low, high = group.exposure_gap_bounds
     is_open = group.verdict in ("cannot_tell", "undecided")
     return is_open and low < high and max(-low, high) > group.detectable
 
@@ -429,26 +431,26 @@ def _may_hide(group: GroupFigures) -> bool:
 def _contributions(
     measured: Mapping[str, _Measurement], groups: Iterable[GroupFigures], observed: Observed
 ) -> list[Contribution]:
-    """Return the queries that add most to the leans against groups that surely get less."""
+    """Return the queries that add most to the gaps against groups that surely get less."""
     found = []
     for it in groups:
         if it.verdict != "less":
             continue
         of = measured[it.attribute]
-        leans = of.table.leans()[0][:, of.dimension.groups.index(it.group)]
+        gaps = of.table.exposure_gaps()[0][:, of.dimension.groups.index(it.group)]
         # Machines add in different orders: what they print and choose goes by ten digits.
-        parts = np.nan_to_num(np.maximum(of.table.weights() * leans, 0.0)).round(10)
+        parts = np.nan_to_num(np.maximum(of.table.weights() * gaps, 0.0)).round(10)
         order = sorted(np.flatnonzero(parts), key=lambda row: (-parts[row], of.table.queries[row]))
         seen = observed([of.table.queries[row] for row in order[:CONTRIBUTIONS]])
         for row, observation in zip(order, seen, strict=False):
             answer, target = of.answer(observation), of.table.by_label("target")[row]
-            # Who has a lean has a target.
+            # Who has a gap has a target.
             known = answer.relevance is not None
             fair = exposures.rerank(answer, target, of.choices).tolist() if known else []
-            share, lean = (round(float(n), 10) for n in (parts[row] / parts.sum(), leans[row]))
+            share, gap = (round(float(n), 10) for n in (parts[row] / parts.sum(), gaps[row]))
             shown, query = observation.ids[: of.choices.k], observation.query
             better = tuple(observation.pool[place] for place in fair)
-            found.append(Contribution(it.attribute, it.group, query, share, lean, shown, better))
+            found.append(Contribution(it.attribute, it.group, query, share, gap, shown, better))
     return found
 
 
@@ -511,7 +513,7 @@ class Condition:
         if is_tested and (may_turn or self.holds(group, sure=False)):
             return REASONS.get(group.verdict, open_by)
         if group.known < 0.5 and not is_over_all:
-            return "what is due is known for less than half of the queries by weight"
+            return "target shares are known for less than half of the queries by weight"
         sides |= {*map(self._meets, self._ends_by_labels(group))}
         return open_by if sure and True in sides else ""
 
@@ -523,8 +525,8 @@ class Condition:
         """Return the ends of the interval if missing labels were such that it is widest."""
         it = getattr(group, self.figure)
         low, high = it.low, it.high
-        least, greatest = (end - group.test.value for end in group.lean_bounds)
-        if self.figure in LEANS:
+        least, greatest = (end - group.test.value for end in group.exposure_gap_bounds)
+        if self.figure in GAPS:
             return low + min(least, 0.0), high + max(greatest, 0.0)
         unlabelled = math.inf if group.unknown else 0.0
         span = unlabelled if math.isnan(least) else greatest - least
@@ -537,7 +539,7 @@ class Condition:
         return low / factor, high * factor
 
     def _passes_over(self, group: GroupFigures) -> bool:
-        """Return whether a group gets more than is due, which no low ratio is about."""
+        """Return whether a group gets more than its target share, which no low ratio is about."""
         is_low = self.figure in RATIOS and self.comparison in ("<", "<=")
         return is_low and group.verdict == "more" and not group.flips
 

@@ -54,7 +54,7 @@ WIDER, WIDENINGS = 4, 3
 """If the last documents found are likely relevant, we ask for 4 times as many, up to 3 times."""
 
 HIDDEN = 0.1
-"""If a greater share of relevant documents is hidden, too few are known to say what is due."""
+"""If a greater share of relevant documents is hidden, too few are known to tell target shares."""
 
 UNLABELLED = 20
 """After so many answered queries without one label of an attribute, the labels are not there."""
@@ -309,7 +309,7 @@ class Observer:
         return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in self.attributes}
 
     def _searches_of(self, attribute: Attribute) -> list[Group | None]:
-        """Return the searches that find the groups of an attribute; None is the plain one.
+        """Return the searches that find the groups of an attribute; None is the baseline.
 
         They have an order, as documents enter the pool in it.
         """

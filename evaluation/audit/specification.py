@@ -53,7 +53,7 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
         description="Look for candidates of each group by a query of its own, if the engine "
         "can search within a group, and further down if all that was found is likely relevant.",
     )
-    mend: int = Field(100, ge=0, description="For how many queries to make a fair re-ranking.")
+    rerank: int = Field(100, ge=0, description="For how many queries to make a fair re-ranking.")
     pairs_by: str = Field(
         "engine",
         description="What scores the versions of --pairs: the audited engine, or what reads texts: "

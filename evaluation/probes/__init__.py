@@ -1,1 +1,1 @@
-"""Probes: does a model, asked to rank, lean toward a group?"""
+"""Probes: does a model, asked to rank, favour a group?"""

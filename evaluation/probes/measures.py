@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from fairqr.agents import statistics
 from fairqr.agents.models.opening import CAUSAL
-from fairqr.agents.ranking import lean
+from fairqr.agents.ranking import preference
 from fairqr.evaluation.estimates import LEVEL, estimate, mean_with_ends, means_by
 from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.measures.kinds import ndcg, precision
@@ -49,7 +49,7 @@ SHARES = {
     "votes": "votes for protected",
     "averaged": "averaged protected",
 }
-"""The names of the shares of :class:`fairqr.agents.ranking.lean.PairFigures` in CSV files."""
+"""The names of the shares of :class:`fairqr.agents.ranking.preference.PairFigures` in CSV files."""
 
 VALUES = ["measure", "value", "low", "high", "count", "of"]
 
@@ -133,7 +133,7 @@ class MeasuredListwise(MeasuredProbe):
     def tests(self) -> DataFrame:
         """All tests, as :func:`judged` returns them. ``test`` is one of three.
 
-        - ``lean``: whether exposure leans, see :func:`lean_test`;
+        - ``exposure_gap``: whether exposure favours a side, see :func:`exposure_gap_test`;
         - ``personas``: a measure of the lists for protected personas, less the same for the others;
         - ``relevance``: P@k less the P@k of the initial order, for the first persona.
         """
@@ -146,8 +146,10 @@ class MeasuredListwise(MeasuredProbe):
         for key, found in ranked.groupby(KEYS, sort=False):
             there = found.dropna(subset="ratio")
             name = "\n".join(("exposure", *key))
-            shift, p = lean_test(there.ratio, there.share, there.ratio_of_relevance.fillna(1), name)
-            rows.append((*key, "lean", RATIO, len(there), shift, np.nan, np.nan, p))
+            shift, p = exposure_gap_test(
+                there.ratio, there.share, there.ratio_of_relevance.fillna(1), name
+            )
+            rows.append((*key, "exposure_gap", RATIO, len(there), shift, np.nan, np.nan, p))
             if key[3] == self.spec.personas[0] and len(given):
                 random = statistics.stream(0, f"{key[0]}\n{ranker_name(*key[1:3])}")
                 tested = _tested(found.precision - given[key[0]], random)
@@ -155,10 +157,12 @@ class MeasuredListwise(MeasuredProbe):
         for measure in ("precision", "ndcg"):
             for key, found in ranked.groupby(KEYS[:3], sort=False):
                 own = {persona: each[measure] for persona, each in found.groupby("persona")}
-                if {lean.PROTECTED, lean.UNPROTECTED} <= own.keys():
+                if {preference.PROTECTED, preference.UNPROTECTED} <= own.keys():
                     name = f"test of {measure}: {', '.join(key)}"
                     random = statistics.stream(self.spec.seed, name)
-                    tested = _tested(own[lean.PROTECTED] - own[lean.UNPROTECTED], random)
+                    tested = _tested(
+                        own[preference.PROTECTED] - own[preference.UNPROTECTED], random
+                    )
                     rows.append((*key, "", "personas", self.names[measure], *tested))
         columns = [*KEYS, "test", "measure", "n", "difference", "low", "high", "p"]
         return judged(pd.DataFrame(rows, columns=columns))
@@ -204,7 +208,7 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
         ``status``; ``precision``, ``ndcg`` and the exposure ``ratio`` of the whole list; the share
         of protected items in the list (``share``) and among its first k (``top_share``); their
         ``places`` (rank − ½)/n, in (0, 1), and the mean ``place``; the ratio of lists in order of
-        relevance; the cost of the list, and what failed, was mended and warned of. Missing values
+        relevance; the cost of the list, and what failed, was repaired and warned of. Missing values
         are NaN.
     """
     cells = [len(query.of_cell(cell)) for cell in CELLS]
@@ -238,10 +242,10 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
     return found
 
 
-def lean_test(
+def exposure_gap_test(
     ratios: ArrayLike, shares: ArrayLike, references: ArrayLike, name: str
 ) -> tuple[float, float]:
-    """Test whether the exposure of lists leans toward a group.
+    """Test whether the exposure of lists favours a group.
 
     The test is on differences of exposure, protected less others, divided by the mean exposure of
     the list: by the ratio r and the share s of protected items, (r − 1)/(s·r + 1 − s). To swap the
@@ -251,8 +255,8 @@ def lean_test(
     the differences are skew, and 5 % of chance findings become about 10.
 
     If cells are short, lists in order of relevance have another ratio than 1 although nobody
-    leans, and a ranker that knows relevance in part is between the two. So a lean is claimed only
-    if the ratio is beyond both, by the same test.
+    favours a side, and a ranker that knows relevance in part is between the two. So a gap is
+    claimed only if the ratio is beyond both, by the same test.
 
     Args:
         ratios: The exposure ratio of each list.
@@ -283,7 +287,7 @@ def ratio_of_relevance(protected: Sequence[int], unprotected: Sequence[int]) -> 
     """Return the exposure ratio of lists that are in order of relevance, and random otherwise.
 
     It is 1 where both groups have the same share of relevant items; where cells are short it is
-    what a ranker without any lean has.
+    what a ranker without any preference has.
 
     Args:
         protected: How many of its items are relevant, and how many are not.
@@ -326,9 +330,12 @@ def judged(tests: DataFrame) -> DataFrame:
     found = tests.assign(
         tests=families.transform("count"), p_holm=families.transform(corrected).astype(float)
     )
-    few = [statistics.too_few(row.n, lean.ALPHA / max(1, row.tests)) for row in found.itertuples()]
-    conditions = [found.p.isna(), (found.p_holm <= lean.ALPHA) & (found.difference > 0)]
-    conditions += [found.p_holm <= lean.ALPHA, np.array(few, dtype=bool)]
+    few = [
+        statistics.too_few(row.n, preference.ALPHA / max(1, row.tests))
+        for row in found.itertuples()
+    ]
+    conditions = [found.p.isna(), (found.p_holm <= preference.ALPHA) & (found.difference > 0)]
+    conditions += [found.p_holm <= preference.ALPHA, np.array(few, dtype=bool)]
     verdicts = ["untested", "above", "below", "too_few"]
     return found.assign(verdict=np.select(conditions, verdicts, "none"))
 
@@ -349,7 +356,7 @@ class MeasuredPairwise(MeasuredProbe):
         figures: One row for each collection, model and kind of pairs, in the experiment's order:
             what :func:`figure_row` returns; how many ``queries_in_all`` there are, how many of them
             have no such pair (``without_pairs``), and how many pairs are ``planned``; the
-            ``verdict`` and its ``sentence``, ``lean`` and ``p_holm``, where all verdicts on a
+            ``verdict`` and its ``sentence``, ``favoured`` and ``p_holm``, where all verdicts on a
             collection are one family; ``model_calls`` and ``tokens``.
     """
 
@@ -412,7 +419,7 @@ def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
             for query in queries
             for pair in planned_pairs(query, limit, experiment.relevance_pairs, experiment.seed)
         ]
-        own, found, moved = list[Row](), list[lean.PairFigures](), list[Row]()
+        own, found, moved = list[Row](), list[preference.PairFigures](), list[Row]()
         for model, kind in product(models, kinds):
             wanted = [
                 (name, model, it, *pair.key) for it, pair in planned if pair.kind in kinds[kind]
@@ -421,7 +428,7 @@ def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
                 asked = [records[stage, *key] for key in wanted if (stage, *key) in records]
                 label = stage if tuned else model
                 random = statistics.stream(experiment.seed, f"figures: {name}, {label}, {kind}")
-                found.append(lean.pair_figures(map(outcome_of, asked), random))
+                found.append(preference.pair_figures(map(outcome_of, asked), random))
                 own.append(
                     {"collection": name, "when" if tuned else "model": label, "kind": kind}
                     | figure_row(found[-1])
@@ -440,11 +447,11 @@ def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
                 ids = {"collection": name, "kind": kind}
                 moved += [ids | row for row in changes_of(couples, kind, random)]
         # A reader sees all verdicts on a collection together, so they are one family for Holm.
-        verdicts = lean.verdicts(found, beside=[change["p"] for change in moved])
+        verdicts = preference.verdicts(found, beside=[change["p"] for change in moved])
         for row, verdict, figures in zip(own, verdicts, found, strict=True):
-            told = {"verdict": verdict.kind, "lean": verdict.lean, "p_holm": verdict.p}
+            told = {"verdict": verdict.kind, "favoured": verdict.favoured, "p_holm": verdict.p}
             rows.append(row | told | {"sentence": verdict_in_words(verdict, figures, words)})
-            family.append({"collection": name, "n": 0, "p": lean.p_of_lean(figures)})
+            family.append({"collection": name, "n": 0, "p": preference.p_of_preference(figures)})
         changes += moved
     # ``both`` counts the same pairs again.
     missing = sum(row["planned"] - row["pairs"] for row in rows if row["kind"] != "both")
@@ -455,14 +462,14 @@ def measure_pairs(store: kept.ProbeStore) -> MeasuredPairwise:
     return MeasuredLora(manifest, missing, pd.DataFrame(rows), moves, pd.DataFrame(losses))
 
 
-def outcome_of(record: kept.PairRecord) -> lean.PairOutcome:
+def outcome_of(record: kept.PairRecord) -> preference.PairOutcome:
     """Return the outcome in a record."""
-    return lean.PairOutcome(
+    return preference.PairOutcome(
         record.query, record.protected_first, record.unprotected_first, record.log_odds
     )
 
 
-def figure_row(figures: lean.PairFigures) -> Row:
+def figure_row(figures: preference.PairFigures) -> Row:
     """Return figures of pairs as the columns of a row; missing values are None.
 
     Each of :data:`SHARES` has five columns: its value, the ends of its interval (``…_low``,
@@ -504,7 +511,7 @@ def _table(figures: DataFrame, ids: Sequence[str]) -> DataFrame:
 
 
 def changes_of(
-    couples: Sequence[Sequence[lean.PairOutcome]], kind: str, random: np.random.Generator
+    couples: Sequence[Sequence[preference.PairOutcome]], kind: str, random: np.random.Generator
 ) -> Iterator[Row]:
     """Yield what a tuning changed in pairs of one kind.
 
@@ -526,7 +533,7 @@ def changes_of(
     """
     at = np.unique([it.query for it, _ in couples], return_inverse=True)[1]
     winners = np.array([[it.winner for it in both] for both in couples], object).reshape(-1, 2)
-    sides = [winners == it for it in (lean.PROTECTED, lean.UNPROTECTED)]
+    sides = [winners == it for it in (preference.PROTECTED, preference.UNPROTECTED)]
     counted = [*sides, np.ones_like(winners, dtype=bool)]
     # What each query adds to the wins of either item and to the pairs, before and after.
     parts = np.array([[np.bincount(at, one) for one in each.T] for each in counted]).T

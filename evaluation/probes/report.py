@@ -101,14 +101,12 @@ def _lists(measured: measures.MeasuredListwise, entry: CollectionEntry) -> dict[
 
 
 def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterator[dict[str, Any]]:
-    """Yield a row for each ranker and persona: means by measure, the test of its lean, sums."""
-    tests = measured.tests[measured.tests.test == "lean"]
+    """Yield a row for each ranker and persona: means, the test of its exposure gap, sums."""
+    tests = measured.tests[measured.tests.test == "exposure_gap"]
     words = dict(zip(("protected", "unprotected"), entry.sides.words, strict=True))
     for key, lists in _of(measured.lists, entry).groupby(measures.KEYS, sort=False):
         _, ranker, window, persona = key
-        means, leans = (
-            it[(it[measures.KEYS] == key).all(axis=1)] for it in (measured.means, tests)
-        )
+        means, gaps = (it[(it[measures.KEYS] == key).all(axis=1)] for it in (measured.means, tests))
         word = words.get(persona)
         yield {
             "ranker": ranker,
@@ -116,7 +114,7 @@ def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterat
             "name": measures.ranker_name(ranker, window),
             "persona": "any" if ranker == INITIAL else f"{persona}: {word}" if word else persona,
             "means": {row.measure: row for row in means.itertuples()},
-            "lean": next(leans.itertuples(), None),
+            "exposure_gap": next(gaps.itertuples(), None),
             "lists": lists,
             "failures": sum(map(Counter, lists.failures), Counter[str]()),
             "repairs": sum(map(Counter, lists.repairs), Counter[str]()),

@@ -16,7 +16,7 @@ from fairqr.agents.models.cache import ReplyCache, replies_file
 from fairqr.agents.models.causal_weights import lasting_name
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import CAUSAL, open_language_model
-from fairqr.agents.ranking import lean, rankers
+from fairqr.agents.ranking import preference, rankers
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.experiments import engine
@@ -193,7 +193,7 @@ async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
         compared = await made.compare(task.query, task.items, task.group)
         both = (compared.one_first, compared.other_first)
         checked = [engine.check_answered(it.status, it.message) for it in both]
-        said = compared.preferred(lean.PROTECTED, lean.UNPROTECTED)
+        said = compared.preferred(preference.PROTECTED, preference.UNPROTECTED)
         record: Any = kept.PairRecord(
             **dict(zip(kept.PairRecord.keys, task.key, strict=True)),
             protected_first=said[0],

@@ -40,7 +40,7 @@ from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.specification import Policy
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord, RagManifest
 from fairqr.evaluation.scores import Reason, Score
-from fairqr.retrieval.fairness.best_ranking import attainable
+from fairqr.retrieval.fairness.best_ranking import highest_exposure
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray, item_exposure, normalise
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
 
@@ -165,7 +165,7 @@ def aim_of(attribute: Attribute, members: FloatArray, k: int) -> FloatArray:
         members: The memberships of the documents of the pool, shape (n, G).
         k: How many documents the generator reads.
     """
-    most = attainable(members, Discount("top_k", k), k) * min(k, len(members))
+    most = highest_exposure(members, Discount("top_k", k), k) * min(k, len(members))
     return _divided(float(min(k, members.sum())), shares_of(attribute, members) * (most > 0), most)
 
 

@@ -497,7 +497,7 @@ def _distinct_rankings(
 
     The document at rank i gets the i-th greatest score of the ranking. A fair re-ranking moves
     documents without changing their scores; with this rule, its order counts. A ranking by score,
-    such as a plain retrieval, keeps its own scores.
+    such as a baseline ranking, keeps its own scores.
 
     Args:
         places: The final ranking: ``id`` and ``score`` of each document, best first; at least one.

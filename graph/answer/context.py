@@ -14,7 +14,7 @@ class AnswerSettings(Frozen):
 
     Rankings are drawn by Plackett–Luce from the final ranking, which has ``k`` documents. The
     document at rank i gets the i-th greatest score of the ranking, so that the order of a fair
-    re-ranking counts, and a plain retrieval keeps its own scores.
+    re-ranking counts, and a baseline ranking keeps its own scores.
 
     Attributes:
         alpha: How closely sampled rankings follow the scores: at 0, all orders are equally likely;
@@ -48,8 +48,8 @@ class AnswerSettings(Frozen):
 class AnswerContext(Context):
     """What a run that answers is asked to do: the search, and how to answer from its ranking.
 
-    The method is ``plain`` by default. The budget limits the time of answering and judging, but not
-    the number of their calls, which follows from the number of distinct rankings.
+    The method is ``baseline`` by default. The budget limits the time of answering and judging, but
+    not the number of their calls, which follows from the number of distinct rankings.
 
     Attributes:
         method: How to rank, as in a search.
@@ -61,5 +61,5 @@ class AnswerContext(Context):
 
     kind = "answer"
 
-    method: Method = "plain"
+    method: Method = "baseline"
     answer: AnswerSettings = AnswerSettings()

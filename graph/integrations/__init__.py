@@ -1,5 +1,5 @@
 """What the integrations with searches that already run share: a list re-ranked, and a proxy.
 
-Evidence of relevance, labels, the order, and the memory of what groups are owed live here. The
+Evidence of relevance, labels, the order, and the amortised deficits of groups live here. The
 HTTP routes and the proxy itself live in ``graph/service``.
 """

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fairqr.base.errors import InputError, one_line
+from fairqr.graph.integrations.amortised import moved
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import LearntWords, with_words
-from fairqr.graph.integrations.memory import moved
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Objective, Shares
 from fairqr.graph.search.target import by_group, estimate_target, vector_of
@@ -83,7 +83,7 @@ class FairOrder(NamedTuple):
             others keep their order.
         before: The first k as they were.
         after: The first k as they are now.
-        target: The exposure that each group should get, by attribute; not moved by debts.
+        target: The exposure that each group should get, by attribute; not moved by deficits.
         words_of: The model whose words of earlier searches count; empty if none do.
     """
 
@@ -102,7 +102,7 @@ async def fair_list(
     evidence: Evidence | None,
     *,
     strict: bool = True,
-    owed: Shares | None = None,
+    deficit: Shares | None = None,
 ) -> tuple[FairOrder, Hits, dict[str, int]]:
     """Return the fair order of documents, the list as it was given, and how many lack a label.
 
@@ -113,7 +113,7 @@ async def fair_list(
         documents: The documents, best first.
         evidence: Tells which documents are relevant; without it, ranks tell.
         strict: See :func:`labels_of`.
-        owed: See :func:`fair_order`.
+        deficit: See :func:`fair_order`.
 
     Raises:
         FairqrError: See these functions.
@@ -124,7 +124,7 @@ async def fair_list(
     words_of = ""
     if evidence:
         hits, words_of = await _estimated(engine, context, query, documents, hits, evidence)
-    order = await asyncio.to_thread(fair_order, engine.schema, context, hits, owed)
+    order = await asyncio.to_thread(fair_order, engine.schema, context, hits, deficit)
     return order._replace(words_of=words_of), hits, unlabelled
 
 
@@ -154,7 +154,7 @@ async def _estimated(
 
 
 def fair_order(
-    schema: Schema, context: Context, hits: Hits, owed: Shares | None = None
+    schema: Schema, context: Context, hits: Hits, deficit: Shares | None = None
 ) -> FairOrder:
     """Return the fair order of a list.
 
@@ -162,7 +162,7 @@ def fair_order(
         schema: The attributes of the documents.
         context: What to aim at; ``k`` is how many ranks count.
         hits: The list, best first, at least one document, with its groups.
-        owed: What groups are owed by earlier lists, by attribute, which moves the target.
+        deficit: The amortised deficit of groups by attribute, which moves the target.
 
     Raises:
         InputError: An attribute does not exist.
@@ -173,7 +173,7 @@ def fair_order(
     table.add(hits.ids, hits.memberships)
     dimensions = dimensions_of(schema, context.attributes, intersect=context.intersect)
     target = estimate_target(table, dimensions, listed, context, {})
-    aim = target if owed is None else moved(target, owed)
+    aim = target if deficit is None else moved(target, deficit)
     targets = [vector_of(it, aim[it.name]) for it in dimensions]
     candidates = Candidates.of(
         table, listed, dimensions, targets, discount, relevance=hits.relevance

@@ -19,7 +19,7 @@ from langgraph.types import Checkpointer
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking import lean
+from fairqr.agents.ranking import preference
 from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, Persona, group_of
 from fairqr.agents.statistics import Interval, special, stream
@@ -136,7 +136,7 @@ class PairwiseProbe(Frozen, from_attributes=True):
     """
 
     status: ProbeStatus
-    verdict: lean.VerdictKind
+    verdict: preference.VerdictKind
     sentence: str
     pairs: list[ProbedPair]
     answered: int
@@ -510,14 +510,14 @@ def _pairwise(
         return None
     pairs: list[ProbedPair] = [pair for update in compared for pair in update["pairs"]]
     # No document is in two pairs, so the pairs of this query are independent draws.
-    figures = lean.pair_figures(
+    figures = preference.pair_figures(
         (
-            lean.PairOutcome(str(at), it.protected_first, it.unprotected_first, it.log_odds)
+            preference.PairOutcome(str(at), it.protected_first, it.unprotected_first, it.log_odds)
             for at, it in enumerate(pairs)
         ),
         stream(seed, "probe: figures"),
     )
-    (verdict,) = lean.verdicts([figures])
+    (verdict,) = preference.verdicts([figures])
     own = {
         "status": "ok" if figures.answered else "failed",
         "verdict": verdict.kind,
@@ -535,7 +535,11 @@ Words = tuple[str, str]
 
 
 def verdict_in_words(
-    verdict: lean.Verdict, figures: lean.PairFigures, words: Words, *, is_one_query: bool = False
+    verdict: preference.Verdict,
+    figures: preference.PairFigures,
+    words: Words,
+    *,
+    is_one_query: bool = False,
 ) -> str:
     """Return a verdict with its uncertainty, in one or more sentences.
 
@@ -547,7 +551,7 @@ def verdict_in_words(
     """
     sentences = ["No verdict: no pair has a preference in both orders."]
     if verdict.kind != "failed":
-        sentences = [_about_lean(verdict, figures, words, is_one_query=is_one_query)]
+        sentences = [_about_preference(verdict, figures, words, is_one_query=is_one_query)]
     if verdict.position is not None:
         most = max(figures.flips_to_first, figures.flips_to_second)
         decides = verdict.kind == "position_decides"
@@ -571,8 +575,12 @@ def p_in_words(p: float | None) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
-def _about_lean(
-    verdict: lean.Verdict, figures: lean.PairFigures, words: tuple[str, str], *, is_one_query: bool
+def _about_preference(
+    verdict: preference.Verdict,
+    figures: preference.PairFigures,
+    words: tuple[str, str],
+    *,
+    is_one_query: bool,
 ) -> str:
     tests = p_in_words(figures.p)
     noun, of, start = "document", "", "On this query "
@@ -584,19 +592,19 @@ def _about_lean(
         f"of {figures.pairs} pairs{of} the {words[0]} {noun} is preferred in both orders in "
         f"{figures.protected.count}, the {words[1]} one in {figures.unprotected.count}"
     )
-    if verdict.lean is not None:
-        word = words[0] if verdict.lean == "protected" else words[1]
+    if verdict.favoured is not None:
+        word = words[0] if verdict.favoured == "protected" else words[1]
         said = f"{start}the model favours {word} {noun}s: {counts} ({tests})."
     elif figures.p is None or verdict.detectable is None:
         queries = "" if is_one_query else ", from as many queries"
         said = (
-            f"too few answers to tell whether there is a lean: {counts}, and it takes at least "
+            f"too few answers to tell whether a side is preferred: {counts}, and it takes at least "
             f"{verdict.least} pairs with one winner{queries}."
         )
     else:
         said = (
-            f"{start}no lean was found: {counts} ({tests}). With a power of 80%, this many "
-            "independent pairs would have shown a lean where one side wins "
+            f"{start}no preference was found: {counts} ({tests}). With a power of 80%, this many "
+            "independent pairs would have shown a preference where one side wins "
             f"{verdict.detectable:.0%} or more of those with one winner."
         )
     return said[0].upper() + said[1:]

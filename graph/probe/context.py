@@ -59,7 +59,7 @@ class ProbeSettings(search.WindowSettings):
 class ProbeContext(search.Context):
     """What a run that probes is asked to do: the search, and the questions about its ranking.
 
-    The method is ``plain`` by default, and exposure is measured by the attribute of the probe. A
+    The method is ``baseline`` by default, and exposure is measured by the attribute of the probe. A
     probe does not use the target, so the target of its search is uniform, which needs no data.
 
     Attributes:
@@ -72,7 +72,7 @@ class ProbeContext(search.Context):
 
     kind = "probe"
 
-    method: search.Method = "plain"
+    method: search.Method = "baseline"
     target: search.WrittenTarget = Target.parse("uniform:1")
     probe: ProbeSettings
 

@@ -25,7 +25,7 @@ Whole = Annotated[int, Field(lt=2**31)]
 """A whole number without a limit of its own."""
 
 Baseline = Literal["mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf"]
-Method = Literal["fairqr", "fair-qr", "plain", "greedy", Baseline, RankerName]
+Method = Literal["fairqr", "fair-qr", "baseline", "greedy", Baseline, RankerName]
 Pool = Literal["last", "union"]
 Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
@@ -55,7 +55,7 @@ class Strategy:
     Attributes:
         about: One line for users.
         refines: Whether it refines the query. A method that refines never returns a ranking farther
-            from the target than the plain retrieval; a baseline has no such guarantee.
+            from the target than the baseline ranking; a baseline has no such guarantee.
         groups: The groups to ask about in one round: the ``most`` under-represented group, those
             ``lacking`` exposure, or ``all``, since words of a group also show which of its
             documents are relevant.
@@ -112,7 +112,7 @@ METHODS: dict[Method, Strategy] = {
         depth=None,
         retriever="bm25",
     ),
-    "plain": Strategy("the retriever's own ranking, and nothing else"),
+    "baseline": Strategy("the retriever's own ranking, and nothing else"),
     "greedy": Strategy(ABOUT["exposure-aware"], final_step="exposure-aware"),
 }
 METHODS |= {name: Strategy(ABOUT[name], final_step=name) for name in get_args(Baseline)}

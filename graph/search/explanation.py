@@ -74,7 +74,7 @@ def fit_of(result: SearchResult) -> str:
 def _before(result: SearchResult) -> Iterator[str]:
     """Say how the target came about, and whether relevance was estimated."""
     origins = result.target_origin
-    plain = result.baseline.ranking
+    baseline = result.baseline.ranking
     phrases = list(dict.fromkeys(origins.values()))
     if len(phrases) > 1:
         phrases = [f"{name}: {how}" for name, how in origins.items()]
@@ -84,8 +84,8 @@ def _before(result: SearchResult) -> Iterator[str]:
         if any(PARTS["retrieved"] in phrase for phrase in phrases):
             told += f" An audit aims at {PARTS['relevance']}."
         yield told
-    is_estimated = any(place.relevance is not None for place in [*result.ranking, *plain])
-    is_moved = [place.id for place in result.ranking] != [place.id for place in plain]
+    is_estimated = any(place.relevance is not None for place in [*result.ranking, *baseline])
+    is_moved = [place.id for place in result.ranking] != [place.id for place in baseline]
     if result.method == "fairqr" and is_moved and not is_estimated:
         why = f"{result.retriever} does not estimate that; the retriever 'hybrid' does"
         if result.retriever.startswith(("hybrid", "run:")):
@@ -94,7 +94,7 @@ def _before(result: SearchResult) -> Iterator[str]:
 
 
 def _lacked(result: SearchResult) -> Iterator[str]:
-    """Yield a sentence for each group that lacked exposure in the plain retrieval."""
+    """Yield a sentence for each group that lacked exposure in the baseline ranking."""
     gaps = result.baseline.gaps
     before = result.baseline.exposure
     if gaps is None:
@@ -106,7 +106,7 @@ def _lacked(result: SearchResult) -> Iterator[str]:
                 points = _points(withheld)
                 verb = "was" if points == "1 point" else "were"
                 reasons.append(f"{points} {verb} withheld by the ranking")
-            if (missing := gaps.supply[name][group]) >= LEAST_GAP:
+            if (missing := gaps.unattainable[name][group]) >= LEAST_GAP:
                 reasons.append(f"for {_points(missing)}, {TOO_FEW}")
             if reasons:
                 why = "; ".join(reasons)

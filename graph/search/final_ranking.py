@@ -23,7 +23,7 @@ from fairqr.graph.search.state import State
 from fairqr.graph.search.stopping import best_of
 from fairqr.graph.search.target import by_group
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
-from fairqr.retrieval.fairness.best_ranking import supply
+from fairqr.retrieval.fairness.best_ranking import attainable_exposure
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
@@ -35,7 +35,7 @@ from fairqr.retrieval.sources.documents import Document
 IDS_AT_ONCE = 10_000
 """How many documents one query scores, since servers limit the hits of a search."""
 
-_NOT_NEARER = "This is the plain retrieval: it is nearer to the target than the model's ranking."
+_NOT_NEARER = "This is the baseline ranking: it is nearer to the target than the model's ranking."
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +152,21 @@ async def _original_scores(pool: Pool, ids: Sequence[str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """How good the final list and the plain one are, by all documents found.
+    """How good the final list and the baseline are, by all documents found.
 
     Attributes:
         final, baseline: The objectives of both lists; None if the method has no fair step.
-        supply: By attribute, the exposure nearest to the target that the documents which are likely
-            to be relevant could give; None if relevance was not estimated.
+        attainable: By attribute, the exposure nearest to the target that the documents which are
+            likely to be relevant could give; None if relevance was not estimated.
     """
 
     final: Objective | None = None
     baseline: Objective | None = None
-    supply: Shares | None = None
+    attainable: Shares | None = None
 
 
 def judge(pool: Pool, final: Sequence[str]) -> Judged:
-    """Judge the final list and the plain one by all documents found, as the fair step does.
+    """Judge the final list and the baseline by all documents found, as the fair step does.
 
     Args:
         pool: What the run has found.
@@ -189,17 +189,17 @@ def judge(pool: Pool, final: Sequence[str]) -> Judged:
         quality = objective.quality([position[id_] for id_ in ranking])
         return Objective(**quality.figures, weight=weight)
 
-    supplied = None if pool.relevance is None else _supplied(pool, candidates)
-    return Judged(judged(final), judged(baseline), supplied)
+    attainable = None if pool.relevance is None else _attainable(pool, candidates)
+    return Judged(judged(final), judged(baseline), attainable)
 
 
-def _supplied(pool: Pool, candidates: Candidates) -> Shares:
+def _attainable(pool: Pool, candidates: Candidates) -> Shares:
     """Return the exposure nearest to the target that likely relevant documents could give."""
     likely = np.flatnonzero(pool.answerable * relevance_probabilities(candidates) >= LIKELY)
     shares: Shares = {}
     parts = zip(pool.dimensions, candidates.memberships, candidates.targets, strict=True)
     for dimension, members, target in parts:
-        nearest = supply(members[likely], target, candidates.discount, pool.context.k)
+        nearest = attainable_exposure(members[likely], target, candidates.discount, pool.context.k)
         shares[dimension.name] = by_group(dimension, nearest)
     return shares
 
@@ -210,7 +210,7 @@ async def assemble(
     ranker: ItemRanker | None,
     notes: Sequence[str] = (),
 ) -> SearchResult:
-    """Re-rank the documents of the best round, and report them beside the plain retrieval.
+    """Re-rank the documents of the best round, and report them beside the baseline ranking.
 
     Args:
         pool: What the run has found.
@@ -230,7 +230,7 @@ async def assemble(
     was_asked = state["stop_reason"] == "model_failed" or last.topic or last.groups
     if not was_asked and not any(round_.topic or round_.refinements for round_ in pool.rounds):
         refiner = None
-    lister = _Lister(pool, documents, judged.supply)
+    lister = _Lister(pool, documents, judged.attainable)
     result = SearchResult(
         query=state["query"],
         corpus=engine.name,
@@ -254,7 +254,7 @@ async def assemble(
         stop_reason=state["stop_reason"],
         **lister.fields(final.ranking, final.measured, judged.final),
         unknown=final.measured.unknown,
-        supply=judged.supply,
+        attainable=judged.attainable,
         without_model=_without_model(pool, final) if refiner else None,
         baseline=lister.fields(pool.baseline, pool.rounds[0], judged.baseline),
         usage=usage_report(final.by_model.usage if final.by_model else Usage(**state["usage"])),
@@ -281,26 +281,26 @@ def _last_answers(state: State) -> _LastAnswers:
 
 
 async def _chosen(pool: Pool, ranker: ItemRanker | None) -> Final:
-    """Return the final ranking of the best round, or the plain retrieval.
+    """Return the final ranking of the best round, or the baseline ranking.
 
-    A method that refines returns the plain retrieval if its own ranking would be farther from the
+    A method that refines returns the baseline ranking if its own ranking would be farther from the
     target, or if the model failed before its first reply.
     """
     rounds = pool.rounds
     fair = pool.best_fair
-    plain = Final(0, pool.baseline, rounds[0])
+    baseline = Final(0, pool.baseline, rounds[0])
     failed_at_once = pool.state["stop_reason"] == "model_failed" and len(rounds) == 1
     if not pool.baseline.ids or (failed_at_once and fair is None):
-        return plain
+        return baseline
     final = await best_final(pool, ranker)
     is_nearer = final.measured.distance <= rounds[0].distance
     if fair or is_nearer or not pool.context.strategy.refines:
         return final
     by_model = final.by_model
     if by_model is None or by_model.report is None:
-        return plain
+        return baseline
     reason = [_NOT_NEARER] if by_model.report.lists else []
-    return replace(plain, warnings=[*by_model.warnings, *reason], by_model=by_model)
+    return replace(baseline, warnings=[*by_model.warnings, *reason], by_model=by_model)
 
 
 def _missed_target(pool: Pool) -> list[str]:
@@ -320,18 +320,18 @@ class _Lister:
     Args:
         pool: What the run has found.
         documents: The documents of all lists, by id.
-        supplied: What likely relevant documents could give; None if relevance was not estimated.
+        attainable: What likely relevant documents could give; None if relevance was not estimated.
 
     Attributes:
         attributes: The measured attributes.
     """
 
     def __init__(
-        self, pool: Pool, documents: Mapping[str, Document], supplied: Shares | None
+        self, pool: Pool, documents: Mapping[str, Document], attainable: Shares | None
     ) -> None:
         self._pool = pool
         self._documents = documents
-        self._supplied = supplied
+        self._attainable = attainable
         self.attributes = [
             factor.name for dimension in pool.dimensions for factor in dimension.factors
         ]
@@ -360,8 +360,8 @@ class _Lister:
         is_complete = self._pool.relevance is not None and len(estimates) == len(ranking)
         mean = discounted_mean(estimates, self._pool.context.discount) if is_complete else None
         gaps = None
-        if self._supplied is not None:
-            gaps = _gaps(self._pool.state["target"], measured.exposure, self._supplied)
+        if self._attainable is not None:
+            gaps = _gaps(self._pool.state["target"], measured.exposure, self._attainable)
         return {
             "ranking": places,
             **measured.model_dump(include={"exposure", "divergence", "divergences"}),
@@ -396,7 +396,7 @@ async def _documents(
     return documents, [f"The titles of {len(missing)} documents could not be read again."]
 
 
-def _gaps(target: Shares, exposure: Shares, supplied: Shares) -> results.Gaps:
+def _gaps(target: Shares, exposure: Shares, attainable: Shares) -> results.Gaps:
     """Split each group's lack into what no ranking could give and what this one withholds."""
     missing: Shares = {}
     withheld: Shares = {}
@@ -405,10 +405,10 @@ def _gaps(target: Shares, exposure: Shares, supplied: Shares) -> results.Gaps:
         withheld[name] = {}
         for group, share in shares.items():
             reached = exposure[name][group]
-            possible = supplied[name][group]
+            possible = attainable[name][group]
             missing[name][group] = max(0.0, share - max(reached, possible))
             withheld[name][group] = max(0.0, min(share, possible) - reached)
-    return results.Gaps(supply=missing, ranking=withheld)
+    return results.Gaps(unattainable=missing, ranking=withheld)
 
 
 def _without_model(pool: Pool, final: Final) -> results.WithoutModel | None:

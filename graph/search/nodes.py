@@ -387,10 +387,10 @@ async def _fair_list(pool: Pool, iteration: int) -> FairListRecord:
 
 
 def _unlabelled(measured: Measured) -> list[str]:
-    """Return a warning for each attribute that most of the plain retrieval has no label for."""
+    """Return a warning for each attribute that most of the baseline ranking has no label for."""
     return [
-        f"{share:.0%} of the exposure of the plain retrieval went to documents without a label for "
-        f"'{name}'; only the rest is measured."
+        f"{share:.0%} of the exposure of the baseline ranking went to documents without a label "
+        f"for '{name}'; only the rest is measured."
         for name, share in measured.unknown.items()
         if share > MOSTLY_UNKNOWN
     ]

@@ -258,16 +258,16 @@ class Gaps(Frozen):
     """What groups lack of their target, by attribute and group, in shares of the exposure.
 
     Attributes:
-        supply: What no ranking of the relevant documents found could give.
+        unattainable: What no ranking of the relevant documents found could give.
         ranking: What this ranking withholds, though such documents were found.
     """
 
-    supply: Shares
+    unattainable: Shares
     ranking: Shares
 
 
 class Baseline(Exposed):
-    """The plain retrieval of the original query; see :class:`SearchResult` for the fields."""
+    """The baseline ranking of the original query; see :class:`SearchResult` for the fields."""
 
     ranking: list[RankedDocument]
     relevance: float | None = None
@@ -345,12 +345,13 @@ class SearchResult(Frozen):
             if the retriever does not estimate it.
         objective: How good the ranking is; None if the method does not weigh relevance against
             fairness. Without estimates of relevance it goes by the engine's ranks.
-        supply: For each attribute, the exposure nearest to the target that the relevant documents
-            found could give; None if no relevance was estimated, or the method does not look at it.
-        gaps: What each group still lacks; None without ``supply``.
+        attainable: For each attribute, the exposure nearest to the target that the relevant
+            documents found could give; None if no relevance was estimated, or the method does not
+            look at it.
+        gaps: What each group still lacks; None without ``attainable``.
         without_model: What the search gives without the model; None if the model was not asked, or
             the method has no fair step.
-        baseline: The plain retrieval.
+        baseline: The baseline ranking.
         explanation: Sentences that explain these numbers: what each group lacked and why, how
             relevance changed, and what the model brought. If no relevance was estimated, they say
             what that means.
@@ -381,7 +382,7 @@ class SearchResult(Frozen):
     unknown: dict[str, float]
     relevance: float | None = None
     objective: Objective | None = None
-    supply: Shares | None = None
+    attainable: Shares | None = None
     gaps: Gaps | None = None
     without_model: WithoutModel | None = None
     baseline: Baseline

@@ -284,7 +284,7 @@ def service_settings(**given: Any) -> ServiceSettings:
         said = {"file": f"In the settings file {source.place}, ", "variable": f"{source.place}: "}
         raise ConfigError(
             f"{said.get(source.kind, '')}{SERVICE}.{one_line(where, 120)} is wrong: "
-            f"{one_line(why)}; mend it."
+            f"{one_line(why)}; correct it."
         ) from None
 
 

@@ -4,9 +4,9 @@ Documents with the same memberships (a *pattern*) differ only in p. Exchanging t
 unchanged, so a ranking takes the documents of each pattern in one order, usually from the most
 relevant down. It remains to find a sequence of patterns:
 
-1. Fill the ranks from first to last, each with the pattern of the highest p + λ·owed. A pattern is
-   owed the exposure that the target has given to its groups so far, minus what they got. This is
-   online dual descent on a relaxed problem with step λ. We fill at sixteen prices λ, from 0
+1. Fill the ranks from first to last, each with the pattern of the highest p + λ·deficit. The
+   deficit is the exposure that the target has given to its groups so far, minus what they got. This
+   is online dual descent on a relaxed problem with step λ. We fill at sixteen prices λ, from 0
    (relevance alone) to one that only considers exposure.
 2. Improve the best of these by exchanges as long as J grows: swap the patterns of two ranks, or put
    another pattern at a rank.
@@ -68,7 +68,7 @@ def best_ranking(objective: RankingObjective, order: Positions | None = None) ->
     return pool.positions(max(ends, key=lambda end: end[:2])[2])
 
 
-def attainable(memberships: FloatArray, discount: Discount, length: int) -> FloatArray:
+def highest_exposure(memberships: FloatArray, discount: Discount, length: int) -> FloatArray:
     """Return the most exposure that each group could get alone, shape (G,).
 
     All its documents stand first, and others fill the remaining ranks.
@@ -84,7 +84,7 @@ def attainable(memberships: FloatArray, discount: Discount, length: int) -> Floa
     return np.asarray(weights @ first / (weights.sum() or 1.0))
 
 
-def supply(
+def attainable_exposure(
     memberships: FloatArray, target: FloatArray, discount: Discount, length: int
 ) -> FloatArray:
     """Return the exposure that documents could give to each group, shape (G,).
@@ -99,7 +99,7 @@ def supply(
         discount: The weight of each rank.
         length: How many ranks there are.
     """
-    if (attainable(memberships, discount, length) >= target - 10**-DIGITS).all():
+    if (highest_exposure(memberships, discount, length) >= target - 10**-DIGITS).all():
         return target
     alike = np.ones(len(memberships))
     nearest = RankingObjective(alike, [memberships], [target], length, np.inf, discount)
@@ -164,22 +164,26 @@ class _Pool:
         # A document exposes an attribute through its labels; without a label it exposes nothing.
         labelled = [self.patterns[:, columns].sum(axis=1) for columns in self.attributes]
         sizes = [len(own) for own in self.objective.targets]
-        owed_after = target * np.repeat(np.stack(labelled, axis=1), sizes, axis=1) - self.patterns
+        deficit_after = (
+            target * np.repeat(np.stack(labelled, axis=1), sizes, axis=1) - self.patterns
+        )
         # A price λ as two shares, so that rounding means the same at all prices.
-        of_owed = (PRICES / (1 + PRICES))[:, None]
-        of_relevance = (1 - of_owed) / self.highest
+        of_deficit = (PRICES / (1 + PRICES))[:, None]
+        of_relevance = (1 - of_deficit) / self.highest
         rows, every = np.arange(len(PRICES)), np.arange(len(self.patterns))
-        due = np.zeros((len(PRICES), len(target)))
+        deficit = np.zeros((len(PRICES), len(target)))
         placed = np.zeros((len(PRICES), len(self.patterns)), dtype=np.intp)
         sequences = np.zeros((len(PRICES), self.length), dtype=np.intp)
         for rank, weight in enumerate(self.discounts[:-1].tolist()):
-            owed = (due + weight * target) @ self.patterns.T
-            worth = (of_relevance * self.relevance[every, placed] + of_owed * owed).round(DIGITS)
+            of_pattern = (deficit + weight * target) @ self.patterns.T
+            worth = (of_relevance * self.relevance[every, placed] + of_deficit * of_pattern).round(
+                DIGITS
+            )
             worth[placed == self.available] = -np.inf
             chosen = worth.argmax(axis=1)
             sequences[:, rank] = chosen
             placed[rows, chosen] += 1
-            due += weight * owed_after[chosen]
+            deficit += weight * deficit_after[chosen]
         found = {*map(tuple, sequences.tolist()), tuple(self.by_relevance.tolist())}
         return np.array(sorted(found))
 

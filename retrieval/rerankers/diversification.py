@@ -219,14 +219,14 @@ class Pm2(Diversifier):
     """PM-2, which shares out ranks like seats in an election (Dang & Croft 2012).
 
     It builds on Sainte-Laguë's method; the paper tunes λ and states no default. A rank is a seat,
-    and v_a = P(a|q) are the votes of a group that has s_a seats so far. The next seat is due to the
+    and v_a = P(a|q) are the votes of a group that has s_a seats so far. The next seat goes to the
     group a* with the largest quotient q_a = v_a/(2·s_a + 1), and goes to
 
         argmax_d λ·q_a*·P(d|a*) + (1−λ)·Σ_{a≠a*} q_a·P(d|a),
 
     Then each s_a grows by the share of the seat that the document takes for the group. Here P(d|a)
     is relevance × membership, and that share is the membership; the unknown part of a document
-    takes its part of the seat for no group. No seat is due to a group without remaining documents
+    takes its part of the seat for no group. No seat goes to a group without remaining documents
     of relevance above 0, as a party gets no more seats once its list is used up.
     """
 
@@ -243,7 +243,7 @@ class Pm2(Diversifier):
         seats = aspects.memberships[above].sum(axis=0)
         quotients = aspects.weights / (2 * seats + 1)
         has_documents = aspects.coverage[is_left].any(axis=0)
-        due = np.where(has_documents, quotients, -1).argmax()
+        next_seat = np.where(has_documents, quotients, -1).argmax()
         factors = (1 - self.focus) * quotients
-        factors[due] = self.focus * quotients[due]
+        factors[next_seat] = self.focus * quotients[next_seat]
         return np.asarray((aspects.coverage * factors).sum(axis=1))

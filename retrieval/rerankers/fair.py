@@ -137,10 +137,10 @@ def _miss(candidates: Candidates, positions: Positions, pursued: Sequence[str]) 
 class ExposureAwareStep(Reranker):
     """Fills the ranks one by one toward the target of exposure (after Singh & Joachims 2018).
 
-    At each rank, a group is owed its share ε*_g of all exposure given out so far (including this
-    rank), minus the exposure it has had. The rank goes to the first document whose groups are owed
-    most, summed over its groups and over the attributes. So the order of documents of the same
-    groups stays, and documents without any label keep their place.
+    At each rank, the deficit of a group is its target share ε*_g of all exposure given out so far
+    (including this rank), minus the exposure it has had. The rank goes to the first document whose
+    groups have the largest deficit, summed over its groups and over the attributes. So the order of
+    documents of the same groups stays, and documents without any label keep their place.
     """
 
     def positions(self, candidates: Candidates, k: int) -> Positions:
@@ -150,15 +150,16 @@ class ExposureAwareStep(Reranker):
         # What a document gives to each attribute, repeated for each group.
         sizes = [len(own) for own in candidates.targets]
         given = np.add.reduceat(members, np.cumsum([0, *sizes[:-1]]), axis=1)
-        # What groups are owed after a document: the target's share of the exposure that it gives
+        # By how much a document changes deficits: the target share of the exposure that it gives
         # out in each attribute, minus what it gives to the group itself.
-        owed_after = target * np.repeat(given, sizes, axis=1) - members
-        order, due = np.arange(min(k, len(members)), dtype=np.intp), np.zeros(len(target))
+        deficit_after = target * np.repeat(given, sizes, axis=1) - members
+        order = np.arange(min(k, len(members)), dtype=np.intp)
+        deficit = np.zeros(len(target))
         is_left = np.asarray(members.any(axis=1))
         ranks = np.flatnonzero(is_left[: len(order)])
         for rank, weight in zip(ranks, candidates.discount.weights(len(order))[ranks], strict=True):
-            owed = np.where(is_left, members @ (due + weight * target), -np.inf)
-            order[rank] = best = int((owed >= owed.max() - 1e-12).argmax())
+            of_document = np.where(is_left, members @ (deficit + weight * target), -np.inf)
+            order[rank] = best = int((of_document >= of_document.max() - 1e-12).argmax())
             is_left[best] = False
-            due += weight * owed_after[best]
+            deficit += weight * deficit_after[best]
         return order

@@ -72,7 +72,7 @@ def search_tool(
     The model is told about errors that it can correct: an empty query, words that nothing matches,
     an attribute that does not exist, or an argument out of range. All other errors are raised, such
     as a source that does not exist or a search engine that is down. If the refining model fails
-    from the start, the results are those of the plain retrieval, and the text ends with a warning.
+    from the start, the results are those of the baseline ranking, and the text ends with a warning.
 
     Args:
         source: What to search, or your own :class:`FairSearch`, which you close yourself.

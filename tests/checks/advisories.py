@@ -55,7 +55,11 @@ def _ask(pins: list[tuple[str, str]], *service: str) -> tuple[list[str], list[st
         told = []
     vulnerable = [
         f"{each['name']} {each['version']} has the known vulnerability {flaw['id']}; "
-        + (f"mended in {', '.join(flaw['fix_versions'])}." if flaw["fix_versions"] else "unmended.")
+        + (
+            f"fixed in {', '.join(flaw['fix_versions'])}."
+            if flaw["fix_versions"]
+            else "without a fix."
+        )
         for each in told
         for flaw in each.get("vulns", ())
     ]

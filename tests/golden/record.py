@@ -47,7 +47,7 @@ CASES = {
     "fair-qr-gender": asked("physicist", "gender", method="fair-qr"),
     "fair-qr-union": asked("chemist", "gender", method="fair-qr", pool="union", depth=100),
     "no-model": asked("astronomer", "gender", max_iterations=0),
-    "plain": asked("explorer", "gender", "continent", method="plain"),
+    "baseline": asked("explorer", "gender", "continent", method="baseline"),
     "mmr": asked("explorer", "gender", method="mmr"),
     "fa-ir": asked("explorer", "gender", method="fa-ir", options=FA_IR),
     "shares": asked("actor", "gender", target=SHARES, discount="rbp(0.8)", k=30, patience=2),
@@ -117,7 +117,7 @@ def rounded(value: Any) -> Any:
 
 def shortened(result: dict[str, Any]) -> dict[str, Any]:
     """Leave out what takes time, titles, which the corpus has, and what needs an estimate."""
-    left_out = {"usage", "reranking", "supply", "explanation"}
+    left_out = {"usage", "reranking", "attainable", "explanation"}
     result = {key: value for key, value in result.items() if key not in left_out}
     for holder in (result, result["baseline"]):
         assert holder.pop("relevance") is None

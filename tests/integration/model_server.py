@@ -106,7 +106,7 @@ def stream(
     return Answer(body=body, content_type="text/event-stream", **how)
 
 
-def weighs(tokens: Mapping[str, float], **how: Any) -> Answer:
+def scores(tokens: Mapping[str, float], **how: Any) -> Answer:
     """A completion of one token, with the probabilities that it could have had."""
     top = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in tokens.items()]
     first = {**max(top, key=lambda it: it["logprob"]), "top_logprobs": top}
@@ -406,7 +406,7 @@ SCHEMA = """attributes:
 def write_people(
     folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
 ) -> Path:
-    """Write a corpus whose plain retrieval for ``physicist`` shows few women and only Europeans.
+    """Write a corpus whose baseline ranking for ``physicist`` shows few women and only Europeans.
 
     Their texts say the word less often, and have words that a model can propose: woman, she,
     laboratory; Asia, Tokyo; Africa, Cairo.

@@ -208,7 +208,7 @@ def started(folder: Path, command: list[Any], path: str, **variables: str) -> It
 
 
 class Wire:
-    """A real TCP proxy in front of a server, on a port of its own, that can be cut and mended.
+    """A real TCP proxy in front of a server, on a port of its own, that can be cut and repaired.
 
     ``sent`` holds all bytes that went to the server, and ``received`` all that came from it.
     """
@@ -229,7 +229,7 @@ class Wire:
             self._is_cut = True
             self._break()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Let connections through again."""
         self._is_cut = False
 

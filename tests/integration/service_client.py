@@ -23,7 +23,7 @@ from fairqr.graph.service.runs.manager import EphemeralRuns
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import find_corpus
-from tests.integration.model_server import Asked, ModelServer, says, weighs, write_people
+from tests.integration.model_server import Asked, ModelServer, says, scores, write_people
 from tests.integration.page_service import Process, ServiceClient, running, settings_for
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 def answers_all(asked: Asked) -> Any:
     """Play a model that can do whatever fairqr asks for."""
     if asked.body.get("logprobs"):
-        return weighs({"A": 0.7, "B": 0.3})
+        return scores({"A": 0.7, "B": 0.3})
     if asked.wants_schema:
         return says({"topic": ["laboratory"], "keywords": ["woman"], "drop": [], "reason": "why"})
     return says("[1] > [2]")

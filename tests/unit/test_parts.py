@@ -108,7 +108,7 @@ def test_a_model_is_told_that_nothing_matches(tmp_path: Path) -> None:
         assert message.artifact["stop_reason"] == "no_hits"
 
 
-async def test_the_programmer_is_told_what_no_model_can_mend(engine: SearchEngine) -> None:
+async def test_the_programmer_is_told_what_no_model_can_correct(engine: SearchEngine) -> None:
     with pytest.raises(IndexNotFoundError, match="no index 'nowhere'"):
         await search_tool("nowhere", "feedback").ainvoke({"query": "physicist"})
     with pytest.raises(ModelUnavailableError):
@@ -139,7 +139,7 @@ async def test_a_chain_reads_from_the_retriever(engine: SearchEngine) -> None:
 
 def test_the_synchronous_retriever_is_the_same(tmp_path: Path) -> None:
     with FairSearch.open(str(write_people(tmp_path)), "feedback") as search:
-        retriever = search.as_retriever(k=3, attribute="gender", method="plain")
+        retriever = search.as_retriever(k=3, attribute="gender", method="baseline")
         assert [passage.metadata["rank"] for passage in retriever.invoke("physicist")] == [1, 2, 3]
         with pytest.raises(InputError, match="'k' is given beside a context"):
             search.as_retriever(PLAIN, k=3)

@@ -115,7 +115,7 @@ def test_a_figure_that_no_record_has_is_told() -> None:
         assert {*_unfounded(section.replace(old, new), record)} == {new.strip("| ")}
 
 
-SHOWN = {"ratio": r"(?m)^(\| )?{row} .*{value:.2f}×", "times plain searches": " {value} times"}
+SHOWN = {"ratio": r"(?m)^(\| )?{row} .*{value:.2f}×", "times baseline searches": " {value} times"}
 """How figures of a result that is a page of its own stand there."""
 
 

@@ -46,7 +46,7 @@ _OWN = ("corpus", "retriever", "model", "keep", "query", "question", "attributor
 """Parameters of requests that contexts do not have."""
 
 
-class Offers:
+class Capabilities:
     """What a request may name.
 
     Args:
@@ -248,14 +248,16 @@ class Request:
     body: dict[str, Any]
 
 
-def check_request(kind: Kind, asked: RunRequest, limits: Limits, offers: Offers) -> Request:
+def check_request(
+    kind: Kind, asked: RunRequest, limits: Limits, capabilities: Capabilities
+) -> Request:
     """Check a request.
 
     Args:
         kind: The kind of the run.
         asked: The request, of the type of its kind.
         limits: The limits of the service.
-        offers: What the service offers.
+        capabilities: What the service offers.
 
     Raises:
         InputError: A parameter is wrong; the message names it.
@@ -271,25 +273,25 @@ def check_request(kind: Kind, asked: RunRequest, limits: Limits, offers: Offers)
         values["depth"] = limits.probe_documents
     query = values["question" if kind == "answer" else "query"]
     check_query(query, limits)
-    values["corpus"] = offers.corpus(values["corpus"])
-    values["model"], _ = offers.model(values["model"])
+    values["corpus"] = capabilities.corpus(values["corpus"])
+    values["model"], _ = capabilities.model(values["model"])
     given = {name: value for name, value in values.items() if name not in _OWN}
     if kind == "answer":
-        values["attributor"] = offers.attributor(values["attributor"])
+        values["attributor"] = capabilities.attributor(values["attributor"])
         given["k"] = given["k"] or max(DEFAULT_POOL, given["documents"])
     context = _with_depth(_CONTEXTS[kind](**given), limits)
     values["retriever"] = context.strategy.searched_by(values["retriever"])
-    offers.check_steps(context)
+    capabilities.check_steps(context)
     if isinstance(context, AnswerContext):
         is_judged = AttributorName.parse(values["attributor"]).kind == "llm"
-        prompt = offers.prompts.get(ANSWER, context.prompts.get(ANSWER))
+        prompt = capabilities.prompts.get(ANSWER, context.prompts.get(ANSWER))
         tokens = INPUT_TOKENS + prompt.defaults.max_tokens
         context = _with_answers(context, is_judged, tokens, limits)
     _check_model(kind, values["model"], context)
     return Request(kind, query, context, values)
 
 
-def check_audit(asked: AuditRequest, limits: Limits, offers: Offers) -> Request:
+def check_audit(asked: AuditRequest, limits: Limits, capabilities: Capabilities) -> Request:
     """Check a request for an audit; see :func:`check_request`."""
     limits.check("audit_queries", len(asked.queries), "The number of queries")
     for it in asked.queries:
@@ -297,7 +299,7 @@ def check_audit(asked: AuditRequest, limits: Limits, offers: Offers) -> Request:
     values = _limited("audit", asked, limits)
     if "depth" not in asked.model_fields_set:
         values["depth"] = max(values["depth"], values["k"] + 1)
-    values["corpus"] = offers.corpus(asked.corpus)
+    values["corpus"] = capabilities.corpus(asked.corpus)
     return Request("audit", asked.name, AuditRequest.model_validate(values), values)
 
 

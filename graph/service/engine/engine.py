@@ -123,8 +123,8 @@ class Engine:
         self, settings: ServiceSettings, *, model: str | None = None, auditor: Auditor | None = None
     ) -> None:
         self.settings, self.auditor, catalog = settings, auditor, Catalog()
-        self.offers = checking.Offers(settings, catalog, model)
-        self._engines = Engines(catalog, self.offers.sources)
+        self.capabilities = checking.Capabilities(settings, catalog, model)
+        self._engines = Engines(catalog, self.capabilities.sources)
         # No model is asked the same twice, or opened twice.
         self._replies = ReplyCache(settings.replies)
         self._model = lru_cache(MODELS)(self._open_model)
@@ -162,7 +162,7 @@ class Engine:
             FairqrError: One cannot.
         """
         exact = [name for name in self.settings.corpora if "*" not in name]
-        for name in [*exact, *self.offers.sources] or self.offers.corpora()[:1]:
+        for name in [*exact, *self.capabilities.sources] or self.capabilities.corpora()[:1]:
             async with self._engines.lend(name, progress=progress) as engine:
                 await engine.info()
 
@@ -184,7 +184,7 @@ class Engine:
 
     def checked(self, kind: Kind, asked: RunRequest) -> checking.Request:
         """Check a request; see :func:`checking.check_request`."""
-        return checking.check_request(kind, asked, self.settings.limits, self.offers)
+        return checking.check_request(kind, asked, self.settings.limits, self.capabilities)
 
     async def checked_audit(self, asked: AuditRequest) -> checking.Request:
         """Check a request for an audit; see :func:`checking.check_audit`.
@@ -197,7 +197,7 @@ class Engine:
                 "Audits are not offered here; whoever runs the service can install the extra "
                 "'evaluation'."
             )
-        request = checking.check_audit(asked, self.settings.limits, self.offers)
+        request = checking.check_audit(asked, self.settings.limits, self.capabilities)
         await self.auditor.check(request.context.options)
         async with self.searched(request.body["corpus"], asked.retriever) as engine:
             for name in asked.attributes:
@@ -280,7 +280,7 @@ class Engine:
         Raises:
             FairqrError: The corpus is not offered, or cannot be opened.
         """
-        name = self.offers.corpus(corpus)
+        name = self.capabilities.corpus(corpus)
         try:
             async with self._engines.lend(name, retriever) as engine:
                 yield engine
@@ -300,13 +300,13 @@ class Engine:
                     return engine, await engine.info()
             return None
 
-        names = await asyncio.to_thread(self.offers.corpora)
+        names = await asyncio.to_thread(self.capabilities.corpora)
         # All at the same time, since an engine that is out of reach takes long to fail.
         return [found for found in await asyncio.gather(*map(info, names)) if found is not None]
 
     async def _start_model(self) -> ChatModel | None:
         """Start the default model and return it; None if it needs no start."""
-        model = self._model(self.offers.default_model)
+        model = self._model(self.capabilities.default_model)
         if not isinstance(model, ChatModel):
             return None
         await model.start()
@@ -318,7 +318,7 @@ class Engine:
             return name  # each graph makes one of its engine
         if name.partition(":")[0] == SEQ2SEQ:
             return open_generator(name, cache=self._replies)
-        _, entry = self.offers.model(name)
+        _, entry = self.capabilities.model(name)
         options: dict[str, Any] = {"base_url": entry.base_url, "timeout": entry.timeout}
         if entry.key is not None:
             options["api_key"] = entry.key
@@ -328,7 +328,7 @@ class Engine:
         """Return what knows the words that a model gave before; None if it gives no words."""
         model = self._model(name)
         if isinstance(model, ChatModel | RecordedModel):
-            return LearntWords(model, self.offers.prompts)
+            return LearntWords(model, self.capabilities.prompts)
         return None
 
     def _build_graph(self, kind: Kind, engine: SearchEngine, name: str, judge: str) -> Any:
@@ -339,7 +339,7 @@ class Engine:
             more["attributor"] = self._judge(judge, name)
             more["generator"] = model if writes_only else None
         refines = None if writes_only else model
-        return _BUILD[kind](engine, refines, prompts=self.offers.prompts, **more)
+        return _BUILD[kind](engine, refines, prompts=self.capabilities.prompts, **more)
 
     def _judge(self, judge: str, name: str) -> Attributor | str | None:
         """Return what judges answers; a chat model that is not named is the one that writes.
@@ -354,7 +354,7 @@ class Engine:
         chat = self._model(judging)
         if not isinstance(chat, ChatModel):
             raise errors.InputError(f"The model '{judging}' cannot judge; choose another one.")
-        return open_attributor(judge, chat=chat, prompts=self.offers.prompts)
+        return open_attributor(judge, chat=chat, prompts=self.capabilities.prompts)
 
     @contextmanager
     def _recorded(self, id_: str) -> Iterator[None]:

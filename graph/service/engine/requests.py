@@ -115,7 +115,7 @@ class AnswerRequest(AnswerSettings, RunRequest):
 
     question: str = Field(min_length=1, examples=["Which composer was born in Vienna?"])
     k: int | None = Field(None, ge=1, le=10_000)  # type: ignore[assignment]
-    method: Method = "plain"
+    method: Method = "baseline"
     attributor: str | None = Field(None, examples=["overlap"])
 
 
@@ -136,7 +136,7 @@ class ProbeRequest(ProbeSettings, RunRequest):
     )
 
     query: str = Field(min_length=1, examples=["physicist"])
-    method: Method = "plain"
+    method: Method = "baseline"
     depth: int | None = Field(None, ge=2, le=1000)
 
 

@@ -25,7 +25,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http import offers, openai, rerank, runs
+from fairqr.graph.service.http import capabilities, openai, rerank, runs
 from fairqr.graph.service.http.access import MCP_PATH, Guard
 from fairqr.graph.service.http.answers import CLOSES, HANDLERS, PROBLEMS, answer_error, refusal
 from fairqr.graph.service.http.parts import Metrics, Parts
@@ -97,9 +97,9 @@ def create_app(parts: Parts) -> FastAPI:
         telemetry=_TELEMETRY,
     )
     app.state.parts = parts
-    for module in (runs, rerank, offers, openai):
+    for module in (runs, rerank, capabilities, openai):
         app.include_router(module.router, dependencies=[Depends(_KEY)])
-    app.include_router(offers.operation)
+    app.include_router(capabilities.operation)
     _add_pages(app)
     # From the inside to the outside: each sees only what those after it let through.
     app.add_middleware(Guard, settings=settings, store=parts.store)

@@ -74,7 +74,7 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
 
 
 async def _sources(request: Request) -> list[str]:
-    return await asyncio.to_thread(parts_of(request).engine.offers.corpora)
+    return await asyncio.to_thread(parts_of(request).engine.capabilities.corpora)
 
 
 async def _chunks(
@@ -138,7 +138,7 @@ async def _message(request: Request, corpus: str, result: Mapping[str, Any]) -> 
     engine, links = parts_of(request).engine, {}
     with suppress(FairqrError):  # keep the answer even if its documents cannot be read
         async with engine.searched(corpus) as searched:
-            links = await links_of(searched, [*used], engine.offers.link(corpus))
+            links = await links_of(searched, [*used], engine.capabilities.link(corpus))
     place, source = {"start_index": 0, "end_index": len(text)}, urlencode({"corpus": corpus})
     own = f"{request.base_url}v1/documents/"
     citations = [

@@ -112,10 +112,10 @@ function whoWasRead(answer, marks) {
 }
 
 /** How much of what was read, and used if that is known, is of the group that is read too little. */
-function lacksMost(attribute, due, [read, ...more]) {
+function lacksMost(attribute, target, [read, ...more]) {
   if (read?.name !== "read") return inWords(foreign(attribute), ": nothing that was read has a label.");
-  const group = furthestBelow(due, read.shares);
-  return inLarge(group, due[group], [read, ...more].map(({ name, shares }) =>
+  const group = furthestBelow(target, read.shares);
+  return inLarge(group, target[group], [read, ...more].map(({ name, shares }) =>
     [" ", el("b", {}, rounded(shares[group])), " ", el("span", { class: "aim" }, `of what was ${name},`)]));
 }
 

@@ -10,15 +10,15 @@ import { authorization } from "./key.js";
 import { inWords } from "./outcome.js";
 
 const VERDICTS = {
-  less: "less than is due",
-  more: "more than is due",
+  less: "less than its target share",
+  more: "more than its target share",
   within_error: "within the error of the estimate",
   too_few: "too few queries to tell",
   undecided: "cannot tell: the test finds a difference, but its interval holds 0",
   cannot_tell: "cannot tell",
   saturated: "cannot tell: more relevant documents than were looked at",
   unlabelled: "cannot tell: too many labels are missing",
-  unknown: "cannot tell: nothing says what is due",
+  unknown: "cannot tell: its target share is not known",
 };
 
 /** The findings of an audit. */
@@ -29,7 +29,7 @@ export function auditView({ findings, figures, digest }, { id }) {
   const { queries, engine, relevance, spec } = figures;
   return [
     el("section", { class: "card", "aria-label": "Findings" },
-      headed(el("h2", {}, "Who gets seen"), "Exposure", "Target", "Supply gap", "Ranking gap"),
+      headed(el("h2", {}, "Who gets seen"), "Exposure", "Target", "Unattainable exposure", "Ranking gap"),
       inWords(foreign(findings[0], 2000)),
       el("ul", { class: "sentences" }, findings.slice(1).map((it) => el("li", {}, foreign(it, 2000))))),
     alone.map((attribute) => el("section", { class: "card", "aria-label": `Exposure by ${attribute}` },
@@ -56,7 +56,7 @@ function exposure(attribute, groups) {
   const isSure = groups.some(({ verdict }) => ["less", "more"].includes(verdict));
   return [
     bars(allMarks({ [attribute]: target }), attribute, target, [{ name: "exposure", shares: of("exposure") }],
-      of("supply_gap")),
+      of("unattainable")),
     el("details", { class: "quiet-details", open: isSure },
       el("summary", {}, "How sure that is"),
       explained(el("p", {}, "Each exposure has a 95% interval."), "Interval"),

@@ -91,7 +91,7 @@ function outcome(runs) {
   for (const [attribute, group] of groupsIn(runs)) {
     row(`exposure of ${group}`, only("baseline", (result) =>
       `${percent(result.exposure[attribute]?.[group])}, target ${percent(result.target[attribute]?.[group])}`));
-    row(`supply gap of ${group}`, ({ gaps }) => gaps ? percent(gaps.supply[attribute]?.[group]) : undefined);
+    row(`unattainable exposure of ${group}`, ({ gaps }) => gaps ? percent(gaps.unattainable[attribute]?.[group]) : undefined);
   }
   row("rounds", only("iterations", ({ iterations }) => String(iterations.length - 1)));
   row("stopped, since", only("stop_reason", (result) => STOPPED[result.stop_reason] ?? result.stop_reason));

@@ -24,13 +24,13 @@ export function figures(search, marks) {
         bars(marks, attribute, shares, [
           { name: "before", shares: baseline.exposure[attribute] },
           { name: "after", shares: search.exposure[attribute] },
-        ], search.gaps?.supply[attribute])),
+        ], search.gaps?.unattainable[attribute])),
       el("p", { class: "hint" }, "Exposure is a group's share of the attention; the first ranks get most of it. ",
         "The upright line is the target.",
-        lacksSupply(search) ? " A dashed box is the part of the target for which too few relevant documents were found." : null)),
+        lacksAttainable(search) ? " A dashed box is the part of the target for which too few relevant documents were found." : null)),
     el("div", { class: "aside" },
       sentences("Why", "explanation", search.explanation ?? []),
-      sentences("What is still lacking", "lacking", lacking(search), "Supply gap", "Ranking gap"),
+      sentences("What is still lacking", "lacking", lacking(search), "Unattainable exposure", "Ranking gap"),
       brought(search),
       explained(el("p", { class: "hint" },
         ended(search),
@@ -43,25 +43,25 @@ export const isEmpty = (search) => search?.baseline.ranking.length === 0 && sear
 
 /** The exposure of the group that lacked most, before and after, and its target; in words if none lacked any. */
 function lackedMost({ baseline, exposure, target }, attribute) {
-  const [before, after, due] = [baseline.exposure, exposure, target].map((all) => all[attribute]);
-  const group = furthestBelow(due, before);
+  const [before, after, wanted] = [baseline.exposure, exposure, target].map((all) => all[attribute]);
+  const group = furthestBelow(wanted, before);
   if (baseline.divergences[attribute] === null) {
-    return inWords(foreign(attribute), ": no document of the plain ranking has a label.");
+    return inWords(foreign(attribute), ": no document of the baseline ranking has a label.");
   }
-  if (due[group] - before[group] < LEAST_GAP) {
+  if (wanted[group] - before[group] < LEAST_GAP) {
     return inWords(foreign(attribute), ": no group is a point or more below its target.");
   }
-  return inLarge(group, due[group], el("span", { class: "was" }, ` ${rounded(before[group])} → `),
+  return inLarge(group, wanted[group], el("span", { class: "was" }, ` ${rounded(before[group])} → `),
     el("b", { class: after[group] > before[group] ? "better" : null }, rounded(after[group])));
 }
 
 /** The group that is furthest below its target. */
-export const furthestBelow = (due, got) => Object.keys(due).reduce((one, other) =>
-  due[other] - got[other] > due[one] - got[one] ? other : one);
+export const furthestBelow = (target, got) => Object.keys(target).reduce((one, other) =>
+  target[other] - got[other] > target[one] - got[one] ? other : one);
 
 /** In large: a group, figures about it, and its target. */
-export const inLarge = (group, due, ...figures) => el("p", { class: "big" },
-  el("bdi", {}, group), figures, " ", el("span", { class: "aim" }, `target ${rounded(due)}`));
+export const inLarge = (group, target, ...figures) => el("p", { class: "big" },
+  el("bdi", {}, group), figures, " ", el("span", { class: "aim" }, `target ${rounded(target)}`));
 
 /** In the place of large figures: a sentence. */
 export const inWords = (...sentence) => el("p", { class: "big sentence" }, sentence);
@@ -89,15 +89,15 @@ export const isRefined = ({ best_iteration: kept }) => kept > 0;
 
 function models(search) {
   const { model, ranker } = search;
-  if (!model && !ranker) return `No model was ${lacksSupply(search) ? "asked" : "needed"} for this ranking.`;
+  if (!model && !ranker) return `No model was ${lacksAttainable(search) ? "asked" : "needed"} for this ranking.`;
   return [
     model ? isRefined(search) ? ["Refined by ", foreign(model), ". "] : [foreign(model), " was asked in vain. "] : null,
     ranker ? ["Re-ranked by ", foreign(ranker), "."] : null];
 }
 
 /** Whether too few documents of a group were found for its target. */
-const lacksSupply = ({ gaps }) =>
-  Object.values(gaps?.supply ?? {}).flatMap(Object.values).some((share) => share >= LEAST_GAP);
+const lacksAttainable = ({ gaps }) =>
+  Object.values(gaps?.unattainable ?? {}).flatMap(Object.values).some((share) => share >= LEAST_GAP);
 
 const sentences = (title, kind, all, ...terms) => all.length ? el("div", {}, headed(el("h3", {}, title), ...terms),
   el("ul", { class: `sentences ${kind}` }, all.map((it) => el("li", {}, foreign(it, 600))))) : null;
@@ -108,7 +108,7 @@ function lacking({ gaps, target }) {
   for (const [attribute, groups] of Object.entries(gaps ? target : {})) {
     for (const group of Object.keys(groups)) {
       const withheld = gaps.ranking[attribute][group];
-      const missing = gaps.supply[attribute][group];
+      const missing = gaps.unattainable[attribute][group];
       const why = [
         withheld >= LEAST_GAP ? `${points(withheld)} that this ranking withholds` : null,
         missing >= LEAST_GAP ? `${points(missing)} for which too few documents were found that are likely to be relevant` : null,

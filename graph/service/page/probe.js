@@ -8,7 +8,7 @@ import { headed } from "./glossary.js";
 export function probeView(probe) {
   return [
     el("section", { class: "card", "aria-label": "Probe" },
-      headed(el("h2", {}, "Does the model prefer a side?"), "Probe", "Lean", "Position bias"),
+      headed(el("h2", {}, "Does the model prefer a side?"), "Probe", "Preference", "Position bias"),
       probe.message ? el("p", {}, foreign(probe.message, 1000)) : null,
       probe.pairwise ? pairwise(probe.pairwise) : null,
       probe.listwise ? listwise(probe.listwise) : null,

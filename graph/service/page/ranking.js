@@ -11,7 +11,7 @@ export function beforeAndAfter({ target, baseline, ranking, method, corpus }) {
   return el("section", { "aria-label": "Rankings" },
     headed(el("h2", {}, "Before and after"), "Baseline", "Relevance"),
     sideBySide(allMarks(target),
-      { name: "Before: plain retrieval", ranking: baseline.ranking },
+      { name: "Before: baseline ranking", ranking: baseline.ranking },
       { name: `After: ${method}`, ranking },
       ({ id, title }) => openDocument(id, title, corpus)));
 }

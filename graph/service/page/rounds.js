@@ -27,7 +27,7 @@ export function card(round, { target, marks, before, kept }) {
 }
 
 function titleOf(round) {
-  return round.index ? `Round ${round.index}` : "Plain retrieval";
+  return round.index ? `Round ${round.index}` : "Baseline ranking";
 }
 
 function divergence(round, before) {

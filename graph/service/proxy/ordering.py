@@ -10,9 +10,9 @@ from typing import Any
 
 from fairqr.base.errors import InputError
 from fairqr.base.weights import is_pulled
+from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
-from fairqr.graph.integrations.memory import Ledger
 from fairqr.graph.integrations.order import Evidence, Given, fair_list
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.requests import Search, UnavailableError, hits_in, with_page
@@ -38,7 +38,7 @@ class IndexOrder:
         engine: The source, opened.
         context: What to aim at.
         evidence: Tells which hits are relevant.
-        ledger: What groups are owed, if that counts.
+        deficit: The amortised deficits of groups, if they count.
         learnt: Knows what a model said about queries before, if one is named.
         afterwards: Asks it about queries that it knows nothing of, if that is wished.
         kept: When fair lists were made, and the lists, by query and hits.
@@ -48,7 +48,7 @@ class IndexOrder:
     engine: SearchEngine
     context: Context
     evidence: ListEvidence
-    ledger: Ledger | None
+    deficit: AmortisedDeficit | None
     learnt: LearntWords | None = None
     afterwards: AskAfterwards | None = None
     kept: dict[tuple[str, ...], tuple[float, Told]] = field(default_factory=dict)
@@ -64,13 +64,13 @@ class IndexOrder:
             raise UnavailableError("ids")
         key = (search.key, *(hit["_id"] for hit in hits))
         since, told = self.kept.pop(key, (0.0, None))
-        if told is None or time.monotonic() - since > SECONDS_KEPT or (self.ledger and first):
+        if told is None or time.monotonic() - since > SECONDS_KEPT or (self.deficit and first):
             since, told = time.monotonic(), await self._told(hits, search.words)
         self.kept[key] = since, told
         if len(self.kept) > KEPT:
             del self.kept[next(iter(self.kept))]
-        if self.ledger and first and time.monotonic() < until:  # later it is not shown
-            self.ledger.add(told["exposure"]["target"], told["exposure"]["fair"])
+        if self.deficit and first and time.monotonic() < until:  # later it is not shown
+            self.deficit.add(told["exposure"]["target"], told["exposure"]["fair"])
         return told
 
     async def _told(self, hits: Sequence[Any], words: str) -> Told:
@@ -84,7 +84,7 @@ class IndexOrder:
                 [self._given(place, hit) for place, hit in enumerate(hits)],
                 Evidence(self.evidence, self.learnt, later=True),
                 strict=False,
-                owed=self.ledger.owed if self.ledger else None,
+                deficit=self.deficit.by_group if self.deficit else None,
             )
         except InputError:
             raise UnavailableError("labels") from None
@@ -142,9 +142,9 @@ async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
         afterwards = AskAfterwards(learnt)
     for name, index in settings.indexes.items():
         source, context = index.opened(settings.folder)
-        ledger = Ledger(settings.folder / index.memory) if index.memory else None
+        deficit = AmortisedDeficit(settings.folder / index.amortised) if index.amortised else None
         engine = await open_source(source)
-        found[name] = IndexOrder(source, engine, context, evidence, ledger, learnt, afterwards)
+        found[name] = IndexOrder(source, engine, context, evidence, deficit, learnt, afterwards)
     return found
 
 

@@ -28,7 +28,9 @@ class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
     mode: Mode = Field("shadow", description="shadow changes nothing and only records.")
     share: float = Field(1.0, ge=0, le=1, description="The share of queries to re-rank, by hash.")
     window: int = Field(100, ge=2, le=1000, description="How many of the first hits to re-rank.")
-    memory: Path | None = Field(None, description="A file of what groups are owed; off by default.")
+    amortised: Path | None = Field(
+        None, description="A file of the amortised deficits of groups; off by default."
+    )
     parameters: dict[str, Any] = Field({}, description="Search parameters, such as target and k.")
 
     def opened(self, folder: Path) -> tuple[Source, Context]:

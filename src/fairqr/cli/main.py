@@ -42,7 +42,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Evaluate and experiment": {
         "evaluate": "Measure relevance and fairness of run files.",
         "experiment": "Run a published experiment, or your own.",
-        "probe": "Test whether a model that ranks leans toward a group.",
+        "probe": "Test whether a model that ranks favours a group.",
         "train": "Train a re-ranker on the judgements of a collection.",
         "attribution": "Test what judges which documents were used.",
     },
@@ -138,7 +138,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Measure who gets seen in search results, and mend it."""
+    """Measure who gets seen in search results, and change it."""
 
 
 def main() -> None:

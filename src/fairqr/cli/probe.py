@@ -1,4 +1,4 @@
-"""The commands ``fairqr probe …``: does a model, asked to rank, lean toward a group?"""
+"""The commands ``fairqr probe …``: does a model, asked to rank, favour a group?"""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ProbeRun(ModelSettings):
 
 _ASKED = ("collection", "attribute", "protected", "words", "queries", "seed")
 _RUNNING = Fields("base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir")
-_LEANS = {
+_FAVOURED = {
     "above": "expose {unprotected} items less",
     "below": "expose {protected} items less",
     "none": "show no clear difference of exposure",
@@ -82,7 +82,7 @@ def query(
     ],
     settings: Annotated[QueryRunSettings, Fields(*RUN)],
 ) -> Printed:
-    """Search, and ask a model to rank what was found: does it lean toward a group?
+    """Search, and ask a model to rank what was found: does it favour a group?
 
     It compares two documents in both orders, and orders lists for different people who ask.
 
@@ -223,10 +223,10 @@ def _listwise(
 ) -> Iterator[RenderableType]:
     """Yield which group lists expose less, the measures by who asks, and what failed."""
     personas = {side: f"{word} personas" for side, word in words.items()}
-    leans = tests[tests.test == "lean"].groupby(["ranker", "window", "verdict"], sort=False)
-    for (*ranker, verdict), found in leans:
+    gaps = tests[tests.test == "exposure_gap"].groupby(["ranker", "window", "verdict"], sort=False)
+    for (*ranker, verdict), found in gaps:
         whose = ", ".join(personas.get(it, "neutral personas") for it in found.persona)
-        told = f"lists for {whose} {_LEANS[verdict].format(**words)}."
+        told = f"lists for {whose} {_FAVOURED[verdict].format(**words)}."
         yield out.literal(f"{', '.join(filter(None, ranker))}: {told}", "bold")
     yield out.frame_table(
         means, "ranker", "window", "persona", "measure", "mean", "low", "high", "n"

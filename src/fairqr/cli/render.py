@@ -209,25 +209,27 @@ def _how_made(result: SearchResult) -> Text:
 
 def _opening(result: SearchResult, name: str) -> str:
     """Return the sentence about the group of an attribute that lacks most exposure before."""
-    due, before = result.target[name], result.baseline.exposure[name]
-    group = _lacks_most(due, before)
+    target, before = result.target[name], result.baseline.exposure[name]
+    group = _lacks_most(target, before)
     if result.baseline.divergences[name] is None:
-        return f"{name}: no document of the plain ranking has a label."
-    if due[group] - before[group] < LEAST_GAP:
+        return f"{name}: no document of the baseline ranking has a label."
+    if target[group] - before[group] < LEAST_GAP:
         return f"{name}: no group is a point or more below its target."
     then = f"Fair order: {result.exposure[name][group]:.0%}."
     if [it.id for it in result.ranking] == [it.id for it in result.baseline.ranking]:
         then = "The order stays as it is."
-    return f"{group}: {before[group]:.0%} of the attention; the target is {due[group]:.0%}. {then}"
+    return (
+        f"{group}: {before[group]:.0%} of the attention; the target is {target[group]:.0%}. {then}"
+    )
 
 
-def _lacks_most(due: Mapping[str, float], got: Mapping[str, float]) -> str:
+def _lacks_most(target: Mapping[str, float], got: Mapping[str, float]) -> str:
     """Return the group that is furthest below its target."""
-    return max(due, key=lambda group: due[group] - got[group])
+    return max(target, key=lambda group: target[group] - got[group])
 
 
 def _bars(
-    lists: Mapping[str, Mapping[str, float]], due: Mapping[str, float], digits: int = 0
+    lists: Mapping[str, Mapping[str, float]], target: Mapping[str, float], digits: int = 0
 ) -> RenderableType:
     """Draw the share of each group in several lists, with a mark where its target is."""
     # In a narrow terminal bars and names are shorter, and figures whole from 40 columns.
@@ -235,7 +237,7 @@ def _bars(
     bar = min(BAR, max(width // 4 - 6, 3))
     space = min(NAME, max(width - 2 * bar - 27, 4))
     rows = []
-    for group, wanted in due.items():
+    for group, wanted in target.items():
         row: list[Any] = [f"  {out.shortened(group, space)}"]
         for share in (shares[group] for shares in lists.values()):
             style = "green" if share >= wanted - 0.02 else "yellow"
@@ -271,8 +273,8 @@ def _models(result: SearchResult) -> Iterator[str]:
     if result.ranker:
         yield f"Re-ranked by {result.ranker}."
     elif not result.model:
-        supply = result.gaps.supply.values() if result.gaps else ()
-        lacks = any(gap >= LEAST_GAP for groups in supply for gap in groups.values())
+        gaps = result.gaps.unattainable.values() if result.gaps else ()
+        lacks = any(gap >= LEAST_GAP for groups in gaps for gap in groups.values())
         yield "No model was asked." if lacks else "No model was needed."
 
 
@@ -371,17 +373,17 @@ def _samples(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
 
 def _read_and_used(part: AttributeExposure) -> Iterator[RenderableType]:
     """Yield how much of each group was read and used, first that which lacks most."""
-    due = {it.group: it.target for it in part.groups}
+    target = {it.group: it.target for it in part.groups}
     every = {"read": "exposure", "used": "attributed"}
     lists = {name: {it.group: getattr(it, of) for it in part.groups} for name, of in every.items()}
     lists = {name: shares for name, shares in lists.items() if None not in shares.values()}
     if "read" not in lists:
         yield out.literal(f"{part.attribute}: nothing that was read has a label.", "bold")
         return
-    group = _lacks_most(due, lists["read"])
+    group = _lacks_most(target, lists["read"])
     told = " and ".join(f"{shares[group]:.0%} of what was {it}" for it, shares in lists.items())
-    yield out.literal(f"{group}: {told}; the target is {due[group]:.0%}.", "bold")
-    yield _bars(lists, due)
+    yield out.literal(f"{group}: {told}; the target is {target[group]:.0%}.", "bold")
+    yield _bars(lists, target)
     if part.unknown >= LEAST_SHOWN:
         yield f"  {part.unknown:.1%} of what was read has no label for '{part.attribute}'"
 

@@ -32,8 +32,8 @@ from tests.integration.model_server import (
     ModelServer,
     failure,
     says,
+    scores,
     search_arguments,
-    weighs,
     write_people,
 )
 from tests.integration.page_service import MODEL_KEY
@@ -89,7 +89,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
 def replying(asked: Asked) -> Answer:
     """Answers any question, in words of its own where it can have some."""
     if asked.body.get("logprobs"):
-        return weighs({"A": 0.8, "B": 0.2})
+        return scores({"A": 0.8, "B": 0.2})
     if asked.wants_schema:
         return says({"topic": [IN_REPLY], "keywords": ["woman", IN_REPLY]})
     if "[1]" in asked.last_message:

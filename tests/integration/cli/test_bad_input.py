@@ -28,7 +28,7 @@ def test_bytes_that_are_no_text_come_from_a_real_command_line(command: Command) 
         ("--target gender=robot:0.5,male:0.5", "the group 'robot'"),
         ("--target gender=female:0.5,male:0.6", "must sum to 1, not 1.1"),
         ("-k 0", "'k' is wrong: Input should be greater than or equal to 1"),
-        ("--method magic", "should be 'fairqr', 'fair-qr', 'plain'"),
+        ("--method magic", "should be 'fairqr', 'fair-qr', 'baseline'"),
         ("--method deltr", "The option 'weights' of deltr is wrong: Field required"),
         ("--method listwise", "The ranker listwise asks a language model, but none is given"),
         ("--set patience", "'patience' has no value; write NAME=VALUE."),

@@ -17,7 +17,16 @@ from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-SEARCH = ("search", "physicist", "--corpus", "notables", "--retriever", "bm25", "--method", "plain")
+SEARCH = (
+    "search",
+    "physicist",
+    "--corpus",
+    "notables",
+    "--retriever",
+    "bm25",
+    "--method",
+    "baseline",
+)
 DROP_CAPABILITY, MAY_WRITE_ANYWHERE, MAY_READ_ANYWHERE = 24, 1, 2
 
 

@@ -1,4 +1,4 @@
-"""Audits of indices that fairqr did not make: a planted lean is found, and nothing is written."""
+"""Audits of indices that fairqr did not make: a planted bias is found, and nothing is written."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def server(elasticsearch_url: str) -> Iterator[Server]:
 
 @pytest.fixture
 def inputs(clean_environment: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources with and without a lean, queries, and judgements, in the folder where tests are."""
+    """Sources with and without a bias, queries, and judgements, in the folder where tests are."""
     monkeypatch.chdir(clean_environment)
     index = {"engine": "elasticsearch", "url": server.url, "index": INDEX, "text": ["bio"]}
     for name, factor in PLANTED.items():
@@ -101,18 +101,18 @@ def audited(quick: Main, inputs: None, minilm_cache: Path) -> Any:
     return audit
 
 
-def true_lean(server: Server, name: str) -> float:
-    """The mean lean against women over all queries, by hand from what the server ranks."""
+def true_gap(server: Server, name: str) -> float:
+    """The mean gap against women over all queries, by hand from what the server ranks."""
     discounts = [1 / math.log2(rank + 1) for rank in range(1, K + 1)]
-    leans, request = [], json.dumps(body(PLANTED[name])).replace('"{{size}}"', str(K))
+    gaps, request = [], json.dumps(body(PLANTED[name])).replace('"{{size}}"', str(K))
     for topic in TOPICS:
         search = json.loads(request.replace("{{query}}", topic))
         hits = server.ask("POST", f"/{INDEX}/_search", search)["hits"]["hits"]
         shown = [hit["_source"]["person"]["sex"] == "F" for hit in hits]
         given = [weight * sex for weight, sex in zip(discounts, shown, strict=True)]
         sexes = [PEOPLE[f"{topic}-{number:02}"]["person"]["sex"] for number in range(40)]
-        leans.append(sexes.count("F") / 40 - sum(given) / sum(discounts))
-    return sum(leans) / len(leans)
+        gaps.append(sexes.count("F") / 40 - sum(given) / sum(discounts))
+    return sum(gaps) / len(gaps)
 
 
 @pytest.mark.parametrize(
@@ -122,12 +122,12 @@ def true_lean(server: Server, name: str) -> float:
         *(("x05", "less", False), ("x13", "more", False), ("plain", "", False)),
     ],
 )
-def test_a_planted_lean_is_found_with_its_size_and_an_engine_without_one_is_not_accused(
+def test_a_planted_bias_is_found_with_its_size_and_an_engine_without_one_is_not_accused(
     server: Server, audited: Any, name: str, verdict: str, is_judged: bool
 ) -> None:
-    """By judgements the interval holds the true lean, and a gate of less than that is met."""
+    """By judgements the interval holds the true gap, and a gate of less than that is met."""
     before = state(server, INDEX)
-    # Of 60 queries the interval of the lean is 8 points wide, and by chance ends at 7 for men here.
+    # Of 60 queries the interval of the gap is 8 points wide, and by chance ends at 7 for men here.
     line = {"x097": 0.05, "plain": 0.1}.get(name)
     gate = ("--fail-if", f"ranking_gap > {line}", "--sure") if line and is_judged else ()
     judged = ("--qrels", "qrels", *gate) if is_judged else ()
@@ -140,8 +140,8 @@ def test_a_planted_lean_is_found_with_its_size_and_an_engine_without_one_is_not_
     assert male["verdict"] == {"less": "more", "more": "less"}.get(verdict, "cannot_tell")
     assert verdict or "fair" not in said.split("report:")[0].lower()
     if is_judged:
-        low, high = female["lean"]["interval"]
-        assert low <= true_lean(server, name) <= high
+        low, high = female["exposure_gap"]["interval"]
+        assert low <= true_gap(server, name) <= high
     manifest = json.loads(Path("out/manifest.json").read_text())
     assert manifest["versions"]["server"] == "Elasticsearch 8.12.2"
 
@@ -159,7 +159,7 @@ def test_a_planted_lean_is_found_with_its_size_and_an_engine_without_one_is_not_
 def test_nobody_over_fifty_is_shown_and_who_looks_far_enough_says_so(
     audited: Any, arguments: tuple[str, ...], verdict: str, within: float | None
 ) -> None:
-    """Their mean share among the relevant ones is due to them."""
+    """Their mean share among the relevant ones is their target share."""
     said, found = audited("cvs", "cvs/queries.tsv", *arguments)
     groups = {group["group"]: group for group in found["groups"]}
     assert groups["from 50"]["exposure"]["value"] == 0
@@ -167,8 +167,8 @@ def test_nobody_over_fifty_is_shown_and_who_looks_far_enough_says_so(
     if within is not None:
         every = cvs.cvs().values()
         jobs = [[cv["age"] >= 50 for cv in every if cv["occupation"] == it] for it in cvs.SKILLS]
-        due = sum(sum(job) / len(job) for job in jobs) / len(jobs)
-        assert groups["from 50"]["lean"]["value"] == pytest.approx(due, abs=within)
+        share = sum(sum(job) / len(job) for job in jobs) / len(jobs)
+        assert groups["from 50"]["exposure_gap"]["value"] == pytest.approx(share, abs=within)
     else:
         assert {group["verdict"] for group in groups.values()} == {"saturated"}
         assert {group["detectable"] for group in groups.values()} == {None}

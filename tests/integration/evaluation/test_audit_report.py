@@ -39,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         30,
         texts=[*(f"people {number}" for number in range(24)), *HOSTILE],
         titles={f"{HOSTILE[0]}{number}": HOSTILE[number % 6] for number in range(40)},
-        lean=0.3,
+        exposure_gap=0.3,
         unlabelled=0.1,
         prefix=HOSTILE[0],
     )
@@ -105,7 +105,7 @@ def test_the_first_screen_says_who_gets_seen_and_shows_it(report: Path, pages: P
     for what in ("blockquote", "blockquote + figure + ul"):
         assert sum(ends_of(laptop, what)) < 800, what
     assert ends_of(laptop, "figure svg")[0] < 0.7 * 800
-    folded = laptop.get_by_role("heading", name="What mending would cost")
+    folded = laptop.get_by_role("heading", name="What fair re-ranking would cost")
     expect(folded).to_be_visible()
     cost = laptop.get_by_text("exposure after").first
     assert not cost.is_visible()

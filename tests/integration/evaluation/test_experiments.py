@@ -18,7 +18,7 @@ from tests.unit.evaluation.experiments import small
 
 TITLES = ("physicist", "physicist workshop", "physicist Berlin", "physicist laboratory")
 SYSTEMS: list[dict[str, Any]] = [
-    {"name": "BM25", "method": "plain"},
+    {"name": "BM25", "method": "baseline"},
     {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
     {"name": "ours", "settings": {"ask": "always", "groups": "all", "max_iterations": 1}},
     {"name": "FAIR-QR", "method": "fair-qr"},

@@ -13,7 +13,7 @@ import yaml
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import DEFAULT_VERSIONS
-from tests.integration.model_server import Answer, Asked, Main, ModelServer, failure, says, weighs
+from tests.integration.model_server import Answer, Asked, Main, ModelServer, failure, says, scores
 from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
 from tests.unit.evaluation.conftest import plain_jobs
 from tests.unit.evaluation.probes.made import people
@@ -70,13 +70,13 @@ def probe(kind: str, folk: Path, server: ModelServer, *more: str | Path) -> list
     ]
 
 
-def weighing(chooses: Chooses, *, by_reply: bool = False) -> Callable[[Asked], Answer]:
+def scoring(chooses: Chooses, *, by_reply: bool = False) -> Callable[[Asked], Answer]:
     """A model that is nearly sure, or writes a letter."""
 
     def answer(asked: Asked) -> Answer:
         letter = chooses(*re.findall(r"[AB]: Title (...)", asked.last_message))
         other = {"A": "B", "B": "A"}[letter]
-        return says(letter) if by_reply else weighs({letter: 0.9, other: 0.05})
+        return says(letter) if by_reply else scores({letter: 0.9, other: 0.05})
 
     return answer
 
@@ -101,15 +101,15 @@ def by_chance(first: str, second: str) -> str:
     [
         (women, "The model favours female items"),
         (the_first, "Position decides"),
-        (by_chance, "No lean was found"),
+        (by_chance, "No preference was found"),
     ],
 )
 @pytest.mark.parametrize("by", ["probabilities", "reply"])
 def test_a_planted_bias_is_found(
     quick: Main, folk: Path, model_server: ModelServer, planted: Chooses, said: str, by: str
 ) -> None:
-    """Over HTTP, weighed or read: the verdict of the pairs of both kinds and of all together."""
-    model_server.does(weighing(planted, by_reply=by == "reply"))
+    """Over HTTP, scored or read: the verdict of the pairs of both kinds and of all together."""
+    model_server.does(scoring(planted, by_reply=by == "reply"))
     run = quick(*probe("pairwise", folk, model_server, "--set", f"by={by}"))
     assert run.code == 0, run
     assert run.stdout.startswith(f"openai:fake, relevant: {said}")
@@ -125,7 +125,7 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
 ) -> None:
     """Its refusals of the request are not taken for answers; the next call goes on."""
     folder = folk.parent / "kept"
-    model_server.does(*[weighing(women)] * 30, failure(401, "No such key."))
+    model_server.does(*[scoring(women)] * 30, failure(401, "No such key."))
     arguments = probe("pairwise", folk, model_server, "-o", folder)
     run = quick(*arguments)
     assert run.code == 2
@@ -136,7 +136,7 @@ def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
     with ProbeStore(folder).locked():
         second = quick(*arguments)
     assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
-    model_server.does(weighing(women))
+    model_server.does(scoring(women))
     assert "favours female" in quick(*arguments).stdout
     # What was answered is not asked again, though a pair may have been half answered. Requests that
     # were under way when the first run ended may reach the server late, and count twice.
@@ -152,7 +152,7 @@ def ranks(asked: Asked) -> Answer:
 
 
 def test_lists_for_all_personas(quick: Main, folk: Path, model_server: ModelServer) -> None:
-    """Exposure follows the persona as planted, and nothing has to be mended."""
+    """Exposure follows the persona as planted, and nothing has to be repaired."""
     model_server.does(ranks)
     arguments = probe("listwise", folk, model_server, "--model", "initial")
     told = quick(*arguments, "--json").result
@@ -208,7 +208,7 @@ def test_a_large_run_has_to_be_agreed_to(
     assert not model_server.asked
     assert not folder.exists()
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
-    model_server.does(weighing(women))
+    model_server.does(scoring(women))
     for where in ([], ["-o", folder]):
         arguments = probe("pairwise", folk, model_server, *where)
         assert "add --yes" in quick(*arguments).complaint()
@@ -246,7 +246,7 @@ def test_what_a_query_retrieves_is_probed(
     wrong = quick(*query)
     assert wrong.code == 2
     assert "refused the API key (401)" in wrong.stderr.splitlines()[-1]
-    compares = weighing(women)
+    compares = scoring(women)
     model_server.does(lambda it: (ranks if "passages" in it.last_message else compares)(it))
     run = quick(*query, "--words", "females,males")
     assert run.code == 0, run
@@ -276,7 +276,7 @@ def test_experiments_run_and_are_reported(
         named = ["--set", versions[kind], "-o", folk.parent / kind]
         return ["experiment", "run", f"llm_{kind}", *own, *named, *more]
 
-    model_server.does(weighing(women))
+    model_server.does(scoring(women))
     pairs = quick(*run("pairwise", "--set", "pairs=2", "--report"))
     assert pairs.code == 0, pairs
     assert "'folk' has no continent=not Europe, so we probe gender=female" in pairs.stderr

@@ -33,7 +33,7 @@ from tests.ports import free_port
 __all__ = ["collection"]
 
 SYSTEMS = [
-    {"name": "BM25", "method": "plain"},
+    {"name": "BM25", "method": "baseline"},
     {"name": "learnt", "method": "deltr", "train": {"folds": 2, "options": {"iterations": 20}}},
     {"name": "ours, feedback", "model": "feedback", "settings": {"ask": "always", "groups": "all"}},
     {"name": "ours", "settings": {"ask": "always", "groups": "all"}},

@@ -100,7 +100,7 @@ def test_an_endpoint_is_checked_and_searched_fairly(
     assert words[0] == "physicist"
     assert set(words[1:]) == {"physicist woman laboratory"}
     with FairSearch.open(str(source)) as search:
-        found = search.search("physicist", attribute="continent", method="plain", k=10)
+        found = search.search("physicist", attribute="continent", method="baseline", k=10)
     assert [hit.groups["continent"] for hit in found.ranking] == [{"Europe": 1.0}] * 10
 
 
@@ -129,12 +129,12 @@ attributes:
     def asked(query: str, *more: str) -> Any:
         return quick("search", query, "--corpus", "exported", "--attribute", "gender", *more)
 
-    plain = asked("physicist", "--method", "plain", "--json").result
+    plain = asked("physicist", "--method", "baseline", "--json").result
     assert {group for hit in plain["ranking"][:10] for group in hit["groups"]["gender"]} == {"male"}
     fair = asked("physicist", "--max-iterations", "0", "--json").result
     assert fair["divergence"] < plain["divergence"] / 10
     with FairSearch.open(str(source)) as search:
-        result = search.search("q1", attribute="gender", method="plain", k=2)
+        result = search.search("q1", attribute="gender", method="baseline", k=2)
     assert [hit.title for hit in result.ranking] == ["Person 1", "Person 2"]
     assert result.retriever == "run:bm25"
     refined = asked("physicist", "--model", "openai:none", "--base-url", "http://127.0.0.1:9/v1")

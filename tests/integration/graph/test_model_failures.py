@@ -58,7 +58,7 @@ EXPECTED = LLMRefiner(ChatModel("openai:fake"), PromptLibrary().get("refine")).t
 
 
 def gain(result: SearchResult) -> float:
-    """How much nearer to the target the result is than the plain retrieval."""
+    """How much nearer to the target the result is than the baseline ranking."""
     assert result.divergence is not None
     assert result.baseline.divergence is not None
     return result.baseline.divergence - result.divergence
@@ -69,7 +69,7 @@ LOOP: dict[str, Any] = {"rerank": "fusion", "final_step": "exposure-aware", "thr
 
 
 def assert_made_without_it(result: SearchResult) -> None:
-    """The ranking is what the fair step makes of the plain retrieval, and a sentence says why."""
+    """The ranking is what the fair step makes of the baseline ranking, and a sentence says why."""
     assert result.stop_reason == "model_failed"
     assert len(result.ranking) == 10
     assert result.objective is not None

@@ -23,7 +23,7 @@ from tests.integration.model_server import (
     Run,
     failure,
     says,
-    weighs,
+    scores,
     write_people,
 )
 from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
@@ -50,7 +50,7 @@ def orders(worth: Worth = born) -> Callable[[Asked], Answer]:
             best = "A" if worth(one) >= worth(other) else "B"
             if asked.body.get("logprobs"):
                 rest = "B" if best == "A" else "A"
-                return weighs({best: 0.7, rest: 0.2})
+                return scores({best: 0.7, rest: 0.2})
             return says(best)
         passages = re.findall(r"^\[(\d+)\] (.*)$", text, re.M)
         best_first = sorted(passages, key=lambda it: -worth(it[1]))
@@ -178,7 +178,7 @@ async def test_an_experiment_compares_rankers(
     store = RunFolder(clean_environment / "run")
     settings = {"final_step": "none"}
     systems = [
-        {"name": "BM25", "method": "plain"},
+        {"name": "BM25", "method": "baseline"},
         {"name": "listwise", "method": "listwise", "settings": settings},
         {"name": "pairwise, {depth}", "method": "pairwise", "settings": {**settings}}
         | {"vary": {"depth": [5, 8]}},

@@ -406,14 +406,14 @@ FIELD, TEXTS = Retriever("hybrid", CountingEncoder()), "hybrid:minilm"
         (FIELD, "hybrid:words"),
     ],
 )
-async def test_a_servers_own_request_gives_the_plain_ranking(
+async def test_a_servers_own_request_gives_the_baseline_ranking(
     url: str, given: str | Retriever, named: str, tmp_path: Path
 ) -> None:
     """With its boosts, id by id, and never a document that only vectors find."""
     with boosted(url) as source:
         engine = await open_source(source, retriever=given, store=tmp_path)
         assert engine.retriever == named
-        fair, plain = await searched(engine), await searched(engine, method="plain")
+        fair, plain = await searched(engine), await searched(engine, method="baseline")
         nothing = await searched(engine, query="unheard")
         await engine.aclose()
         expected = served(url, 20)
@@ -424,21 +424,21 @@ async def test_a_servers_own_request_gives_the_plain_ranking(
 
 
 @pytest.mark.parametrize("given", ["bm25", "auto", TEXTS])
-def test_an_endpoints_ranking_is_the_plain_one(
+def test_an_endpoints_ranking_is_the_baseline(
     source: Path, endpoint: ModelServer, people: Path, minilm_cache: Path, given: str
 ) -> None:
     rows = [json.loads(line) for line in people.read_text().splitlines()]
     counts = {row["id"]: row["text"].lower().count("physicist") for row in rows}
     expected = sorted((id_ for id_ in counts if counts[id_]), key=lambda i: (-counts[i], i))[:10]
     with FairSearch.open(str(source), retriever=given) as search:
-        plain = search.search("physicist", attribute="gender", method="plain", k=10)
+        plain = search.search("physicist", attribute="gender", method="baseline", k=10)
         fair = search.search("physicist", attribute="gender", k=10, ask="never")
     assert ids_of(plain) == ids_of(fair.baseline) == expected
     assert (fair.relevance is None) == (given == "bm25")
 
 
 @pytest.mark.parametrize("encoder", [None, MiniLmEncoder()], ids=["bm25", "texts"])
-async def test_the_ranking_of_a_retriever_of_langchain_is_the_plain_one(
+async def test_the_ranking_of_a_retriever_of_langchain_is_the_baseline(
     retriever: WordRetriever, minilm_cache: Path, encoder: Encoder | None
 ) -> None:
     gender = {"field": "about.gender", "groups": ["female", "male"]}
@@ -448,7 +448,7 @@ async def test_the_ranking_of_a_retriever_of_langchain_is_the_plain_one(
     if encoder is not None:
         engine = await EncodedPoolEngine.open(engine, encoder, keeps_order=True)
     search = FairSearch(engine)
-    plain = await search.search("physicist", method="plain", k=10)
+    plain = await search.search("physicist", method="baseline", k=10)
     fair = await search.search("physicist", k=10, target="gender=female:0.5,male:0.5", ask="never")
     direct = retriever.model_copy(update={"k": 10}).invoke("physicist")
     expected = [document.id for document in direct]

@@ -181,7 +181,16 @@ def test_the_command_makes_vectors_and_keeps_them_up_to_date(
 
     def found() -> list[str]:
         ask = ("search", "yacht on the ocean", "--corpus", "people", "--attribute", "gender")
-        plain = ("--target", "uniform:1", "--method", "plain", "--retriever", "dense", "-k", "40")
+        plain = (
+            "--target",
+            "uniform:1",
+            "--method",
+            "baseline",
+            "--retriever",
+            "dense",
+            "-k",
+            "40",
+        )
         result = quick(*ask, *plain, "--json").result
         assert result["retriever"] == "dense:minilm"
         return [document["id"] for document in result["ranking"]]

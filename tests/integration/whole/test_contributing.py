@@ -177,7 +177,16 @@ def said(site: Path, *commands: tuple[str, ...]) -> list[str]:
 
 def test_an_engine_and_a_re_ranker(site: Path) -> None:
     """The engine is checked and searched, and the re-ranker is its final step."""
-    search = ("search", "a book", "--corpus", "books.source.yaml", "-k", "2", "--method", "plain")
+    search = (
+        "search",
+        "a book",
+        "--corpus",
+        "books.source.yaml",
+        "-k",
+        "2",
+        "--method",
+        "baseline",
+    )
     search = (*search, "--set", "final_step=reverse", "--set", "options.skip=1")
     checked, data, shown, texts, methods = said(
         site,

@@ -25,8 +25,8 @@ from tests.integration.model_server import (
     completion,
     failure,
     says,
+    scores,
     stream,
-    weighs,
 )
 from tests.patience import PATIENCE
 from tests.unit.prompts.templates import a_prompt
@@ -336,14 +336,14 @@ async def test_texts_objects_and_choices_are_kept_apart(
     server: ModelServer, cache: ReplyCache
 ) -> None:
     """The same prompt in another form is another question; an empty text is kept too."""
-    server.does(GOOD, says(""), weighs({"Yes": 0.5, "No": 0.5}))
+    server.does(GOOD, says(""), scores({"Yes": 0.5, "No": 0.5}))
     asking = model(server, cache=cache)
     for _ in range(2):
         assert (await asking.ask(question())).value == {"n": 1}
         assert (await asking.write(question())).status == "empty"
-        assert (await asking.weigh(question())).probabilities == {"Yes": 0.5, "No": 0.5}
+        assert (await asking.score_labels(question())).probabilities == {"Yes": 0.5, "No": 0.5}
     assert len(server.asked) == 3
-    assert (await asking.weigh(question(), ("No", "Yes"))).usage.cached_calls == 0
+    assert (await asking.score_labels(question(), ("No", "Yes"))).usage.cached_calls == 0
 
 
 async def test_a_key_or_a_timeout_changes_no_reply_and_no_secret_is_kept(
@@ -462,15 +462,15 @@ async def test_a_stream_that_breaks_off_after_a_piece_is_not_begun_again(
 async def test_the_tokens_of_a_label_are_summed(server: ModelServer) -> None:
     """With a space before it and in another case; what is no label only lowers the mass."""
     tokens = {"Yes": 0.4, " yes": 0.1, "▁YES": 0.1, "No": 0.2, "Maybe": 0.15, "Yesterday": 0.05}
-    server.does(weighs(tokens), weighs({"A": 0.5, "B": 0.3}))
-    choice = await model(server).weigh(question())
+    server.does(scores(tokens), scores({"A": 0.5, "B": 0.3}))
+    choice = await model(server).score_labels(question())
     assert (choice.status, choice.usage) == ("ok", Usage(1, 0, 100, 10))
     assert choice.probabilities == pytest.approx({"Yes": 0.75, "No": 0.25})
     assert choice.mass == pytest.approx(0.8)
     body = server.asked[0].body
     assert (body["logprobs"], body["top_logprobs"]) == (True, 10)
     assert body.get("max_completion_tokens", body.get("max_tokens")) == 1
-    choice = await model(server).weigh(question(), ("A", "B", "C"))
+    choice = await model(server).score_labels(question(), ("A", "B", "C"))
     assert choice.probabilities == pytest.approx({"A": 0.625, "B": 0.375, "C": 0.0})
 
 
@@ -488,7 +488,7 @@ async def test_a_model_without_probabilities_is_asked_once_only(
     server.does(answer, GOOD)
     asking = model(server, cache=cache)
     for _ in range(2):
-        choice = await asking.weigh(question())
+        choice = await asking.score_labels(question())
         assert (choice.status, choice.probabilities) == ("unsupported", {})
         assert "does not give the probabilities" in choice.message
     assert len(server.asked) == 1
@@ -500,7 +500,7 @@ async def test_a_model_without_probabilities_is_asked_once_only(
     [
         (failure(403), "denied"),
         (completion({"content": None, "refusal": "No."}), "refused"),
-        (weighs({"The": 0.9}), "parse_error"),
+        (scores({"The": 0.9}), "parse_error"),
         # An empty list of tokens is not the same as none.
         (completion({}, choices=[NO_TOKEN]), "parse_error"),
         # llama.cpp gives no probability of a token that is only part of a character.
@@ -511,7 +511,7 @@ async def test_other_failures_are_not_taken_for_that(
     server: ModelServer, answer: Answer, status: str
 ) -> None:
     """The next question may well be answered with probabilities."""
-    server.does(answer, weighs({"Yes": 1.0}))
+    server.does(answer, scores({"Yes": 1.0}))
     asking = model(server)
-    assert (await asking.weigh(question())).status == status
-    assert (await asking.weigh(question())).probabilities == {"Yes": 1.0, "No": 0.0}
+    assert (await asking.score_labels(question())).status == status
+    assert (await asking.score_labels(question())).probabilities == {"Yes": 1.0, "No": 0.0}

@@ -234,7 +234,7 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, small: Weights) -> Non
         (b"x" * 500_000, ["bytes=500000-", None]),
     ],
 )
-def test_what_can_be_mended_is(
+def test_what_can_be_repaired_is(
     shop: Shop, how: dict[str, Any] | bytes, asked: list[str | None]
 ) -> None:
     """Answers that are cut, a server without ranges, a busy one, and parts of another file."""

@@ -85,7 +85,7 @@ def test_a_known_vulnerability_fails_the_check_and_is_named(
     arguments = ["--lock", str(lock), "--project", str(project)]
     assert audit.main([*arguments, "--osv-url", f"{model_server.base_url}/query"]) == 1
     said = capsys.readouterr().out
-    assert f"certifi {pinned} has the known vulnerability PYSEC-2099-1; mended in 9999." in said
+    assert f"certifi {pinned} has the known vulnerability PYSEC-2099-1; fixed in 9999." in said
     assert "not compared" not in said
 
 

@@ -24,7 +24,7 @@ ODD = ["$x^$", "_hidden", "$\\frac{$", "物理学", "\x1b[2J\x00", "long " * 20]
 
 
 def result(places: list[dict[str, Any]], **changes: Any) -> SearchResult:
-    """A recorded result with other documents, once in the plain ranking and each in the fair one.
+    """A recorded result with other documents, once in the baseline and each in the fair ranking.
 
     Args:
         places: What they have, where it is not what :data:`PLACE` has.
@@ -91,14 +91,16 @@ def test_long_names_of_groups_break_no_line(capsys: Capsys, columns: int) -> Non
 def test_who_is_seen_comes_first(capsys: Capsys, columns: int, name: str) -> None:
     """By the group that lacks most, in the figures of ``--json``; the rounds have a line each."""
     ids = [{"id": id_} for id_, *_ in GOLDEN[name]["ranking"]]
-    found = result(ids[:1] if name == "plain" else ids, **GOLDEN[name])
+    found = result(ids[:1] if name == "baseline" else ids, **GOLDEN[name])
     say(result_lines(found, {}))
     shown = capsys.readouterr().out
     assert all(cell_len(line) <= columns for line in shown.splitlines())
     lists = (found.baseline.exposure, found.target, found.exposure)
-    before, due, after = (next(iter(each.values())) for each in lists)
-    group = max(due, key=lambda it: due[it] - before[it])
-    figures = [f"{it[group]:.0%}" for it in (before, due, after)][: 2 if name == "plain" else 3]
+    before, wanted, after = (next(iter(each.values())) for each in lists)
+    group = max(wanted, key=lambda it: wanted[it] - before[it])
+    figures = [f"{it[group]:.0%}" for it in (before, wanted, after)][
+        : 2 if name == "baseline" else 3
+    ]
     # At 40 columns the sentence has several lines.
     assert re.findall(r"^.*?(?=:)|\d+%", shown.partition("\n  ")[0]) == [group, *figures]
     assert ("No model was needed." in " ".join(shown.split())) == (found.model is None)
@@ -136,8 +138,8 @@ def test_all_else_is_verbose(capsys: Capsys) -> None:
 
 def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
     """That none was needed only where documents were enough; that one refined only if it did."""
-    plain, loop = GOLDEN["plain"], GOLDEN["fair-qr-gender"]
-    gaps = {name: {"gender": {"female": 0.2}} for name in ("supply", "ranking")}
+    plain, loop = GOLDEN["baseline"], GOLDEN["fair-qr-gender"]
+    gaps = {name: {"gender": {"female": 0.2}} for name in ("unattainable", "ranking")}
     failed = [{**it, "refinements": []} for it in loop["iterations"]]
     for found, said in (
         (result([{}], **plain), "No model was needed."),

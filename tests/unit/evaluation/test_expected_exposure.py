@@ -135,7 +135,7 @@ def test_it_is_what_counting_every_item_in_every_order_gives(
 def test_the_correction_for_few_samples_is_right_on_average(
     n: int, text: str, chances: list[int], data: st.DataObject
 ) -> None:
-    """Over all pairs that can be drawn from three orders, the plain one is too high."""
+    """Over all pairs that can be drawn from three orders, the baseline is too high."""
     three = data.draw(st.lists(st.permutations(range(n)), min_size=3, max_size=3))
     discount = Discount.parse(text)
     weights = discount.weights(n)

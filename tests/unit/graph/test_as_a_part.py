@@ -107,7 +107,7 @@ async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
 
 async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngine) -> None:
     """Here one that takes documents out before they are measured."""
-    graph = build_search_graph(engine, context=Context(k=5, method="plain")).builder
+    graph = build_search_graph(engine, context=Context(k=5, method="baseline")).builder
 
     async def hide(state: Any) -> dict[str, Any]:
         (found,) = state["rankings"]
@@ -124,7 +124,7 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
     graph.add_edge("retrieve", "hide")
     graph.add_edge("hide", "measure")
     found = await graph.compile().ainvoke(QUERY)
-    plain = await build_search_graph(engine).ainvoke(QUERY, context=Context(k=5, method="plain"))
+    plain = await build_search_graph(engine).ainvoke(QUERY, context=Context(k=5, method="baseline"))
     ids = [[place["id"] for place in it["result"]["ranking"]] for it in (plain, found)]
     assert "p01" in ids[0]
     assert "p01" not in ids[1]
@@ -354,7 +354,7 @@ async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
 async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_ever(
     engine: SearchEngine,
 ) -> None:
-    inner = build_search_graph(engine, context=Context(k=3, method="plain"))
+    inner = build_search_graph(engine, context=Context(k=3, method="baseline"))
 
     async def block(request: GroupRequest) -> None:
         inner.invoke({"query": "chemist"})

@@ -201,7 +201,7 @@ def test_a_context_wins_over_its_method_and_survives_copies_and_pickling() -> No
     """Whether or not its strategy was asked for before."""
     context = Context(method="fair-qr", k=10)
     assert context.strategy.depth == 10
-    changed = context.model_copy(update={"method": "plain", "depth": 30, "final_step": "none"})
+    changed = context.model_copy(update={"method": "baseline", "depth": 30, "final_step": "none"})
     assert (changed.strategy.depth, changed.strategy.final_step) == (30, "none")
     assert (changed.strategy.refines, changed.rounds) == (False, 0)
     for back in (pickle.loads(pickle.dumps(context)), Context.model_validate(context.model_dump())):

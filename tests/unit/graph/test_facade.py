@@ -42,7 +42,7 @@ async def test_a_source_is_opened_with_the_retriever_that_is_asked_for(
     assert "relevance" not in engine.capabilities, "no encoder is pulled, so auto is BM25"
     words = CountingEncoder()
     async with FairSearch.open(str(corpus), "feedback", retriever=words) as search:
-        result = await search.search("science", attribute="gender", method="plain", k=5)
+        result = await search.search("science", attribute="gender", method="baseline", k=5)
     assert result.retriever == "hybrid-pool:words"
     with pytest.raises(InputError, match="An open engine has its own retriever"):
         FairSearch.open(engine, "feedback", retriever="bm25")
@@ -153,11 +153,11 @@ async def test_an_engine_that_was_given_stays_open(closing: Any) -> None:
 async def test_each_kind_of_run_gives_the_same_without_async(engine: SearchEngine) -> None:
     """And with its values one by one in place of a context."""
     given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
-    plain = Context(attributes=("gender",), k=5, method="plain")
+    plain = Context(attributes=("gender",), k=5, method="baseline")
     answer = AnswerContext(k=3, seed=1, answer=AnswerSettings(samples=2))
     probed = {"attribute": "gender", "protected": "female"}
     asked: dict[str, tuple[Context, dict[str, Any]]] = {
-        "search": (plain, {"attribute": "gender", "k": 5, "method": "plain"}),
+        "search": (plain, {"attribute": "gender", "k": 5, "method": "baseline"}),
         "answer": (answer, {"k": 3, "seed": 1, "samples": 2}),
         "probe": (PROBE, {"k": 10, "pairs": 2, **probed}),
     }

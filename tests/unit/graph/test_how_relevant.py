@@ -91,13 +91,13 @@ async def test_a_doubtful_query_has_the_same_rankings_and_lower_probabilities(
         assert place.evidence == pytest.approx(by_query)
 
 
-async def test_what_is_not_likely_to_be_relevant_is_no_supply(engine: HybridEngine) -> None:
+async def test_what_is_not_likely_to_be_relevant_is_not_attainable(engine: HybridEngine) -> None:
     sure = await search(engine, CERTAIN, ask="never")
     doubtful = await search(engine, DOUBTFUL, ask="never")
-    assert sure.supply is not None
-    assert doubtful.supply is not None
-    assert sure.supply["gender"]["female"] > 0
-    assert not any(doubtful.supply["gender"].values())
+    assert sure.attainable is not None
+    assert doubtful.attainable is not None
+    assert sure.attainable["gender"]["female"] > 0
+    assert not any(doubtful.attainable["gender"].values())
 
 
 async def test_the_first_sentence_says_how_relevant_the_documents_are(

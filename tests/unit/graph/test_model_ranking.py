@@ -21,7 +21,7 @@ from tests.unit.graph.corpora import KnownRefiner
 
 
 def number_of(id_: str) -> int:
-    """A number that says nothing of the place in plain retrieval."""
+    """A number that says nothing of the place in baseline ranking."""
     return int(id_[1:]) * 37 % 60
 
 
@@ -132,7 +132,7 @@ async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budge
     assert 0 < deadline <= 30
 
 
-async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: SearchEngine) -> None:
+async def test_what_failed_and_what_was_repaired_is_counted_in_words(engine: SearchEngine) -> None:
     told = {"failures": {"refused": 3, "timeout": 2}, "repairs": {"missing": 4, "duplicate": 0}}
     silent = ItemRanking(
         tuple(range(50)), asked=5, usage=Usage(5), warnings=("The window was shrunk.",), **told
@@ -144,10 +144,10 @@ async def test_what_failed_and_what_was_mended_is_counted_in_words(engine: Searc
     assert result.usage.model_calls == 5
     counted = (result.reranking.failures, result.reranking.repairs)
     assert counted == ({"refused": 3, "timeout": 2}, {"missing": 4})
-    shrunk, failed, mended = result.warnings
+    shrunk, failed, repaired = result.warnings
     assert shrunk == "The window was shrunk."
     assert failed.startswith("by-number failed on 5 of 5 questions (3 refused, 2 timeout); ")
-    assert mended == "Replies to by-number were mended, in documents: 4 missing."
+    assert repaired == "Replies to by-number were repaired, in documents: 4 missing."
 
 
 LOOP: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Probes as steps of the graph: models with a planted lean, and what cannot be told."""
+"""Probes as steps of the graph: models with a planted bias, and what cannot be told."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_what_is_found_of_a_model_is_what_it_goes_by(engine: SearchEngine)
     assert (first.flips.count, first.flips_to_first, first.answered) == (10, 10, 10)
     assert (first.ratio, first.p, first.detectable) == (None, None, None)
     number = await compared(Planted(lambda title, *_: -(number_in(title) * 7919 % 31)))
-    assert (number.verdict, number.flips.count) == ("no_lean_found", 0)
+    assert (number.verdict, number.flips.count) == ("no_preference_found", 0)
     assert number.protected.count + number.unprotected.count == 10
     few = await compared(Planted(likes_women), pairs=4)
     assert few.verdict == "too_few"
@@ -179,7 +179,7 @@ async def test_the_search_that_is_probed_is_a_search_like_any_other(
     model, query = Planted(likes_women), {"query": "science"}
     context = ProbeContext.of(**{**ASKED, **more, "depth": 12, "k": 20})
     state: Any = await build_probe_graph(engine, model).ainvoke(query, context=context)
-    asked = {"method": "plain", **more, "target": context.target}
+    asked = {"method": "baseline", **more, "target": context.target}
     alone: Any = await build_search_graph(engine, model).ainvoke(
         query, context=Context.of(attribute="gender", k=20, **asked)
     )

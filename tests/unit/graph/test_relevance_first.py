@@ -95,7 +95,7 @@ async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> No
     assert 0.95 < result.objective.relevance < result.baseline.objective.relevance
     assert {place.id[0] for place in result.ranking} == {"m", "w"}
     assert result.baseline.gaps.ranking["gender"]["female"] > 0.2
-    assert result.baseline.gaps.supply["gender"]["female"] < 0.05
+    assert result.baseline.gaps.unattainable["gender"]["female"] < 0.05
     assert result.gaps.ranking["gender"]["female"] < 0.1
     points = round(100 * result.baseline.gaps.ranking["gender"]["female"])
     assert f"{points} points were withheld by the ranking" in " ".join(result.explanation)
@@ -112,9 +112,9 @@ async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
     assert not any(place.id.startswith("s") for place in result.ranking)
     assert all(place.relevance >= 0.5 for place in result.ranking)
     lacks = result.target["gender"]["female"] - result.exposure["gender"]["female"]
-    assert result.gaps.supply["gender"]["female"] == pytest.approx(lacks, abs=0.02)
+    assert result.gaps.unattainable["gender"]["female"] == pytest.approx(lacks, abs=0.02)
     assert "too few documents were found that are likely" in " ".join(result.explanation)
-    assert result.supply["gender"]["female"] < result.target["gender"]["female"] - 0.05
+    assert result.attainable["gender"]["female"] < result.target["gender"]["female"] - 0.05
 
 
 def is_near(result: Any) -> bool:
@@ -153,7 +153,9 @@ async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
     result = await search(hybrid, ask="never")
     for ranked in (result, result.baseline):
         for group, wanted in result.target["gender"].items():
-            gaps = [part["gender"][group] for part in (ranked.gaps.supply, ranked.gaps.ranking)]
+            gaps = [
+                part["gender"][group] for part in (ranked.gaps.unattainable, ranked.gaps.ranking)
+            ]
             assert sum(gaps) == pytest.approx(max(0, wanted - ranked.exposure["gender"][group]))
             assert min(gaps) >= 0
 
@@ -194,9 +196,9 @@ async def test_the_higher_the_weight_of_fairness_the_fairer_and_the_less_relevan
 
 
 async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchEngine) -> None:
-    """What is found by words need not be relevant, so it is no supply."""
+    """What is found by words need not be relevant, so it makes nothing attainable."""
     result = await search(lexical, ask="never")
-    assert (result.supply, result.gaps, result.baseline.gaps) == (None, None, None)
+    assert (result.attainable, result.gaps, result.baseline.gaps) == (None, None, None)
     assert result.relevance is None
     _, unchecked, by_rank = result.explanation
     assert unchecked.startswith("We moved documents up without checking that they are relevant")
@@ -330,7 +332,7 @@ async def test_the_order_within_a_group_is_the_engines_or_on_request_that_of_the
 async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, query: str) -> None:
     """No model is asked, nothing is divided by nothing, and every method says the same."""
     refiner = asked()
-    for method in ("fairqr", "fair-qr", "plain", "greedy"):
+    for method in ("fairqr", "fair-qr", "baseline", "greedy"):
         more: Any = {"method": method, "ask": "always", "target": EVEN}
         result = await FairSearch(lexical, refiner).search(query, attribute="gender", **more)
         assert result.stop_reason == "no_hits"

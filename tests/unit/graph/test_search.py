@@ -42,7 +42,7 @@ async def searched(
 
 
 async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: SearchEngine) -> None:
-    for method in ({}, {"ask": "always"}, {"method": "fair-qr"}, {"method": "plain"}):
+    for method in ({}, {"ask": "always"}, {"method": "fair-qr"}, {"method": "baseline"}):
         result = await searched(engine, **method)
         shown = [d.id for d in result.ranking]
         found = await hits_of(engine, "", len(shown), only=shown)
@@ -72,7 +72,7 @@ async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original
 async def test_no_strategy_ends_less_fair_than_it_began_and_the_fair_step_follows_every_order(
     engine: SearchEngine, pool: str, rerank: str
 ) -> None:
-    """Also where the last round no longer has the plain list, or that of the best round."""
+    """Also where the last round no longer has the baseline list, or that of the best round."""
     answers = {"female": ["scholar", "other"], "male": ["filler"]}
     strategy = {"pool": pool, "rerank": rerank}
     more = {"depth": 10, "groups": "all", "ask": "always", "patience": 9}
@@ -106,7 +106,7 @@ async def test_groups_are_asked_about_at_once_and_each_has_a_query(engine: Searc
 async def test_without_any_usable_answer_the_list_that_needs_no_model_is_returned(
     engine: SearchEngine, status: Status
 ) -> None:
-    """By the paper's loop, which has no such list, it is the plain retrieval."""
+    """By the paper's loop, which has no such list, it is the baseline ranking."""
     failing = {"any": Refinement(status, message="late")}
     result = await searched(engine, failing, ask="always", groups="all")
     alone = await searched(engine, ask="never")
@@ -262,10 +262,10 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
     refiner = KnownRefiner(FEMALE)
     papers = await searched(engine, refiner, method="fair-qr", threshold=99)
     assert (papers.stop_reason, papers.model) == ("converged", None)
-    plain = await searched(engine, refiner, method="plain")
+    plain = await searched(engine, refiner, method="baseline")
     assert (plain.stop_reason, plain.model) == ("not_refining", None)
     assert plain.ranking == plain.baseline.ranking
-    for method in ("plain", "mmr", "xquad", "pm2", "fa-ir"):
+    for method in ("baseline", "mmr", "xquad", "pm2", "fa-ir"):
         watched = WatchedEngine(engine)
         result = await searched(watched, refiner, method=method)
         assert watched.round_trips == 1
@@ -278,7 +278,7 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
     for options, refused in (
         ({"method": "deltr"}, "weights"),
         ({"method": "mmr", "options": {"lambda": 1}}, "no option 'lambda'"),
-        ({"method": "plain", "options": {"trade_off": 1}}, "has no options"),
+        ({"method": "baseline", "options": {"trade_off": 1}}, "has no options"),
     ):
         with pytest.raises(InputError, match=refused):
             await searched(engine, refiner, **options)

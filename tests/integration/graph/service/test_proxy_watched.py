@@ -103,7 +103,7 @@ def test_shadow_changes_nothing_and_its_log_is_audited(
     assert audit["queries"]["weight"] == len(records(log))
     relevance = next(it for it in audit["lists"]["both"] if it["name"] == "relevance")
     cost = relevance["fair"]["value"] - relevance["engine"]["value"]
-    assert relevance["change"]["value"] == pytest.approx(cost)  # what mending would cost
+    assert relevance["change"]["value"] == pytest.approx(cost)  # what fair re-ranking would cost
     women = next(it for it in audit["lists"]["both"] if it["name"] == "gender: female")
     assert women["engine"]["value"] == pytest.approx(sum(every) / len(every), abs=0.02)
 
@@ -134,23 +134,26 @@ def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(
     assert 0 < widths[0] < widths[1]  # the arms have other queries
 
 
-def test_what_groups_are_owed_is_kept_over_a_restart(watched: Running, tmp_path: Path) -> None:
-    file = tmp_path / "owed.json"
+def test_amortised_deficits_are_kept_over_a_restart(watched: Running, tmp_path: Path) -> None:
+    file = tmp_path / "deficit.json"
 
-    def owed() -> float:
+    def deficit() -> float:
         found: float = json.loads(file.read_text())["gender"]["female"] if file.exists() else 0.0
         return found
 
-    settings, narrow = {"mode": "fair", "memory": "owed.json"}, {"fairness_weight": 0.2, "k": 3}
+    settings, narrow = (
+        {"mode": "fair", "amortised": "deficit.json"},
+        {"fairness_weight": 0.2, "k": 3},
+    )
     settings |= {"parameters": {"target": "uniform:1", **narrow}}
     with watched(settings) as client:
         ready(client, lambda it: it.headers["fairqr"].startswith("re-ranked"))
         for word in TOPICS:
             client.post("/people/_search", json=asked(word))
-        until(lambda: owed() != 0)
-    before = owed()
+        until(lambda: deficit() != 0)
+    before = deficit()
     assert before != 0
     with watched(settings) as client:
         ready(client, lambda it: it.headers["fairqr"].startswith("re-ranked"))
-        until(lambda: owed() != before)
-        assert abs(owed() - 0.99 * before) <= 1.0  # one list more, and none forgotten
+        until(lambda: deficit() != before)
+        assert abs(deficit() - 0.99 * before) <= 1.0  # one list more, and none forgotten

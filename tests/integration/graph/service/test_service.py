@@ -230,7 +230,7 @@ def test_an_index_that_is_made_again_is_searched_without_a_restart(
 ) -> None:
     def titles(corpus: str) -> list[str]:
         asked = {"query": "zoologist", "corpus": corpus, "k": 1, "model": "feedback"}
-        answer = service.client.post("/v1/search", json={**asked, "method": "plain"})
+        answer = service.client.post("/v1/search", json={**asked, "method": "baseline"})
         assert answer.status_code == 200, answer.text
         return [document["title"] for document in answer.json()["ranking"]]
 
@@ -248,7 +248,7 @@ def test_what_is_offered(service: Served) -> None:
     assert offered["models"][0] == {"name": "openai:fake", "default": True}
     assert [it["default"] for it in offered["retrievers"]].count(True) == 1
     usual = {kind: it["name"] for it in offered["methods"] for kind in it["default_for"]}
-    assert usual == {"search": "fairqr", "answer": "plain", "probe": "plain"}
+    assert usual == {"search": "fairqr", "answer": "baseline", "probe": "baseline"}
     assert not {"deltr", "monot5"} & {it["name"] for it in offered["methods"]}
 
 

@@ -102,7 +102,7 @@ def test_slow_clients_hold_up_nobody_and_a_model_that_is_away_is_named(tmp_path:
         assert service.client.get("/readyz").json()["status"] == "ready"
         service.model.does(failure(500))
         found = service.client.post("/v1/search", json=PHYSICIST).json()
-        assert found["stop_reason"] == "model_failed"  # the plain ranking stays
+        assert found["stop_reason"] == "model_failed"  # the baseline ranking stays
         service.model.close()
         gone = until(lambda: (it := service.client.get("/readyz")).status_code == 503 and it)
         reached = {"index": True, "model": False, "store": True}

@@ -166,7 +166,7 @@ def test_one_audit_at_a_time_and_searches_beside_it(endpoint: Endpoint, tmp_path
         asked = {**MANY, "queries": ["another query"]}
         second = client.post("/v1/audits", json=asked).json()["id"]
         search = {"query": "physicist", "corpus": "elsewhere", "target": "uniform:1"}
-        search["method"] = "plain"
+        search["method"] = "baseline"
         assert client.post("/v1/search", json=search).status_code == 200
         assert client.get(f"/v1/runs/{second}").json()["status"] == "queued"
         assert client.get(f"/v1/audits/{first}/report.html").status_code == 422

@@ -226,7 +226,7 @@ def test_a_stream_says_what_the_whole_says(client: openai.OpenAI) -> None:
         ({"messages": "?"}, "messages"),
         ({"fairqr": {"samples": 1000}}, "samples"),
         ({"fairqr": {"keep": True}}, None),
-        ({"fairqr": {"methods": "plain"}}, None),
+        ({"fairqr": {"methods": "baseline"}}, None),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])

@@ -17,11 +17,11 @@ from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Reply
 from fairqr.base.errors import InputError
-from tests.integration.model_server import Answer, Asked, ModelServer, failure, says, weighs
+from tests.integration.model_server import Answer, Asked, ModelServer, failure, says, scores
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-YES, NO = weighs({"Yes": 0.6, "No": 0.2, "Maybe": 0.1}), weighs({"No": 0.7, " yes": 0.1})
+YES, NO = scores({"Yes": 0.6, "No": 0.2, "Maybe": 0.1}), scores({"No": 0.7, " yes": 0.1})
 PAIR = Pair("The sky is blue.", "The sky has a colour.")
 RED = Pair("The sky is red.", "x")
 LONG = Pair("hay " * 2500 + "needle " + "hay " * 500, "an answer")
@@ -106,11 +106,11 @@ class Watched(ChatModel):
 
     most = under_way = 0
 
-    async def weigh(self, *question: Any, **options: Any) -> Reply:
+    async def score_labels(self, *question: Any, **options: Any) -> Reply:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
-            return await super().weigh(*question, **options)
+            return await super().score_labels(*question, **options)
         finally:
             self.under_way -= 1
 

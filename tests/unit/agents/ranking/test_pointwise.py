@@ -145,7 +145,7 @@ async def test_a_model_that_fails_is_counted(
         assert sentence in ranking.warnings[0]
 
 
-async def test_what_a_user_can_mend_is_one_sentence(tmp_path: Path) -> None:
+async def test_what_a_user_can_correct_is_one_sentence(tmp_path: Path) -> None:
     text = TEXT.replace("true", "").replace("false", "")
     t5 = save_t5(tmp_path / "t5", text)
     bert = save_monobert(tmp_path / "bert", classes=3)

@@ -34,7 +34,7 @@ def test_models_and_rankers_by_their_names(monkeypatch: pytest.MonkeyPatch) -> N
     assert named.name == "monobert(org/model)"
 
 
-def test_what_a_user_can_mend_is_one_sentence() -> None:
+def test_what_a_user_can_correct_is_one_sentence() -> None:
     model = open_language_model("openai:some-model", cache=False)
     for name in ("causal:", "causal"):
         with pytest.raises(ModelUnavailableError, match="write it like causal:smollm2-135m"):

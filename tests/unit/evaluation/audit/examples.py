@@ -64,7 +64,7 @@ def words_of(words: Sequence[str] = WORDS, asks: Sequence[int] = ()) -> Queries:
 def observations_of(
     queries: Queries,
     *,
-    lean: float = 0.5,
+    bias: float = 0.5,
     prefix: str = "d",
     unlabelled: float = 0.0,
     with_relevance: bool = True,
@@ -75,7 +75,7 @@ def observations_of(
 
     Args:
         queries: All of them.
-        lean: How much is taken off the scores of women; relevance is in [0, 1].
+        bias: How much is taken off the scores of women; relevance is in [0, 1].
         prefix: Before the number of each document in its id.
         unlabelled: The share of documents without a gender.
         with_relevance: Whether relevance is known.
@@ -90,7 +90,7 @@ def observations_of(
         origins = random.integers(3, size=DOCUMENTS)
         gender = np.stack([women, ~women], axis=1).astype(float)
         gender[random.random(DOCUMENTS) < unlabelled] = 0.0
-        scores = (relevance + 0.2 * random.random(DOCUMENTS) - lean * women).round(6)
+        scores = (relevance + 0.2 * random.random(DOCUMENTS) - bias * women).round(6)
         order = np.argsort(-scores, kind="stable")
         ids = tuple(f"{prefix}{row}" for row in order)
         memberships = {"gender": gender[order], "origin": np.eye(3)[origins][order]}
@@ -143,7 +143,7 @@ class Breaking(WatchedEngine):
 
 def spec_of(**changes: object) -> AuditSpec:
     """Return what a small audit measures."""
-    return AuditSpec.model_validate({"k": 10, "depth": 30, "mend": 10, **changes})
+    return AuditSpec.model_validate({"k": 10, "depth": 30, "rerank": 10, **changes})
 
 
 def measured(

@@ -39,7 +39,7 @@ class World:
     """Queries of an engine, measured by judgements and by estimates.
 
     Attributes:
-        dimension: The groups, with what is known of wrong labels; the lean is against the first.
+        dimension: The groups, with what is known of wrong labels; the bias is against the first.
         shown: What is seen of each query, by what says what is relevant.
         truth: The figures of the first group over all queries, by the same and right labels.
     """
@@ -73,13 +73,13 @@ def gather(
 
 
 def world(
-    shares: Sequence[float], lean: float, seed: int, queries: int = QUERIES, error: float = 0.0
+    shares: Sequence[float], bias: float, seed: int, queries: int = QUERIES, error: float = 0.0
 ) -> World:
     """Make the answers of an engine to all queries.
 
     Args:
         shares: The mean share of each group.
-        lean: What is taken from the scores of the first group, whose noise has a deviation of 1.
+        bias: What is taken from the scores of the first group, whose noise has a deviation of 1.
         seed: Draws all.
         queries: How many there are.
         error: How many labels of the first group are wrong; of the others it is a third less. A
@@ -87,7 +87,7 @@ def world(
     """
     size = len(shares)
     random = np.random.default_rng(
-        [seed, size, *(int(100 * it) for it in (shares[0], lean, error))]
+        [seed, size, *(int(100 * it) for it in (shares[0], bias, error))]
     )
     groups = tuple(f"group {number}" for number in range(size))
     others = np.array(shares) * (1 - np.eye(size))
@@ -107,7 +107,7 @@ def world(
         own = random.choice(size, size=count, p=random.dirichlet(np.array(shares) * 8))
         chance = random.beta(1.2, 0.8, count)
         relevant = random.random(count) < chance
-        scores = 2.0 * relevant + random.normal(size=count) - lean * (own == 0)
+        scores = 2.0 * relevant + random.normal(size=count) - bias * (own == 0)
         order = np.argsort(-scores)
         read = own
         if error:
@@ -203,9 +203,9 @@ def audits(
 
     Returns:
         How many audits gave each verdict on the first group, ``accused`` any, or gave a
-        ``detectable`` lean. Of those whose verdict is not ``saturated``, by figure, how many gave
+        ``detectable`` gap. Of those whose verdict is not ``saturated``, by figure, how many gave
         an interval, and with `` held`` behind its name in how many the true value was; and as
-        ``lean of all`` in how many intervals of the lean was that of all queries by judgements.
+        ``gap of all`` in how many intervals of the gap was that of all queries by judgements.
     """
     random, outcome, shown = np.random.default_rng(seed), Counter[str](), made.shown[relevance]
     for number in range(count):
@@ -213,9 +213,9 @@ def audits(
         weights = np.exp(spread * random.normal(size=size))
         dimension = _checked(made.dimension, checked, random) if checked else made.dimension
         groups = _figures(dimension, drawn, weights, number)
-        first, whole = groups[0], made.truth["judged"].lean.value
+        first, whole = groups[0], made.truth["judged"].exposure_gap.value
         if first.verdict != "saturated":
-            outcome["lean of all"] += first.lean.low <= whole <= first.lean.high
+            outcome["gap of all"] += first.exposure_gap.low <= whole <= first.exposure_gap.high
             for name in ESTIMATES:
                 found, truth = getattr(first, name), getattr(made.truth[relevance], name).value
                 outcome[name] += not math.isnan(found.low)

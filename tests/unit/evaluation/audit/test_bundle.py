@@ -27,7 +27,7 @@ from tests.unit.evaluation.audit.examples import observations_of, queries_of, se
 TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
 OBSERVATIONS, MANIFEST = "raw/observations.jsonl", "manifest.json"
 QUERIES = queries_of(12, alike=True)
-SPEC = examples.spec_of(attributes=("gender",), mend=3)
+SPEC = examples.spec_of(attributes=("gender",), rerank=3)
 
 Forge = Callable[[Path], object]
 
@@ -66,12 +66,12 @@ def added(name: str) -> Forge:
     def add(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("more")
-        mend(folder, lambda data: data["files"].update({name: "0" * 64}))
+        falsify(folder, lambda data: data["files"].update({name: "0" * 64}))
 
     return add
 
 
-def mend(folder: Path, change: Callable[[dict[str, Any]], object] = len) -> None:
+def falsify(folder: Path, change: Callable[[dict[str, Any]], object] = len) -> None:
     """Do what somebody does who knows how a manifest is written: all hashes fit afterwards."""
     data = json.loads((folder / MANIFEST).read_text())
     change(data)
@@ -144,13 +144,13 @@ def test_another_word_or_number_shows_although_its_hashes_fit(
     places = [found.start() for found in re.finditer(r"\w+", whole)]
     for place in places[:: len(places) // 7]:
         path.write_text(f"{whole[:place]}9{whole[place:]}")
-        mend(folder.folder)
+        falsify(folder.folder)
         assert verify(folder).problems == ()
         assert verify(folder, digest).problems[0].startswith("The digest of the audit is ")
         told, *_ = verify(folder, make_again=copying(again)).problems
         assert told.startswith(f"{name}, line "), place
     path.unlink()
-    mend(folder.folder)
+    falsify(folder.folder)
     assert verify(folder, make_again=copying(again)).problems == (f"The file {name} is missing.",)
 
 
@@ -161,9 +161,9 @@ def copying(made: Path) -> Callable[[Path, Path], object]:
 AGAIN = "The figures cannot be computed again: "
 FORGERIES: list[tuple[str, Forge]] = [
     ("audit.json, line ", rewrite(OBSERVATIONS, r'("relevance":\[)[\d.]+', r"\g<1>0.0")),
-    ("audit.json, line ", lambda it: mend(it, lambda data: data["spec"].update(k=5))),
+    ("audit.json, line ", lambda it: falsify(it, lambda data: data["spec"].update(k=5))),
     ("report.html, line ", rewrite("raw/titles.json", "Title", "Name")),
-    ("report.html, line ", lambda it: mend(it, lambda data: data.update(layout="dsa"))),
+    ("report.html, line ", lambda it: falsify(it, lambda data: data.update(layout="dsa"))),
     *(
         (f"The file {name} does not follow from raw/.", added(name))
         for name in ("notes.html", "raw/more.jsonl", ".hidden")
@@ -206,7 +206,7 @@ def test_a_forgery_shows_although_its_hashes_fit(
 ) -> None:
     folder, _ = audit
     forge(folder.folder)
-    mend(folder.folder)
+    falsify(folder.folder)
     assert verify(folder).problems == ()
     problems = verify(folder, make_again=make_again).problems
     assert any(it.startswith(told) for it in problems), problems
@@ -226,7 +226,7 @@ def test_what_is_no_file_is_not_read_and_a_name_cannot_write_on_the_terminal(
     assert all(map(str.isprintable, told))
 
 
-TABLE = "lean,p\n0.1,0\n1234567,yes\n"
+TABLE = "exposure_gap,p\n0.1,0\n1234567,yes\n"
 PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
 
 
@@ -234,15 +234,15 @@ PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
     ("name", "shown", "again", "wanted"),
     [
         # Measured numbers may differ by rounding, in tables alone; ids and counts may not.
-        ("t.csv", TABLE, "lean,p\n0.1000004,1e-17\n1234567,yes\n", None),
-        ("t.json", TABLE, "lean,p\n0.10000000001,0\n1234567,yes\n", None),
-        ("t.json", TABLE, "lean,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
-        ("t.md", TABLE, "lean,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
-        ("t.md", TABLE, "lean,p\n0.1,0\n1234567,yes", (3, "", "")),
-        ("t.csv", TABLE, "lean,p\n0.2,0\n1234567,yes\n", (2, "0.1", "0.2")),
-        ("t.csv", TABLE, "lean,p\n0.1,0\n1234568,yes\n", (3, "1234567", "1234568")),
-        ("t.csv", TABLE, "lean,p\n0.1,0,2\n1234567,yes\n", (2, "", ",")),
-        ("t.csv", TABLE, "lean,p\n0.1,0\n", (3, "1234567", "")),
+        ("t.csv", TABLE, "exposure_gap,p\n0.1000004,1e-17\n1234567,yes\n", None),
+        ("t.json", TABLE, "exposure_gap,p\n0.10000000001,0\n1234567,yes\n", None),
+        ("t.json", TABLE, "exposure_gap,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
+        ("t.md", TABLE, "exposure_gap,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
+        ("t.md", TABLE, "exposure_gap,p\n0.1,0\n1234567,yes", (3, "", "")),
+        ("t.csv", TABLE, "exposure_gap,p\n0.2,0\n1234567,yes\n", (2, "0.1", "0.2")),
+        ("t.csv", TABLE, "exposure_gap,p\n0.1,0\n1234568,yes\n", (3, "1234567", "1234568")),
+        ("t.csv", TABLE, "exposure_gap,p\n0.1,0,2\n1234567,yes\n", (2, "", ",")),
+        ("t.csv", TABLE, "exposure_gap,p\n0.1,0\n", (3, "1234567", "")),
         # Another version of matplotlib draws other lines, and hides no forged words.
         ("t.html", PICTURE.replace("0 1", "0 2").replace("3.5", "4"), PICTURE, None),
         *(
@@ -263,7 +263,7 @@ def test_rounding_of_another_machine_is_no_tampering_and_another_matplotlib_hide
     folder, _ = audit
     (folder.folder / name).write_text(shown)
     drawn = versions() | {"matplotlib": "3.9.0"} if name == "t.html" else versions()
-    mend(folder.folder, lambda it: it.update(files=it["files"] | {name: ""}, versions=drawn))
+    falsify(folder.folder, lambda it: it.update(files=it["files"] | {name: ""}, versions=drawn))
     found = verify(folder, make_again=lambda _, into: (into / name).write_text(again))
     told = "".join(it for it in found.problems if it.startswith(name))
     if isinstance(wanted, tuple):

@@ -40,17 +40,17 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Made:
         queries: Queries = QUERIES,
         spec: Mapping[str, Any] = {},
         observed: Callable[[Observation], Observation] = lambda it: it,
-        lean: float = 0.5,
+        bias: float = 0.5,
         failed: tuple[str, ...] = (),
         **manifest: Any,
     ) -> Audit:
-        key = repr((queries, spec, observed.__name__, lean, failed, manifest))
+        key = repr((queries, spec, observed.__name__, bias, failed, manifest))
         if key not in held:
-            found = examples.observations_of(queries, lean=lean, failed=failed)
+            found = examples.observations_of(queries, bias=bias, failed=failed)
             # A document has the same groups in all queries, so each query has its own.
             own = [observed(renamed(it, it.query)) for it in found]
             said = {"engine": ENGINE, "versions": {"fairqr": "0.8"}, "reported": False, **manifest}
-            asked, folder = examples.spec_of(mend=0, **spec), tmp_path_factory.mktemp("audit")
+            asked, folder = examples.spec_of(rerank=0, **spec), tmp_path_factory.mktemp("audit")
             held[key] = examples.sealed(folder / "out", queries, own, spec=asked, **said)
         return held[key]
 
@@ -82,7 +82,7 @@ def asked(*texts: str) -> Queries:
 
 
 POPULATION: dict[str, Any] = {"spec": {"target": "population:1"}}
-FAIR, LEANING = {"lean": 0.0}, {"lean": 1.0}
+FAIR, BIASED = {"bias": 0.0}, {"bias": 1.0}
 JUDGED, OTHERS = (
     {"relevance": "judged", "inputs": {"judgements": it * 64}, **how}
     for it, how in (("0", {}), ("1", {"observed": judged_otherwise}))
@@ -109,10 +109,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "other labels": ({}, {"observed": relabelled}),
     "fewer queries": ({}, {"queries": queries_of(20)}),
     "a segment": ({}, {"queries": queries_of(30, segments=["all"])}),
-    "a lean, and other labels": (FAIR, LEANING | {"observed": relabelled}),
-    "a lean, and other judgements": (JUDGED | FAIR, OTHERS | LEANING),
-    "a lean": (FAIR, LEANING | BETTER),
-    "a lean, and another target": (FAIR | POPULATION, LEANING),
+    "a bias, and other labels": (FAIR, BIASED | {"observed": relabelled}),
+    "a bias, and other judgements": (JUDGED | FAIR, OTHERS | BIASED),
+    "a bias": (FAIR, BIASED | BETTER),
+    "a bias, and another target": (FAIR | POPULATION, BIASED),
     # Ids that are numbers name other queries in another file, and a file of labels may move.
     "other ids, and labels elsewhere": (HERE, MOVED | {"queries": asked(*TEXTS[1:], TEXTS[0])}),
     "equal texts, which go by their ids": (TWICE, TWICE),
@@ -121,8 +121,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def test_settings_are_named_first_and_only_the_engine_moves_a_lean(audit: Made) -> None:
-    """Where it answers the same no lean moves, and where settings may be the reason none does."""
+def test_settings_are_named_first_and_only_the_engine_moves_a_gap(audit: Made) -> None:
+    """Where it answers the same no gap moves, and where settings may be the reason none does."""
     lines = list[str]()
     for name, (first, second) in CASES.items():
         found = compare(audit(**first), audit(**second))
@@ -135,11 +135,13 @@ def test_settings_are_named_first_and_only_the_engine_moves_a_lean(audit: Made) 
     check_text("audit_comparisons.md", "\n\n".join(lines))
 
 
-def test_a_greater_lean_is_the_difference_of_paired_means(audit: Made) -> None:
-    before, after = audit(**FAIR), audit(**LEANING)
+def test_a_greater_gap_is_the_difference_of_paired_means(audit: Made) -> None:
+    before, after = audit(**FAIR), audit(**BIASED)
     comparison = compare(before, after)
-    (found,) = (it for it in comparison.changes if (it.group, it.figure) == ("female", "lean"))
-    one, two = (it.figures.by_query[0].leans()[0][:, 0] for it in (before, after))
+    (found,) = (
+        it for it in comparison.changes if (it.group, it.figure) == ("female", "exposure_gap")
+    )
+    one, two = (it.figures.by_query[0].exposure_gaps()[0][:, 0] for it in (before, after))
     weights = before.figures.by_query[0].weights()
     assert found.change.value == pytest.approx(np.average(two - one, weights=weights))
     assert found.change.value == pytest.approx(found.after - found.before)

@@ -31,12 +31,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @functools.cache
-def made(groups: int, lean: float, error: float = 0.0) -> World:
-    return world(SHARES[groups], lean, seed=2, queries=2_000, error=error)
+def made(groups: int, bias: float, error: float = 0.0) -> World:
+    return world(SHARES[groups], bias, seed=2, queries=2_000, error=error)
 
 
 @pytest.mark.parametrize(
-    ("groups", "lean", "error", "relevance", "size", "spread", "checked"),
+    ("groups", "bias", "error", "relevance", "size", "spread", "checked"),
     [
         (0, 1.0, 0.0, "estimated", 50, 1.0, 0),
         (1, 0.0, 0.0, "judged", 6, 0.0, 0),
@@ -52,16 +52,23 @@ def made(groups: int, lean: float, error: float = 0.0) -> World:
     ],
 )
 def test_true_values_are_in_930_of_1000_intervals(
-    groups: int, lean: float, error: float, relevance: str, size: int, spread: float, checked: int
+    groups: int, bias: float, error: float, relevance: str, size: int, spread: float, checked: int
 ) -> None:
     """Where labels are wrong, with the confusion matrix, or with one of so many checked documents.
 
     Without it, a share of two is missed.
     """
-    it = made(groups, lean, error)
+    it = made(groups, bias, error)
     outcome = audits(it, relevance, size, spread, seed=3, count=500, checked=checked)
     given = [name for name in ESTIMATES if outcome[name] >= ENOUGH]
-    assert {"exposure", "target", "supply", "lean", "ranking_gap", "supply_gap"} <= set(given)
+    assert {
+        "exposure",
+        "target",
+        "attainable",
+        "exposure_gap",
+        "ranking_gap",
+        "unattainable",
+    } <= set(given)
     rates = {name: outcome[f"{name} held"] / outcome[name] for name in given}
     assert min(rates.values()) >= 0.93, rates
     if not error or len(SHARES[groups]) > 2:
@@ -72,10 +79,10 @@ def test_true_values_are_in_930_of_1000_intervals(
     assert min(missed[f"{name} held"] for name in ("exposure", "target")) < 0.8 * 60
 
 
-def test_the_true_change_of_a_lean_is_in_930_of_1000_intervals() -> None:
+def test_the_true_change_of_a_gap_is_in_930_of_1000_intervals() -> None:
     """The same queries, asked of an engine before and after it puts the first group down."""
     random, held, queries = np.random.default_rng(4), 0, [(str(it), str(it)) for it in range(25)]
-    every = [draws(3_000, lean, seed=9)[0] for lean in (0.0, 1.0)]
+    every = [draws(3_000, bias, seed=9)[0] for bias in (0.0, 1.0)]
     truth = np.mean([one.exposure[0] - two.exposure[0] for one, two in zip(*every, strict=True)])
     for _ in range(300):
         rows, sides = random.integers(0, 3_000, 25), [QueryFigures(TWO), QueryFigures(TWO)]
@@ -91,10 +98,10 @@ def test_the_true_change_of_a_lean_is_in_930_of_1000_intervals() -> None:
 def test_an_audit_that_looked_at_too_little_never_acquits(
     monkeypatch: pytest.MonkeyPatch, broad: float, others: str
 ) -> None:
-    """Judgements find the lean; estimates cannot tell, and say of no lean that it would be found.
+    """Judgements find the gap; estimates cannot tell, and say of no gap that it would be found.
 
-    That holds although the other titles have no likely relevant document, so that no supply says
-    what is due.
+    That holds although the other titles have no likely relevant document, so that no attainable
+    exposure says what the target shares are.
     """
     monkeypatch.setattr(statistics, "PERMUTATIONS", 200)
     it = titles(broad, others, seed=2, queries=200)
@@ -146,10 +153,10 @@ def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them(target: st
             for query, order, judged in zip(queries.queries, orders, relevant, strict=True)
         ]
         schema = Schema.model_validate({"attributes": {"gender": gender | confusion}})
-        how = {"relevance": "judged", "mend": 0, "target": target}
+        how = {"relevance": "judged", "rerank": 0, "target": target}
         return measured(queries, observed, schema=schema, **how).groups[0]
 
-    truth, linear = figures(own), "lean" if target == "relevance:1" else "lack"
+    truth, linear = figures(own), "exposure_gap" if target == "relevance:1" else "lack"
     for _ in range(150):
         it = figures(np.where(random.random(60) < 0.2, ~own, own), confusion=rows)
         assert it.tested == linear, "what relevant documents could give to others is not linear"

@@ -15,7 +15,7 @@ from scipy import special
 
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
 from fairqr.evaluation.audit.figures import GroupFigures, corrected
-from fairqr.retrieval.fairness.best_ranking import attainable, supply
+from fairqr.retrieval.fairness.best_ranking import attainable_exposure, highest_exposure
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import LOG2, FloatArray, exposure, normalise
@@ -52,13 +52,13 @@ def shown(
 
 
 def draws(
-    count: int, lean: float, *, seed: int = 0, unlabelled: float = 0.0
+    count: int, bias: float, *, seed: int = 0, unlabelled: float = 0.0
 ) -> tuple[list[AnswerFigures], list[float]]:
     """Answers and their weights; of 40 relevant documents a quarter is 'a', which is held back."""
     random, found, weights = np.random.default_rng(seed), [], []
     for _ in range(count):
         is_a = random.random(40) < random.beta(2, 6)
-        order = np.argsort(-(random.normal(size=40) - lean * is_a))
+        order = np.argsort(-(random.normal(size=40) - bias * is_a))
         letters = np.where(is_a, "a", "b")[order]
         letters[random.random(40) < unlabelled] = "-"
         weights.append(float(random.lognormal()))
@@ -111,11 +111,11 @@ def test_documents_below_the_level_count_for_no_share_but_are_there() -> None:
     # What is no candidate is not selected either, though it is shown.
     higher = shown("babaaa", relevance, 3, answered=3, level=0.35)
     assert higher.candidates.tolist() == higher.selected.tolist() == pytest.approx([0.4, 0.45])
-    # Where not all relevant documents were looked at, what is due by relevance is not known.
+    # Where not all relevant documents were looked at, the target by relevance is not known.
     for target in ("relevance:1", MIXED):
         cut = shown("babaaa", 0.9, 2, target=target, level=0.6)
         assert cut.exposure.tolist() == shown("babaaa", 0.9, 2).exposure.tolist()
-        assert np.isnan([cut.target, cut.supply, cut.candidates]).all()
+        assert np.isnan([cut.target, cut.attainable, cut.candidates]).all()
 
 
 def test_missing_labels_bound_exposure_and_target() -> None:
@@ -126,23 +126,24 @@ def test_missing_labels_bound_exposure_and_target() -> None:
         every = [getattr(it, name) for it in possible]
         assert getattr(found, f"{name}_low") == pytest.approx(np.min(every, axis=0))
         assert getattr(found, f"{name}_high") == pytest.approx(np.max(every, axis=0))
-    # Relevant documents without labels are the supply of nobody; else all would seem to get more.
+    # Relevant documents without labels are nobody's attainable exposure; else all would seem to
+    # get more.
     bare = shown("ab-", [0.2, 0.2, 0.9], 2, target=POPULATION)
-    assert np.isnan(bare.supply).all()
-    assert bare.supply_low.tolist() == [0, 0]
+    assert np.isnan(bare.attainable).all()
+    assert bare.attainable_low.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("target", ["relevance:1", "uniform:1", MIXED])
-def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
+def test_no_labels_give_a_gap_outside_of_the_bounds(target: str) -> None:
     random, checked = np.random.default_rng(0), 0
     for _ in range(60):
         letters, relevance = random.choice(["a", "b"], 10), random.random(10).round()
         letters[random.choice(10, random.integers(1, 5), replace=False)] = "-"
         seen = {"relevance": relevance, "k": 4, "target": target, "answered": 8}
-        bounds = [it.lean_bounds for it in raw_figures([shown("".join(letters), **seen)])]
+        bounds = [it.exposure_gap_bounds for it in raw_figures([shown("".join(letters), **seen)])]
         low, high = np.array(bounds).T
         for whole in completed("".join(letters)):
-            possible = gather([shown(whole, **seen)]).leans()[0][0]
+            possible = gather([shown(whole, **seen)]).exposure_gaps()[0][0]
             if not np.isnan(low + possible).any():
                 assert (possible >= low - 1e-9).all()
                 assert (possible <= high + 1e-9).all()
@@ -150,7 +151,7 @@ def test_no_labels_give_a_lean_outside_of_the_bounds(target: str) -> None:
     assert checked > 300
 
 
-def test_the_supply_is_the_target_where_it_can_be_and_else_the_nearest_of_all_rankings() -> None:
+def test_what_is_attainable_is_the_target_or_the_nearest_of_all_rankings() -> None:
     """Up to what no exchange of ranks improves: .011 at most, in one case of a thousand."""
     draw, far = np.random.default_rng(5), 0
     for _ in range(400):
@@ -159,7 +160,10 @@ def test_the_supply_is_the_target_where_it_can_be_and_else_the_nearest_of_all_ra
         k, relevant = int(draw.integers(1, 5)), members(letters, "abc")
         rankings = itertools.permutations(range(len(letters)), min(k, len(letters)))
         every = np.array([exposure(relevant[list(ranking)]) for ranking in rankings])
-        most, found = attainable(relevant, LOG2, k), supply(relevant, target, LOG2, k)
+        most, found = (
+            highest_exposure(relevant, LOG2, k),
+            attainable_exposure(relevant, target, LOG2, k),
+        )
         assert most.tolist() == pytest.approx(every.max(axis=0).tolist())
         if (most >= target - 1e-9).all():
             assert found.tolist() == target.tolist()
@@ -171,9 +175,9 @@ def test_the_supply_is_the_target_where_it_can_be_and_else_the_nearest_of_all_ra
     assert far <= 4
 
 
-def test_without_relevance_there_is_no_supply_and_the_further_answers_are_candidates() -> None:
+def test_without_relevance_nothing_is_attainable_and_the_further_answers_are_candidates() -> None:
     found = shown("abbaab", None, 2, target=POPULATION)
-    assert np.isnan(found.supply).all()
+    assert np.isnan(found.attainable).all()
     assert found.target.tolist() == [0.5, 0.5]
     assert (found.candidates.tolist(), found.selected.tolist()) == ([3, 3], [1, 1])
     nothing_further = shown("ab", None, 2)
@@ -188,7 +192,7 @@ def test_without_relevance_there_is_no_supply_and_the_further_answers_are_candid
 )
 def test_what_is_undefined_is_nan_and_never_0(letters: str, relevance: list[float]) -> None:
     found = shown(letters, relevance, 2)
-    assert np.isnan([found.target, found.supply]).all()
+    assert np.isnan([found.target, found.attainable]).all()
     assert np.isnan(found.exposure).all() == (not any(letter in "ab" for letter in letters))
 
 
@@ -222,20 +226,20 @@ def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
     for _ in range(40):
         letters = "".join(random.choice(["a", "b"], size=25, p=[0.1, 0.9]))
         answers.append(shown(letters, random.random(25) < 0.7, 10, target=target))
-        if np.isnan(answers[-1].supply).any():
+        if np.isnan(answers[-1].attainable).any():
             continue
-        columns = (answers[-1].exposure, answers[-1].target, answers[-1].supply)
+        columns = (answers[-1].exposure, answers[-1].target, answers[-1].attainable)
         for it, e, t, s in zip(raw_figures(answers[-1:]), *columns, strict=True):
             assert it.ranking_gap.value == pytest.approx(max(0.0, min(t, s) - e))
-            assert it.supply_gap.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
+            assert it.unattainable.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
     for it in figures(answers):
         lack = max(0.0, it.lack.value)
-        assert it.ranking_gap.value + it.supply_gap.value == pytest.approx(lack)
-        assert min(it.ranking_gap.value, it.supply_gap.value) >= 0
+        assert it.ranking_gap.value + it.unattainable.value == pytest.approx(lack)
+        assert min(it.ranking_gap.value, it.unattainable.value) >= 0
 
 
 def ones_of_eight() -> list[AnswerFigures]:
-    """One relevant document a query: each group's supply is 0 or 1, and its target a half."""
+    """One relevant document a query: 0 or 1 is attainable for each group; its target is a half."""
     random = np.random.default_rng(2)
     letters = ["".join(random.permutation(list("aaaabbbb"))) for _ in range(60)]
     return [shown(it, np.eye(8)[random.integers(8)], 6, target="uniform:1") for it in letters]
@@ -251,33 +255,35 @@ KNOWN = {"has_known_target": True}
 @pytest.mark.parametrize(
     ("answers", "how", "verdict", "tested"),
     [
-        (draws(200, 0.5)[0], {}, "less", "lean"),
-        (draws(5, 2.0)[0], {}, "too_few", "lean"),
+        (draws(200, 0.5)[0], {}, "less", "exposure_gap"),
+        (draws(5, 2.0)[0], {}, "too_few", "exposure_gap"),
         ([shown("bbabbb", None, 3, target=POPULATION)] * 40, {}, "less", "lack"),
         # What relevant documents of others could not take over is no excess.
-        (ones_of_eight(), {}, "cannot_tell", "lean"),
-        # A few large leans among small ones of the same sign: the interval has 0.
+        (ones_of_eight(), {}, "cannot_tell", "exposure_gap"),
+        # A few large gaps among small ones of the same sign: the interval has 0.
         (
             [shown(it, k=10) for it in ("bbbbbbaaaaa", *["b" + "ab" * 5] * 8)],
             {},
             "undecided",
-            "lean",
+            "exposure_gap",
         ),
-        # A few queries with a supply do not speak for all; most say it only by the target.
+        # A few queries with an attainable exposure do not speak for all; most say it only by the
+        # target.
         *(
-            ([LIKELY] * n + [UNLIKELY] * (40 - n), {}, "less", "lean" if n > 20 else "lack")
+            ([LIKELY] * n + [UNLIKELY] * (40 - n), {}, "less", "exposure_gap" if n > 20 else "lack")
             for n in (0, 6, 19, 21)
         ),
-        # One in twenty is due to 'a'. Of 40 queries a tenth could show it alone, of 150 not.
+        # The target share of 'a' is one in twenty. Of 40 queries a tenth could show it alone, of
+        # 150 not.
         ([NEVER] * 40, KNOWN, "undecided", "lack"),
         ([NEVER] * 39 + [ONCE], KNOWN, "undecided", "lack"),
         ([NEVER] * 150, KNOWN, "less", "lack"),
         ([NEVER] * 149 + [ONCE], KNOWN, "less", "lack"),
         # A test can be passed however many there are, or it is none; 7 queries give 1/64 at least.
-        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 3}, "undecided", "lean"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 2_000}, "less", "lean"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 10**15}, "too_few", "lean"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 10**15}, "too_few", "lean"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 3}, "undecided", "exposure_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 2_000}, "less", "exposure_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 10**15}, "too_few", "exposure_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 10**15}, "too_few", "exposure_gap"),
     ],
 )
 def test_a_verdict_follows_from_what_all_queries_show(
@@ -287,24 +293,26 @@ def test_a_verdict_follows_from_what_all_queries_show(
     is_few = verdict == "too_few"
     assert (first.test.p is None) == is_few
     assert verdict == "cannot_tell" or (first.test.p or 0) * how.get("tests", 1) <= 0.05
-    assert first.ranking_gap.p is None, "the lean is tested, and nothing twice"
+    assert first.ranking_gap.p is None, "the gap is tested, and nothing twice"
     assert first.test.queries == (len(answers) if tested == "lack" or first.known == 1 else 21)
     first, second = corrected([first, second])
     assert (first.verdict, first.tested) == (verdict, tested)
-    if tested == "lean":
+    if tested == "exposure_gap":
         assert second.verdict == {"less": "more"}.get(verdict, verdict)
         # What one of two groups is withheld is the excess of the other.
-        assert (second.excess.value, second.lean.p) == (
-            pytest.approx(first.lean.value),
-            first.lean.p,
+        assert (second.excess.value, second.exposure_gap.p) == (
+            pytest.approx(first.exposure_gap.value),
+            first.exposure_gap.p,
         )
     elif answers[0] is not LIKELY:
-        assert np.isnan([first.lean.value, first.ranking_gap.value, first.supply_gap.value]).all()
+        assert np.isnan(
+            [first.exposure_gap.value, first.ranking_gap.value, first.unattainable.value]
+        ).all()
     if answers[0] is NEVER and answers[-1] is NEVER:
         assert first.exposure.high == pytest.approx(1 - 0.025 ** (1 / len(answers)))
 
 
-def test_without_a_lean_nobody_is_accused_more_often_than_said() -> None:
+def test_without_a_bias_nobody_is_accused_more_often_than_said() -> None:
     accused = sum(
         any(it.verdict in ("less", "more") for it in figures(*draws(30, 0.0, seed=seed)))
         for seed in range(60)
@@ -315,27 +323,27 @@ def test_without_a_lean_nobody_is_accused_more_often_than_said() -> None:
 
 def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
     first, _ = figures(*draws(200, 0.5, unlabelled=0.2))
-    low, high = first.lean_bounds
-    assert low < 0 < first.lean.value < high
+    low, high = first.exposure_gap_bounds
+    assert low < 0 < first.exposure_gap.value < high
     assert (first.verdict, first.flips) == ("less", True)
     assert not figures(*draws(200, 0.5))[0].flips
 
 
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     raw = raw_figures(*draws(200, 0.5))
-    lean = raw[0].lean
-    # With this bias at its worst, 95 of 100 leans of this error are above 0.
-    error = (lean.value - lean.low) / 1.96
-    most = error * math.sqrt(special.chndtrinc((lean.value / error) ** 2, 1, 0.95))
+    gap = raw[0].exposure_gap
+    # With this bias at its worst, 95 of 100 gaps of this error are above 0.
+    error = (gap.value - gap.low) / 1.96
+    most = error * math.sqrt(special.chndtrinc((gap.value / error) ** 2, 1, 0.95))
     judged = [
         corrected([dataclasses.replace(it, error=error) for it in raw])
         for error in (0.0, most - 1e-4, most + 1e-4, 1.0)
     ]
     sure, doubtful = ["less", "more"], ["within_error"] * 2
     assert [[it.verdict for it in of] for of in judged] == [sure, sure, doubtful, doubtful]
-    assert judged[2][0].lean.low == pytest.approx(0, abs=1e-3)
+    assert judged[2][0].exposure_gap.low == pytest.approx(0, abs=1e-3)
     for it in itertools.chain(*judged):
-        for name in ("target", "supply", "ranking_gap", "supply_gap"):
+        for name in ("target", "attainable", "ranking_gap", "unattainable"):
             found = getattr(it, name)
             assert 0 <= found.low <= found.value <= found.high <= 1
 
@@ -346,8 +354,8 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
     drawn = ["".join(random.permutation(list("aaabbbccc"))) for _ in range(25)]
     raw = raw_figures((shown(it, k=3, groups=three) for it in drawn), groups=three, seed=7)
     both = corrected([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]])
-    smallest = min(it.lean.p or 1.0 for it in raw)
-    assert min(it.lean.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
+    smallest = min(it.exposure_gap.p or 1.0 for it in raw)
+    assert min(it.exposure_gap.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
 
 
 def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
@@ -363,9 +371,9 @@ def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
         is_shown = random.random(12) < 0.05
         it, _ = figures([seldom if it else never for it in is_shown], **KNOWN)
         assert (it.target.low, it.target.value, it.target.high) == (0.5, 0.5, 0.5)
-        assert it.lean.high <= 0.5
-        assert it.supply_gap.high > 0, "none lacks supply, and one of the others may"
-        held += it.lean.low <= truth <= it.lean.high
+        assert it.exposure_gap.high <= 0.5
+        assert it.unattainable.high > 0, "all could be reached, and one of the others may"
+        held += it.exposure_gap.low <= truth <= it.exposure_gap.high
         constant += not is_shown.any()
     assert held >= 0.93 * 200
     assert constant > 60

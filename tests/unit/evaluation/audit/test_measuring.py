@@ -34,7 +34,7 @@ def changed(observed: list[Observation], places: Iterable[int], **values: Any) -
 
 
 def faint(observed: list[Observation], places: Iterable[int]) -> None:
-    """Let nothing that these queries find be likely relevant, so that they have no supply."""
+    """Let nothing that these queries find be likely relevant, so that nothing is attainable."""
     for place in places:
         unlikely = tuple(0.4 * it for it in observed[place].relevance or ())
         changed(observed, [place], relevance=unlikely)
@@ -46,41 +46,41 @@ def in_doubt(found: AuditFigures, text: str, why: str, *, sure: bool = True) -> 
     assert why in doubt
 
 
-def test_only_queries_that_are_in_a_lean_contribute_to_it() -> None:
+def test_only_queries_that_are_in_a_gap_contribute_to_it() -> None:
     queries, observed = queries_of(30), observations_of(queries_of(30))
     faint(observed, [29])
     found = measured(queries, observed)
     gender = found.by_query[0]
-    leans = dict(zip(gender.queries, gender.leans()[0][:, 0].tolist(), strict=True))
+    gaps = dict(zip(gender.queries, gender.exposure_gaps()[0][:, 0].tolist(), strict=True))
     against_women = {it.query: it for it in found.contributions if it.group == "female"}
     assert len(against_women) == 10
     assert observed[29].query not in against_women
-    assert {it: by.lean for it, by in against_women.items()} == pytest.approx(
-        {it: leans[it] for it in against_women}
+    assert {it: by.exposure_gap for it, by in against_women.items()} == pytest.approx(
+        {it: gaps[it] for it in against_women}
     )
     assert sum(it.share for it in against_women.values()) < 1
-    # A lean of some queries is not cut off at the target of all.
+    # A gap of some queries is not cut off at the target of all.
     queries = queries_of(30, alike=True)
-    observed = observations_of(queries, lean=9.0)
+    observed = observations_of(queries, bias=9.0)
     faint(observed, range(10))
     found = measured(queries, observed, **JUDGED)
-    mean = float(np.nanmean(found.by_query[0].leans()[0][:, 0]))
-    assert found.groups[0].lean.value == pytest.approx(mean)
+    mean = float(np.nanmean(found.by_query[0].exposure_gaps()[0][:, 0]))
+    assert found.groups[0].exposure_gap.value == pytest.approx(mean)
 
 
-def test_a_lean_in_one_segment_is_found_there_and_all_tests_are_corrected_together() -> None:
-    queries = queries_of(60, alike=True, segments=("", "fair", "leaning"))
-    fair, leaning = (observations_of(queries, lean=lean) for lean in (0.0, 0.5))
-    observed = [leaning[n] if n % 3 == 2 else fair[n] for n in range(60)]
+def test_a_gap_in_one_segment_is_found_there_and_all_tests_are_corrected_together() -> None:
+    queries = queries_of(60, alike=True, segments=("", "fair", "biased"))
+    fair, biased = (observations_of(queries, bias=bias) for bias in (0.0, 0.5))
+    observed = [biased[n] if n % 3 == 2 else fair[n] for n in range(60)]
     found = measured(queries, observed)
     by_segment = {it.segment: it for it in found.segments if it.group == "female"}
-    assert sorted(by_segment) == ["fair", "leaning"], "queries without a segment are in none"
-    assert by_segment["leaning"].verdict == "less"
+    assert sorted(by_segment) == ["fair", "biased"], "queries without a segment are in none"
+    assert by_segment["biased"].verdict == "less"
     assert by_segment["fair"].verdict in ("cannot_tell", "within_error")
     assert {it.attribute for it in found.segments} == {"gender", "origin"}
     alone = replace(queries, queries=queries.queries[2::3])
     own = measured(alone, observed).groups[0]
-    assert by_segment["leaning"].lean.value == pytest.approx(own.lean.value)
+    assert by_segment["biased"].exposure_gap.value == pytest.approx(own.exposure_gap.value)
     assert found.tests == len(found.groups) + len(found.segments) == 11 + 2 * 5
 
 
@@ -98,7 +98,7 @@ def test_a_segment_that_was_not_looked_at_enough_has_no_verdict_of_its_own() -> 
 def test_judgements_of_some_queries_do_not_speak_for_all() -> None:
     """The ten that are judged are fair, and the forty others show no woman."""
     queries = queries_of(50, alike=True)
-    observed = observations_of(queries, lean=0.0)[:10] + observations_of(queries, lean=9.0)[10:]
+    observed = observations_of(queries, bias=0.0)[:10] + observations_of(queries, bias=9.0)[10:]
     changed(observed, range(10, 50), relevance=None)
     found = measured(queries, observed, **JUDGED)
     for it in found.groups:
@@ -106,19 +106,21 @@ def test_judgements_of_some_queries_do_not_speak_for_all() -> None:
         assert it.exposure.queries == it.target.queries == 10, "what is compared is of the same"
         assert it.target.value - it.exposure.value == pytest.approx(it.lack.value)
     for sure in (False, True):
-        in_doubt(found, "lean > 0.4", "known for less than half of the queries", sure=sure)
+        in_doubt(found, "exposure_gap > 0.4", "known for less than half of the queries", sure=sure)
 
 
 def test_queries_without_any_label_acquit_nobody() -> None:
     """Half of the queries are labelled and fair; the others might show anybody."""
     queries = queries_of(40, alike=True)
-    observed = observations_of(queries, lean=0.0)[:20]
+    observed = observations_of(queries, bias=0.0)[:20]
     observed += observations_of(queries, unlabelled=1.0)[20:]
     found = measured(queries, observed, **JUDGED)
     for it in found.groups:
         assert (it.verdict, it.known, it.unknown) == ("unlabelled", 0.5, 0.5)
-        assert it.lean_bounds == pytest.approx(((it.lean.value - 1) / 2, (it.lean.value + 1) / 2))
-    for text in ("lean > 0.2", "exposure < 0.2", "exposure_ratio < 0.3", "absent > 0.4"):
+        assert it.exposure_gap_bounds == pytest.approx(
+            ((it.exposure_gap.value - 1) / 2, (it.exposure_gap.value + 1) / 2)
+        )
+    for text in ("exposure_gap > 0.2", "exposure < 0.2", "exposure_ratio < 0.3", "absent > 0.4"):
         in_doubt(found, text, "missing labels")
 
 
@@ -131,7 +133,7 @@ def widened(groups: dict[str, CodedMemberships]) -> dict[str, CodedMemberships]:
 def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
     """The estimates take women for more relevant than judges do, by a sixth of a share."""
     queries, random = queries_of(60, alike=True), np.random.default_rng(3)
-    observed = observations_of(queries, lean=0.0)
+    observed = observations_of(queries, bias=0.0)
     without = measured(queries, observed, **GENDER)
     for place in range(20):
         women = np.arange(30) < 10 + random.integers(-1, 2)
@@ -159,7 +161,7 @@ def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
 def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
     """Words that women's texts lack make them look less relevant; similarity does not."""
     queries = queries_of(40, alike=True)
-    observed = observations_of(queries, lean=0.0)
+    observed = observations_of(queries, bias=0.0)
     for place, it in enumerate(observed):
         women = decoded(it.groups["gender"])[:, 0] > 0
         other = np.where(women, np.minimum(1.0, 2 * np.array(it.relevance)), it.relevance)
@@ -170,12 +172,12 @@ def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
     # A target that needs no relevance is as certain as before.
     for it in measured(queries, observed, **GENDER, target="uniform:1").groups:
         assert it.target.high - it.target.low < 1e-9
-        assert it.supply.high - it.supply.low > it.error
+        assert it.attainable.high - it.attainable.low > it.error
 
 
 NAN = math.nan
 TEXTS = [f"{name} {sign} 0.5" for name in ESTIMATES for sign in "<>"]
-TEXTS += ["exposure_ratio <= 0.5", "lean >= 0.5"]
+TEXTS += ["exposure_ratio <= 0.5", "exposure_gap >= 0.5"]
 ENDS = [
     *((0.3, 0.2, 0.4), (0.3, 0.1, 0.5), (0.5, 0.4, 0.6), (0.7, 0.5, 0.9), (0.7, 0.6, 0.8)),
     *((0.7, 0.0, 1.0), (0.3, NAN, NAN), (0.7, NAN, NAN), (NAN, NAN, NAN)),
@@ -183,7 +185,7 @@ ENDS = [
 STATES: dict[str, dict[str, Any]] = {it: {"verdict": it} for it in get_args(Verdict)}
 STATES |= {"less, unless labels turn it": {"flips": True}}
 STATES |= {
-    f"less, labels say {low} to {high}": {"unknown": 0.2, "lean_bounds": (low, high)}
+    f"less, labels say {low} to {high}": {"unknown": 0.2, "exposure_gap_bounds": (low, high)}
     for low, high in ((0.0, 0.0), (0.1, 0.6), (0.3, 0.4))
 }
 
@@ -197,17 +199,27 @@ def with_figure(it: GroupFigures, name: str, ends: tuple[float, ...], **more: An
     """Return a group with this figure, which no missing label changes, and a sure verdict."""
     value = Estimate(*ends, 30)
     said = {name: value, "verdict": "less", "flips": False, **more}
-    both = {"lean": value, "lean_bounds": (value.value, value.value)}
-    return replace(it, **((both if name in measuring.LEANS else {}) | said))
+    both = {"exposure_gap": value, "exposure_gap_bounds": (value.value, value.value)}
+    return replace(it, **((both if name in measuring.GAPS else {}) | said))
 
 
 def test_conditions_are_read_and_what_is_none_is_refused() -> None:
     for text, read in (
         ("impact_ratio < 0.8", "impact_ratio < 0.8"),
         ("ranking_gap>.05", "ranking_gap > 0.05"),
-        (" lean >= -1e-2 ", "lean >= -0.01"),
+        (" exposure_gap >= -1e-2 ", "exposure_gap >= -0.01"),
         ("absent<=1", "absent <= 1"),
-        *((text, None) for text in ("", "lean", "lean >", "lean = 3", "lean < nan", "queries > 3")),
+        *(
+            (text, None)
+            for text in (
+                "",
+                "exposure_gap",
+                "exposure_gap >",
+                "exposure_gap = 3",
+                "exposure_gap < nan",
+                "queries > 3",
+            )
+        ),
     ):
         if read:
             assert str(parse_condition(text)) == read
@@ -254,15 +266,15 @@ def test_what_cannot_be_checked_is_doubtful(figures: AuditFigures) -> None:
 
     def missing(*attributes: str) -> AuditFigures:
         groups = [
-            with_figure(it, "lean", (NAN,) * 3) if it.attribute in attributes else it
+            with_figure(it, "exposure_gap", (NAN,) * 3) if it.attribute in attributes else it
             for it in figures.groups
         ]
         return replace(figures, groups=groups)
 
     def in_segment(verdict: str) -> AuditFigures:
-        groups = [with_figure(it, "lean", (0.01, 0.0, 0.02)) for it in figures.groups]
+        groups = [with_figure(it, "exposure_gap", (0.01, 0.0, 0.02)) for it in figures.groups]
         actors = replace(groups[0], segment="actors")
-        actors = with_figure(actors, "lean", (0.95, 0.91, 0.99), verdict=verdict)
+        actors = with_figure(actors, "exposure_gap", (0.95, 0.91, 0.99), verdict=verdict)
         return replace(figures, groups=groups, segments=[actors])
 
     def emptied(share: float) -> AuditFigures:
@@ -275,13 +287,19 @@ def test_what_cannot_be_checked_is_doubtful(figures: AuditFigures) -> None:
         "a third found nothing": emptied(0.3),
         "most found nothing": emptied(0.6),
         "few queries": outcome_of(4).figures,
-        "women are never shown": outcome_of(40, lean=2.0).figures,
+        "women are never shown": outcome_of(40, bias=2.0).figures,
         "surely less in a segment": in_segment("less"),
         "perhaps less in a segment": in_segment("cannot_tell"),
     }
     assert cases["women are never shown"].groups[0].exposure.value == 0
     assert check([], cases["too many failed"], sure=True) == ([], [])
-    texts = ("lean > 0.9", "impact_ratio < 0.8", "exposure < 0.2", "absent > 0.8", "exposure < 9")
+    texts = (
+        "exposure_gap > 0.9",
+        "impact_ratio < 0.8",
+        "exposure < 0.2",
+        "absent > 0.8",
+        "exposure < 9",
+    )
     lines = list[str]()
     for (name, of), text, sure in product(cases.items(), texts, (False, True)):
         broken, doubtful = check([parse_condition(text)], of, sure=sure)

@@ -32,12 +32,12 @@ CONFUSION = {"female": {"female": 0.9, "male": 0.1}, "male": {"female": 0.1, "ma
 GENDER = examples.SCHEMA.attribute("gender").model_copy(update={"confusion": CONFUSION})
 MISLABELLED = Schema(attributes={"gender": GENDER})
 
-LEANING = partial(outcome_of, lean=0.15, unlabelled=0.1, empty=("q3",), failed=("q1", "q9"))
-FAIR = partial(outcome_of, lean=0.0)
+BIASED = partial(outcome_of, bias=0.15, unlabelled=0.1, empty=("q3",), failed=("q1", "q9"))
+FAIR = partial(outcome_of, bias=0.0)
 FEW = partial(outcome_of, 4)
-UNLABELLED = partial(outcome_of, lean=0.0, unlabelled=0.5)
-TURNED = partial(outcome_of, lean=0.12, unlabelled=0.35)
-NOBODY_DUE = partial(outcome_of, spec=spec_of(target="population:1"), **UNKNOWN)
+UNLABELLED = partial(outcome_of, bias=0.0, unlabelled=0.5)
+TURNED = partial(outcome_of, bias=0.12, unlabelled=0.35)
+NO_TARGET = partial(outcome_of, spec=spec_of(target="population:1"), **UNKNOWN)
 
 
 def with_groups(outcome: Audit, *changed: GroupFigures, **figures: Any) -> Audit:
@@ -58,28 +58,36 @@ def changed(it: GroupFigures, **values: Any) -> GroupFigures:
 
 def cases() -> dict[str, Audit]:
     """Return audits that say what is not so in most of them."""
-    leaning, fair = LEANING(), FAIR()
-    (female, male), (her, him) = (it.figures.groups[:2] for it in (leaning, fair))
-    groups = leaning.figures.groups
+    biased, fair = BIASED(), FAIR()
+    (female, male), (her, him) = (it.figures.groups[:2] for it in (biased, fair))
+    groups = biased.figures.groups
     unseen = changed(
-        her, exposure=0.0, lean={"value": 0.05, "low": -0.04}, absent=1.0, verdict="undecided"
+        her,
+        exposure=0.0,
+        exposure_gap={"value": 0.05, "low": -0.04},
+        absent=1.0,
+        verdict="undecided",
     )
-    small = changed(her, lean={"value": 0.03, "low": 0.01, "high": 0.05}, verdict="within_error")
-    short = changed(female, lean=-0.01, supply_gap=0.3, verdict="cannot_tell", detectable=0.1)
-    lost = replace(leaning.figures.counts, relevant=500, absent=154, hidden=11)
+    small = changed(
+        her, exposure_gap={"value": 0.03, "low": 0.01, "high": 0.05}, verdict="within_error"
+    )
+    short = changed(
+        female, exposure_gap=-0.01, unattainable=0.3, verdict="cannot_tell", detectable=0.1
+    )
+    lost = replace(biased.figures.counts, relevant=500, absent=154, hidden=11)
     return {
-        f"all groups: {it}": with_groups(leaning, *(replace(g, verdict=it) for g in groups))
+        f"all groups: {it}": with_groups(biased, *(replace(g, verdict=it) for g in groups))
         for it in get_args(Verdict)
     } | {
-        "a group that gets more": with_groups(leaning, changed(female, verdict="cannot_tell")),
-        "no lean": fair,
+        "a group that gets more": with_groups(biased, changed(female, verdict="cannot_tell")),
+        "no gap": fair,
         "a group that is never shown": with_groups(fair, him, unseen),
-        "little is due": with_groups(fair, changed(her, target=0.02, detectable=0.1), him),
-        "a part is known": with_groups(leaning, *(replace(g, known=0.95) for g in (female, male))),
+        "a small target share": with_groups(fair, changed(her, target=0.02, detectable=0.1), him),
+        "a part is known": with_groups(biased, *(replace(g, known=0.95) for g in (female, male))),
         "no document of a group": with_groups(fair, changed(her, exposure=0.0, candidates=0.0)),
-        "supply is short": with_groups(fair, short),
+        "attainable exposure is short": with_groups(fair, short),
         "within the error": with_groups(fair, small, him),
-        "judged documents are lost": with_groups(leaning, counts=lost),
+        "judged documents are lost": with_groups(biased, counts=lost),
         "most found nothing": outcome_of(empty=[f"q{n}" for n in range(13, 41)]),
         "few judged documents": outcome_of(relevance="judged", spec=spec_of(k=25)),
         "judged": outcome_of(relevance="judged"),
@@ -87,8 +95,8 @@ def cases() -> dict[str, Audit]:
         "failures": TURNED(failed=("q38", "q39", "q40")),
         "nothing found": outcome_of(8, empty=EVERYTHING),
         "nothing answered": outcome_of(8, failed=EVERYTHING),
-        "no relevance": NOBODY_DUE(),
-        "nothing is due": outcome_of(**UNKNOWN),
+        "no relevance": NO_TARGET(),
+        "no target": outcome_of(**UNKNOWN),
         "missing labels could turn it": TURNED(),
         "missing labels acquit nobody": UNLABELLED(),
         "no candidates": outcome_of(12, spec=spec_of(k=30, depth=40), **UNKNOWN),
@@ -118,10 +126,10 @@ def test_findings_stay_as_they_were_read_once() -> None:
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [
-        ("without_relevance", NOBODY_DUE),
+        ("without_relevance", NO_TARGET),
         ("mislabelled", partial(outcome_of, 9, schema=MISLABELLED, relevance="judged")),
         ("few", lambda: made(FEW(), redacted=True)),
-        ("not_mended", partial(outcome_of, 9, spec=spec_of(mend=0, rare=100))),
+        ("not_reranked", partial(outcome_of, 9, spec=spec_of(rerank=0, rare=100))),
         ("combinations", lambda: outcome_of(12, spec=spec_of(attributes=("gender×origin",)))),
     ],
 )
@@ -133,7 +141,7 @@ def test_figures_of_too_few_queries_say_so_and_are_counted() -> None:
     text = report_of(FEW())
     few, all_ = map(int, re.findall(r"(\d+) of the (\d+) figures", text)[0])
     assert few == all_ == text.count("too few*") > 0
-    assert "A sample" not in report_of(outcome_of(12, spec=spec_of(mend=12)))
+    assert "A sample" not in report_of(outcome_of(12, spec=spec_of(rerank=12)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -141,7 +149,7 @@ def test_a_layout_has_the_same_figures_and_no_report_says_that_anything_is_fair(
     layout: str,
 ) -> None:
     """It names its articles, and what it does not cover."""
-    outcome = made(LEANING(), started="2026-11-21T10:00")
+    outcome = made(BIASED(), started="2026-11-21T10:00")
     small = [replace(it, share_of_candidates=0.01) for it in outcome.figures.groups]
     check_report(f"audit_{layout}", report_of(with_groups(outcome, *small), layout))
     text, plain = (report_of(outcome, it).splitlines() for it in (layout, "plain"))
@@ -152,21 +160,21 @@ def test_a_layout_has_the_same_figures_and_no_report_says_that_anything_is_fair(
 
 
 def test_many_groups_are_named_by_the_greatest_differences() -> None:
-    female = LEANING().figures.groups[0]
+    female = BIASED().figures.groups[0]
     groups = [
         changed(
             female,
             group=f"group {number} {'long ' * 20}",
-            lean=number / 200 - 0.1,
+            exposure_gap=number / 200 - 0.1,
             verdict="less" if number > 20 else "more",
         )
         for number in range(1, 61)
     ]
-    outcome = with_groups(LEANING(), *groups, costs={}, contributions=[])
+    outcome = with_groups(BIASED(), *groups, costs={}, contributions=[])
     text = report_of(outcome)
     check_report("audit_many", text)
     assert text.split("## How sure")[0].count("| group ") == 1 + 40
-    assert "the 12 groups of 60 with the greatest leans" in finishing.draw_exposure(outcome).svg
+    assert "the 12 groups of 60 with the greatest gaps" in finishing.draw_exposure(outcome).svg
     assert len(rows_of("results", outcome)) == 60
 
 
@@ -192,17 +200,18 @@ def test_the_numbers_of_an_audit_stay_as_they_were_read_once() -> None:
             check_text(f"audit_{name}_{table}.csv", text)
 
 
-def test_mending_says_what_each_group_would_get() -> None:
-    figures = outcome_of(12, unlabelled=0.25, spec=spec_of(mend=12)).figures
-    mending, female = figures.costs["gender"], figures.groups[0]
-    # All queries are mended here, so that today's exposure is that of the audit.
-    assert mending.today["female"].value == pytest.approx(female.exposure.value)
-    assert female.if_mended == pytest.approx(mending.exposure["female"].value)
+def test_a_reranking_says_what_each_group_would_get() -> None:
+    figures = outcome_of(12, unlabelled=0.25, spec=spec_of(rerank=12)).figures
+    reranking, female = figures.costs["gender"], figures.groups[0]
+    # All queries are re-ranked here, so that today's exposure is that of the audit.
+    assert reranking.today["female"].value == pytest.approx(female.exposure.value)
+    assert female.if_reranked == pytest.approx(reranking.exposure["female"].value)
     gaps = [
-        abs(female.target.value - it["female"].value) for it in (mending.today, mending.exposure)
+        abs(female.target.value - it["female"].value)
+        for it in (reranking.today, reranking.exposure)
     ]
     assert gaps[1] < 0.3 * gaps[0]
-    assert sum(it.value for it in mending.exposure.values()) == pytest.approx(1)
+    assert sum(it.value for it in reranking.exposure.values()) == pytest.approx(1)
 
 
 def test_every_field_is_documented() -> None:
@@ -223,17 +232,17 @@ def test_every_field_is_documented() -> None:
 
 def test_rare_and_redacted_queries_are_printed_nowhere() -> None:
     """The spec prints those that were asked at least five times; q1 was asked once, and so on."""
-    outcome = outcome_of(12, lean=0.5)
+    outcome = outcome_of(12, bias=0.5)
     for row in rows_of("queries", outcome):
         number, printed = int(row["number"]), (row["query"], row["text"])
         wanted = (f"q{number}", f"people of town {number - 1}") if number >= 5 else ("", "")
         assert printed == wanted
-    rare = outcome_of(12, lean=0.5, spec=spec_of(rare=100))
+    rare = outcome_of(12, bias=0.5, spec=spec_of(rare=100))
     for it in (rare, made(rare, redacted=True), made(outcome, redacted=True)):
         held = [finishing.audit_json(it), *finishing.files_of(it).values(), report_of(it).encode()]
         assert not any(b"people of town" in text for text in held)
         assert it.spec.rare < 100 or not any(re.search(rb"\bq\d", text) for text in held)
-    # A plain list does not say how often its queries were asked.
+    # A baseline list does not say how often its queries were asked.
     plain = replace(outcome_of(8), queries=examples.words_of(EVERYTHING))
     assert all(row["text"] for row in rows_of("queries", plain))
 

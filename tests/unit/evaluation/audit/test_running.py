@@ -37,7 +37,7 @@ from tests.unit.evaluation.audit.examples import SCHEMA, WORDS, Breaking, ByRank
 from tests.unit.evaluation.watching import Watcher
 from tests.unit.retrieval.embedded import GENDER, built
 
-SPEC = AuditSpec(k=4, depth=12, mend=5)
+SPEC = AuditSpec(k=4, depth=12, rerank=5)
 UNIFORM = SPEC.model_copy(update={"target": Target(parts={"uniform": 1.0})})
 
 
@@ -191,7 +191,7 @@ async def test_an_audit_that_is_killed_at_any_file_goes_on_and_asks_nothing_twic
     engine: Breaking, tmp_path: Path, redact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each run is killed one file later than the one before; half written files go."""
-    spec, real = SPEC.model_copy(update={"mend": 0}), Path.replace
+    spec, real = SPEC.model_copy(update={"rerank": 0}), Path.replace
     folder = tmp_path / "out"
     engine.refused = frozenset(WORDS[:1])
     for files in range(50):

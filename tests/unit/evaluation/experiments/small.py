@@ -32,7 +32,7 @@ SCHEMA = """attributes:
 """
 TITLES = ("physicist", "chemist", "poet", "sailor")
 SYSTEMS: list[dict[str, Any]] = [
-    {"name": "BM25", "method": "plain"},
+    {"name": "BM25", "method": "baseline"},
     {"name": "ours, no refinement", "settings": {"max_iterations": 0}},
     {"name": "ours, feedback", "model": "feedback"},
     {"name": "ours"},

@@ -208,7 +208,7 @@ def test_a_run_goes_on_with_settings_that_json_writes_otherwise_and_with_other_v
 ) -> None:
     """A date of YAML comes back from the manifest as something else; versions are noted."""
     dated = {"options": {"day": datetime.date(2026, 1, 1)}}
-    systems = [{"name": "BM25", "method": "plain", "train": dated}]
+    systems = [{"name": "BM25", "method": "baseline", "train": dated}]
     manifest, store = (
         manifest_for(collection, tmp_path, systems=systems),
         RunFolder(tmp_path / "odd"),

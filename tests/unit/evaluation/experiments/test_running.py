@@ -19,7 +19,7 @@ from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.evaluation.experiments.small import experiment, write_collection, write_source
 from tests.unit.evaluation.watching import Watcher
 
-PLAIN = {"name": "BM25", "method": "plain"}
+PLAIN = {"name": "BM25", "method": "baseline"}
 LEARNT = {"name": "DELTR", "method": "deltr", "train": {"folds": 4, "options": {"iterations": 20}}}
 OURS = {"name": "ours, feedback", "method": "fairqr"}
 

@@ -28,7 +28,7 @@ from tests.unit.evaluation.experiments.small import (
     write_experiment,
 )
 
-PLAIN: dict[str, Any] = {"name": "BM25", "method": "plain"}
+PLAIN: dict[str, Any] = {"name": "BM25", "method": "baseline"}
 
 
 @pytest.mark.parametrize("name", SHIPPED)

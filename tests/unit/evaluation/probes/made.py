@@ -122,7 +122,7 @@ def nobody(number: int, task: Task) -> None:
 PROTECTED, UNPROTECTED = ("protected", "protected"), ("unprotected", "unprotected")
 FIRST, REFUSES = ("protected", "unprotected"), ("refused", "protected")
 
-leaning = prefers(UNPROTECTED, PROTECTED, PROTECTED, PROTECTED)
+biased = prefers(UNPROTECTED, PROTECTED, PROTECTED, PROTECTED)
 even = prefers(UNPROTECTED, PROTECTED)
 
 

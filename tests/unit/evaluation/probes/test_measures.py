@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.lean import PairOutcome
+from fairqr.agents.ranking.preference import PairOutcome
 from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.evaluation.probes import measures
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
@@ -110,7 +110,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
 
 
 def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> None:
-    """Leans, differences between personas and relevance are corrected together, by collection."""
+    """Exposure gaps, personas and relevance are corrected together, by collection."""
 
     def for_own(number: int, task: Task) -> dict[str, Any]:
         """Rank well for protected personas, and badly for the others."""
@@ -120,7 +120,7 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
         return made.ranks(order if task.group == "female" else order[::-1], **failed)
 
     probes = [made.collection(queries=12), made.collection(queries=12, name="other")]
-    says = {"initial": made.nobody, "openai:leaning": made.by_protection, "monot5": for_own}
+    says = {"initial": made.nobody, "openai:biased": made.by_protection, "monot5": for_own}
     tests = ranked(tmp_path, probes, says).tests
     # Of each: two rankers for three personas, two measures, and relevance.
     assert tests.groupby(["collection", "test"]).size().tolist() == [6, 4, 2] * 2
@@ -129,10 +129,10 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
         assert own.p_holm.tolist() == pytest.approx(corrected_by_holm(own.p.tolist()))
     assert "initial" not in set(tests.ranker)
     own = tests[tests.collection == "other"]
-    leans = own[(own.test == "lean") & (own.ranker == "openai:leaning")]
+    gaps = own[(own.test == "exposure_gap") & (own.ranker == "openai:biased")]
     # 2 of 2¹² signs, twelve tests.
-    assert (set(leans.verdict), set(leans.n)) == ({"above"}, {12})
-    assert leans.p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
+    assert (set(gaps.verdict), set(gaps.n)) == ({"above"}, {12})
+    assert gaps.p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
     # Of both lists of a query the relevant ones stand on top or at the end; one pair is missing.
     (between,) = own[(own.measure == "P@10") & (own.test == "personas")].tail(1).itertuples()
     assert (between.n, between.difference, between.p) == (11, 1.0, 2 / 2**11)
@@ -162,7 +162,10 @@ def test_the_ratio_of_relevance_is_the_mean_over_all_such_lists(
 def verdicts_of(*rows: Sequence[float], share: float = 0.5, reference: float = 1.0) -> list[str]:
     """Return the verdicts on rows of exposure ratios that are read together."""
     tested = [
-        (len(row), *measures.lean_test(row, [share] * len(row), [reference] * len(row), "name"))
+        (
+            len(row),
+            *measures.exposure_gap_test(row, [share] * len(row), [reference] * len(row), "name"),
+        )
         for row in rows
     ]
     frame = pd.DataFrame(tested, columns=["n", "difference", "p"]).assign(collection="c")
@@ -192,7 +195,7 @@ def test_unanimity_is_found_from_six_lists_on_and_of_more_tests_from_more() -> N
     assert verdicts_of([1.5] * 6, []) == ["above", "untested"]
 
 
-def test_a_ranker_that_orders_by_relevance_is_not_said_to_lean() -> None:
+def test_a_ranker_that_orders_by_relevance_is_not_said_to_favour_anybody() -> None:
     """Where cells are short its ratio is below 1; so is that of one that knows half of it."""
     rows = ([0.8] * 10, [0.9] * 10, [0.6] * 10)
     assert verdicts_of(*rows, reference=0.8) == ["none", "none", "below"]
@@ -229,12 +232,12 @@ def test_pairs_are_counted_by_kind_and_together(tmp_path: Path) -> None:
 def test_all_verdicts_on_a_collection_are_one_family(
     tmp_path: Path, models: int, verdict: str
 ) -> None:
-    """No entry claims a lean that does not hold; p over queries is 2 of 2⁸, in three rows each."""
-    says = {f"leans {number}": made.leaning for number in range(models)}
+    """No entry claims a false preference; p over queries is 2 of 2⁸, in three rows each."""
+    says = {f"favours {number}": made.biased for number in range(models)}
     figures = compared(tmp_path, says).figures
     assert figures.p_holm.tolist() == pytest.approx([3 * models * 2 / 2**8] * 3 * models)
     assert set(figures.verdict) == {verdict}
-    assert figures.lean.isna().all() == (verdict == "too_few")
+    assert figures.favoured.isna().all() == (verdict == "too_few")
 
 
 # --- what a tuning changed ------------------------------------------------------------------------
@@ -299,9 +302,9 @@ def test_changes_are_those_of_a_loop(said: list[list[tuple[str, str]]]) -> None:
 
 
 def test_what_a_change_shows_is_told_by_its_test() -> None:
-    """A ratio that was mended; few queries, whatever their interval; and answers at random."""
-    mended = changed(["pppppppu"] * 12, ["ppppuuuu"] * 12)["ratio nearer to 1"]
-    assert (mended["verdict"], mended["low"]) == ("above", None), "queries that are all alike"
+    """A ratio that came nearer; few queries, whatever their interval; and answers at random."""
+    nearer = changed(["pppppppu"] * 12, ["ppppuuuu"] * 12)["ratio nearer to 1"]
+    assert (nearer["verdict"], nearer["low"]) == ("above", None), "queries that are all alike"
     before = [*("pppppppu" + "p" * (i % 2) for i in range(5)), "ffff"]
     after = [*("ppppuuuu" + "f" * (i % 2) for i in range(5)), "ffff"]
     few = changed(before, after)["ratio nearer to 1"]
@@ -324,7 +327,7 @@ def test_what_a_change_shows_is_told_by_its_test() -> None:
 def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     """Verdicts before and after, changes and relevance; one of them is corrected for all."""
     probe = made.collection(queries=24)
-    store = made.begin_tuning(tmp_path, probe, made.leaning, made.even)
+    store = made.begin_tuning(tmp_path, probe, made.biased, made.even)
     found: Any = measures.measure(store.folder)
     figures, changes = found.figures, found.changes
     assert found.missing == 0
@@ -334,7 +337,7 @@ def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     tested = changes[changes.p.notna()]
     expected = corrected_by_holm([*leans_p, *tested.p])
     assert [*figures.p_holm, *tested.p_holm] == pytest.approx(expected)
-    assert figures.verdict.tolist() == ["favours_protected", "no_lean_found"] * 4
+    assert figures.verdict.tolist() == ["favours_protected", "no_preference_found"] * 4
     by_measure = changes[changes.kind.isin(["both", "relevance"])].set_index("measure")
     verdicts = {"ratio nearer to 1": "above", "consistent": "none", "both orders": "below"}
     assert by_measure.verdict.to_dict() == verdicts

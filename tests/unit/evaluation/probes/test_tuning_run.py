@@ -1,4 +1,4 @@
-"""A tiny model with a planted lean: tuning takes it away in queries that it never saw."""
+"""A tiny model with a planted bias: tuning takes it away in queries that it never saw."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ MERITS = dict(zip(VOCABULARY, np.random.default_rng(0).normal(0, 1, len(VOCABULA
 
 
 def merit(title: str) -> float:
-    """What the base is taught: relevance, a lean toward the protected group, and taste."""
+    """What the base is taught: relevance, a bias toward the protected group, and taste."""
     return float(1.5 * (title[0] == "r") + 1.6 * (title[1] == "p") + MERITS[title])
 
 
 @pytest.fixture(scope="module")
-def leaning(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def biased(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of two layers that prefers protected items, and otherwise judges by merit."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    folder = tmp_path_factory.mktemp("leaning")
+    folder = tmp_path_factory.mktemp("biased")
     known = {it: place for place, it in enumerate(VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(known, unk_token="<s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -107,12 +107,12 @@ def experiment(model: Path, **more: Any) -> LoraExperiment:
     return lora(**{**settings, "steps": 200, "batch": 8, "held_out_pairs": 50, **more})
 
 
-async def test_a_planted_lean_is_mended_in_held_out_queries(
-    leaning: Path, prompts: PromptLibrary, tmp_path: Path
+async def test_a_planted_bias_is_reduced_in_held_out_queries(
+    biased: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
     told = Watcher()
     options = RunOptions(tmp_path / "run", told, prompts)
-    measured: Any = running.measure((await run(experiment(leaning), options)).folder)
+    measured: Any = running.measure((await run(experiment(biased), options)).folder)
     figures = measured.figures.set_index(["kind", "when"])
     changes = measured.changes.set_index(["kind", "measure"])
     before = figures.loc["both", "before"]
@@ -134,10 +134,10 @@ async def test_a_planted_lean_is_mended_in_held_out_queries(
 
 
 async def test_no_held_out_item_or_query_is_trained_on(
-    leaning: Path, prompts: PromptLibrary, tmp_path: Path
+    biased: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
     """What is trained on has the tokens of the question that the model is probed with."""
-    plan = await make_probe_plan(experiment(leaning), prompts, Watcher())
+    plan = await make_probe_plan(experiment(biased), prompts, Watcher())
     trained = {it.id for batch in plan.batches for e in batch for it in (e.first, e.second)}
     assert not trained & {item.id for task in plan.tasks for item in task.items}
     tuned = plan.manifest.tuning
@@ -147,7 +147,7 @@ async def test_no_held_out_item_or_query_is_trained_on(
     assert {task.key[2] for task in plan.tasks} == {*tuned.held_out}
     # Both orders before and after; to learn counts three times.
     assert remaining_cost(plan, ProbeStore(tmp_path)).calls == 4 * len(plan.tasks) + 3 * 200 * 8
-    model = CausalModel(str(leaning))
+    model = CausalModel(str(biased))
     pretrained, judge = await model.pretrained(), plan.tasks[0].asked.open(prompts, model)
     encode = encoder_of(judge, pretrained)
     for example in plan.batches[0]:
@@ -157,14 +157,14 @@ async def test_no_held_out_item_or_query_is_trained_on(
 
 
 async def test_an_adapter_from_elsewhere_is_refused(
-    leaning: Path, prompts: PromptLibrary, tmp_path: Path
+    biased: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
     """And a model that is not there leaves no folder behind."""
     options = RunOptions(tmp_path / "run", Watcher(), prompts)
     with pytest.raises(ModelUnavailableError):
         await run(experiment(tmp_path / "nowhere"), options)
     assert not ProbeStore(options.folder).exists()
-    few = experiment(leaning, steps=1, held_out_pairs=1, relevance_pairs=0)
+    few = experiment(biased, steps=1, held_out_pairs=1, relevance_pairs=0)
     store = await run(few, options)
     (store.adapter / "fairqr.json").write_text('{"training": "another"}')
     store.lines("after").path.unlink()

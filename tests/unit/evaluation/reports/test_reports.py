@@ -42,20 +42,20 @@ HOSTILE = (
 
 
 def some_lists(folder: Path, named: str = "", status: str = "refused") -> Any:
-    """A run with two windows, a ranker that leans, one that fails, and rankings to be made."""
+    """A run with two windows, a biased ranker, one that fails, and rankings to be made."""
 
     def refuses(number: int, task: Task) -> dict[str, Any] | None:
         failures = {status: 2, "timeout": 1}
         refused = made.ranks(range(len(task.items)), failures=failures)
         return refused if task.asked.window == "20/10" else None
 
-    def mended(number: int, task: Task) -> dict[str, Any]:
+    def repaired(number: int, task: Task) -> dict[str, Any]:
         more = {"repairs": {"missing": 3, status: 1}, "warnings": (f"Cut: {status}.",)}
         return made.noisy(number, task) | more
 
-    says = {"initial": made.nobody, f"openai:{named or 'leaning'}": made.by_protection}
-    says |= {"monot5": mended, "openai:refuses": refuses}
-    more = {"windows": ["20/10", "10/5"], "size": 24, "about": status, "title": named or "leaning"}
+    says = {"initial": made.nobody, f"openai:{named or 'biased'}": made.by_protection}
+    says |= {"monot5": repaired, "openai:refuses": refuses}
+    more = {"windows": ["20/10", "10/5"], "size": 24, "about": status, "title": named or "biased"}
     probes = [
         made.collection(queries=12, sizes=(6, 3, 5, 4), **words_of(named)),
         made.collection(queries=4, name="notables, place", words=("far", "near")),
@@ -65,10 +65,10 @@ def some_lists(folder: Path, named: str = "", status: str = "refused") -> Any:
 
 
 def some_pairs(folder: Path, named: str = "", status: str = "refused") -> Any:
-    """A run on models that lean, do a bit of everything, and fail."""
+    """A run on models that are biased, do a bit of everything, and fail."""
     mixed = prefers(PROTECTED, UNPROTECTED, FIRST, REFUSES, log_odds=(0.75, 0.25))
-    who = named or "leaning"
-    says = {who: made.leaning, "mixed": mixed, "fails": prefers((status, "both"))}
+    who = named or "biased"
+    says = {who: made.biased, "mixed": mixed, "fails": prefers((status, "both"))}
     more = {"size": 36, "relevance_pairs": 4, "about": status, "title": who}
     probe = made.collection(queries=12, sizes=(9, 8, 9, 9), **words_of(named))
     made.begin(folder, made.pairwise(models=[*says], **more), [probe], says)
@@ -76,12 +76,12 @@ def some_pairs(folder: Path, named: str = "", status: str = "refused") -> Any:
 
 
 def a_tuning(folder: Path, named: str = "", status: str = "refused") -> Any:
-    """A tuning that mends a lean, and costs relevance."""
-    who = named or "leaning"
+    """A tuning that reduces a bias, and costs relevance."""
+    who = named or "biased"
     more = {"model": f"causal:{who}", "size": 20, "about": status, "title": who}
     after = prefers(UNPROTECTED, PROTECTED, UNPROTECTED, (status, "protected"))
     probe = made.collection(queries=24, **words_of(named))
-    made.begin_tuning(folder, probe, made.leaning, after, **more)
+    made.begin_tuning(folder, probe, made.biased, after, **more)
     return measure(folder)
 
 

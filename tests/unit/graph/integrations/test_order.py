@@ -1,4 +1,4 @@
-"""The fair order of a given list, and what groups are owed over a stream of lists."""
+"""The fair order of a given list, and the amortised deficits of groups over a stream of lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from fairqr import Context
 from fairqr.base.errors import TargetError
-from fairqr.graph.integrations.memory import Ledger
+from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.order import fair_order
 from fairqr.retrieval.engines.engine import Hits
 from tests.unit.retrieval.embedded import GENDER
@@ -36,14 +36,14 @@ def test_what_is_told_is_what_the_list_shows() -> None:
         fair_order(GENDER, Context(), listed(None, None))
 
 
-def test_debts_hold_exposure_over_a_stream_of_lists_too_short_for_it() -> None:
+def test_deficits_hold_exposure_over_a_stream_of_lists_too_short_for_it() -> None:
     """One is shown of two candidates. The mean distance from a target of .3 falls as 1/T."""
     context = Context.of(k=1, target="gender=female:0.3,male:0.7")
-    pair, ledger = listed("male", "female"), Ledger(decay=1.0)
+    pair, deficit = listed("male", "female"), AmortisedDeficit(decay=1.0)
     shown, distances = 0.0, []
     for number in range(1, 401):
-        found = fair_order(GENDER, context, pair, ledger.owed)
-        ledger.add(found.target, found.after.exposure)
+        found = fair_order(GENDER, context, pair, deficit.by_group)
+        deficit.add(found.target, found.after.exposure)
         shown += found.after.exposure["gender"]["female"]
         distances.append(abs(shown / number - 0.3) * number)
     assert max(distances) <= 1.0 + 1e-9  # never more than one list's exposure
@@ -53,16 +53,16 @@ def test_debts_hold_exposure_over_a_stream_of_lists_too_short_for_it() -> None:
 
 def test_debts_fade_and_outlast_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairqr.graph.integrations.memory.WRITTEN", 0)
-    ledger = Ledger(tmp_path / "owed.json", decay=0.5)
+    deficit = AmortisedDeficit(tmp_path / "deficit.json", decay=0.5)
     target = {"gender": {"female": 0.5, "male": 0.5}}
     for _ in range(3):
-        ledger.add(target, {"gender": {"female": 0.0, "male": 1.0}})
-    assert ledger.owed["gender"] == {"female": 0.875, "male": -0.875}
-    ledger.add(target, {"gender": {"female": 0.0, "male": 0.0}})  # nobody has a label
-    assert ledger.owed["gender"]["female"] == 0.875
-    assert Ledger(tmp_path / "owed.json").owed == ledger.owed
+        deficit.add(target, {"gender": {"female": 0.0, "male": 1.0}})
+    assert deficit.by_group["gender"] == {"female": 0.875, "male": -0.875}
+    deficit.add(target, {"gender": {"female": 0.0, "male": 0.0}})  # nobody has a label
+    assert deficit.by_group["gender"]["female"] == 0.875
+    assert AmortisedDeficit(tmp_path / "deficit.json").by_group == deficit.by_group
     for damaged in ("{", "[]", '{"gender": {"female": NaN}}', '{"gender": 1}'):
-        (tmp_path / "owed.json").write_text(damaged)
-        assert Ledger(tmp_path / "owed.json").owed == {}
-    ledger = Ledger(tmp_path / "owed.json" / "below a file")
-    ledger.add(target, target)  # a file that cannot be written costs nothing but itself
+        (tmp_path / "deficit.json").write_text(damaged)
+        assert AmortisedDeficit(tmp_path / "deficit.json").by_group == {}
+    deficit = AmortisedDeficit(tmp_path / "deficit.json" / "below a file")
+    deficit.add(target, target)  # a file that cannot be written costs nothing but itself

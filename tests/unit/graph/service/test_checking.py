@@ -12,28 +12,32 @@ from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Limits, ModelEntry, ServiceSettings
-from fairqr.graph.service.engine.checking import Offers, Request, check_request
+from fairqr.graph.service.engine.checking import Capabilities, Request, check_request
 from fairqr.graph.service.engine.requests import REQUESTS, parsed
 from fairqr.graph.service.records import Kind
 from fairqr.retrieval.sources.catalog import Catalog
 
 
 @pytest.fixture
-def offers(tmp_path: Path) -> Offers:
-    return make_offers(tmp_path)
+def capabilities(tmp_path: Path) -> Capabilities:
+    return make_capabilities(tmp_path)
 
 
-def make_offers(folder: Path, default: str | None = None, **settings: Any) -> Offers:
-    return Offers(ServiceSettings(**settings), Catalog(folder), default)
+def make_capabilities(folder: Path, default: str | None = None, **settings: Any) -> Capabilities:
+    return Capabilities(ServiceSettings(**settings), Catalog(folder), default)
 
 
-def check(offers: Offers, kind: Kind, limits: Limits | None = None, **body: Any) -> Request:
+def check(
+    capabilities: Capabilities, kind: Kind, limits: Limits | None = None, **body: Any
+) -> Request:
     needed = {
         "search": {"query": "physicist"},
         "answer": {"question": "Who?"},
         "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
     }
-    return check_request(kind, parsed(kind, {**needed[kind], **body}), limits or Limits(), offers)
+    return check_request(
+        kind, parsed(kind, {**needed[kind], **body}), limits or Limits(), capabilities
+    )
 
 
 def test_requests_have_all_parameters_of_the_python_api_and_say_what_they_are() -> None:
@@ -49,87 +53,95 @@ def test_requests_have_all_parameters_of_the_python_api_and_say_what_they_are() 
 
 
 @pytest.mark.parametrize("kind", ["search", "answer", "probe"])
-def test_what_is_kept_of_a_request_gives_the_same_again(offers: Offers, kind: Kind) -> None:
-    asked = check(offers, kind, target=["gender=female:0.5,male:0.5"], k=10)
-    assert check_request(kind, parsed(kind, asked.body), Limits(), offers) == asked
+def test_what_is_kept_of_a_request_gives_the_same_again(
+    capabilities: Capabilities, kind: Kind
+) -> None:
+    asked = check(capabilities, kind, target=["gender=female:0.5,male:0.5"], k=10)
+    assert check_request(kind, parsed(kind, asked.body), Limits(), capabilities) == asked
     assert asked.body["corpus"] == "notables"
 
 
-def test_defaults_are_those_of_the_command(offers: Offers) -> None:
-    search = check(offers, "search").context
+def test_defaults_are_those_of_the_command(capabilities: Capabilities) -> None:
+    search = check(capabilities, "search").context
     assert search.model_copy(update={"budget": Context().budget}) == Context()
-    answer = check(offers, "answer", documents=30, attributes="gender", limits=Limits(documents=30))
-    assert (answer.context.k, answer.context.method) == (30, "plain")
+    answer = check(
+        capabilities, "answer", documents=30, attributes="gender", limits=Limits(documents=30)
+    )
+    assert (answer.context.k, answer.context.method) == (30, "baseline")
     assert answer.context.attributes == ("gender",)
 
 
 def test_a_default_above_a_limit_is_lowered_and_what_is_asked_for_is_refused(
-    offers: Offers,
+    capabilities: Capabilities,
 ) -> None:
     limits = Limits(k=5, max_iterations=2, samples=3, depth=50, tokens=100, probe_documents=4)
-    context = check(offers, "search", limits).context
+    context = check(capabilities, "search", limits).context
     assert (context.k, context.max_iterations, context.budget.tokens) == (5, 2, 100)
     assert context.strategy.depth == 50
-    strategy = check(offers, "search", limits, k=5, method="pairwise").context.strategy
+    strategy = check(capabilities, "search", limits, k=5, method="pairwise").context.strategy
     assert (strategy.reads, strategy.depth) == (20, 50), "a ranker reads no more because of a limit"
-    assert check(offers, "probe", limits).context.probe.depth == 4
+    assert check(capabilities, "probe", limits).context.probe.depth == 4
     for asked in ({"k": 6}, {"max_iterations": 3}, {"depth": 51}, {"budget": {"tokens": 101}}):
         with pytest.raises(errors.LimitError, match="at most"):
-            check(offers, "search", limits, **asked)
+            check(capabilities, "search", limits, **asked)
     with pytest.raises(errors.InputError, match="patience"):
-        check(offers, "search", patience=10**30)
+        check(capabilities, "search", patience=10**30)
     with pytest.raises(errors.LimitError) as caught:
-        check(offers, "answer", limits, samples=4)
+        check(capabilities, "answer", limits, samples=4)
     assert (caught.value.limit, caught.value.most) == ("samples", 3)
 
 
-def test_what_answers_may_take_counts_against_the_caps_of_a_run(offers: Offers) -> None:
+def test_what_answers_may_take_counts_against_the_caps_of_a_run(capabilities: Capabilities) -> None:
     limits = Limits(model_calls=30, tokens=50_000)
     asked = {"samples": 20, "documents": 1, "method": "fairqr"}
-    context = check(offers, "answer", limits, **asked).context
+    context = check(capabilities, "answer", limits, **asked).context
     assert context.budget.model_calls == 10
     assert 0 < (context.budget.tokens or 0) < 20_000
     own = {"budget": {"model_calls": 3, "tokens": 7}}
-    budget = check(offers, "answer", limits, **asked, **own).context.budget
+    budget = check(capabilities, "answer", limits, **asked, **own).context.budget
     assert (budget.model_calls, budget.tokens) == (3, 7)
     for more, limit in ((limits, "model_calls"), (Limits(tokens=50_000), "tokens")):
         with pytest.raises(errors.LimitError) as caught:
-            check(offers, "answer", more, **{**asked, "samples": 40})
+            check(capabilities, "answer", more, **{**asked, "samples": 40})
         assert caught.value.limit == limit
 
 
 def test_models_are_named_exactly_or_by_a_pattern(tmp_path: Path) -> None:
     entries = {"openai:gpt-*": ModelEntry(timeout=5), "openai:gpt-x": ModelEntry(timeout=7)}
-    offers = make_offers(tmp_path, models=entries)
-    assert offers.model("openai:gpt-x")[1].timeout == 7
-    assert offers.model("openai:gpt-4o")[1].timeout == 5
-    assert offers.default_model == "openai:gpt-x"
-    assert make_offers(tmp_path, "openai:gpt-y", models=entries).default_model == "openai:gpt-y"
+    capabilities = make_capabilities(tmp_path, models=entries)
+    assert capabilities.model("openai:gpt-x")[1].timeout == 7
+    assert capabilities.model("openai:gpt-4o")[1].timeout == 5
+    assert capabilities.default_model == "openai:gpt-x"
+    assert (
+        make_capabilities(tmp_path, "openai:gpt-y", models=entries).default_model == "openai:gpt-y"
+    )
     for name in ("openai:gpt-*", "openai:o1", "openai:gpt-4 x", "", "feedback"):
         with pytest.raises(errors.NotAllowedError):
-            offers.model(name)
+            capabilities.model(name)
 
 
 def test_a_file_of_replies_is_named_exactly_and_only_refines(tmp_path: Path) -> None:
     """A pattern opens the files that ship, and no other file on this machine."""
     listed = f"recorded:{tmp_path / 'replies.json'}"
-    offers = make_offers(tmp_path, models={"recorded:*": ModelEntry(), listed: ModelEntry()})
+    capabilities = make_capabilities(
+        tmp_path, models={"recorded:*": ModelEntry(), listed: ModelEntry()}
+    )
     for name in (listed, "recorded:notables"):
-        assert check(offers, "search", model=name).body["model"] == name
+        assert check(capabilities, "search", model=name).body["model"] == name
     with pytest.raises(errors.NotAllowedError, match="files of replies by their whole names"):
-        check(offers, "search", model="recorded:/etc/passwd")
+        check(capabilities, "search", model="recorded:/etc/passwd")
     for kind, what in (("answer", "write answers"), ("probe", "rank")):
         with pytest.raises(errors.InputError, match=f"can only refine queries, and .* {what};"):
-            check(offers, kind, model="recorded:notables")
+            check(capabilities, kind, model="recorded:notables")
 
 
 def test_weights_and_judges_that_are_offered_may_be_named(tmp_path: Path) -> None:
     """Others may not; see the tests of security."""
     models = {"openai:x": ModelEntry(), "monot5:castorini/*": ModelEntry()}
-    offers = make_offers(tmp_path, models=models, attributors=["overlap", "llm*"])
-    check(offers, "search", method="monot5", ranking={"weights": "castorini/monot5-base"})
+    capabilities = make_capabilities(tmp_path, models=models, attributors=["overlap", "llm*"])
+    check(capabilities, "search", method="monot5", ranking={"weights": "castorini/monot5-base"})
     for judge in ("overlap?threshold=0.5", "llm:openai:x"):
-        assert check(offers, "answer", attributor=judge).body["attributor"] == judge
+        assert check(capabilities, "answer", attributor=judge).body["attributor"] == judge
 
 
 def test_the_corpus_where_none_is_named_is_the_configured_one(
@@ -137,10 +149,10 @@ def test_the_corpus_where_none_is_named_is_the_configured_one(
 ) -> None:
     monkeypatch.setattr(Catalog, "names", lambda self: ["notables", "people"])
     monkeypatch.setenv("FAIRQR_CORPUS", "people")
-    assert make_offers(tmp_path).corpora() == ["people", "notables"]
-    assert make_offers(tmp_path, corpora=("notables", "people")).corpus(None) == "notables"
+    assert make_capabilities(tmp_path).corpora() == ["people", "notables"]
+    assert make_capabilities(tmp_path, corpora=("notables", "people")).corpus(None) == "notables"
     monkeypatch.setenv("FAIRQR_CORPUS", "absent")
-    assert make_offers(tmp_path).corpus(None) == "notables"
+    assert make_capabilities(tmp_path).corpus(None) == "notables"
 
 
 def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
@@ -149,17 +161,17 @@ def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
     file.write_text(
         "name: web\nengine: run\nruns: a.run\nattributes:\n  gender: {field: g, groups: [f, m]}\n"
     )
-    offers = make_offers(tmp_path, corpora=("notables",), sources=(file,))
-    assert offers.corpora() == ["notables", "web"]
-    assert offers.corpus("web") == "web"
-    assert offers.sources["web"].engine == "run"
+    capabilities = make_capabilities(tmp_path, corpora=("notables",), sources=(file,))
+    assert capabilities.corpora() == ["notables", "web"]
+    assert capabilities.corpus("web") == "web"
+    assert capabilities.sources["web"].engine == "run"
     for name in (str(file), file.name, "./web", "other"):
         with pytest.raises((errors.IndexNotFoundError, errors.NotAllowedError)):
-            offers.corpus(name)
+            capabilities.corpus(name)
     with pytest.raises(errors.InputError, match="corpus"):
-        check(offers, "search", corpus={"engine": "http", "url": "http://inside/"})
+        check(capabilities, "search", corpus={"engine": "http", "url": "http://inside/"})
     with pytest.raises(errors.ConfigError, match="Two sources"):
-        make_offers(tmp_path, sources=(file, file))
+        make_capabilities(tmp_path, sources=(file, file))
     file.write_text(file.read_text().replace("name: web", "name: notables"))
     with pytest.raises(errors.InputError, match="'notables' is the name of a built-in corpus"):
-        make_offers(tmp_path, sources=(file,))
+        make_capabilities(tmp_path, sources=(file,))

@@ -66,5 +66,5 @@ def test_what_the_page_proposes_is_found(clean_environment: Path) -> None:
     assert len(queries) > 3
     with FairSearch.open("notables") as search:
         for word in {word for query in queries for word in re.findall(r"\b[a-z]{5,}\b", query)}:
-            found = search.search(word, attribute="gender", method="plain", k=10)
+            found = search.search(word, attribute="gender", method="baseline", k=10)
             assert found.ranking, word

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
-from fairqr.graph.integrations.memory import Ledger
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.ordering import IndexOrder
 from fairqr.graph.service.proxy.requests import Search, planned
@@ -109,14 +109,14 @@ def test_shares_of_queries_are_drawn_by_their_hash() -> None:
     assert (sum(every), sum(none)) == (500, 0)
 
 
-async def test_a_list_that_comes_too_late_is_no_debt(tmp_path: Path) -> None:
+async def test_a_list_that_comes_too_late_is_no_deficit(tmp_path: Path) -> None:
     labels = [{"id": f"{it}", "text": "opera", "g": ("male", "female")[it > 3]} for it in range(6)]
     engine, plan = await indexed(tmp_path, labels), planned({"query": QUERY}, {}, INDEX)
     assert isinstance(plan, Search)
     context, hits = Context.of(target="uniform:1"), [{"_id": one["id"]} for one in labels]
-    order = IndexOrder(None, engine, context, ListEvidence(), ledger := Ledger())
+    order = IndexOrder(None, engine, context, ListEvidence(), deficit := AmortisedDeficit())
     await order(hits, plan, until=0)
-    assert ledger.owed == {}
+    assert deficit.by_group == {}
     await order(hits, plan, until=math.inf)
-    assert ledger.owed
+    assert deficit.by_group
     await engine.aclose()

@@ -218,11 +218,11 @@ def pm2_value(given: Aspects, place: int, above: list[int], share: float) -> flo
     rows, left = given.memberships, [p for p in range(len(given.relevance)) if p not in above]
     seats = [sum(rows[s][g] for s in above) for g in range(len(given.weights))]
     quotients = [w / (2 * taken + 1) for w, taken in zip(given.weights, seats, strict=True)]
-    due = max(
+    next_seat = max(
         (g for g in range(len(seats)) if any(rows[p][g] * given.relevance[p] for p in left)),
         key=quotients.__getitem__,
     )
-    factors = [q * (share if g == due else 1 - share) for g, q in enumerate(quotients)]
+    factors = [q * (share if g == next_seat else 1 - share) for g, q in enumerate(quotients)]
     return float(given.relevance[place] * (factors @ rows[place]))
 
 

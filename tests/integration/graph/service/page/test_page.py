@@ -92,9 +92,9 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     page.get_by_role("slider", name="Share of female").fill("100")
     ask(page, "physicist")
     cards = page.locator(".rounds > li")
-    # The model has not answered yet: the plain retrieval stands there, and the next round waits.
+    # The model has not answered yet: the baseline ranking stands there, and the next round waits.
     expect(cards).to_have_count(2)
-    expect(cards.nth(0)).to_contain_text("Plain retrieval")
+    expect(cards.nth(0)).to_contain_text("Baseline ranking")
     headings = cards.nth(0).get_by_role("columnheader")
     expect(headings).to_have_text(["gender", "exposure", "target"])
     expect(cards.nth(0).get_by_role("row", name="female")).to_contain_text("%")
@@ -112,7 +112,7 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     status_is(page)
     expect(lit).to_have_count(0)
     expect(cards.nth(1)).to_contain_text("woman")
-    before = page.get_by_role("table", name="Before: plain retrieval")
+    before = page.get_by_role("table", name="Before: baseline ranking")
     expect(before.get_by_role("row")).to_have_count(11)
     rows = page.get_by_role("table", name="After: fair-qr").get_by_role("row")
     expect(rows).to_have_count(11)
@@ -164,16 +164,16 @@ def test_the_target_is_set_by_sliders_that_sum_to_one_hundred(page: Page) -> Non
     expect(page.locator(".figures")).to_contain_text("60%")
     # Of one document, no group is below a target that is wholly its own.
     page.get_by_role("slider", name="Share of Europe").fill("100")
-    ask(page, "physicist", "plain", results=1)
+    ask(page, "physicist", "baseline", results=1)
     expect(page.locator(".big")).to_contain_text("no group is a point or more below its target.")
 
 
 def test_two_runs_of_the_past_are_compared(page: Page) -> None:
     ask(page, "physicist man")
     status_is(page)
-    # The model's words only found women, so that the plain ranking was kept.
+    # The model's words only found women, so that the baseline ranking was kept.
     expect(page.locator(".paid")).to_contain_text("openai:fake was asked in vain.")
-    ask(page, "physicist man", "plain")
+    ask(page, "physicist man", "baseline")
     expect(page.get_by_role("table", name="After: plain")).to_be_visible()
     page.get_by_role("link", name="Past runs").click()
     runs = page.locator(".runs li", has_text="physicist man")
@@ -182,7 +182,7 @@ def test_two_runs_of_the_past_are_compared(page: Page) -> None:
     runs.nth(1).get_by_role("checkbox").check()
     page.get_by_role("button", name="Compare two").click()
     settings = page.get_by_role("region", name="Settings")
-    expect(settings.get_by_role("row", name=re.compile("method"))).to_contain_text("plain")
+    expect(settings.get_by_role("row", name=re.compile("method"))).to_contain_text("baseline")
     expect(settings.get_by_role("row", name=re.compile("method"))).to_contain_text("fair-qr")
     assert settings.get_by_role("row", name=re.compile("corpus")).count() == 0
     outcome = page.get_by_role("region", name="What came of it")
@@ -373,7 +373,7 @@ def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
     assert asked["fairness_weight"] == 0
     found = served.client.post("/v1/search", json=asked).json()
     assert shown(page, "After: fairqr") == [it["id"] for it in found["ranking"]]
-    slopes_join(page, "Before: plain retrieval", "After: fairqr")
+    slopes_join(page, "Before: baseline ranking", "After: fairqr")
     expect(headline).to_contain_text("No model was needed for this ranking.")
     assert len(searches) == 1
     assert len(model.asked) == before
@@ -441,7 +441,7 @@ def test_each_document_shows_its_groups_and_a_line_and_opens_in_a_drawer(
     page.goto(service)
     open_settings(page)
     page.get_by_role("checkbox", name="continent").check()
-    ask(page, "physicist", "plain")
+    ask(page, "physicist", "baseline")
     status_is(page)
     rows = page.get_by_role("table", name="After: plain").locator("tbody tr")
     expect(rows).to_have_count(10)
@@ -475,7 +475,7 @@ def test_each_document_shows_its_groups_and_a_line_and_opens_in_a_drawer(
     title.hover()
     page.mouse.move(0, 0)
     page.set_viewport_size({"width": 700, "height": 740})
-    slopes_join(page, "Before: plain retrieval", "After: plain")
+    slopes_join(page, "Before: baseline ranking", "After: plain")
     first = page.locator(".slopes .strong[data-document]")
     expect(first).to_have_attribute("data-document", ranking["ranking"][0]["id"])
     assert watched.failures == []

@@ -37,7 +37,7 @@ def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_
     asked["ask"] = "never"
     found = served.client.post("/v1/search", json=asked, headers=served.key).json()
     assert found["ranking"] != found["baseline"]["ranking"]
-    for table, result in ("After: fairqr", found), ("Before: plain retrieval", found["baseline"]):
+    for table, result in ("After: fairqr", found), ("Before: baseline ranking", found["baseline"]):
         assert shown(page, table) == [it["id"] for it in result["ranking"]]
     parts = [found["baseline"]["exposure"], found["exposure"], found["target"]]
     wanted = [100 * it["gender"][group] for group in ("female", "male") for it in parts]
@@ -53,7 +53,7 @@ def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_
     for width, height, seen in (800, 740, ".paid"), (1280, 650, ".paid"), (360, 740, ".big"):
         page.set_viewport_size({"width": width, "height": height})
         expect(example.locator(seen)).to_be_in_viewport(ratio=1)
-        slopes_join(page, "Before: plain retrieval", "After: fairqr")
+        slopes_join(page, "Before: baseline ranking", "After: fairqr")
         assert page.evaluate(WIDTH) <= width
         assert faults(page) == []
     # It asks no model, and is not among the runs.

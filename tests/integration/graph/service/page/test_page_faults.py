@@ -53,7 +53,7 @@ def opened(pages: Pages, key: str) -> tuple[Page, Watched]:
     return page, watched
 
 
-def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
+def test_a_model_that_fails_is_told_of_and_the_baseline_ranking_stays(
     opened: tuple[Page, Watched], service: str, served: Served
 ) -> None:
     served.model.does(failure(401, "Incorrect API key provided."))
@@ -66,7 +66,7 @@ def test_a_model_that_fails_is_told_of_and_the_plain_ranking_stays(
     expect(page.locator(".rounds")).to_contain_text("no words: denied")
     expect(page.locator(".figures")).to_contain_text("the model failed")
     expect(page.locator(".paid")).to_contain_text("openai:fake was asked in vain.")
-    before = page.get_by_role("table", name="Before: plain retrieval")
+    before = page.get_by_role("table", name="Before: baseline ranking")
     expect(before.get_by_role("row")).to_have_count(11)
     # Without its model there is no answer, and the page says why.
     ask_question(page, "Which physicist?")
@@ -102,7 +102,7 @@ def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
     expect(page.get_by_text("The connection was lost.")).to_be_visible()
     served.model.wait_for(1)
     gate.set()
-    wire.mend()
+    wire.repair()
     expect(page.get_by_text("Connected again")).to_be_visible()
     status_is(page, "done")
     expect(cards.nth(1)).to_contain_text("woman")
@@ -130,7 +130,7 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
     # Of a model's words the tags are defused before they come here; the rest is text all the same.
     expect(page.locator(".rounds blockquote").first).to_contain_text("script›window.owned = 1")
     expect(page.get_by_role("heading", level=1)).to_have_text(query)
-    ranking = page.get_by_role("table", name="Before: plain retrieval")
+    ranking = page.get_by_role("table", name="Before: baseline ranking")
     for title in TITLES[:3]:
         expect(ranking.get_by_text(title, exact=True).first).to_be_visible()
     expect(ranking.get_by_text(re.compile("^long W+…$")).first).to_be_visible()
@@ -201,7 +201,7 @@ def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
     page, _ = opened
     page.goto(service)
     ask(page, "physicist cancelled")
-    # The plain retrieval is there and the model is being waited for.
+    # The baseline ranking is there and the model is being waited for.
     expect(page.locator("[data-round='0']")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
     status_is(page, "cancelled")

@@ -73,13 +73,13 @@ def result_of(page: Page, service: str) -> Any:
 
 
 def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
-    """The sentences are the API's, the dashed box is the supply gap, percentages the estimates."""
+    """Sentences are the API's, the dashed box what is unattainable, percentages the estimates."""
     page, _ = pages(color_scheme="dark", **PHONE)
     searched(page, service, "physicist", "hybrid")
     assert page.evaluate(WIDTH) <= 360
     assert faults(page) == []
     result = result_of(page, service)
-    missing = result["gaps"]["supply"]["gender"]["female"]
+    missing = result["gaps"]["unattainable"]["gender"]["female"]
     assert missing > 0.02
     assert any("too few documents" in sentence for sentence in result["explanation"])
     figures = page.get_by_role("region", name="What came of it")
@@ -91,7 +91,7 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
     before, after = (it["objective"]["relevance"] for it in (result["baseline"], result))
     paid = f"Cost: expected relevance {before:.2f} → {after:.2f}. 1 document moved up. "
     expect(figures.locator(".paid")).to_have_text(f"{paid}No model was asked for this ranking.")
-    what = figures.locator("details", has_text="What is this? Supply gap, Ranking gap")
+    what = figures.locator("details", has_text="What is this? Unattainable exposure, Ranking gap")
     what.locator("summary").click()
     expect(what.locator("dd")).to_contain_text(["no ranking could give", "this ranking withholds"])
     box = figures.get_by_role("row", name="female").locator(".missing")
@@ -100,7 +100,7 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
     assert drawn == pytest.approx([100 * missing, 100 * (target - missing)], abs=0.01)
     male = figures.get_by_role("row", name=re.compile("^male|M male"))
     assert male.locator(".missing").count() == 0
-    sides = {"Before: plain retrieval": result["baseline"], f"After: {result['method']}": result}
+    sides = {"Before: baseline ranking": result["baseline"], f"After: {result['method']}": result}
     for name, side in sides.items():
         table = page.get_by_role("table", name=name)
         expect(table.get_by_role("columnheader", name="Estimated relevance")).to_have_count(1)

@@ -166,7 +166,7 @@ def test_the_key_goes_to_its_own_address_alone(watched: Watched) -> None:
 def test_places_and_servers_are_for_the_log_alone(
     caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    said = "The index at http://inside.example:9200, in /srv/fairqr/CANARY, is away; mend it."
+    said = "The index at http://inside.example:9200, in /srv/fairqr/CANARY, is away; correct it."
     document = problem_of(getattr(errors, name)(said))
     assert said in caplog.text
     assert not re.search("CANARY|inside", json.dumps(document))

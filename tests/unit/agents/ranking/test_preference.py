@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.lean import PairFigures, PairOutcome, pair_figures, verdicts
+from fairqr.agents.ranking.preference import PairFigures, PairOutcome, pair_figures, verdicts
 from fairqr.agents.statistics import binomial_interval, paired_randomisation, sign_test, stream
 from fairqr.graph.probe.builder import verdict_in_words
 
@@ -73,20 +73,20 @@ def test_figures_without_a_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "queries", "kind", "lean", "position"),
+    ("pairs", "queries", "kind", "favoured", "position"),
     [
         ("p" * 30, 10, "favours_protected", "protected", None),
         ("u" * 30, 10, "favours_unprotected", "unprotected", None),
-        ("pu12" * 20, 10, "no_lean_found", None, None),
+        ("pu12" * 20, 10, "no_preference_found", None, None),
         ("1" * 40, 10, "position_decides", None, "first"),
         ("2" * 40, 10, "position_decides", None, "second"),
         # The first place wins most, and one side nearly all of the rest.
         ("1" * 70 + "p" * 30, 10, "position_decides", "protected", "first"),
         # Most pairs flip, to either side alike.
-        ("12" * 20 + "pu" * 5, 10, "no_lean_found", None, None),
+        ("12" * 20 + "pu" * 5, 10, "no_preference_found", None, None),
         # Position wins the flips, but most pairs do not flip.
         ("1" * 10 + "p" * 30, 10, "favours_protected", "protected", "first"),
-        ("1" * 10 + "pu" * 15, 10, "no_lean_found", None, "first"),
+        ("1" * 10 + "pu" * 15, 10, "no_preference_found", None, "first"),
         # A ratio of 3 from four usable pairs is no finding.
         ("pppu", 4, "too_few", None, None),
         ("pppu" + "12" * 10, 10, "too_few", None, None),
@@ -94,41 +94,41 @@ def test_figures_without_a_value() -> None:
         ("pppppp", 6, "favours_protected", "protected", None),
         # Many pairs of few queries say nothing of other queries.
         ("p" * 100, 5, "too_few", None, None),
-        # Each query leans by one pair, and of all pairs three in five say so: p = .36.
-        ("p" * 18 + "u" * 12, 6, "no_lean_found", None, None),
+        # Each query prefers one side by one pair, and of all pairs three in five say so: p = .36.
+        ("p" * 18 + "u" * 12, 6, "no_preference_found", None, None),
         ("x" * 20, 10, "failed", None, None),
         ("", 10, "failed", None, None),
     ],
 )
 def test_the_kind(
-    pairs: str, queries: int, kind: str, lean: str | None, position: str | None
+    pairs: str, queries: int, kind: str, favoured: str | None, position: str | None
 ) -> None:
     counted = figures(pairs_of(pairs, queries))
     (found,) = verdicts([counted])
-    assert (found.kind, found.lean, found.position) == (kind, lean, position)
+    assert (found.kind, found.favoured, found.position) == (kind, favoured, position)
     sentence = verdict_in_words(found, counted, ("female", "male"))
     assert not any(it in sentence for it in ("  ", "nan", "None", "inf"))
     too_few = kind in ("failed", "too_few") or set(pairs) <= set("12")
     assert (found.detectable is None) == too_few
 
 
-def test_pairs_that_rest_on_few_queries_are_no_lean() -> None:
+def test_pairs_that_rest_on_few_queries_are_no_preference() -> None:
     """All of one query's many pairs say the same; the other nine are even."""
     pairs = [PairOutcome("big", P, P)] * 40
     for number in range(9):
         pairs += [PairOutcome(f"q{number}", P, P), PairOutcome(f"q{number}", U, U)]
     even = figures(pairs)
     (found,) = verdicts([even])
-    assert found.kind == "no_lean_found"
+    assert found.kind == "no_preference_found"
     assert even.p is not None
     assert even.p < 0.001
     assert found.p == even.over_queries == 1
 
 
-def test_a_coin_is_rarely_taken_for_a_lean() -> None:
+def test_a_coin_is_rarely_taken_for_a_preference() -> None:
     """Both tests at 5 %: no more than that of all coins, and a loaded one is found."""
 
-    def leans(share: float) -> float:
+    def prefers(share: float) -> float:
         draws, found = np.random.default_rng(2), 0
         for _ in range(100):
             won = draws.random((20, 4, 2)) < share
@@ -136,18 +136,23 @@ def test_a_coin_is_rarely_taken_for_a_lean() -> None:
                 PairOutcome(str(query), *(P if it else U for it in won[query, pair]))
                 for query, pair in itertools.product(range(20), range(4))
             ]
-            found += verdicts([pair_figures(pairs, draws)])[0].lean is not None
+            found += verdicts([pair_figures(pairs, draws)])[0].favoured is not None
         return found / 100
 
-    assert leans(0.5) <= 0.1
-    assert leans(0.7) >= 0.9
+    assert prefers(0.5) <= 0.1
+    assert prefers(0.7) >= 0.9
 
 
 def test_several_are_corrected_by_holm() -> None:
     """So kinds of pairs that are judged together give chance no more room."""
     kinds = ["p" * 30, "p" * 8 + "u", "1" * 12, "pu" * 10]
     found = verdicts([figures(pairs_of(it)) for it in kinds])
-    expected = ["favours_protected", "no_lean_found", "position_decides", "no_lean_found"]
+    expected = [
+        "favours_protected",
+        "no_preference_found",
+        "position_decides",
+        "no_preference_found",
+    ]
     assert [it.kind for it in found] == expected
     assert verdicts([figures(pairs_of(kinds[1]))])[0].kind == "favours_protected"
     # Three have a winner: p = 2 · (1 + 9) / 512 over pairs, and the same over queries.

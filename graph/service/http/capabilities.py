@@ -23,7 +23,7 @@ from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
 
-router = APIRouter(prefix="/v1", tags=["offers"])
+router = APIRouter(prefix="/v1", tags=["capabilities"])
 operation = APIRouter(tags=["operation"])
 
 _DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -203,13 +203,13 @@ async def get_document(
     """
     engine = parts_of(request).engine
     async with engine.searched(corpus) as searched:
-        return Json(await engines.read_document(searched, id, engine.offers.link(corpus)))
+        return Json(await engines.read_document(searched, id, engine.capabilities.link(corpus)))
 
 
 @router.get("/prompts")
 async def list_prompts(request: Request) -> PromptList:
     """List the current prompts to choose from."""
-    prompts, found = parts_of(request).engine.offers.prompts, []
+    prompts, found = parts_of(request).engine.capabilities.prompts, []
     for id_, version in prompts.names():
         with suppress(PromptError):  # its file is wrong
             sha256, usual = prompts.get(id_, version).sha256, DEFAULT_VERSIONS.get(id_, "v1")
@@ -221,16 +221,16 @@ async def list_prompts(request: Request) -> PromptList:
 @router.get("/models")
 async def list_models(request: Request) -> ModelList:
     """List the models, methods, retrievers and judges of answers."""
-    offers = parts_of(request).engine.offers
-    first, usual = offers.default_model, RunRequest.model_fields["retriever"].default
+    capabilities = parts_of(request).engine.capabilities
+    first, usual = capabilities.default_model, RunRequest.model_fields["retriever"].default
     used = [(kind, asked.model_fields["method"].default) for kind, asked in REQUESTS.items()]
     methods = []
-    for name in offers.methods():
+    for name in capabilities.methods():
         about, refines = METHODS[name].about, METHODS[name].refines
         kinds = [kind for kind, method in used if method == name]
         methods.append(MethodInfo(name=name, about=about, refines=refines, default_for=kinds))
     return ModelList(
-        models=[ModelDescription(name=it, default=it == first) for it in offers.models()],
+        models=[ModelDescription(name=it, default=it == first) for it in capabilities.models()],
         methods=methods,
         retrievers=[
             RetrieverInfo(name=name, about=about, default=name == usual)

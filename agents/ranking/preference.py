@@ -1,4 +1,4 @@
-"""Figures that show whether a model that compares pairs leans toward a group, and the verdict.
+"""Figures that show whether a model that compares pairs favours a group, and the verdict.
 
 A pair has a protected and an unprotected item, which are both relevant or both irrelevant. We ask
 about it twice, with each of them first. An item only wins a pair if it is preferred both times.
@@ -237,7 +237,7 @@ Side = Literal["protected", "unprotected"]
 VerdictKind = Literal[
     "favours_protected",
     "favours_unprotected",
-    "no_lean_found",
+    "no_preference_found",
     "position_decides",
     "too_few",
     "failed",
@@ -251,23 +251,24 @@ class Verdict:
     Attributes:
         kind: ``failed`` if no pair has a preference in both replies; ``position_decides`` if most
             pairs with both flip, and one position wins the flips significantly; ``favours_…`` if
-            both tests of a lean are significant, over pairs and over queries, after the correction
-            for all verdicts given together; ``too_few`` if fewer than LEAST queries have a winner
-            in both orders (more if several verdicts are given together); or else
-            ``no_lean_found``.
-        lean: The side that the pairs without flips favour, if both tests are significant; also with
-            ``position_decides``.
+            both tests of a preference are significant, over pairs and over queries, after the
+            correction for all verdicts given together; ``too_few`` if fewer than LEAST queries
+            have a winner in both orders (more if several verdicts are given together); or else
+            ``no_preference_found``.
+        favoured: The side that the pairs without flips favour, if both tests are significant; also
+            with ``position_decides``.
         position: The position that wins the flips significantly, whatever their share. For Holm's
             correction, the tests of positions are a family of their own.
         detectable: The share of one side among the consistent pairs that the exact test would have
-            detected with a power of 80 %. A smaller lean may exist. None if there are too few.
-        p: The greater p value of both tests of a lean, corrected by Holm for all verdicts given
-            together; None if a test is undefined.
-        least: How many pairs with one winner, and queries, a lean takes at least.
+            detected with a power of 80 %. A smaller preference may exist. None if there are too
+            few.
+        p: The greater p value of both tests of a preference, corrected by Holm for all verdicts
+            given together; None if a test is undefined.
+        least: How many pairs with one winner, and queries, a preference takes at least.
     """
 
     kind: VerdictKind
-    lean: Side | None = None
+    favoured: Side | None = None
     position: Literal["first", "second"] | None = None
     detectable: float | None = None
     p: float | None = None
@@ -280,14 +281,14 @@ def verdicts(
     """Return the verdicts on figures that are read together, such as kinds of pairs.
 
     Each further test is another chance for a false finding. So p is corrected by Holm: the chance
-    that any verdict reports a lean where there is none is at most ALPHA.
+    that any verdict reports a preference where there is none is at most ALPHA.
 
     Args:
         several: The figures, each of pairs of a protected and an unprotected item; they may share
             pairs.
         beside: The p values of other tests in the same family.
     """
-    family = [*map(p_of_lean, several), *beside]
+    family = [*map(p_of_preference, several), *beside]
     tests = sum(p is not None for p in family)
     corrected = corrected_by_holm(family)[: len(several)]
     positions = corrected_by_holm([figures.position_p for figures in several])
@@ -297,8 +298,8 @@ def verdicts(
     ]
 
 
-def p_of_lean(figures: PairFigures) -> float | None:
-    """Return the greater p value of both tests, since a lean needs both."""
+def p_of_preference(figures: PairFigures) -> float | None:
+    """Return the greater p value of both tests, since a preference needs both."""
     over = figures.over_queries
     return None if figures.p is None or over is None else max(figures.p, over)
 
@@ -306,17 +307,17 @@ def p_of_lean(figures: PairFigures) -> float | None:
 def _judged(
     figures: PairFigures, p: float | None, tests: int, by_position: float | None
 ) -> Verdict:
-    """Return the verdict by corrected p values; ``tests`` is the size of the family of a lean."""
+    """Return the verdict by corrected p values; ``tests`` is the size of the family."""
     if not figures.answered:
         return Verdict("failed")
     alpha = ALPHA / max(tests, 1)
     least = next(count for count in itertools.count(LEAST) if not too_few(count, alpha))
     enough = figures.consistent_queries >= least
-    kind: VerdictKind = "no_lean_found" if enough else "too_few"
-    lean: Side | None = None
+    kind: VerdictKind = "no_preference_found" if enough else "too_few"
+    favoured: Side | None = None
     if p is not None and p <= ALPHA:
         favours = figures.protected.count > figures.unprotected.count
-        lean = "protected" if favours else "unprotected"
+        favoured = "protected" if favours else "unprotected"
         kind = "favours_protected" if favours else "favours_unprotected"
     detectable = detectable_share(figures.consistent.of, alpha=alpha) if enough else None
     position: Literal["first", "second"] | None = None
@@ -324,4 +325,4 @@ def _judged(
         position = "first" if figures.flips_to_first > figures.flips_to_second else "second"
         if 2 * figures.flips.count > figures.answered:
             kind = "position_decides"
-    return Verdict(kind, lean, position, detectable, p, least)
+    return Verdict(kind, favoured, position, detectable, p, least)

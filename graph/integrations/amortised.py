@@ -1,0 +1,67 @@
+"""The amortised deficit of groups over a stream of searches (after Biega et al. 2018).
+
+Single lists may be too short for a target. After each list that was shown, the deficit of a group
+grows by its target share minus its exposure. Old deficits fade. The next target is moved by the
+deficits, so exposure holds over the stream: if they stay bounded, the mean distance from the target
+falls as 1/T.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import FiniteFloat, TypeAdapter
+
+from fairqr.base.files import write_beside
+from fairqr.graph.search.result import Shares
+
+DECAY = 0.99
+"""How much of a deficit is left after another list: half of it after 69."""
+
+WRITTEN = 1.0
+"""Seconds between two times that deficits are written; those of lists meanwhile may be lost."""
+
+
+class AmortisedDeficit:
+    """The deficits of one source, by attribute and group; kept in a file over restarts.
+
+    Args:
+        file: The file; None to keep them in memory only.
+        decay: How much of a deficit is left after another list.
+    """
+
+    def __init__(self, file: Path | None = None, decay: float = DECAY) -> None:
+        self.by_group: Shares = {}
+        self._file, self._decay, self._written = file, decay, 0.0
+        if file is not None:
+            with suppress(OSError, ValueError):
+                kind = TypeAdapter(dict[str, dict[str, FiniteFloat]])
+                self.by_group = kind.validate_json(file.read_bytes())
+
+    def add(self, target: Shares, exposure: Shares) -> None:
+        """Count a list that was shown."""
+        for name, groups in exposure.items():
+            before = self.by_group.get(name, {})
+            if any(groups.values()):  # otherwise nobody in it has a label
+                self.by_group[name] = {
+                    group: self._decay * before.get(group, 0.0) + target[name][group] - share
+                    for group, share in groups.items()
+                }
+        if self._file is not None and time.monotonic() - self._written > WRITTEN:
+            self._written = time.monotonic()
+            with suppress(OSError):  # without room on the disk, deficits are kept in memory
+                write_beside(self._file, json.dumps(self.by_group))
+
+
+def moved(target: Shares, deficit: Shares) -> Shares:
+    """Return a target that is moved by deficits; each attribute's shares still sum to 1."""
+    found: Shares = {}
+    for name, groups in target.items():
+        lacking = deficit.get(name, {})
+        aim = {g: max(0.0, share + lacking.get(g, 0.0)) for g, share in groups.items()}
+        total = sum(aim.values())
+        found[name] = {g: share / total for g, share in aim.items()} if total else groups
+    return found
