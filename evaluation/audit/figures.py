@@ -379,7 +379,7 @@ class QueryFigures:
             ends = middle_of(moves + known + (values - known) @ confusion @ self._inverses)
             least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
             corrected[name] = [
-                # Wrong labels may make a unattainable exposure, because a minimum is not linear.
+                # Wrong labels may make exposure unattainable, because a minimum is not linear.
                 _within(replace(it, low=min(it.low, 0.0)) if name == "unattainable" else it, least)
                 for it in map(wider_by, moved, ends)
             ]

@@ -40,7 +40,7 @@ from fairqr.retrieval.sources.schema import Schema
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FORMAT = 1
+FORMAT = 2
 """The format of ``audit.json``; it changes when a name or the meaning of a figure does."""
 
 DIGITS_BY_QUERY = 6

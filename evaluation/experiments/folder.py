@@ -95,7 +95,7 @@ class FolderManifest(BaseModel, frozen=True, extra="forbid"):
 
     free: ClassVar[frozenset[str]] = frozenset({"notes"})
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     versions: dict[str, str] = Field(default_factory=versions)
     started: str = Field(default_factory=_now)
 

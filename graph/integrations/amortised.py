@@ -35,7 +35,9 @@ class AmortisedDeficit:
 
     def __init__(self, file: Path | None = None, decay: float = DECAY) -> None:
         self.by_group: Shares = {}
-        self._file, self._decay, self._written = file, decay, 0.0
+        self._file = file
+        self._decay = decay
+        self._written = 0.0
         if file is not None:
             with suppress(OSError, ValueError):
                 kind = TypeAdapter(dict[str, dict[str, FiniteFloat]])
