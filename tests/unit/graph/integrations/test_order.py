@@ -51,7 +51,9 @@ def test_deficits_hold_exposure_over_a_stream_of_lists_too_short_for_it() -> Non
     assert fair_order(GENDER, context, pair).after.exposure["gender"]["female"] == 0.0
 
 
-def test_deficits_fade_and_outlast_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deficits_fade_and_outlast_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fairqr.graph.integrations.amortised.WRITTEN", 0)
     deficit = AmortisedDeficit(tmp_path / "deficit.json", decay=0.5)
     target = {"gender": {"female": 0.5, "male": 0.5}}
