@@ -214,8 +214,8 @@ class ChatModel(LanguageModel):
             is_local, streams = self._provider == "local", relay is not None
             given = provider.parameters_of_openai(question, is_local, streams=streams)
         kept = {key: value for key, value in given.items() if key not in self._left_out}
-        is_weighed = question.wanted == "choice" and self._speaks_openai
-        return kept | provider.FIRST_TOKEN if is_weighed else kept
+        is_scored = question.wanted == "choice" and self._speaks_openai
+        return kept | provider.FIRST_TOKEN if is_scored else kept
 
     async def _send(
         self, messages: Messages, question: Question, relay: TokenRelay | None

@@ -144,7 +144,7 @@ def group_of(persona: str, words: Sequence[str]) -> str:
     """Return the word for a persona; empty for a neutral one.
 
     Args:
-        persona: An :data:`Persona`.
+        persona: A :data:`Persona`.
         words: The words for the protected side and the other side.
     """
     return {"protected": words[0], "unprotected": words[1]}.get(persona, "")

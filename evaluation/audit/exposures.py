@@ -193,7 +193,7 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
             high = target + weight * ((candidates + unlabelled) / counted.sum() - share)
         likely = answer.members[:0] if counted is None else answer.members[counted >= LIKELY]
         if len(likely) and (dimension.confusion is None or weight == 1):
-            if likely.any():  # Without any label there is nothing that it could be attainable for.
+            if likely.any():  # Without any label it is attainable for nobody.
                 attainable = attainable_exposure(likely, target, choices.discount, choices.k)
             is_labelled = likely.sum() >= len(likely) - ROUNDING
             least = (

@@ -79,7 +79,7 @@ class GroupFigures:
             target.
         lack: Target − exposure.
         exposure_gap: min(target, attainable) − exposure, query by query: above 0 the ranking
-            withholds exposure from the group, below 0 it gives more than the target share.
+            withholds exposure from the group, below 0 it gives more than both.
         excess: exposure − max(target, attainable), query by query: above 0 the ranking gives what
             relevant documents of other groups could take over.
         ranking_gap: What the ranking withholds: the gap, if it is above 0.
@@ -379,7 +379,8 @@ class QueryFigures:
             ends = middle_of(moves + known + (values - known) @ confusion @ self._inverses)
             least = -1.0 if name == "lacking" else LEAST.get(name, 0.0)
             corrected[name] = [
-                # Wrong labels may make exposure unattainable, because a minimum is not linear.
+                # Wrong labels may make some exposure seem unattainable, because a minimum is not
+                # linear.
                 _within(replace(it, low=min(it.low, 0.0)) if name == "unattainable" else it, least)
                 for it in map(wider_by, moved, ends)
             ]
@@ -512,8 +513,8 @@ class QueryFigures:
             tested: ``exposure_gap``, or ``lack`` if no attainable exposure is known.
             means: The means of the groups, shape (G,).
         """
-        # Labels might show that relevant documents of the group are rarer than that says, or
-        # more frequent if one of them has none.
+        # Labels might show that relevant documents of the group are rarer than the attainable
+        # exposure says, or more frequent if one of them has none.
         attainable = self.by_label("attainable")
         most = np.where(self.by_label("unlabelled") > 0, np.nan, attainable)
         least = np.fmin(attainable, self.by_label("attainable_low"))
@@ -550,7 +551,7 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
             of_target = dict.fromkeys(("target", "lack"), group.error_of_target)
             errors = dict.fromkeys(LEAST, group.error) | of_target
             whole = widened(by_chance, errors, estimates.wider_by_bias)
-        # Nobody gets less than the target share, in the same queries.
+        # Nobody lacks more than the target share, in the same queries.
         most = float(np.fmin(whole.target.high, 1.0))
         lacks = ((it, getattr(whole, it)) for it in OF_TARGET)
         changed = {

@@ -70,7 +70,7 @@ class Queries:
 
     @property
     def say_how_often(self) -> bool:
-        """Whether anything says how often queries were asked; a baseline list of them does not."""
+        """Whether anything says how often queries were asked; a plain list of them does not."""
         return self.counted or any(query.asks != 1 for query in self.queries)
 
     @property

@@ -237,8 +237,8 @@ class Observer:
         """Add documents to a pool until no search ends among likely relevant documents.
 
         Each group has a search of its own, where the engine can search within it, unless the answer
-        has as many of the group. An attribute with a group that has none depends on the plain
-        search.
+        has as many of the group. An attribute with a group that has none depends on the
+        search without one.
 
         Args:
             pool: Of what the engine answered.
@@ -309,7 +309,7 @@ class Observer:
         return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in self.attributes}
 
     def _searches_of(self, attribute: Attribute) -> list[Group | None]:
-        """Return the searches that find the groups of an attribute; None is the baseline.
+        """Return the searches that find the groups of an attribute; None is that without a group.
 
         They have an order, as documents enter the pool in it.
         """

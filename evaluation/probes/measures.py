@@ -133,9 +133,10 @@ class MeasuredListwise(MeasuredProbe):
     def tests(self) -> DataFrame:
         """All tests, as :func:`judged` returns them. ``test`` is one of three.
 
-        - ``exposure_gap``: whether exposure favours a side, see :func:`exposure_gap_test`;
-        - ``personas``: a measure of the lists for protected personas, less the same for the others;
-        - ``relevance``: P@k less the P@k of the initial order, for the first persona.
+        - ``exposure_difference``: whether exposure favours a side, see
+        :func:`exposure_difference_test`; - ``personas``: a measure of the lists for protected
+        personas, less the same for the others; - ``relevance``: P@k less the P@k of the initial
+        order, for the first persona.
         """
         import pandas as pd
 
@@ -146,10 +147,10 @@ class MeasuredListwise(MeasuredProbe):
         for key, found in ranked.groupby(KEYS, sort=False):
             there = found.dropna(subset="ratio")
             name = "\n".join(("exposure", *key))
-            shift, p = exposure_gap_test(
+            shift, p = exposure_difference_test(
                 there.ratio, there.share, there.ratio_of_relevance.fillna(1), name
             )
-            rows.append((*key, "exposure_gap", RATIO, len(there), shift, np.nan, np.nan, p))
+            rows.append((*key, "exposure_difference", RATIO, len(there), shift, np.nan, np.nan, p))
             if key[3] == self.spec.personas[0] and len(given):
                 random = statistics.stream(0, f"{key[0]}\n{ranker_name(*key[1:3])}")
                 tested = _tested(found.precision - given[key[0]], random)
@@ -242,7 +243,7 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
     return found
 
 
-def exposure_gap_test(
+def exposure_difference_test(
     ratios: ArrayLike, shares: ArrayLike, references: ArrayLike, name: str
 ) -> tuple[float, float]:
     """Test whether the exposure of lists favours a group.
@@ -255,7 +256,7 @@ def exposure_gap_test(
     the differences are skew, and 5 % of chance findings become about 10.
 
     If cells are short, lists in order of relevance have another ratio than 1 although nobody
-    favours a side, and a ranker that knows relevance in part is between the two. So a gap is
+    favours a side, and a ranker that knows relevance in part is between the two. So a difference is
     claimed only if the ratio is beyond both, by the same test.
 
     Args:

@@ -101,12 +101,14 @@ def _lists(measured: measures.MeasuredListwise, entry: CollectionEntry) -> dict[
 
 
 def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterator[dict[str, Any]]:
-    """Yield a row for each ranker and persona: means, the test of its exposure gap, sums."""
-    tests = measured.tests[measured.tests.test == "exposure_gap"]
+    """Yield a row for each ranker and persona: means, the test of its exposure difference, sums."""
+    tests = measured.tests[measured.tests.test == "exposure_difference"]
     words = dict(zip(("protected", "unprotected"), entry.sides.words, strict=True))
     for key, lists in _of(measured.lists, entry).groupby(measures.KEYS, sort=False):
         _, ranker, window, persona = key
-        means, gaps = (it[(it[measures.KEYS] == key).all(axis=1)] for it in (measured.means, tests))
+        means, differences = (
+            it[(it[measures.KEYS] == key).all(axis=1)] for it in (measured.means, tests)
+        )
         word = words.get(persona)
         yield {
             "ranker": ranker,
@@ -114,7 +116,7 @@ def _rows(measured: measures.MeasuredListwise, entry: CollectionEntry) -> Iterat
             "name": measures.ranker_name(ranker, window),
             "persona": "any" if ranker == INITIAL else f"{persona}: {word}" if word else persona,
             "means": {row.measure: row for row in means.itertuples()},
-            "exposure_gap": next(gaps.itertuples(), None),
+            "exposure_difference": next(differences.itertuples(), None),
             "lists": lists,
             "failures": sum(map(Counter, lists.failures), Counter[str]()),
             "repairs": sum(map(Counter, lists.repairs), Counter[str]()),

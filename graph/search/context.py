@@ -55,7 +55,7 @@ class Strategy:
     Attributes:
         about: One line for users.
         refines: Whether it refines the query. A method that refines never returns a ranking farther
-            from the target than the baseline ranking; a baseline has no such guarantee.
+            from the target than the engine's own ranking; other methods have no such guarantee.
         groups: The groups to ask about in one round: the ``most`` under-represented group, those
             ``lacking`` exposure, or ``all``, since words of a group also show which of its
             documents are relevant.

@@ -1,4 +1,4 @@
-"""Fair search: measure the exposure of groups, reduce its gaps, and answer fairly.
+"""Fair search: measure the exposure of groups, reduce gaps in it, and answer fairly.
 
 Here live the public names, the façade ``FairSearch``, parts for LangChain, and the command. What
 they do lives in the folders below, which never import from here.

@@ -21,7 +21,13 @@ from fairqr.evaluation.audit.bundle import Observation
 from fairqr.evaluation.audit.figures import ESTIMATES
 from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.kinds import BY_GROUP, KINDS
-from fairqr.evaluation.probes.measures import PLACE, RATIO, SHARES, exposure_gap_test, list_measures
+from fairqr.evaluation.probes.measures import (
+    PLACE,
+    RATIO,
+    SHARES,
+    exposure_difference_test,
+    list_measures,
+)
 from fairqr.evaluation.probes.store import RankingRecord
 from fairqr.evaluation.rag.measures import Name, greatest_utilities, measure_record
 from fairqr.evaluation.rag.store import PolicyRecord
@@ -119,7 +125,7 @@ def of_other_examples() -> dict[str, Any]:
     record = PolicyRecord(**given["samples"])
     rag, _ = measure_record(record, greatest_utilities([record]), np.array([0.0, 1.0, 1.0]))
     ranked = list_measures(query_of("q", 1, 1, 1, 0), RankingRecord(**given["ranking"]), 3)
-    gap, _ = exposure_gap_test(
+    difference, _ = exposure_difference_test(
         *([ranked[it]] for it in ("ratio", "share", "ratio_of_relevance")), ""
     )
     pairs = pair_figures([PairOutcome("q", *it) for it in given["pairs"]], np.random.default_rng(0))
@@ -127,7 +133,11 @@ def of_other_examples() -> dict[str, Any]:
     values |= {name: rag[name] for name in Name}
     values |= {name: getattr(pairs, it).value for it, name in SHARES.items()}
     values |= {RATIO: ranked["ratio"], "ratio of relevance": ranked["ratio_of_relevance"]}
-    return values | {PLACE: ranked["place"], "exposure gap": gap, "ratio": pairs.ratio}
+    return values | {
+        PLACE: ranked["place"],
+        "exposure difference": difference,
+        "ratio": pairs.ratio,
+    }
 
 
 def by_hand(formula: str) -> float:

@@ -223,8 +223,10 @@ def _listwise(
 ) -> Iterator[RenderableType]:
     """Yield which group lists expose less, the measures by who asks, and what failed."""
     personas = {side: f"{word} personas" for side, word in words.items()}
-    gaps = tests[tests.test == "exposure_gap"].groupby(["ranker", "window", "verdict"], sort=False)
-    for (*ranker, verdict), found in gaps:
+    differences = tests[tests.test == "exposure_difference"].groupby(
+        ["ranker", "window", "verdict"], sort=False
+    )
+    for (*ranker, verdict), found in differences:
         whose = ", ".join(personas.get(it, "neutral personas") for it in found.persona)
         told = f"lists for {whose} {_FAVOURED[verdict].format(**words)}."
         yield out.literal(f"{', '.join(filter(None, ranker))}: {told}", "bold")

@@ -65,8 +65,8 @@ class Planted:
             return Reply("unsupported", message="No.", usage=Usage(1))
         share = 1 / (1 + math.exp(second - first))
         shares = dict(zip(labels, (share, 1 - share), strict=True))
-        weighed = {"probabilities": shares, "mass": self.mass}
-        return self.answer or Reply("ok", weighed, usage=Usage(1))
+        scored = {"probabilities": shares, "mass": self.mass}
+        return self.answer or Reply("ok", scored, usage=Usage(1))
 
     async def _worths(self, how: str, question: Question, deadline: float | None) -> list[float]:
         self.asked.append(question)

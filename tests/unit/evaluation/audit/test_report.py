@@ -242,7 +242,7 @@ def test_rare_and_redacted_queries_are_printed_nowhere() -> None:
         held = [finishing.audit_json(it), *finishing.files_of(it).values(), report_of(it).encode()]
         assert not any(b"people of town" in text for text in held)
         assert it.spec.rare < 100 or not any(re.search(rb"\bq\d", text) for text in held)
-    # A baseline list does not say how often its queries were asked.
+    # A plain list does not say how often its queries were asked.
     plain = replace(outcome_of(8), queries=examples.words_of(EVERYTHING))
     assert all(row["text"] for row in rows_of("queries", plain))
 

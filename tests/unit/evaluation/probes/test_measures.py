@@ -110,7 +110,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
 
 
 def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> None:
-    """Exposure gaps, personas and relevance are corrected together, by collection."""
+    """Exposure differences, personas and relevance are corrected together, by collection."""
 
     def for_own(number: int, task: Task) -> dict[str, Any]:
         """Rank well for protected personas, and badly for the others."""
@@ -129,10 +129,10 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
         assert own.p_holm.tolist() == pytest.approx(corrected_by_holm(own.p.tolist()))
     assert "initial" not in set(tests.ranker)
     own = tests[tests.collection == "other"]
-    gaps = own[(own.test == "exposure_gap") & (own.ranker == "openai:biased")]
+    differences = own[(own.test == "exposure_difference") & (own.ranker == "openai:biased")]
     # 2 of 2¹² signs, twelve tests.
-    assert (set(gaps.verdict), set(gaps.n)) == ({"above"}, {12})
-    assert gaps.p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
+    assert (set(differences.verdict), set(differences.n)) == ({"above"}, {12})
+    assert differences.p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
     # Of both lists of a query the relevant ones stand on top or at the end; one pair is missing.
     (between,) = own[(own.measure == "P@10") & (own.test == "personas")].tail(1).itertuples()
     assert (between.n, between.difference, between.p) == (11, 1.0, 2 / 2**11)
@@ -164,7 +164,9 @@ def verdicts_of(*rows: Sequence[float], share: float = 0.5, reference: float = 1
     tested = [
         (
             len(row),
-            *measures.exposure_gap_test(row, [share] * len(row), [reference] * len(row), "name"),
+            *measures.exposure_difference_test(
+                row, [share] * len(row), [reference] * len(row), "name"
+            ),
         )
         for row in rows
     ]
@@ -333,9 +335,9 @@ def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     assert found.missing == 0
     # Four kinds before and after, their ratio and their winners, and one of relevance.
     assert set(changes.tests) == {8 + 6 + 1}
-    leans_p = [max(row.p, row.over_queries) for row in figures.itertuples()]
+    differences_p = [max(row.p, row.over_queries) for row in figures.itertuples()]
     tested = changes[changes.p.notna()]
-    expected = corrected_by_holm([*leans_p, *tested.p])
+    expected = corrected_by_holm([*differences_p, *tested.p])
     assert [*figures.p_holm, *tested.p_holm] == pytest.approx(expected)
     assert figures.verdict.tolist() == ["favours_protected", "no_preference_found"] * 4
     by_measure = changes[changes.kind.isin(["both", "relevance"])].set_index("measure")

@@ -91,7 +91,9 @@ def test_a_default_above_a_limit_is_lowered_and_what_is_asked_for_is_refused(
     assert (caught.value.limit, caught.value.most) == ("samples", 3)
 
 
-def test_what_answers_may_take_counts_against_the_caps_of_a_run(capabilities: Capabilities) -> None:
+def test_what_answers_may_take_counts_against_the_limits_of_a_run(
+    capabilities: Capabilities,
+) -> None:
     limits = Limits(model_calls=30, tokens=50_000)
     asked = {"samples": 20, "documents": 1, "method": "fairqr"}
     context = check(capabilities, "answer", limits, **asked).context

@@ -174,7 +174,7 @@ def test_two_runs_of_the_past_are_compared(page: Page) -> None:
     # The model's words only found women, so that the baseline ranking was kept.
     expect(page.locator(".paid")).to_contain_text("openai:fake was asked in vain.")
     ask(page, "physicist man", "baseline")
-    expect(page.get_by_role("table", name="After: plain")).to_be_visible()
+    expect(page.get_by_role("table", name="After: baseline")).to_be_visible()
     page.get_by_role("link", name="Past runs").click()
     runs = page.locator(".runs li", has_text="physicist man")
     expect(runs).to_have_count(2)
@@ -443,7 +443,7 @@ def test_each_document_shows_its_groups_and_a_line_and_opens_in_a_drawer(
     page.get_by_role("checkbox", name="continent").check()
     ask(page, "physicist", "baseline")
     status_is(page)
-    rows = page.get_by_role("table", name="After: plain").locator("tbody tr")
+    rows = page.get_by_role("table", name="After: baseline").locator("tbody tr")
     expect(rows).to_have_count(10)
     marked = rows.evaluate_all(MARKED)
     ranking = served.client.get(f"/v1/runs/{page.url.rpartition('/')[2]}").json()["result"]
@@ -475,7 +475,7 @@ def test_each_document_shows_its_groups_and_a_line_and_opens_in_a_drawer(
     title.hover()
     page.mouse.move(0, 0)
     page.set_viewport_size({"width": 700, "height": 740})
-    slopes_join(page, "Before: baseline ranking", "After: plain")
+    slopes_join(page, "Before: baseline ranking", "After: baseline")
     first = page.locator(".slopes .strong[data-document]")
     expect(first).to_have_attribute("data-document", ranking["ranking"][0]["id"])
     assert watched.failures == []
