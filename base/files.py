@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +39,18 @@ def open_beside(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def is_small_file(path: Path, most: int) -> bool:
+    """Return whether a path is a regular file of at most some bytes, which can be read at once.
+
+    Reading a pipe would wait for ever, and reading a device would not end.
+
+    Raises:
+        OSError: There is nothing of that name.
+    """
+    status = path.stat()
+    return stat.S_ISREG(status.st_mode) and status.st_size <= most
 
 
 def sha256_of(path: Path) -> str:

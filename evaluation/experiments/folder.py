@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, OtherRunError, first_problem, one_line
-from fairqr.base.files import open_beside, sha256_of, write_beside
+from fairqr.base.files import is_small_file, open_beside, sha256_of, write_beside
 
 LIBRARIES = (
     "fairqr elasticsearch gguf langchain langgraph matplotlib numpy onnxruntime openai peft "
@@ -32,6 +32,9 @@ LIBRARIES = (
 
 LOCK = ".lock"
 """The file in a folder that is held by the process which works on it."""
+
+LARGEST = 2**26
+"""The most bytes of a file that is read at once, such as a manifest."""
 
 LONGEST = 120
 THEN = ", then "
@@ -245,6 +248,19 @@ class Folder(Generic[M]):
         """
         return self.read(self.name, self.manifest_type)
 
+    def require_file(self, name: str) -> None:
+        """Check that a file of the folder can be read at once.
+
+        Raises:
+            InputError: It is no file, or a very large one.
+            OSError: There is none.
+        """
+        if not is_small_file(self.folder / name, LARGEST):
+            raise InputError(
+                f"{self.folder / name} is no file, or larger than {LARGEST // 2**20} MB; choose "
+                "another folder."
+            )
+
     def read(self, name: str, kind: type[T]) -> T:
         """Return what a file of the folder holds.
 
@@ -257,6 +273,7 @@ class Folder(Generic[M]):
         """
         path = self.folder / name
         try:
+            self.require_file(name)
             return TypeAdapter(kind).validate_json(path.read_bytes())
         except OSError as error:
             raise InputError(f"{self.folder} holds no {self.what} ({error.strerror}).") from None

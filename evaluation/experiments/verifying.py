@@ -72,6 +72,8 @@ def verify(
         InputError: The folder holds no run, or a damaged one, or no signature can be checked.
     """
     path = folder.folder / folder.name
+    with contextlib.suppress(FileNotFoundError):  # told below
+        folder.require_file(folder.name)
     own, signature = sha256_of(path) if folder.exists() else "", signature_of(path)
     signer = signer_of(path, allowed_signers) if allowed_signers else None
     given = own if digest is None else digest.strip().lower().removeprefix("sha256:")

@@ -226,6 +226,24 @@ def test_what_is_no_file_is_not_read_and_a_name_cannot_write_on_the_terminal(
     assert all(map(str.isprintable, told))
 
 
+def test_a_manifest_that_is_no_file_or_a_very_large_one_is_not_read(
+    audit: tuple[AuditFolder, str],
+) -> None:
+    folder, digest = audit
+    manifest = folder.folder / MANIFEST
+    manifest.unlink()
+    for make in (
+        lambda: os.mkfifo(manifest),
+        lambda: manifest.symlink_to("/dev/zero"),
+        lambda: (manifest.touch(), os.truncate(manifest, 5 * 2**30)),  # without blocks
+    ):
+        make()
+        for given in (None, digest):
+            with pytest.raises(InputError, match="is no file, or larger than 64 MB"):
+                verify(folder, given)
+        manifest.unlink()
+
+
 TABLE = "exposure_gap,p\n0.1,0\n1234567,yes\n"
 PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
 
