@@ -23,12 +23,18 @@ let repeated = null; // the request of an audit to change and run again
 const begin = (kind, request) => json("/v1/runs", { method: "POST", body: { kind, request } });
 const form = setUpForm(async (kind, request) => { location.hash = linkOf((await begin(kind, request)).id); });
 
-/** Run what a link holds; going back in the history does not run it again. */
-async function runLinked({ kind, request }) {
+/** Fill the form with what a link holds. Nothing is asked before a click, since anybody may have made the link. */
+function fill(link) {
+  const { corpus } = link.request;
+  if (corpus && ![...byId("corpus").options].some(({ value }) => value === corpus)) {
+    say(`This service has no index '${corpus}'.`);
+    return;
+  }
   try {
-    location.replace(linkOf((await begin(kind, request)).id));
-  } catch (error) {
-    say(error.message);
+    again(link);
+    say("The form is filled by a link; nothing was asked yet.");
+  } catch {
+    say("The form does not know what this link asks for.");
   }
 }
 
@@ -85,7 +91,7 @@ function route() {
     byId("runs-page").focus();
   } else {
     show("search");
-    if (link) runLinked(link);
+    if (link && options) fill(link);
     else if (options) shown = showExample(byId("example"), options);
     // Not on a phone, where the keyboard would cover the page.
     if (window.matchMedia("(min-width: 56rem)").matches) byId("query").focus();
@@ -110,7 +116,9 @@ async function offer() {
     form.offer(options);
     const { key } = await json("/v1/me");
     if (key) offerKey();
-    if (first && !shown && !linked(location.hash)) shown = showExample(byId("example"), options);
+    const link = linked(location.hash);
+    if (first && link) fill(link);
+    else if (first && !shown) shown = showExample(byId("example"), options);
   } catch (error) {
     say(error.message);
   }

@@ -1,4 +1,4 @@
-// A finished request to take along: as a command, as a program, or as a link that runs it.
+// A finished request to take along: as a command, as a program, or as a link that fills the form.
 
 import { json } from "./api.js";
 import { el } from "./dom.js";
@@ -59,7 +59,8 @@ export function linked(hash) {
   const [, kind, text] = ASKED.exec(hash) ?? [];
   if (!kind) return null;
   try {
-    return { kind, request: JSON.parse(decodeURIComponent(text)) };
+    const request = JSON.parse(decodeURIComponent(text));
+    return typeof request === "object" && request ? { kind, request } : null;
   } catch {
     return null;
   }

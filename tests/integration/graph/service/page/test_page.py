@@ -343,6 +343,9 @@ def test_a_run_is_copied_as_a_command_as_a_program_and_as_a_link(
     link, before = copied("a link"), served.newest()["id"]
     other, _ = pages()
     other.goto(link)
+    expect(other.get_by_role("alert")).to_contain_text("nothing was asked yet")
+    assert served.newest()["id"] == before, "whoever made the link does not ask"
+    other.get_by_role("button", name="Run", exact=True).click()
     status_is(other)
     assert served.newest()["id"] != before
     assert shown(other, "After: greedy") == ids
@@ -422,7 +425,7 @@ def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
 def test_what_cannot_be_asked_for_is_said_in_a_sentence(pages: Pages, service: str) -> None:
     page, _ = pages()
     page.goto(f"{service}/#/ask/search/%7B%22query%22%3A%22x%22%2C%22corpus%22%3A%22none%22%7D")
-    expect(page.get_by_role("alert")).to_contain_text("none")
+    expect(page.get_by_role("alert")).to_contain_text("no index 'none'")
     expect(page.get_by_role("heading", name="See who gets seen")).to_be_visible()
     ask(page, "qzxvw", "fairqr")
     status_is(page)
