@@ -200,6 +200,12 @@ def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document
         yield f"{place.rank}. {title} [{groups}] {text}".rstrip()
 
 
+def unfit_lines(result: SearchResult) -> Iterator[str]:
+    """Yield a sentence for those who use documents, if none of them is likely to be relevant."""
+    if not is_likely_to_fit(result):
+        yield fit_of(result)
+
+
 def exposure_lines(result: SearchResult) -> Iterator[str]:
     """Yield a line for each attribute that says how the exposure of its groups changed."""
     for attribute, shares in result.exposure.items() if result.ranking else ():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -17,9 +19,9 @@ from fastmcp.tools.base import ToolResult
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
-from fairqr.base.errors import FairqrError, first_problem
+from fairqr.base.errors import FairqrError, first_problem, parameter_errors
 from fairqr.graph.answer.builder import AnswerResult
-from fairqr.graph.search.explanation import exposure_lines, passage_lines
+from fairqr.graph.search.explanation import exposure_lines, passage_lines, unfit_lines
 from fairqr.graph.search.result import Place, SearchResult
 from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.engine import Engine
@@ -60,8 +62,15 @@ class Origin:
 
 
 def _listed(value: object) -> object:
-    """Wrap a single value in a list; models sometimes forget to."""
-    return [value] if isinstance(value, str) else value
+    """Return what a model may write for a list as a list: one text, JSON, or null."""
+    if value is None:
+        return []
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        with suppress(ValueError):
+            return json.loads(value)
+    return [value]
 
 
 _Texts = Annotated[list[str], BeforeValidator(_listed)]
@@ -139,7 +148,8 @@ def make_server(
         asked = {"query": query, "k": k, "corpus": source or None, "attributes": attributes}
         result = SearchResult.model_validate(await run("search", asked, seconds, context))
         texts = await passages(result.corpus, result.ranking)
-        return _reply([*_quoted(texts), *exposure_lines(result), *result.warnings], result, texts)
+        lines = [*unfit_lines(result), *_quoted(texts), *exposure_lines(result), *result.warnings]
+        return _reply(lines, result, texts)
 
     async def fair_answer(
         question: str,
@@ -205,7 +215,9 @@ def make_server(
         """
         asked = {"corpus": source or None, "queries": queries, "attributes": attributes, "k": k}
         asked["intersections"] = False
-        checked = await engine.checked_audit(AuditRequest.model_validate(asked))
+        with parameter_errors():
+            request = AuditRequest.model_validate(asked)
+        checked = await engine.checked_audit(request)
         result = await follow(checked, context, len(queries) + 1, seconds)
         figures = {name: result["figures"][name] for name in ("queries", "groups")}
         lines = [

@@ -156,6 +156,12 @@ async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None
         assert (await said(query=3)).startswith("The argument 'query' is wrong: ")
         assert "There is no index" in await said(query="physicist", source="/etc/passwd")
         assert "at most 3 (audit_queries)" in await said("audit", queries=["man"] * 4)
+        nothing = await said("audit", queries=[])
+        assert "queries" in nothing
+        assert "pydantic" not in nothing
+        as_text = {"query": "physicist", "attributes": '["gender"]'}
+        assert not (await client.call_tool("fair_search", as_text)).is_error
+        assert not (await client.call_tool("fair_search", as_text | {"attributes": None})).is_error
         listed = await client.call_tool("list_sources")
     assert listed.structured_content["sources"][0]["attributes"]["gender"] == ["female", "male"]
 
