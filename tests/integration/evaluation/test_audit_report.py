@@ -39,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         30,
         texts=[*(f"people {number}" for number in range(24)), *HOSTILE],
         titles={f"{HOSTILE[0]}{number}": HOSTILE[number % 6] for number in range(40)},
-        exposure_gap=0.3,
+        bias=0.3,
         unlabelled=0.1,
         prefix=HOSTILE[0],
     )
