@@ -10,8 +10,8 @@ import { authorization } from "./key.js";
 import { inWords } from "./outcome.js";
 
 const VERDICTS = {
-  less: "less than its target share",
-  more: "more than its target share",
+  less: "less than its target",
+  more: "more than its target",
   within_error: "within the error of the estimate",
   too_few: "too few queries to tell",
   undecided: "cannot tell: the test finds a difference, but its interval holds 0",

@@ -103,7 +103,7 @@ class TestNames:
         for value in values:
             asked: dict[str, Any] = {name: value}
             if name == "rerank":
-                asked["ranking"] = {"weights": "/etc/passwd"}
+                asked |= {"ranking": {"weights": "/etc/passwd"}, "final_step": "none"}
             path = "/v1/search"
             if name == "attributor":
                 path, asked["question"] = "/v1/answer", "physicist"
