@@ -2,22 +2,22 @@
 
 # No annotation is delayed here: those of streams name what they depend on.
 import asyncio
+import os
 import shutil
 import zipfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import Annotated, Any, NamedTuple, TypeVar
+from tempfile import TemporaryFile
+from typing import IO, Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Query
 from fastapi import Path as InPath
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, BeforeValidator
-from starlette.background import BackgroundTask
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from fairqr.base import telemetry
 from fairqr.base.errors import FairqrError, InputError, RunInterruptedError, RunNotFoundError
@@ -30,6 +30,9 @@ from fairqr.graph.service.http.answers import Json, compact
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
 from fairqr.graph.service.runs.manager import STEPLESS
+
+PIECE = 2**16
+"""How many bytes of a file are sent at a time."""
 
 CLIENT_GONE = 499  # the status in the metrics if the client disconnected
 
@@ -320,21 +323,30 @@ async def get_report(request: Request, id: _Id) -> Response:
 @router.get("/audits/{id}/bundle.zip", **_file("application/zip"))
 async def get_bundle(request: Request, id: _Id) -> Response:
     """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
-    path = await asyncio.to_thread(_zipped, await _folder(request, id))
-    removed = BackgroundTask(path.unlink, missing_ok=True)
-    return FileResponse(path, filename=f"audit-{id}.zip", background=removed)
+    file = await asyncio.to_thread(_zipped, await _folder(request, id))
+    headers = {
+        "Content-Disposition": f'attachment; filename="audit-{id}.zip"',
+        "Content-Length": str(file.seek(0, os.SEEK_END)),
+    }
+    return StreamingResponse(_pieces_of(file), media_type="application/zip", headers=headers)
 
 
-def _zipped(folder: Path) -> Path:
-    """Write all files of a folder into a temporary file."""
-    with (
-        NamedTemporaryFile(prefix="fairqr-audit-", suffix=".zip", delete=False) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
+def _zipped(folder: Path) -> IO[bytes]:
+    """Write all files of a folder into a file without a name, which is gone when it is closed."""
+    file = TemporaryFile()  # noqa: SIM115 (closed by who sends it)
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and path.name != ".lock":
                 archive.write(path, f"audit-{folder.name}/{path.relative_to(folder)}")
-    return Path(file.name)
+    return file
+
+
+def _pieces_of(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield a file from its beginning, and close it, also if nobody reads on."""
+    with file:
+        file.seek(0)
+        while piece := file.read(PIECE):
+            yield piece
 
 
 async def _run(request: Request, id: str) -> Run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
 import threading
 import zipfile
@@ -29,6 +30,16 @@ service = service_of_a_module("--require-keys")
 def over(client: ServiceClient, id_: str) -> dict[str, Any]:
     """Wait until an audit is over, and return it."""
     return client.ended(f"/v1/runs/{id_}")
+
+
+def deleted_files(pid: int) -> set[str]:
+    """Return the files without a name that a process has open."""
+    found = set()
+    for number in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if (file := os.readlink(number)).endswith(" (deleted)"):
+                found.add(file)
+    return found
 
 
 def test_an_audit_runs_in_the_background_and_leaves_evidence(
@@ -58,6 +69,7 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     assert report.headers["content-type"].startswith("text/html")
     assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     assert "Who gets seen" in report.text
+    held = deleted_files(service.process.child.pid)
     bundle = service.client.get(f"/v1/audits/{id_}/bundle.zip")
     assert bundle.headers["content-disposition"].endswith(f'"audit-{id_}.zip"')
     zipfile.ZipFile(io.BytesIO(bundle.content)).extractall(tmp_path)
@@ -68,6 +80,10 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     # Neither says where the index is.
     for file in place.rglob("*.*"):
         assert str(service.folder).encode() not in file.read_bytes(), file
+
+    with service.client.stream("GET", f"/v1/audits/{id_}/bundle.zip") as left_early:
+        next(left_early.iter_raw(1))
+    until(lambda: deleted_files(service.process.child.pid) == held)
 
     (listed,) = service.client.get("/v1/runs?kind=audit").json()["runs"]
     assert listed["id"] == id_
