@@ -148,8 +148,11 @@ def make_server(
         asked = {"query": query, "k": k, "corpus": source or None, "attributes": attributes}
         result = SearchResult.model_validate(await run("search", asked, seconds, context))
         texts = await passages(result.corpus, result.ranking)
-        lines = [*unfit_lines(result), *_quoted(texts), *exposure_lines(result), *result.warnings]
-        return _reply(lines, result, texts)
+        return _reply(
+            [*unfit_lines(result), *_quoted(texts), *exposure_lines(result), *result.warnings],
+            result,
+            texts,
+        )
 
     async def fair_answer(
         question: str,
@@ -215,9 +218,7 @@ def make_server(
         """
         asked = {"corpus": source or None, "queries": queries, "attributes": attributes, "k": k}
         asked["intersections"] = False
-        with parameter_errors():
-            request = AuditRequest.model_validate(asked)
-        checked = await engine.checked_audit(request)
+        checked = await engine.checked_audit(_audit_request(asked))
         result = await follow(checked, context, len(queries) + 1, seconds)
         figures = {name: result["figures"][name] for name in ("queries", "groups")}
         lines = [
@@ -306,6 +307,12 @@ def _percent(share: float | None) -> str:
 
 def _quoted(passages: Iterable[str]) -> list[str]:
     return ["<passages>", *passages, "</passages>"]
+
+
+def _audit_request(asked: Mapping[str, Any]) -> AuditRequest:
+    """Return a request for an audit; raises InputError with a sentence if it is wrong."""
+    with parameter_errors():
+        return AuditRequest.model_validate(asked)
 
 
 def _reply(lines: Iterable[str], result: BaseModel, passages: list[str]) -> ToolResult:
