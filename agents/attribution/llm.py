@@ -104,7 +104,9 @@ class LlmAttributor(CachedAttributor):
             "premise": fence(premise, STRETCH),
             "hypothesis": fence(hypothesis, LONGEST_ANSWER),
         }
-        choice = await self._model.score_labels(Question(self._scored, values), labels=(YES, NO))
+        choice = await self._model.choice_probabilities(
+            Question(self._scored, values), labels=(YES, NO)
+        )
         if choice.status == "ok":
             score = choice.probabilities[YES]
             return Entailment("ok", score >= self._threshold, score, usage=choice.usage)

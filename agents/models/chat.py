@@ -116,7 +116,7 @@ class ChatModel(LanguageModel):
 
     @property
     def gives_probabilities(self) -> bool:
-        """Whether :meth:`score_labels` can work, as far as is known."""
+        """Whether :meth:`choice_probabilities` can work, as far as is known."""
         return self._speaks_openai and "logprobs" not in self._left_out
 
     def temperature_of(self, asked: float | None) -> float | None:

@@ -90,7 +90,7 @@ class LanguageModel(ABC):
     @property
     @abstractmethod
     def gives_probabilities(self) -> bool:
-        """Whether :meth:`score_labels` can work, as far as we know."""
+        """Whether :meth:`choice_probabilities` can work, as far as we know."""
 
     async def check(self) -> None:
         """Check that nothing is missing, without an expensive start; raises as :meth:`start`."""
@@ -213,7 +213,7 @@ class LanguageModel(ABC):
             on_token(reply.text)
         return reply
 
-    async def score_labels(
+    async def choice_probabilities(
         self,
         question: Question,
         labels: Sequence[str] = ("Yes", "No"),

@@ -197,14 +197,14 @@ class PairwiseJudge:
     async def _prefer(self, question: Question, until: float | None) -> Preference:
         usage = Usage()
         if self.asks_by == "probabilities":
-            scored = await self._score_labels(question, until)
+            scored = await self._choice_probabilities(question, until)
             if scored.status != "unsupported":
                 return self._scored(scored)
             usage = scored.usage
         reply = await self.model.write(question, rankers.seconds_until(until))
         return self._read(replace(reply, usage=usage + reply.usage))
 
-    async def _score_labels(self, question: Question, until: float | None) -> Reply:
+    async def _choice_probabilities(self, question: Question, until: float | None) -> Reply:
         """Ask for the probabilities of the labels; other questions wait for the first one."""
         if (first := self._first.get()) is not None:
             await first.wait()
@@ -212,7 +212,9 @@ class PairwiseJudge:
                 return Reply("unsupported")
         first = self._first.setdefault(asyncio.Event())
         try:
-            choice = await self.model.score_labels(question, LABELS, rankers.seconds_until(until))
+            choice = await self.model.choice_probabilities(
+                question, LABELS, rankers.seconds_until(until)
+            )
         finally:
             first.set()
         self._unsupported |= choice.status == "unsupported"

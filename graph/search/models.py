@@ -44,7 +44,7 @@ def model_of(given: GivenModel | None, engine: SearchEngine) -> Model | None:
     if isinstance(given, BaseChatModel):
         return ChatModel.of(given)
     if given is not None:
-        require_method("model", given, "refine", "score_labels")
+        require_method("model", given, "refine", "choice_probabilities")
     return given
 
 

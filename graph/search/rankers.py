@@ -52,7 +52,7 @@ class Rankers:
     ) -> None:
         self._given = ChatModel.of(ranker) if isinstance(ranker, BaseChatModel) else ranker
         if not isinstance(ranker, BaseChatModel | str | None):
-            require_method("ranker", ranker, "rank", "score_labels")
+            require_method("ranker", ranker, "rank", "choice_probabilities")
         self._model = model
         self.prompts = prompts or PromptLibrary()
         # Weights are loaded once for all runs, and a pairwise ranker learns once how it can ask.
@@ -72,7 +72,7 @@ class Rankers:
         if isinstance(self._given, str):
             self._given = open_language_model(self._given)
         for each in (self._given, self._model):
-            if hasattr(each, "score_labels") and hasattr(each, "write"):
+            if hasattr(each, "choice_probabilities") and hasattr(each, "write"):
                 return cast("LanguageModel", each)
         return None
 

@@ -30,7 +30,7 @@ async def test_the_weights_of_llama_cpp_are_read(
     asked = question("bread", max_tokens=6)
     tokens = encode(tokenizer, asked.prompt.render(asked.values))
     assert tokenizer.decode(tokens).endswith("<|im_end|>\n<|im_start|>assistant\n")
-    choice = await model.score_labels(asked, ("A", "B"))
+    choice = await model.choice_probabilities(asked, ("A", "B"))
     assert (choice.status, choice.usage.prompt_tokens) == ("ok", len(tokens))
     assert choice.mass > 0.1
     assert (await model.write(asked)).status == "ok"

@@ -65,7 +65,7 @@ async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
         sources = DOCUMENTS[first : first + 2]
         written = await generator.generate(GenerationRequest(short("names", 12), question, sources))
         pair = {"premise": sources[0]["text"], "hypothesis": question}
-        scored = await model.score_labels(Question(library.get("attribute"), pair))
+        scored = await model.choice_probabilities(Question(library.get("attribute"), pair))
         return written.text, scored.probabilities
 
     asked = [partial(keywords, "sculptor", group) for group in ("female", "male")]
@@ -97,8 +97,8 @@ async def test_one_question_is_answered_after_the_other(model_cache: Path) -> No
     values = {"premise": "All is well.", "hypothesis": "It is well."}
     question = Question(PromptLibrary().get("attribute"), values)
     async with local_turn():
-        waiting = asyncio.create_task(model.score_labels(question))
-        hurried = await model.score_labels(question, deadline=0.1)
+        waiting = asyncio.create_task(model.choice_probabilities(question))
+        hurried = await model.choice_probabilities(question, deadline=0.1)
         assert hurried.status == "timeout"
         assert not waiting.done()
     choice = await waiting

@@ -341,9 +341,12 @@ async def test_texts_objects_and_choices_are_kept_apart(
     for _ in range(2):
         assert (await asking.ask(question())).value == {"n": 1}
         assert (await asking.write(question())).status == "empty"
-        assert (await asking.score_labels(question())).probabilities == {"Yes": 0.5, "No": 0.5}
+        assert (await asking.choice_probabilities(question())).probabilities == {
+            "Yes": 0.5,
+            "No": 0.5,
+        }
     assert len(server.asked) == 3
-    assert (await asking.score_labels(question(), ("No", "Yes"))).usage.cached_calls == 0
+    assert (await asking.choice_probabilities(question(), ("No", "Yes"))).usage.cached_calls == 0
 
 
 async def test_a_key_or_a_timeout_changes_no_reply_and_no_secret_is_kept(
@@ -463,14 +466,14 @@ async def test_the_tokens_of_a_label_are_summed(server: ModelServer) -> None:
     """With a space before it and in another case; what is no label only lowers the mass."""
     tokens = {"Yes": 0.4, " yes": 0.1, "▁YES": 0.1, "No": 0.2, "Maybe": 0.15, "Yesterday": 0.05}
     server.does(scores(tokens), scores({"A": 0.5, "B": 0.3}))
-    choice = await model(server).score_labels(question())
+    choice = await model(server).choice_probabilities(question())
     assert (choice.status, choice.usage) == ("ok", Usage(1, 0, 100, 10))
     assert choice.probabilities == pytest.approx({"Yes": 0.75, "No": 0.25})
     assert choice.mass == pytest.approx(0.8)
     body = server.asked[0].body
     assert (body["logprobs"], body["top_logprobs"]) == (True, 10)
     assert body.get("max_completion_tokens", body.get("max_tokens")) == 1
-    choice = await model(server).score_labels(question(), ("A", "B", "C"))
+    choice = await model(server).choice_probabilities(question(), ("A", "B", "C"))
     assert choice.probabilities == pytest.approx({"A": 0.625, "B": 0.375, "C": 0.0})
 
 
@@ -488,7 +491,7 @@ async def test_a_model_without_probabilities_is_asked_once_only(
     server.does(answer, GOOD)
     asking = model(server, cache=cache)
     for _ in range(2):
-        choice = await asking.score_labels(question())
+        choice = await asking.choice_probabilities(question())
         assert (choice.status, choice.probabilities) == ("unsupported", {})
         assert "does not give the probabilities" in choice.message
     assert len(server.asked) == 1
@@ -513,5 +516,5 @@ async def test_other_failures_are_not_taken_for_that(
     """The next question may well be answered with probabilities."""
     server.does(answer, scores({"Yes": 1.0}))
     asking = model(server)
-    assert (await asking.score_labels(question())).status == status
-    assert (await asking.score_labels(question())).probabilities == {"Yes": 1.0, "No": 0.0}
+    assert (await asking.choice_probabilities(question())).status == status
+    assert (await asking.choice_probabilities(question())).probabilities == {"Yes": 1.0, "No": 0.0}

@@ -232,7 +232,7 @@ async def test_it_only_refines(file: str, cache: ReplyCache) -> None:
     for reply in (await model.ask(question), await model.write(question)):
         assert reply.status == "unsupported"
         assert "so it only refines queries" in reply.message
-    assert (await model.score_labels(question)).status == "unsupported"
+    assert (await model.choice_probabilities(question)).status == "unsupported"
 
 
 @pytest.mark.parametrize("name", SHIPPED_NAMES)

@@ -106,11 +106,11 @@ class Watched(ChatModel):
 
     most = under_way = 0
 
-    async def score_labels(self, *question: Any, **options: Any) -> Reply:
+    async def choice_probabilities(self, *question: Any, **options: Any) -> Reply:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         try:
-            return await super().score_labels(*question, **options)
+            return await super().choice_probabilities(*question, **options)
         finally:
             self.under_way -= 1
 

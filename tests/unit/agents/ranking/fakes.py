@@ -56,10 +56,10 @@ class Planted:
         text = self.writes or (listed if "passages" in question.values else "AB"[order[0]])
         return self.answer or Reply("ok", {"text": text}, usage=Usage(1))
 
-    async def score_labels(
+    async def choice_probabilities(
         self, question: Question, labels: Sequence[str] = (), deadline: float | None = None
     ) -> Reply:
-        first, second = await self._worths("score_labels", question, deadline)
+        first, second = await self._worths("choice_probabilities", question, deadline)
         if self.unsupported:
             self.gives_probabilities = False
             return Reply("unsupported", message="No.", usage=Usage(1))

@@ -46,13 +46,13 @@ async def test_it_is_the_softmax_of_one_pass(tiny_causal: Path) -> None:
             forms |= {f"Ġ{form}" for form in forms}
             known = [vocabulary[form] for form in forms if form in vocabulary]
             mass[label] = float(shares[known].sum())
-        choice = await model.score_labels(question(), labels)
+        choice = await model.choice_probabilities(question(), labels)
         assert choice.status == "ok", choice.message
         assert choice.mass == pytest.approx(sum(mass.values()), rel=1e-4)
         shares_of = {label: it / sum(mass.values()) for label, it in mass.items()}
         assert choice.probabilities == pytest.approx(shares_of, rel=1e-4)
         assert choice.usage == Usage(1, prompt_tokens=len(tokens))
-    none = await model.score_labels(question(), ("Zeppelin", "Ballon"))
+    none = await model.choice_probabilities(question(), ("Zeppelin", "Ballon"))
     assert (none.status, none.usage.prompt_tokens) == ("parse_error", len(tokens))
     assert "would begin with none of Zeppelin, Ballon" in none.message
 
@@ -60,7 +60,7 @@ async def test_it_is_the_softmax_of_one_pass(tiny_causal: Path) -> None:
 async def test_a_prompt_longer_than_the_context(tiny_causal: Path) -> None:
     """Nothing is cut silently, for a choice or a text."""
     model, long = CausalModel(str(tiny_causal)), question("the river " * CONTEXT)
-    for reply in (await model.score_labels(long, ("A", "B")), await model.write(long)):
+    for reply in (await model.choice_probabilities(long, ("A", "B")), await model.write(long)):
         assert reply.status == "invalid_request"
         assert f"reads and writes {CONTEXT} together" in reply.message
         assert reply.usage == Usage()
@@ -105,8 +105,8 @@ async def test_a_deadline_ends_a_long_reply(tmp_path: Path) -> None:
     await asked.start()
     late = await asked.write(question(max_tokens=90_000), deadline=0.3)
     assert (late.status, late.text) == ("timeout", "")
-    assert (await asked.score_labels(question(), ("A", "B"), deadline=60)).status == "ok"
-    over = await asked.score_labels(question("users"), ("A", "B"), deadline=0)
+    assert (await asked.choice_probabilities(question(), ("A", "B"), deadline=60)).status == "ok"
+    over = await asked.choice_probabilities(question("users"), ("A", "B"), deadline=0)
     assert over.status == "timeout"
     assert "No time was left to ask the model" in over.message
 
@@ -154,14 +154,14 @@ async def test_one_of_zeros_changes_nothing_and_another_does(
     cache = ReplyCache(tmp_path / "replies.sqlite")
     zeros = with_adapter(tiny_causal, tmp_path / "zeros")
     other = with_adapter(tiny_causal, tmp_path / "other", scale=0.5)
-    base = await CausalModel(str(tiny_causal)).score_labels(question(), ("A", "B"))
-    assert await CausalModel(str(zeros)).score_labels(question(), ("A", "B")) == base
-    first = await CausalModel(str(other), cache=cache).score_labels(question(), ("A", "B"))
+    base = await CausalModel(str(tiny_causal)).choice_probabilities(question(), ("A", "B"))
+    assert await CausalModel(str(zeros)).choice_probabilities(question(), ("A", "B")) == base
+    first = await CausalModel(str(other), cache=cache).choice_probabilities(question(), ("A", "B"))
     assert first.mass != base.mass
     # The base that others use was left as it was.
-    assert await CausalModel(str(tiny_causal)).score_labels(question(), ("A", "B")) == base
+    assert await CausalModel(str(tiny_causal)).choice_probabilities(question(), ("A", "B")) == base
     with_adapter(tiny_causal, other, scale=0.9)
-    again = await CausalModel(str(other), cache=cache).score_labels(question(), ("A", "B"))
+    again = await CausalModel(str(other), cache=cache).choice_probabilities(question(), ("A", "B"))
     assert again.usage.model_calls == 1
     assert again.mass != first.mass
 

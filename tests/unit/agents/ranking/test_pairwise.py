@@ -84,7 +84,7 @@ async def test_what_becomes_of_a_reply(
     assert message in (preference.message or "")
     is_answered = expected[0] in ("ok", "tie")
     assert (compared.failure is None) == is_answered
-    assert {*model.asked_by} == {"score_labels" if by == "probabilities" else "write"}
+    assert {*model.asked_by} == {"choice_probabilities" if by == "probabilities" else "write"}
 
 
 async def test_without_probabilities_replies_are_read_and_that_is_learnt_once() -> None:
@@ -94,7 +94,7 @@ async def test_without_probabilities_replies_are_read_and_that_is_learnt_once() 
     assert (asked.asks_by, asked.warnings) == ("probabilities", ())
     compared = await asyncio.gather(*(asked.compare(f"q{n}", PAIR, deadline=5) for n in range(10)))
     assert all(each.one_first.status == "ok" for each in compared)
-    assert Counter(model.asked_by) == {"score_labels": 1, "write": 20}
+    assert Counter(model.asked_by) == {"choice_probabilities": 1, "write": 20}
     assert all(left is not None and 4 < left <= 5 for left in model.deadlines)
     assert sum((each.usage for each in compared), Usage()).model_calls == 21
     assert asked.asks_by == "reply"
