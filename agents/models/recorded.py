@@ -99,10 +99,8 @@ class RecordedModel(LanguageModel):
         self._replies = _index_by_query(_parse(content, path), path)
         self._sha256 = hashlib.sha256(content).hexdigest()
         self.fingerprint = cache_key(model=self.name, replies=self._sha256)
-        self.profiled_as = f"{self.name}@{self._sha256[:8]}"
-        for name in SHIPPED_NAMES:
-            if content == find_file(name).read_bytes():
-                self.profiled_as = f"{RECORDED}:{name}"
+        shipped = file if file in SHIPPED_NAMES else _shipped_name_of(content)
+        self.profiled_as = f"{RECORDED}:{shipped}" if shipped else f"{self.name}@{self._sha256[:8]}"
 
     @property
     def gives_probabilities(self) -> bool:
@@ -190,6 +188,14 @@ def find_file(file: str) -> Path:
         return SHIPPED / f"{file}.json"
     # Unlike Path.expanduser, this leaves the home of a user whom nobody knows as it is.
     return Path(os.path.expanduser(file))
+
+
+def _shipped_name_of(content: bytes) -> str | None:
+    """Return the name of the shipped file with this content; None if there is none."""
+    for name in SHIPPED_NAMES:
+        if content == find_file(name).read_bytes():
+            return name
+    return None
 
 
 def _read(path: Path) -> bytes:

@@ -202,8 +202,9 @@ def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document
 
 def unfit_lines(result: SearchResult) -> Iterator[str]:
     """Yield a sentence for those who use documents, if none of them is likely to be relevant."""
-    if not is_likely_to_fit(result):
-        yield fit_of(result)
+    sentence = fit_of(result)
+    if sentence and not is_likely_to_fit(result):
+        yield sentence
 
 
 def exposure_lines(result: SearchResult) -> Iterator[str]:

@@ -232,17 +232,17 @@ Refined = TypeVar("Refined", RefinedTopic, RefinedGroup)
 def _split(record: Refined, fields: Sequence[str], is_searched: Callable[[str], bool]) -> Refined:
     """Move the texts of some fields, and the passage, that are not searched to what is left out."""
     changes: dict[str, object] = {}
-    left_out = list(record.left_out)
+    unsearched: list[str] = []
     for field in fields:
         given = getattr(record, field)
-        changes[field] = [text for text in given if is_searched(text)]
-        left_out += [
-            Unused(text=text, reason=IN_NO_QUERY) for text in given if not is_searched(text)
-        ]
+        searched = [text for text in given if is_searched(text)]
+        unsearched += [text for text in given if text not in searched]
+        changes[field] = searched
     if record.passage and not is_searched(record.passage):
+        unsearched.append(record.passage)
         changes["passage"] = ""
-        left_out.append(Unused(text=record.passage, reason=IN_NO_QUERY))
-    return record.model_copy(update={**changes, "left_out": left_out})
+    left_out = [Unused(text=text, reason=IN_NO_QUERY) for text in unsearched]
+    return record.model_copy(update={**changes, "left_out": [*record.left_out, *left_out]})
 
 
 def _topic_queries(state: State) -> list[QueryRecord]:
