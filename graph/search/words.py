@@ -241,8 +241,11 @@ def _split(record: Refined, fields: Sequence[str], is_searched: Callable[[str], 
     if record.passage and not is_searched(record.passage):
         unsearched.append(record.passage)
         changes["passage"] = ""
-    left_out = [Unused(text=text, reason=IN_NO_QUERY) for text in unsearched]
-    return record.model_copy(update={**changes, "left_out": [*record.left_out, *left_out]})
+    changes["left_out"] = [
+        *record.left_out,
+        *(Unused(text=text, reason=IN_NO_QUERY) for text in unsearched),
+    ]
+    return record.model_copy(update=changes)
 
 
 def _topic_queries(state: State) -> list[QueryRecord]:
