@@ -35,7 +35,7 @@ class Change:
     Attributes:
         attribute: The attribute.
         group: The group.
-        figure: ``exposure_gap`` or ``exposure``.
+        figure: ``gap``, which was tested, or ``exposure``.
         before: In the first audit, over the queries of both.
         after: In the second one.
         change: After − before. Its p is corrected for all tests of the comparison.
@@ -199,15 +199,15 @@ def changes_of(
         places = {query: place for place, query in enumerate(it.queries)}
         rows = [places[query] for query in asked]
         weights += it.weights()[rows] / it.weights().sum()
-        sides.append((it.exposure_gaps()[0][rows], it.exposures(it.array)[rows]))
-    for figure, was, is_ in zip(("exposure_gap", "exposure"), *sides, strict=True):
+        sides.append((it.tested_gaps()[0][rows], it.exposures(it.array)[rows]))
+    for figure, was, is_ in zip(("gap", "exposure"), *sides, strict=True):
         known = ~np.isnan(was + is_).any(axis=1)
         was, is_, seen, by = was[known], is_[known], sides[1][1][known], weights[known]
         if not len(by):
             continue
         tests = p_of_means(is_ - was, by, stream(0, f"comparison {dimension.name} {figure}"))
         # A gap changes mostly by the exposure, a share, whose interval is the more exact one.
-        less = ((is_ - was + seen).clip(0, 1), seen) if figure == "exposure_gap" else (is_, was)
+        less = ((is_ - was + seen).clip(0, 1), seen) if figure == "gap" else (is_, was)
         mean = [np.average(it, axis=0, weights=by).tolist() for it in (was, is_)]
         found = zip(dimension.groups, *mean, differences(*less, by), tests, strict=True)
         for group, one, two, moved, p in found:
@@ -221,7 +221,7 @@ def _direction(change: Change, settings: Mapping[str, str]) -> str:
     if p is None or p > ALPHA:
         return "too_few" if p is None else "cannot_tell"
     others = {f"{what} of {name}" for what in ("labels", "field", "values") for name in names}
-    if settings.keys() & (others | GAP_ONLY if change.figure == "exposure_gap" else others):
+    if settings.keys() & (others | GAP_ONLY if change.figure == "gap" else others):
         return "settings"
     return "up" if change.change.value > 0 else "down"
 

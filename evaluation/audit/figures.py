@@ -31,11 +31,14 @@ FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked."""
 
 LEAST = dict.fromkeys(("target", "attainable", "ranking_gap", "unattainable"), 0.0)
-LEAST |= dict.fromkeys(("lack", "exposure_gap", "excess"), -1.0)
+LEAST |= dict.fromkeys(("exposure_gap", "attainable_gap", "excess"), -1.0)
 """The figures that an error of the estimate of relevance adds to, and what they are at least."""
 
-OF_TARGET = ("lack", "exposure_gap", "ranking_gap", "unattainable")
+OF_TARGET = ("exposure_gap", "attainable_gap", "ranking_gap", "unattainable")
 """The figures that are at most the target."""
+
+Tested = Literal["attainable_gap", "exposure_gap"]
+"""What a verdict is about: the second where no relevance is known."""
 
 Sure = Literal["less", "more"]
 SURE = get_args(Sure)
@@ -77,8 +80,8 @@ class GroupFigures:
         target: The share that it should get.
         attainable: The share that relevant documents could give it at most, on the way to the
             target.
-        lack: Target − exposure.
-        exposure_gap: min(target, attainable) − exposure, query by query: above 0 the ranking
+        exposure_gap: Target − exposure.
+        attainable_gap: min(target, attainable) − exposure, query by query: above 0 the ranking
             withholds exposure from the group, below 0 it gives more than both.
         excess: exposure − max(target, attainable), query by query: above 0 the ranking gives what
             relevant documents of other groups could take over.
@@ -98,11 +101,11 @@ class GroupFigures:
         share_of_candidates: Its share of the labelled candidates of the attribute.
         saturated: The weight of the queries that have more relevant documents than were looked at,
             as a share. These are in no gap.
-        exposure_gap_bounds: What was tested, if missing labels were such that it is least, and
+        gap_bounds: What was tested, if missing labels were such that it is least, and
             greatest.
         unknown: The share of the exposure that went to documents without a label.
         known: The weight of the queries that what was tested is over, as a share of those answered.
-        tested: What was tested: the gap, or the lack if no relevance is known.
+        tested: What was tested: the attainable gap, or the exposure gap if no relevance is known.
         verdict: What the test says.
         flips: Whether missing labels alone could make a sure verdict wrong.
         detectable: The gap that an audit of as many queries finds in four of five cases.
@@ -119,8 +122,8 @@ class GroupFigures:
     exposure: Estimate
     target: Estimate
     attainable: Estimate
-    lack: Estimate
     exposure_gap: Estimate
+    attainable_gap: Estimate
     excess: Estimate
     ranking_gap: Estimate
     unattainable: Estimate
@@ -134,10 +137,10 @@ class GroupFigures:
     candidates: float
     share_of_candidates: float
     saturated: float
-    exposure_gap_bounds: tuple[float, float]
+    gap_bounds: tuple[float, float]
     unknown: float
     known: float
-    tested: Literal["exposure_gap", "lack"]
+    tested: Tested
     verdict: Verdict = "cannot_tell"
     flips: bool = False
     detectable: float = math.nan
@@ -148,7 +151,7 @@ class GroupFigures:
     @property
     def test(self) -> Estimate:
         """The figure that was tested."""
-        return self.exposure_gap if self.tested == "exposure_gap" else self.lack
+        return self.attainable_gap if self.tested == "attainable_gap" else self.exposure_gap
 
     @property
     def is_sure(self) -> bool:
@@ -224,16 +227,16 @@ class QueryFigures:
     def _unmixed(self, by_label: FloatArray) -> FloatArray:
         return by_group(by_label, self.dimension.confusion)
 
-    def exposure_gaps(self) -> tuple[FloatArray, bool]:
+    def tested_gaps(self) -> tuple[FloatArray, bool]:
         """Return the signed gap of each query, shape (n, G), and whether attainability is known.
 
-        Where the attainable exposure is not known for most of the queries it is the lack. NaN
-        where a query has none.
+        It is the attainable gap; where the attainable exposure is not known for most of the
+        queries, the exposure gap. NaN where a query has none.
         """
         held = [self.weights() @ _have(self.by_label(it)) for it in ("attainable", "target")]
         by_attainable = bool(held[0] > held[1] / 2)
         return _less(
-            *self._terms(self.array)["exposure_gap" if by_attainable else "lack"]
+            *self._terms(self.array)["attainable_gap" if by_attainable else "exposure_gap"]
         ), by_attainable
 
     def unknown(self) -> Estimate:
@@ -288,14 +291,14 @@ class QueryFigures:
         }
         if (confusion := self.dimension.confusion) is not None:
             found |= self._corrected_for_labels(found, confusion)
-        found["ranking_gap"] = [_not_below_0(it) for it in found["exposure_gap"]]
+        found["ranking_gap"] = [_not_below_0(it) for it in found["attainable_gap"]]
         # What a ranking of relevant documents lacks; where nothing is withheld, all that is lacked.
         found["unattainable"] = [
             _not_below_0(it, lesser=other)
             for it, other in zip(found["unattainable"], found.pop("lacking"), strict=True)
         ]
-        gaps, by_attainable = self.exposure_gaps()
-        tested: Literal["exposure_gap", "lack"] = "exposure_gap" if by_attainable else "lack"
+        gaps, by_attainable = self.tested_gaps()
+        tested: Tested = "attainable_gap" if by_attainable else "exposure_gap"
         ps = self._tests(found["excess"], random, tests)
         found[tested] = [replace(it, p=p) for it, p in zip(found[tested], ps, strict=True)]
         rows = _have(selected + candidates)
@@ -318,7 +321,7 @@ class QueryFigures:
                 candidates=all_[place].item(),
                 share_of_candidates=part[place].item(),
                 saturated=self.saturated(),
-                exposure_gap_bounds=bounds[place],
+                gap_bounds=bounds[place],
                 unknown=unknown,
                 known=round(known.item(), 10),
                 tested=tested,
@@ -347,8 +350,8 @@ class QueryFigures:
             "target": (target, None),
             "attainable": (attainable, None),
             "unattainable": (target - reachable, None),
-            "lack": (target, exposure),
-            "exposure_gap": (reachable, exposure),
+            "exposure_gap": (target, exposure),
+            "attainable_gap": (reachable, exposure),
             "excess": (exposure, np.maximum(target, attainable)),
             "lacking": (np.where(np.isnan(reachable), np.nan, target), exposure),
         }
@@ -393,7 +396,7 @@ class QueryFigures:
 
         Where attainable exposure is short, every group may have a gap below 0, and none an excess.
         """
-        gap, excess = self.exposure_gaps()[0], _less(*self._terms(self.array)["excess"])
+        gap, excess = self.tested_gaps()[0], _less(*self._terms(self.array)["excess"])
         rows = _have(gap)
         values, excess, weights = gap[rows], excess[rows], self.weights()[rows]
         is_more = (weights @ values < 0) & ~np.isnan(excess).any(axis=0)
@@ -417,7 +420,9 @@ class QueryFigures:
     def _known(self) -> set[str]:
         """Return the figures whose first term is a target that all queries have."""
         is_short = self.by_label("attainable") < self.by_label("target") - ROUNDING
-        found = {"target", "lack", "lacking"} | (set() if is_short.any() else {"exposure_gap"})
+        found = {"target", "exposure_gap", "lacking"} | (
+            set() if is_short.any() else {"attainable_gap"}
+        )
         return found if self._has_known_target else set()
 
     def _shares(self, above: FloatArray, below: FloatArray | None = None) -> list[Estimate]:
@@ -510,7 +515,7 @@ class QueryFigures:
         Wrong labels are left as they are.
 
         Args:
-            tested: ``exposure_gap``, or ``lack`` if no attainable exposure is known.
+            tested: ``attainable_gap``, or ``exposure_gap`` if no attainable exposure is known.
             means: The means of the groups, shape (G,).
         """
         # Labels might show that relevant documents of the group are rarer than the attainable
@@ -548,7 +553,7 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         changed: dict[str, Any] = {group.tested: replace(group.test, p=p)}
         by_chance = whole = replace(group, **changed)
         if group.error:
-            of_target = dict.fromkeys(("target", "lack"), group.error_of_target)
+            of_target = dict.fromkeys(("target", "exposure_gap"), group.error_of_target)
             errors = dict.fromkeys(LEAST, group.error) | of_target
             whole = widened(by_chance, errors, estimates.wider_by_bias)
         # Nobody lacks more than the target share, in the same queries.
@@ -561,7 +566,7 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         verdict = _verdict(whole)
         if verdict not in SURE and _verdict(by_chance) in SURE:
             verdict = "within_error"
-        low, high = group.exposure_gap_bounds
+        low, high = group.gap_bounds
         flips = (verdict == "less" and low <= 0) or (verdict == "more" and high >= 0)
         found = _detectable(by_chance.test, whole.test, len(ps))
         judged.append(replace(whole, verdict=verdict, flips=flips, detectable=found))
@@ -600,7 +605,7 @@ def _verdict(group: GroupFigures) -> Verdict:
     if test.p is None:
         return "unknown" if math.isnan(test.value) else "too_few"
     # A group gets more only if relevant documents of others could take something over.
-    is_more = group.tested == "exposure_gap" and test.value < 0
+    is_more = group.tested == "attainable_gap" and test.value < 0
     low, high = (group.excess.low, group.excess.high) if is_more else (test.low, test.high)
     if test.p > ALPHA or (is_more and group.excess.value <= 0):
         return "cannot_tell"

@@ -47,7 +47,7 @@ DIGITS_BY_QUERY = 6
 
 QUERY_COLUMNS = (
     *("number", "query", "text", "segment", "weight", "status", "attribute", "group"),
-    *("exposure", "target", "exposure_gap", "unlabelled"),
+    *("exposure", "target", "gap", "unlabelled"),
 )
 
 
@@ -246,7 +246,7 @@ def _flat(figures: GroupFigures | VersionComparison) -> dict[str, Any]:
         row |= columns
     if isinstance(figures, VersionComparison):
         return row | {"p": figures.difference.p}
-    row["exposure_gap_least"], row["exposure_gap_greatest"] = row.pop("exposure_gap_bounds")
+    row["gap_least"], row["gap_greatest"] = row.pop("gap_bounds")
     return row | {"p": figures.test.p}
 
 
@@ -256,7 +256,7 @@ def _query_rows(audit: Audit) -> Iterator[tuple[object, ...]]:
         it.id: (*printed[it.id].values(), it.segment, it.weight) for it in audit.queries.queries
     }
     for part in audit.figures.by_query:
-        arrays = [*map(part.array, ("exposure", "target")), part.exposure_gaps()[0]]
+        arrays = [*map(part.array, ("exposure", "target")), part.tested_gaps()[0]]
         table = np.stack([*arrays, part.by_label("unknown")], axis=2).tolist()
         for query, rows in zip(part.queries, table, strict=True):
             for group, values in zip(part.dimension.groups, rows, strict=True):
@@ -397,7 +397,7 @@ def difference_of(it: GroupFigures) -> tuple[Estimate, str]:
     test = it.test
     if not test.value < 0:
         return test, "less"
-    if it.tested == "exposure_gap":
+    if it.tested == "attainable_gap":
         return replace(it.excess, p=test.p), "more"
     return replace(test, value=-test.value, low=-test.high, high=-test.low), "more"
 

@@ -50,7 +50,7 @@ Observed = Callable[[Sequence[str]], Iterable[Observation]]
 
 OPERATORS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d\d?)?)\s*")
-GAPS = ("exposure_gap", "lack", "ranking_gap")
+GAPS = ("attainable_gap", "exposure_gap", "ranking_gap")
 RATIOS = ("exposure_ratio", "impact_ratio")
 RATES = (*RATIOS, "selection_rate", "precision", "ndcg")
 TESTED = (*GAPS, *RATIOS)
@@ -111,7 +111,7 @@ class Contribution:
         group: The group that gets less.
         query: The id of the query.
         share: Its part of the sum of all gaps against the group.
-        exposure_gap: The gap of this query.
+        gap: What was tested, of this query.
         shown: The ids that are shown today.
         fair: The ids that a fair re-ranking would show.
     """
@@ -120,7 +120,7 @@ class Contribution:
     group: str
     query: str
     share: float
-    exposure_gap: float
+    gap: float
     shown: tuple[str, ...]
     fair: tuple[str, ...]
 
@@ -252,7 +252,7 @@ class _Measurement:
         spread = estimates.NORMAL * np.sqrt(np.outer(variances(confusion, mix), shared))
         return [
             {"target": target * self._weight, "attainable": target}
-            | dict.fromkeys(("lack", "exposure_gap", "excess", "ranking_gap"), gap)
+            | dict.fromkeys(("exposure_gap", "attainable_gap", "excess", "ranking_gap"), gap)
             | {"exposure": exposure}
             for exposure, target, gap in divided(spread, weights, otherwise=0.0).tolist()
         ]
@@ -411,7 +411,7 @@ def completed(
         if_reranked = float(np.clip(group.exposure.value + change, 0.0, 1.0))
     found = replace(group, if_reranked=if_reranked)
     # What a group lacks to a target without relevance is still known, by every query.
-    is_known = group.tested == "lack" and group.known == 1
+    is_known = group.tested == "exposure_gap" and group.known == 1
     if group.saturated > most_saturated and not is_known:
         return replace(found, verdict="saturated", flips=False, detectable=math.nan)
     if _may_hide(found):
@@ -423,7 +423,7 @@ def _may_hide(group: GroupFigures) -> bool:
     """Return whether missing labels alone could hide a difference that would be found."""
     if group.verdict == "too_few" or math.isnan(group.exposure.value):
         return group.verdict in ("too_few", "unknown") and group.unknown > 0.5
-    low, high = group.exposure_gap_bounds
+    low, high = group.gap_bounds
     is_open = group.verdict in ("cannot_tell", "undecided")
     return is_open and low < high and max(-low, high) > group.detectable
 
@@ -437,7 +437,7 @@ def _contributions(
         if it.verdict != "less":
             continue
         of = measured[it.attribute]
-        gaps = of.table.exposure_gaps()[0][:, of.dimension.groups.index(it.group)]
+        gaps = of.table.tested_gaps()[0][:, of.dimension.groups.index(it.group)]
         # Machines add in different orders: what they print and choose goes by ten digits.
         parts = np.nan_to_num(np.maximum(of.table.weights() * gaps, 0.0)).round(10)
         order = sorted(np.flatnonzero(parts), key=lambda row: (-parts[row], of.table.queries[row]))
@@ -525,7 +525,7 @@ class Condition:
         """Return the ends of the interval if missing labels were such that it is widest."""
         it = getattr(group, self.figure)
         low, high = it.low, it.high
-        least, greatest = (end - group.test.value for end in group.exposure_gap_bounds)
+        least, greatest = (end - group.test.value for end in group.gap_bounds)
         if self.figure in GAPS:
             return low + min(least, 0.0), high + max(greatest, 0.0)
         unlabelled = math.inf if group.unknown else 0.0

@@ -24,8 +24,8 @@ from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
 Whole = Annotated[int, Field(lt=2**31)]
 """A whole number without a limit of its own."""
 
-Baseline = Literal["mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf"]
-Method = Literal["fairqr", "fair-qr", "baseline", "greedy", Baseline, RankerName]
+PublishedMethod = Literal["mmr", "xquad", "pm2", "fa-ir", "deltr", "dlf"]
+Method = Literal["fairqr", "fair-qr", "baseline", "greedy", PublishedMethod, RankerName]
 Pool = Literal["last", "union"]
 Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
@@ -115,7 +115,7 @@ METHODS: dict[Method, Strategy] = {
     "baseline": Strategy("the retriever's own ranking, and nothing else"),
     "greedy": Strategy(ABOUT["exposure-aware"], final_step="exposure-aware"),
 }
-METHODS |= {name: Strategy(ABOUT[name], final_step=name) for name in get_args(Baseline)}
+METHODS |= {name: Strategy(ABOUT[name], final_step=name) for name in get_args(PublishedMethod)}
 METHODS |= {
     ranker: Strategy(
         f"re-ranks the first {reads} results with {RANKERS[ranker]}, then fills the ranks toward "

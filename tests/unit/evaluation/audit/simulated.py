@@ -213,9 +213,9 @@ def audits(
         weights = np.exp(spread * random.normal(size=size))
         dimension = _checked(made.dimension, checked, random) if checked else made.dimension
         groups = _figures(dimension, drawn, weights, number)
-        first, whole = groups[0], made.truth["judged"].exposure_gap.value
+        first, whole = groups[0], made.truth["judged"].attainable_gap.value
         if first.verdict != "saturated":
-            outcome["gap of all"] += first.exposure_gap.low <= whole <= first.exposure_gap.high
+            outcome["gap of all"] += first.attainable_gap.low <= whole <= first.attainable_gap.high
             for name in ESTIMATES:
                 found, truth = getattr(first, name), getattr(made.truth[relevance], name).value
                 outcome[name] += not math.isnan(found.low)

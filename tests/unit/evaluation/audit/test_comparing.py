@@ -138,10 +138,8 @@ def test_settings_are_named_first_and_only_the_engine_moves_a_gap(audit: Made) -
 def test_a_greater_gap_is_the_difference_of_paired_means(audit: Made) -> None:
     before, after = audit(**FAIR), audit(**BIASED)
     comparison = compare(before, after)
-    (found,) = (
-        it for it in comparison.changes if (it.group, it.figure) == ("female", "exposure_gap")
-    )
-    one, two = (it.figures.by_query[0].exposure_gaps()[0][:, 0] for it in (before, after))
+    (found,) = (it for it in comparison.changes if (it.group, it.figure) == ("female", "gap"))
+    one, two = (it.figures.by_query[0].tested_gaps()[0][:, 0] for it in (before, after))
     weights = before.figures.by_query[0].weights()
     assert found.change.value == pytest.approx(np.average(two - one, weights=weights))
     assert found.change.value == pytest.approx(found.after - found.before)

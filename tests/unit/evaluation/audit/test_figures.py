@@ -140,10 +140,10 @@ def test_no_labels_give_a_gap_outside_of_the_bounds(target: str) -> None:
         letters, relevance = random.choice(["a", "b"], 10), random.random(10).round()
         letters[random.choice(10, random.integers(1, 5), replace=False)] = "-"
         seen = {"relevance": relevance, "k": 4, "target": target, "answered": 8}
-        bounds = [it.exposure_gap_bounds for it in raw_figures([shown("".join(letters), **seen)])]
+        bounds = [it.gap_bounds for it in raw_figures([shown("".join(letters), **seen)])]
         low, high = np.array(bounds).T
         for whole in completed("".join(letters)):
-            possible = gather([shown(whole, **seen)]).exposure_gaps()[0][0]
+            possible = gather([shown(whole, **seen)]).tested_gaps()[0][0]
             if not np.isnan(low + possible).any():
                 assert (possible >= low - 1e-9).all()
                 assert (possible <= high + 1e-9).all()
@@ -205,7 +205,7 @@ def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
     assert first.exposure.value == pytest.approx(
         np.average(held["exposure"][:, 0], weights=weights)
     )
-    assert first.lack.value == pytest.approx(np.average(lack[:, 0], weights=weights))
+    assert first.exposure_gap.value == pytest.approx(np.average(lack[:, 0], weights=weights))
     rates = weights @ held["selected"] / (weights @ held["candidates"])
     assert first.selection_rate.value == pytest.approx(rates[0])
     assert first.impact_ratio.value == pytest.approx(rates[0] / rates[1])
@@ -233,7 +233,7 @@ def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
             assert it.ranking_gap.value == pytest.approx(max(0.0, min(t, s) - e))
             assert it.unattainable.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
     for it in figures(answers):
-        lack = max(0.0, it.lack.value)
+        lack = max(0.0, it.exposure_gap.value)
         assert it.ranking_gap.value + it.unattainable.value == pytest.approx(lack)
         assert min(it.ranking_gap.value, it.unattainable.value) >= 0
 
@@ -255,35 +255,40 @@ KNOWN = {"has_known_target": True}
 @pytest.mark.parametrize(
     ("answers", "how", "verdict", "tested"),
     [
-        (draws(200, 0.5)[0], {}, "less", "exposure_gap"),
-        (draws(5, 2.0)[0], {}, "too_few", "exposure_gap"),
-        ([shown("bbabbb", None, 3, target=POPULATION)] * 40, {}, "less", "lack"),
+        (draws(200, 0.5)[0], {}, "less", "attainable_gap"),
+        (draws(5, 2.0)[0], {}, "too_few", "attainable_gap"),
+        ([shown("bbabbb", None, 3, target=POPULATION)] * 40, {}, "less", "exposure_gap"),
         # What relevant documents of others could not take over is no excess.
-        (ones_of_eight(), {}, "cannot_tell", "exposure_gap"),
+        (ones_of_eight(), {}, "cannot_tell", "attainable_gap"),
         # A few large gaps among small ones of the same sign: the interval has 0.
         (
             [shown(it, k=10) for it in ("bbbbbbaaaaa", *["b" + "ab" * 5] * 8)],
             {},
             "undecided",
-            "exposure_gap",
+            "attainable_gap",
         ),
         # A few queries with an attainable exposure do not speak for all; most say it only by the
         # target.
         *(
-            ([LIKELY] * n + [UNLIKELY] * (40 - n), {}, "less", "exposure_gap" if n > 20 else "lack")
+            (
+                [LIKELY] * n + [UNLIKELY] * (40 - n),
+                {},
+                "less",
+                "attainable_gap" if n > 20 else "exposure_gap",
+            )
             for n in (0, 6, 19, 21)
         ),
         # The target share of 'a' is one in twenty. Of 40 queries a tenth could show it alone, of
         # 150 not.
-        ([NEVER] * 40, KNOWN, "undecided", "lack"),
-        ([NEVER] * 39 + [ONCE], KNOWN, "undecided", "lack"),
-        ([NEVER] * 150, KNOWN, "less", "lack"),
-        ([NEVER] * 149 + [ONCE], KNOWN, "less", "lack"),
+        ([NEVER] * 40, KNOWN, "undecided", "exposure_gap"),
+        ([NEVER] * 39 + [ONCE], KNOWN, "undecided", "exposure_gap"),
+        ([NEVER] * 150, KNOWN, "less", "exposure_gap"),
+        ([NEVER] * 149 + [ONCE], KNOWN, "less", "exposure_gap"),
         # A test can be passed however many there are, or it is none; 7 queries give 1/64 at least.
-        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 3}, "undecided", "exposure_gap"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 2_000}, "less", "exposure_gap"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 10**15}, "too_few", "exposure_gap"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 10**15}, "too_few", "exposure_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 3}, "undecided", "attainable_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 2_000}, "less", "attainable_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 10**15}, "too_few", "attainable_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 10**15}, "too_few", "attainable_gap"),
     ],
 )
 def test_a_verdict_follows_from_what_all_queries_show(
@@ -294,19 +299,21 @@ def test_a_verdict_follows_from_what_all_queries_show(
     assert (first.test.p is None) == is_few
     assert verdict == "cannot_tell" or (first.test.p or 0) * how.get("tests", 1) <= 0.05
     assert first.ranking_gap.p is None, "the gap is tested, and nothing twice"
-    assert first.test.queries == (len(answers) if tested == "lack" or first.known == 1 else 21)
+    assert first.test.queries == (
+        len(answers) if tested == "exposure_gap" or first.known == 1 else 21
+    )
     first, second = corrected([first, second])
     assert (first.verdict, first.tested) == (verdict, tested)
-    if tested == "exposure_gap":
+    if tested == "attainable_gap":
         assert second.verdict == {"less": "more"}.get(verdict, verdict)
         # What one of two groups is withheld is the excess of the other.
-        assert (second.excess.value, second.exposure_gap.p) == (
-            pytest.approx(first.exposure_gap.value),
-            first.exposure_gap.p,
+        assert (second.excess.value, second.attainable_gap.p) == (
+            pytest.approx(first.attainable_gap.value),
+            first.attainable_gap.p,
         )
     elif answers[0] is not LIKELY:
         assert np.isnan(
-            [first.exposure_gap.value, first.ranking_gap.value, first.unattainable.value]
+            [first.attainable_gap.value, first.ranking_gap.value, first.unattainable.value]
         ).all()
     if answers[0] is NEVER and answers[-1] is NEVER:
         assert first.exposure.high == pytest.approx(1 - 0.025 ** (1 / len(answers)))
@@ -323,15 +330,15 @@ def test_without_a_bias_nobody_is_accused_more_often_than_said() -> None:
 
 def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
     first, _ = figures(*draws(200, 0.5, unlabelled=0.2))
-    low, high = first.exposure_gap_bounds
-    assert low < 0 < first.exposure_gap.value < high
+    low, high = first.gap_bounds
+    assert low < 0 < first.attainable_gap.value < high
     assert (first.verdict, first.flips) == ("less", True)
     assert not figures(*draws(200, 0.5))[0].flips
 
 
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     raw = raw_figures(*draws(200, 0.5))
-    gap = raw[0].exposure_gap
+    gap = raw[0].attainable_gap
     # With this bias at its worst, 95 of 100 gaps of this error are above 0.
     error = (gap.value - gap.low) / 1.96
     most = error * math.sqrt(special.chndtrinc((gap.value / error) ** 2, 1, 0.95))
@@ -341,7 +348,7 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     ]
     sure, doubtful = ["less", "more"], ["within_error"] * 2
     assert [[it.verdict for it in of] for of in judged] == [sure, sure, doubtful, doubtful]
-    assert judged[2][0].exposure_gap.low == pytest.approx(0, abs=1e-3)
+    assert judged[2][0].attainable_gap.low == pytest.approx(0, abs=1e-3)
     for it in itertools.chain(*judged):
         for name in ("target", "attainable", "ranking_gap", "unattainable"):
             found = getattr(it, name)
@@ -354,8 +361,8 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
     drawn = ["".join(random.permutation(list("aaabbbccc"))) for _ in range(25)]
     raw = raw_figures((shown(it, k=3, groups=three) for it in drawn), groups=three, seed=7)
     both = corrected([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]])
-    smallest = min(it.exposure_gap.p or 1.0 for it in raw)
-    assert min(it.exposure_gap.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
+    smallest = min(it.attainable_gap.p or 1.0 for it in raw)
+    assert min(it.attainable_gap.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
 
 
 def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
@@ -371,9 +378,9 @@ def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
         is_shown = random.random(12) < 0.05
         it, _ = figures([seldom if it else never for it in is_shown], **KNOWN)
         assert (it.target.low, it.target.value, it.target.high) == (0.5, 0.5, 0.5)
-        assert it.exposure_gap.high <= 0.5
+        assert it.attainable_gap.high <= 0.5
         assert it.unattainable.high > 0, "all could be reached, and one of the others may"
-        held += it.exposure_gap.low <= truth <= it.exposure_gap.high
+        held += it.attainable_gap.low <= truth <= it.attainable_gap.high
         constant += not is_shown.any()
     assert held >= 0.93 * 200
     assert constant > 60

@@ -64,15 +64,15 @@ def cases() -> dict[str, Audit]:
     unseen = changed(
         her,
         exposure=0.0,
-        exposure_gap={"value": 0.05, "low": -0.04},
+        attainable_gap={"value": 0.05, "low": -0.04},
         absent=1.0,
         verdict="undecided",
     )
     small = changed(
-        her, exposure_gap={"value": 0.03, "low": 0.01, "high": 0.05}, verdict="within_error"
+        her, attainable_gap={"value": 0.03, "low": 0.01, "high": 0.05}, verdict="within_error"
     )
     short = changed(
-        female, exposure_gap=-0.01, unattainable=0.3, verdict="cannot_tell", detectable=0.1
+        female, attainable_gap=-0.01, unattainable=0.3, verdict="cannot_tell", detectable=0.1
     )
     lost = replace(biased.figures.counts, relevant=500, absent=154, hidden=11)
     return {
@@ -165,7 +165,7 @@ def test_many_groups_are_named_by_the_greatest_differences() -> None:
         changed(
             female,
             group=f"group {number} {'long ' * 20}",
-            exposure_gap=number / 200 - 0.1,
+            attainable_gap=number / 200 - 0.1,
             verdict="less" if number > 20 else "more",
         )
         for number in range(1, 61)
