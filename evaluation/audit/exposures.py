@@ -242,14 +242,14 @@ class Reranking:
     """What fair re-rankings would give, over the queries that were re-ranked.
 
     Attributes:
-        relevance: Their relevance, as a share of today's.
-        today: The mean share of the exposure that each group has today, by its name.
-        exposure: The same after re-ranking.
+        relevance_kept: Their relevance, as a share of today's.
+        exposure_today: The mean share of the exposure that each group has today, by its name.
+        exposure_if_reranked: The same after re-ranking.
     """
 
-    relevance: Estimate
-    today: Mapping[str, Estimate]
-    exposure: Mapping[str, Estimate]
+    relevance_kept: Estimate
+    exposure_today: Mapping[str, Estimate]
+    exposure_if_reranked: Mapping[str, Estimate]
 
 
 def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:

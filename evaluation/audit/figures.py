@@ -30,32 +30,38 @@ ROUNDING = 1e-12
 FEW_CANDIDATES = 30
 """Rates over fewer candidates are marked."""
 
-LEAST = dict.fromkeys(("target", "attainable", "ranking_gap", "unattainable"), 0.0)
-LEAST |= dict.fromkeys(("exposure_gap", "attainable_gap", "excess"), -1.0)
+LEAST = dict.fromkeys(("target", "attainable", "unattainable"), 0.0)
+LEAST |= dict.fromkeys(("exposure_gap", "ranking_gap", "excess"), -1.0)
 """The figures that an error of the estimate of relevance adds to, and what they are at least."""
 
-OF_TARGET = ("exposure_gap", "attainable_gap", "ranking_gap", "unattainable")
+OF_TARGET = ("exposure_gap", "ranking_gap", "unattainable")
 """The figures that are at most the target."""
 
-Tested = Literal["attainable_gap", "exposure_gap"]
+Tested = Literal["ranking_gap", "exposure_gap"]
 """What a verdict is about: the second where no relevance is known."""
 
 Sure = Literal["less", "more"]
 SURE = get_args(Sure)
 Unsure = Literal[
-    "within_error", "saturated", "unlabelled", "undecided", "cannot_tell", "too_few", "unknown"
+    "within_relevance_error",
+    "saturated",
+    "unlabelled",
+    "undecided",
+    "cannot_tell",
+    "too_few",
+    "unknown",
 ]
 Verdict = Literal[Sure, Unsure]
 """Whether a group surely gets less, or more, than the reachable part of its target. The gap is
-``within_error`` if it is no chance, but the estimate of relevance alone could make it; it is
-``saturated`` if too many queries have more relevant documents than were looked at, ``unlabelled``
-if missing labels alone could hide a difference, ``undecided`` if the test finds one and the
-interval holds 0, as where few queries show the group, and ``unknown`` if nothing says what its
-target share is."""
+``within_relevance_error`` if it is no chance, but the estimate of relevance alone could make it; it
+is ``saturated`` if too many queries have more relevant documents than were looked at,
+``unlabelled`` if missing labels alone could hide a difference, ``undecided`` if the test finds one
+and the interval holds 0, as where few queries show the group, and ``unknown`` if nothing says what
+its target share is."""
 
 
 REASONS = {
-    "within_error": "the estimate of relevance may be off by as much",
+    "within_relevance_error": "the estimate of relevance may be off by as much",
     "saturated": "more relevant documents than were looked at",
     "unlabelled": "missing labels could hide a difference",
     "undecided": "the test finds a difference, but its interval holds 0",
@@ -81,11 +87,10 @@ class GroupFigures:
         attainable: The share that relevant documents could give it at most, on the way to the
             target.
         exposure_gap: Target − exposure.
-        attainable_gap: min(target, attainable) − exposure, query by query: above 0 the ranking
+        ranking_gap: min(target, attainable) − exposure, query by query: above 0 the ranking
             withholds exposure from the group, below 0 it gives more than both.
         excess: exposure − max(target, attainable), query by query: above 0 the ranking gives what
             relevant documents of other groups could take over.
-        ranking_gap: What the ranking withholds: the gap, if it is above 0.
         unattainable: What no ranking of the relevant documents could give.
         exposure_ratio: Exposure / target, divided by the same of the reference group; without one,
             by the highest of all groups.
@@ -105,12 +110,12 @@ class GroupFigures:
             greatest.
         unknown: The share of the exposure that went to documents without a label.
         known: The weight of the queries that what was tested is over, as a share of those answered.
-        tested: What was tested: the attainable gap, or the exposure gap if no relevance is known.
+        tested: What was tested: the ranking gap, or the exposure gap if no relevance is known.
         verdict: What the test says.
-        flips: Whether missing labels alone could make a sure verdict wrong.
-        detectable: The gap that an audit of as many queries finds in four of five cases.
-        if_reranked: The exposure that it would get if rankings were fair. Where a sample of the
-            queries was re-ranked, it says how much the exposure of all would change.
+        could_flip: Whether missing labels alone could make a sure verdict wrong.
+        detectable_gap: The gap that an audit of as many queries finds in four of five cases.
+        exposure_if_reranked: The exposure that it would get if rankings were fair. Where a sample
+            of the queries was re-ranked, it says how much the exposure of all would change.
         error: How far the estimate of relevance may be off; the intervals of what rests on it hold
             that, too.
         error_of_target: By how much that may move the target.
@@ -123,9 +128,8 @@ class GroupFigures:
     target: Estimate
     attainable: Estimate
     exposure_gap: Estimate
-    attainable_gap: Estimate
-    excess: Estimate
     ranking_gap: Estimate
+    excess: Estimate
     unattainable: Estimate
     exposure_ratio: Estimate
     selection_rate: Estimate
@@ -142,16 +146,16 @@ class GroupFigures:
     known: float
     tested: Tested
     verdict: Verdict = "cannot_tell"
-    flips: bool = False
-    detectable: float = math.nan
-    if_reranked: float = math.nan
+    could_flip: bool = False
+    detectable_gap: float = math.nan
+    exposure_if_reranked: float = math.nan
     error: float = 0.0
     error_of_target: float = 0.0
 
     @property
     def test(self) -> Estimate:
         """The figure that was tested."""
-        return self.attainable_gap if self.tested == "attainable_gap" else self.exposure_gap
+        return self.ranking_gap if self.tested == "ranking_gap" else self.exposure_gap
 
     @property
     def is_sure(self) -> bool:
@@ -230,13 +234,13 @@ class QueryFigures:
     def tested_gaps(self) -> tuple[FloatArray, bool]:
         """Return the signed gap of each query, shape (n, G), and whether attainability is known.
 
-        It is the attainable gap; where the attainable exposure is not known for most of the
+        It is the ranking gap; where the attainable exposure is not known for most of the
         queries, the exposure gap. NaN where a query has none.
         """
         held = [self.weights() @ _have(self.by_label(it)) for it in ("attainable", "target")]
         by_attainable = bool(held[0] > held[1] / 2)
         return _less(
-            *self._terms(self.array)["attainable_gap" if by_attainable else "exposure_gap"]
+            *self._terms(self.array)["ranking_gap" if by_attainable else "exposure_gap"]
         ), by_attainable
 
     def unknown(self) -> Estimate:
@@ -291,14 +295,13 @@ class QueryFigures:
         }
         if (confusion := self.dimension.confusion) is not None:
             found |= self._corrected_for_labels(found, confusion)
-        found["ranking_gap"] = [_not_below_0(it) for it in found["attainable_gap"]]
         # What a ranking of relevant documents lacks; where nothing is withheld, all that is lacked.
         found["unattainable"] = [
             _not_below_0(it, lesser=other)
             for it, other in zip(found["unattainable"], found.pop("lacking"), strict=True)
         ]
         gaps, by_attainable = self.tested_gaps()
-        tested: Tested = "attainable_gap" if by_attainable else "exposure_gap"
+        tested: Tested = "ranking_gap" if by_attainable else "exposure_gap"
         ps = self._tests(found["excess"], random, tests)
         found[tested] = [replace(it, p=p) for it, p in zip(found[tested], ps, strict=True)]
         rows = _have(selected + candidates)
@@ -351,7 +354,7 @@ class QueryFigures:
             "attainable": (attainable, None),
             "unattainable": (target - reachable, None),
             "exposure_gap": (target, exposure),
-            "attainable_gap": (reachable, exposure),
+            "ranking_gap": (reachable, exposure),
             "excess": (exposure, np.maximum(target, attainable)),
             "lacking": (np.where(np.isnan(reachable), np.nan, target), exposure),
         }
@@ -421,7 +424,7 @@ class QueryFigures:
         """Return the figures whose first term is a target that all queries have."""
         is_short = self.by_label("attainable") < self.by_label("target") - ROUNDING
         found = {"target", "exposure_gap", "lacking"} | (
-            set() if is_short.any() else {"attainable_gap"}
+            set() if is_short.any() else {"ranking_gap"}
         )
         return found if self._has_known_target else set()
 
@@ -515,7 +518,7 @@ class QueryFigures:
         Wrong labels are left as they are.
 
         Args:
-            tested: ``attainable_gap``, or ``exposure_gap`` if no attainable exposure is known.
+            tested: ``ranking_gap``, or ``exposure_gap`` if no attainable exposure is known.
             means: The means of the groups, shape (G,).
         """
         # Labels might show that relevant documents of the group are rarer than the attainable
@@ -565,11 +568,11 @@ def corrected(figures: Sequence[GroupFigures]) -> list[GroupFigures]:
         whole = replace(whole, **changed)
         verdict = _verdict(whole)
         if verdict not in SURE and _verdict(by_chance) in SURE:
-            verdict = "within_error"
+            verdict = "within_relevance_error"
         low, high = group.gap_bounds
-        flips = (verdict == "less" and low <= 0) or (verdict == "more" and high >= 0)
+        could_flip = (verdict == "less" and low <= 0) or (verdict == "more" and high >= 0)
         found = _detectable(by_chance.test, whole.test, len(ps))
-        judged.append(replace(whole, verdict=verdict, flips=flips, detectable=found))
+        judged.append(replace(whole, verdict=verdict, could_flip=could_flip, detectable_gap=found))
     return judged
 
 
@@ -605,7 +608,7 @@ def _verdict(group: GroupFigures) -> Verdict:
     if test.p is None:
         return "unknown" if math.isnan(test.value) else "too_few"
     # A group gets more only if relevant documents of others could take something over.
-    is_more = group.tested == "attainable_gap" and test.value < 0
+    is_more = group.tested == "ranking_gap" and test.value < 0
     low, high = (group.excess.low, group.excess.high) if is_more else (test.low, test.high)
     if test.p > ALPHA or (is_more and group.excess.value <= 0):
         return "cannot_tell"

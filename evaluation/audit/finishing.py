@@ -208,7 +208,9 @@ def audit_json(audit: Audit) -> bytes:
         ],
         "groups": figures.groups,
         "segments": figures.segments,
-        "costs": [{"attribute": name} | as_data(it) for name, it in figures.costs.items()],
+        "fair_reranking": [
+            {"attribute": name} | as_data(it) for name, it in figures.fair_reranking.items()
+        ],
         "contributions": [as_data(it) | printed[it.query] for it in figures.contributions],
         "pairs": pairs,
     }
@@ -397,7 +399,7 @@ def difference_of(it: GroupFigures) -> tuple[Estimate, str]:
     test = it.test
     if not test.value < 0:
         return test, "less"
-    if it.tested == "attainable_gap":
+    if it.tested == "ranking_gap":
         return replace(it.excess, p=test.p), "more"
     return replace(test, value=-test.value, low=-test.high, high=-test.low), "more"
 
@@ -520,7 +522,7 @@ def draw_exposure(audit: Audit) -> Figure:
             marks = {
                 "target": target,
                 "attainable": it.attainable.value,
-                "if re-ranked": it.if_reranked,
+                "if re-ranked": it.exposure_if_reranked,
             }
             bars.append(Bar(it.group, dot, words.split(":")[0], marks))  # the table has the reason
             seen, aim = text.percent(it.exposure.value), text.percent(target)

@@ -50,7 +50,7 @@ Observed = Callable[[Sequence[str]], Iterable[Observation]]
 
 OPERATORS = {"<=": le, "<": lt, ">=": ge, ">": gt}
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*([<>]=?)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d\d?)?)\s*")
-GAPS = ("attainable_gap", "exposure_gap", "ranking_gap")
+GAPS = ("exposure_gap", "ranking_gap")
 RATIOS = ("exposure_ratio", "impact_ratio")
 RATES = (*RATIOS, "selection_rate", "precision", "ndcg")
 TESTED = (*GAPS, *RATIOS)
@@ -134,7 +134,7 @@ class AuditFigures:
         groups: The groups of each attribute, with corrected tests.
         segments: The same of each segment of the queries, but for combinations.
         tests: How many tests were declared: one for each group, over all queries and in segments.
-        costs: What fair re-ranking would cost, by attribute; may be empty.
+        fair_reranking: What fair re-ranking would give and cost, by attribute; may be empty.
         contributions: The queries that add most to the gaps against groups that surely get less.
         by_query: The figures by query of each attribute.
         unanswered: The status of the queries that found nothing or failed, by their ids.
@@ -145,7 +145,7 @@ class AuditFigures:
     groups: list[GroupFigures]
     segments: list[GroupFigures]
     tests: int
-    costs: dict[str, Reranking]
+    fair_reranking: dict[str, Reranking]
     contributions: list[Contribution]
     by_query: list[QueryFigures]
     unanswered: dict[str, str]
@@ -252,7 +252,7 @@ class _Measurement:
         spread = estimates.NORMAL * np.sqrt(np.outer(variances(confusion, mix), shared))
         return [
             {"target": target * self._weight, "attainable": target}
-            | dict.fromkeys(("exposure_gap", "attainable_gap", "excess", "ranking_gap"), gap)
+            | dict.fromkeys(("exposure_gap", "ranking_gap", "excess"), gap)
             | {"exposure": exposure}
             for exposure, target, gap in divided(spread, weights, otherwise=0.0).tolist()
         ]
@@ -353,7 +353,7 @@ def measure(
             it.add(query, observation, is_reranked=places[query.id] < spec.rerank)
     total = sum(weights.values())
     failed, empty = (weights[it] / total if total else 0.0 for it in ("failed", "empty"))
-    costs = {
+    fair_reranking = {
         name: exposures.reranking_of(it.effects, it.dimension.groups)
         for name, it in measured.items()
         if it.effects
@@ -368,9 +368,11 @@ def measure(
     figures = [
         group for it, segment in parts for group in it.figures(spec.seed, segment, queries, tests)
     ]
-    figures = [completed(it, costs.get(it.attribute), spec.failures) for it in corrected(figures)]
+    figures = [
+        completed(it, fair_reranking.get(it.attribute), spec.failures) for it in corrected(figures)
+    ]
     if failed > spec.failures:
-        figures = [replace(it, verdict="cannot_tell", flips=False) for it in figures]
+        figures = [replace(it, verdict="cannot_tell", could_flip=False) for it in figures]
     groups = [it for it in figures if not it.segment]
     return AuditFigures(
         counts=Counts(
@@ -387,7 +389,7 @@ def measure(
         groups=groups,
         segments=[it for it in figures if it.segment],
         tests=tests,
-        costs=costs,
+        fair_reranking=fair_reranking,
         contributions=_contributions(measured, groups, observed),
         by_query=[it.table for it in measured.values()],
         unanswered=dict(sorted(unanswered.items())),
@@ -405,17 +407,20 @@ def completed(
         reranking: What fair re-ranking costs, if any query was re-ranked.
         most_saturated: The largest share of saturated queries with which a gap is known.
     """
-    if_reranked = math.nan
+    exposure_if_reranked = math.nan
     if reranking is not None and not group.segment:
-        change = reranking.exposure[group.group].value - reranking.today[group.group].value
-        if_reranked = float(np.clip(group.exposure.value + change, 0.0, 1.0))
-    found = replace(group, if_reranked=if_reranked)
+        change = (
+            reranking.exposure_if_reranked[group.group].value
+            - reranking.exposure_today[group.group].value
+        )
+        exposure_if_reranked = float(np.clip(group.exposure.value + change, 0.0, 1.0))
+    found = replace(group, exposure_if_reranked=exposure_if_reranked)
     # What a group lacks to a target without relevance is still known, by every query.
     is_known = group.tested == "exposure_gap" and group.known == 1
     if group.saturated > most_saturated and not is_known:
-        return replace(found, verdict="saturated", flips=False, detectable=math.nan)
+        return replace(found, verdict="saturated", could_flip=False, detectable_gap=math.nan)
     if _may_hide(found):
-        return replace(found, verdict="unlabelled", detectable=math.nan)
+        return replace(found, verdict="unlabelled", detectable_gap=math.nan)
     return found
 
 
@@ -425,7 +430,7 @@ def _may_hide(group: GroupFigures) -> bool:
         return group.verdict in ("too_few", "unknown") and group.unknown > 0.5
     low, high = group.gap_bounds
     is_open = group.verdict in ("cannot_tell", "undecided")
-    return is_open and low < high and max(-low, high) > group.detectable
+    return is_open and low < high and max(-low, high) > group.detectable_gap
 
 
 def _contributions(
@@ -482,7 +487,7 @@ class Condition:
         if self._passes_over(group):
             return False
         is_tested = self.figure in TESTED and not math.isnan(group.test.value)
-        if sure and is_tested and (group.flips or not group.is_sure):
+        if sure and is_tested and (group.could_flip or not group.is_sure):
             return False
         ends = self._ends_by_labels(group) if sure else ()
         return all(map(self._meets, (getattr(group, self.figure).value, *ends)))
@@ -508,8 +513,8 @@ class Condition:
         if math.isnan(it.low) or (is_ratio and it.low <= 0 and it.high >= 1):
             return "too few queries tell of it"
         sides = {*map(self._meets, (it.value, it.low, it.high))}
-        open_by = REACHES if len(sides) > 1 and not group.flips else FLIPS
-        may_turn = sure and (group.verdict == "unlabelled" or (is_ratio and group.flips))
+        open_by = REACHES if len(sides) > 1 and not group.could_flip else FLIPS
+        may_turn = sure and (group.verdict == "unlabelled" or (is_ratio and group.could_flip))
         if is_tested and (may_turn or self.holds(group, sure=False)):
             return REASONS.get(group.verdict, open_by)
         if group.known < 0.5 and not is_over_all:
@@ -541,7 +546,7 @@ class Condition:
     def _passes_over(self, group: GroupFigures) -> bool:
         """Return whether a group gets more than its target share, which no low ratio is about."""
         is_low = self.figure in RATIOS and self.comparison in ("<", "<=")
-        return is_low and group.verdict == "more" and not group.flips
+        return is_low and group.verdict == "more" and not group.could_flip
 
 
 def parse_condition(text: str) -> Condition:

@@ -134,9 +134,9 @@ class MeasuredListwise(MeasuredProbe):
         """All tests, as :func:`judged` returns them. ``test`` is one of three.
 
         - ``exposure_difference``: whether exposure favours a side, see
-        :func:`exposure_difference_test`; - ``personas``: a measure of the lists for protected
-        personas, less the same for the others; - ``relevance``: P@k less the P@k of the initial
-        order, for the first persona.
+          :func:`exposure_difference_test`;
+        - ``personas``: a measure of the lists for protected personas, less the same for the others;
+        - ``relevance``: P@k less the P@k of the initial order, for the first persona.
         """
         import pandas as pd
 

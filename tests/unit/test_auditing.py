@@ -90,7 +90,7 @@ async def test_judgements_are_the_target(engine: TantivyEngine) -> None:
     qrels = {word: {f"{word}00": 1, f"{word}15": 1, f"{word}16": 0} for word in WORDS}
     audit = await fairqr.audit(engine, ROWS, attribute="gender", k=4, qrels=qrels)
     female, _ = audit.figures.groups
-    assert (female.target.value, female.attainable_gap.value) == (0.5, 0.5)
+    assert (female.target.value, female.ranking_gap.value) == (0.5, 0.5)
 
 
 APPLE = ["apple"]

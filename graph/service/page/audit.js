@@ -12,7 +12,7 @@ import { inWords } from "./outcome.js";
 const VERDICTS = {
   less: "less than its target",
   more: "more than its target",
-  within_error: "within the error of the estimate",
+  within_relevance_error: "within the error of the estimate",
   too_few: "too few queries to tell",
   undecided: "cannot tell: the test finds a difference, but its interval holds 0",
   cannot_tell: "cannot tell",

@@ -140,7 +140,7 @@ def test_a_planted_bias_is_found_with_its_size_and_an_engine_without_one_is_not_
     assert male["verdict"] == {"less": "more", "more": "less"}.get(verdict, "cannot_tell")
     assert verdict or "fair" not in said.split("report:")[0].lower()
     if is_judged:
-        low, high = female["attainable_gap"]["interval"]
+        low, high = female["ranking_gap"]["interval"]
         assert low <= true_gap(server, name) <= high
     manifest = json.loads(Path("out/manifest.json").read_text())
     assert manifest["versions"]["server"] == "Elasticsearch 8.12.2"
@@ -168,8 +168,8 @@ def test_nobody_over_fifty_is_shown_and_who_looks_far_enough_says_so(
         every = cvs.cvs().values()
         jobs = [[cv["age"] >= 50 for cv in every if cv["occupation"] == it] for it in cvs.SKILLS]
         share = sum(sum(job) / len(job) for job in jobs) / len(jobs)
-        assert groups["from 50"]["attainable_gap"]["value"] == pytest.approx(share, abs=within)
+        assert groups["from 50"]["ranking_gap"]["value"] == pytest.approx(share, abs=within)
     else:
         assert {group["verdict"] for group in groups.values()} == {"saturated"}
-        assert {group["detectable"] for group in groups.values()} == {None}
+        assert {group["detectable_gap"] for group in groups.values()} == {None}
         assert "more relevant documents than were looked at" in " ".join(said.split())

@@ -79,7 +79,9 @@ def test_nothing_is_cut_off(
     assert boxes.evaluate_all("(all) => all.every((it) => it.scrollWidth <= it.clientWidth)")
 
 
-@pytest.mark.parametrize("verdicts", [("saturated", "less", "more"), ("within_error", "unknown")])
+@pytest.mark.parametrize(
+    "verdicts", [("saturated", "less", "more"), ("within_relevance_error", "unknown")]
+)
 def test_the_legend_of_the_picture_ends_inside_it(pages: Pages, verdicts: tuple[Any, ...]) -> None:
     figures = outcome_of(9).figures
     groups = [

@@ -84,7 +84,7 @@ def test_a_planted_bias_is_found_and_the_audit_verifies(fairqr: Fairqr) -> None:
     assert "\nFound by words alone.\n" in stdout
     female, male = written["groups"]
     assert (female["verdict"], male["verdict"]) == ("less", "more")
-    assert female["attainable_gap"]["value"] == pytest.approx(0.5)
+    assert female["ranking_gap"]["value"] == pytest.approx(0.5)
     digest = stdout.split("digest: ")[1].strip()
     stdout, _ = fairqr("verify", "out", "--digest", digest)
     assert "files match the manifest" in stdout
@@ -120,10 +120,10 @@ def test_an_audit_with_a_target_of_its_own_compares_it_with_nothing(fairqr: Fair
 
 
 def test_conditions_end_with_code_3_after_all_is_written(fairqr: Fairqr) -> None:
-    asked = (*JUDGED, "-o", "out", "--fail-if", "attainable_gap > 0.2", "--fail-if", "absent > 2")
+    asked = (*JUDGED, "-o", "out", "--fail-if", "ranking_gap > 0.2", "--fail-if", "absent > 2")
     stdout, stderr = fairqr(*asked, code=3)
     assert "digest: " in stdout
-    assert "'attainable_gap > 0.2' holds for gender=female (0.5" in stderr
+    assert "'ranking_gap > 0.2' holds for gender=female (0.5" in stderr
     assert "absent" not in stderr
     _, stderr = fairqr(*JUDGED, "-o", "out", "--fail-if", "ranking_gap > 0.9")
     assert stderr == ""
@@ -186,7 +186,7 @@ def test_without_relevance_there_are_shares_and_no_gaps(fairqr: Fairqr) -> None:
     assert "Until then no gaps are measured" in stderr
     assert "No verdict: no relevant documents are known" in stdout
     groups = json.loads(Path("out/audit.json").read_text())["groups"]
-    assert (groups[0]["exposure"]["value"], groups[0]["attainable_gap"]["value"]) == (0, None)
+    assert (groups[0]["exposure"]["value"], groups[0]["ranking_gap"]["value"]) == (0, None)
     _, stderr = fairqr(*PLAIN, "--fail-if", "ranking_gap > 0", code=4)
     assert "may hold for gender=female, gender=male, place=north" in stderr
 

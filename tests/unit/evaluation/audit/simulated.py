@@ -213,14 +213,14 @@ def audits(
         weights = np.exp(spread * random.normal(size=size))
         dimension = _checked(made.dimension, checked, random) if checked else made.dimension
         groups = _figures(dimension, drawn, weights, number)
-        first, whole = groups[0], made.truth["judged"].attainable_gap.value
+        first, whole = groups[0], made.truth["judged"].ranking_gap.value
         if first.verdict != "saturated":
-            outcome["gap of all"] += first.attainable_gap.low <= whole <= first.attainable_gap.high
+            outcome["gap of all"] += first.ranking_gap.low <= whole <= first.ranking_gap.high
             for name in ESTIMATES:
                 found, truth = getattr(first, name), getattr(made.truth[relevance], name).value
                 outcome[name] += not math.isnan(found.low)
                 outcome[f"{name} held"] += found.low - 1e-9 <= truth <= found.high + 1e-9
         outcome[first.verdict] += 1
-        outcome["detectable"] += not math.isnan(first.detectable)
+        outcome["detectable"] += not math.isnan(first.detectable_gap)
         outcome["accused"] += any(it.verdict in ("less", "more") for it in groups)
     return outcome

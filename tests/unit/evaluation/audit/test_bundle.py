@@ -244,7 +244,7 @@ def test_a_manifest_that_is_no_file_or_a_very_large_one_is_not_read(
         manifest.unlink()
 
 
-TABLE = "attainable_gap,p\n0.1,0\n1234567,yes\n"
+TABLE = "ranking_gap,p\n0.1,0\n1234567,yes\n"
 PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
 
 
@@ -252,15 +252,15 @@ PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
     ("name", "shown", "again", "wanted"),
     [
         # Measured numbers may differ by rounding, in tables alone; ids and counts may not.
-        ("t.csv", TABLE, "attainable_gap,p\n0.1000004,1e-17\n1234567,yes\n", None),
-        ("t.json", TABLE, "attainable_gap,p\n0.10000000001,0\n1234567,yes\n", None),
-        ("t.json", TABLE, "attainable_gap,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
-        ("t.md", TABLE, "attainable_gap,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
-        ("t.md", TABLE, "attainable_gap,p\n0.1,0\n1234567,yes", (3, "", "")),
-        ("t.csv", TABLE, "attainable_gap,p\n0.2,0\n1234567,yes\n", (2, "0.1", "0.2")),
-        ("t.csv", TABLE, "attainable_gap,p\n0.1,0\n1234568,yes\n", (3, "1234567", "1234568")),
-        ("t.csv", TABLE, "attainable_gap,p\n0.1,0,2\n1234567,yes\n", (2, "", ",")),
-        ("t.csv", TABLE, "attainable_gap,p\n0.1,0\n", (3, "1234567", "")),
+        ("t.csv", TABLE, "ranking_gap,p\n0.1000004,1e-17\n1234567,yes\n", None),
+        ("t.json", TABLE, "ranking_gap,p\n0.10000000001,0\n1234567,yes\n", None),
+        ("t.json", TABLE, "ranking_gap,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
+        ("t.md", TABLE, "ranking_gap,p\n0.1000004,0\n1234567,yes\n", (2, "0.1", "0.1000004")),
+        ("t.md", TABLE, "ranking_gap,p\n0.1,0\n1234567,yes", (3, "", "")),
+        ("t.csv", TABLE, "ranking_gap,p\n0.2,0\n1234567,yes\n", (2, "0.1", "0.2")),
+        ("t.csv", TABLE, "ranking_gap,p\n0.1,0\n1234568,yes\n", (3, "1234567", "1234568")),
+        ("t.csv", TABLE, "ranking_gap,p\n0.1,0,2\n1234567,yes\n", (2, "", ",")),
+        ("t.csv", TABLE, "ranking_gap,p\n0.1,0\n", (3, "1234567", "")),
         # Another version of matplotlib draws other lines, and hides no forged words.
         ("t.html", PICTURE.replace("0 1", "0 2").replace("3.5", "4"), PICTURE, None),
         *(

@@ -65,7 +65,6 @@ def test_true_values_are_in_930_of_1000_intervals(
         "exposure",
         "target",
         "attainable",
-        "attainable_gap",
         "ranking_gap",
         "unattainable",
     } <= set(given)
@@ -156,7 +155,7 @@ def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them(target: st
         how = {"relevance": "judged", "rerank": 0, "target": target}
         return measured(queries, observed, schema=schema, **how).groups[0]
 
-    truth, linear = figures(own), "attainable_gap" if target == "relevance:1" else "exposure_gap"
+    truth, linear = figures(own), "ranking_gap" if target == "relevance:1" else "exposure_gap"
     for _ in range(150):
         it = figures(np.where(random.random(60) < 0.2, ~own, own), confusion=rows)
         assert it.tested == linear, "what relevant documents could give to others is not linear"

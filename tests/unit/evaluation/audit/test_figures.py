@@ -221,7 +221,7 @@ def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
 
 @pytest.mark.parametrize("target", ["relevance:1", POPULATION, MIXED])
 def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
-    """Those of one query are max(0, min(ε*, ε^s) − ε) and max(0, ε* − max(ε, ε^s))."""
+    """Those of one query are min(ε*, ε^s) − ε, if above 0, and max(0, ε* − max(ε, ε^s))."""
     random, answers = np.random.default_rng(3), []
     for _ in range(40):
         letters = "".join(random.choice(["a", "b"], size=25, p=[0.1, 0.9]))
@@ -230,12 +230,13 @@ def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
             continue
         columns = (answers[-1].exposure, answers[-1].target, answers[-1].attainable)
         for it, e, t, s in zip(raw_figures(answers[-1:]), *columns, strict=True):
-            assert it.ranking_gap.value == pytest.approx(max(0.0, min(t, s) - e))
+            assert it.ranking_gap.value == pytest.approx(min(t, s) - e)
             assert it.unattainable.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
     for it in figures(answers):
         lack = max(0.0, it.exposure_gap.value)
-        assert it.ranking_gap.value + it.unattainable.value == pytest.approx(lack)
-        assert min(it.ranking_gap.value, it.unattainable.value) >= 0
+        withheld = max(0.0, it.ranking_gap.value)
+        assert withheld + it.unattainable.value == pytest.approx(lack)
+        assert it.unattainable.value >= 0
 
 
 def ones_of_eight() -> list[AnswerFigures]:
@@ -255,17 +256,17 @@ KNOWN = {"has_known_target": True}
 @pytest.mark.parametrize(
     ("answers", "how", "verdict", "tested"),
     [
-        (draws(200, 0.5)[0], {}, "less", "attainable_gap"),
-        (draws(5, 2.0)[0], {}, "too_few", "attainable_gap"),
+        (draws(200, 0.5)[0], {}, "less", "ranking_gap"),
+        (draws(5, 2.0)[0], {}, "too_few", "ranking_gap"),
         ([shown("bbabbb", None, 3, target=POPULATION)] * 40, {}, "less", "exposure_gap"),
         # What relevant documents of others could not take over is no excess.
-        (ones_of_eight(), {}, "cannot_tell", "attainable_gap"),
+        (ones_of_eight(), {}, "cannot_tell", "ranking_gap"),
         # A few large gaps among small ones of the same sign: the interval has 0.
         (
             [shown(it, k=10) for it in ("bbbbbbaaaaa", *["b" + "ab" * 5] * 8)],
             {},
             "undecided",
-            "attainable_gap",
+            "ranking_gap",
         ),
         # A few queries with an attainable exposure do not speak for all; most say it only by the
         # target.
@@ -274,7 +275,7 @@ KNOWN = {"has_known_target": True}
                 [LIKELY] * n + [UNLIKELY] * (40 - n),
                 {},
                 "less",
-                "attainable_gap" if n > 20 else "exposure_gap",
+                "ranking_gap" if n > 20 else "exposure_gap",
             )
             for n in (0, 6, 19, 21)
         ),
@@ -285,10 +286,10 @@ KNOWN = {"has_known_target": True}
         ([NEVER] * 150, KNOWN, "less", "exposure_gap"),
         ([NEVER] * 149 + [ONCE], KNOWN, "less", "exposure_gap"),
         # A test can be passed however many there are, or it is none; 7 queries give 1/64 at least.
-        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 3}, "undecided", "attainable_gap"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 2_000}, "less", "attainable_gap"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 10**15}, "too_few", "attainable_gap"),
-        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 10**15}, "too_few", "attainable_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 3}, "undecided", "ranking_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 2_000}, "less", "ranking_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 7, {"tests": 10**15}, "too_few", "ranking_gap"),
+        ([shown("bbbbbbaaaaaa", k=6)] * 40, {"tests": 10**15}, "too_few", "ranking_gap"),
     ],
 )
 def test_a_verdict_follows_from_what_all_queries_show(
@@ -298,23 +299,22 @@ def test_a_verdict_follows_from_what_all_queries_show(
     is_few = verdict == "too_few"
     assert (first.test.p is None) == is_few
     assert verdict == "cannot_tell" or (first.test.p or 0) * how.get("tests", 1) <= 0.05
-    assert first.ranking_gap.p is None, "the gap is tested, and nothing twice"
+    other = "exposure_gap" if tested == "ranking_gap" else "ranking_gap"
+    assert getattr(first, other).p is None, "nothing is tested twice"
     assert first.test.queries == (
         len(answers) if tested == "exposure_gap" or first.known == 1 else 21
     )
     first, second = corrected([first, second])
     assert (first.verdict, first.tested) == (verdict, tested)
-    if tested == "attainable_gap":
+    if tested == "ranking_gap":
         assert second.verdict == {"less": "more"}.get(verdict, verdict)
         # What one of two groups is withheld is the excess of the other.
-        assert (second.excess.value, second.attainable_gap.p) == (
-            pytest.approx(first.attainable_gap.value),
-            first.attainable_gap.p,
+        assert (second.excess.value, second.ranking_gap.p) == (
+            pytest.approx(first.ranking_gap.value),
+            first.ranking_gap.p,
         )
     elif answers[0] is not LIKELY:
-        assert np.isnan(
-            [first.attainable_gap.value, first.ranking_gap.value, first.unattainable.value]
-        ).all()
+        assert np.isnan([first.ranking_gap.value, first.unattainable.value]).all()
     if answers[0] is NEVER and answers[-1] is NEVER:
         assert first.exposure.high == pytest.approx(1 - 0.025 ** (1 / len(answers)))
 
@@ -331,14 +331,14 @@ def test_without_a_bias_nobody_is_accused_more_often_than_said() -> None:
 def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
     first, _ = figures(*draws(200, 0.5, unlabelled=0.2))
     low, high = first.gap_bounds
-    assert low < 0 < first.attainable_gap.value < high
-    assert (first.verdict, first.flips) == ("less", True)
-    assert not figures(*draws(200, 0.5))[0].flips
+    assert low < 0 < first.ranking_gap.value < high
+    assert (first.verdict, first.could_flip) == ("less", True)
+    assert not figures(*draws(200, 0.5))[0].could_flip
 
 
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     raw = raw_figures(*draws(200, 0.5))
-    gap = raw[0].attainable_gap
+    gap = raw[0].ranking_gap
     # With this bias at its worst, 95 of 100 gaps of this error are above 0.
     error = (gap.value - gap.low) / 1.96
     most = error * math.sqrt(special.chndtrinc((gap.value / error) ** 2, 1, 0.95))
@@ -346,11 +346,11 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
         corrected([dataclasses.replace(it, error=error) for it in raw])
         for error in (0.0, most - 1e-4, most + 1e-4, 1.0)
     ]
-    sure, doubtful = ["less", "more"], ["within_error"] * 2
+    sure, doubtful = ["less", "more"], ["within_relevance_error"] * 2
     assert [[it.verdict for it in of] for of in judged] == [sure, sure, doubtful, doubtful]
-    assert judged[2][0].attainable_gap.low == pytest.approx(0, abs=1e-3)
+    assert judged[2][0].ranking_gap.low == pytest.approx(0, abs=1e-3)
     for it in itertools.chain(*judged):
-        for name in ("target", "attainable", "ranking_gap", "unattainable"):
+        for name in ("target", "attainable", "unattainable"):
             found = getattr(it, name)
             assert 0 <= found.low <= found.value <= found.high <= 1
 
@@ -361,8 +361,8 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
     drawn = ["".join(random.permutation(list("aaabbbccc"))) for _ in range(25)]
     raw = raw_figures((shown(it, k=3, groups=three) for it in drawn), groups=three, seed=7)
     both = corrected([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]])
-    smallest = min(it.attainable_gap.p or 1.0 for it in raw)
-    assert min(it.attainable_gap.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
+    smallest = min(it.ranking_gap.p or 1.0 for it in raw)
+    assert min(it.ranking_gap.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
 
 
 def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
@@ -378,9 +378,9 @@ def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
         is_shown = random.random(12) < 0.05
         it, _ = figures([seldom if it else never for it in is_shown], **KNOWN)
         assert (it.target.low, it.target.value, it.target.high) == (0.5, 0.5, 0.5)
-        assert it.attainable_gap.high <= 0.5
+        assert it.ranking_gap.high <= 0.5
         assert it.unattainable.high > 0, "all could be reached, and one of the others may"
-        held += it.attainable_gap.low <= truth <= it.attainable_gap.high
+        held += it.ranking_gap.low <= truth <= it.ranking_gap.high
         constant += not is_shown.any()
     assert held >= 0.93 * 200
     assert constant > 60

@@ -64,15 +64,17 @@ def cases() -> dict[str, Audit]:
     unseen = changed(
         her,
         exposure=0.0,
-        attainable_gap={"value": 0.05, "low": -0.04},
+        ranking_gap={"value": 0.05, "low": -0.04},
         absent=1.0,
         verdict="undecided",
     )
     small = changed(
-        her, attainable_gap={"value": 0.03, "low": 0.01, "high": 0.05}, verdict="within_error"
+        her,
+        ranking_gap={"value": 0.03, "low": 0.01, "high": 0.05},
+        verdict="within_relevance_error",
     )
     short = changed(
-        female, attainable_gap=-0.01, unattainable=0.3, verdict="cannot_tell", detectable=0.1
+        female, ranking_gap=-0.01, unattainable=0.3, verdict="cannot_tell", detectable_gap=0.1
     )
     lost = replace(biased.figures.counts, relevant=500, absent=154, hidden=11)
     return {
@@ -82,7 +84,9 @@ def cases() -> dict[str, Audit]:
         "a group that gets more": with_groups(biased, changed(female, verdict="cannot_tell")),
         "no gap": fair,
         "a group that is never shown": with_groups(fair, him, unseen),
-        "a small target share": with_groups(fair, changed(her, target=0.02, detectable=0.1), him),
+        "a small target share": with_groups(
+            fair, changed(her, target=0.02, detectable_gap=0.1), him
+        ),
         "a part is known": with_groups(biased, *(replace(g, known=0.95) for g in (female, male))),
         "no document of a group": with_groups(fair, changed(her, exposure=0.0, candidates=0.0)),
         "attainable exposure is short": with_groups(fair, short),
@@ -165,12 +169,12 @@ def test_many_groups_are_named_by_the_greatest_differences() -> None:
         changed(
             female,
             group=f"group {number} {'long ' * 20}",
-            attainable_gap=number / 200 - 0.1,
+            ranking_gap=number / 200 - 0.1,
             verdict="less" if number > 20 else "more",
         )
         for number in range(1, 61)
     ]
-    outcome = with_groups(BIASED(), *groups, costs={}, contributions=[])
+    outcome = with_groups(BIASED(), *groups, fair_reranking={}, contributions=[])
     text = report_of(outcome)
     check_report("audit_many", text)
     assert text.split("## How sure")[0].count("| group ") == 1 + 40
@@ -202,16 +206,18 @@ def test_the_numbers_of_an_audit_stay_as_they_were_read_once() -> None:
 
 def test_a_reranking_says_what_each_group_would_get() -> None:
     figures = outcome_of(12, unlabelled=0.25, spec=spec_of(rerank=12)).figures
-    reranking, female = figures.costs["gender"], figures.groups[0]
+    reranking, female = figures.fair_reranking["gender"], figures.groups[0]
     # All queries are re-ranked here, so that today's exposure is that of the audit.
-    assert reranking.today["female"].value == pytest.approx(female.exposure.value)
-    assert female.if_reranked == pytest.approx(reranking.exposure["female"].value)
+    assert reranking.exposure_today["female"].value == pytest.approx(female.exposure.value)
+    assert female.exposure_if_reranked == pytest.approx(
+        reranking.exposure_if_reranked["female"].value
+    )
     gaps = [
         abs(female.target.value - it["female"].value)
-        for it in (reranking.today, reranking.exposure)
+        for it in (reranking.exposure_today, reranking.exposure_if_reranked)
     ]
     assert gaps[1] < 0.3 * gaps[0]
-    assert sum(it.value for it in reranking.exposure.values()) == pytest.approx(1)
+    assert sum(it.value for it in reranking.exposure_if_reranked.values()) == pytest.approx(1)
 
 
 def test_every_field_is_documented() -> None:
