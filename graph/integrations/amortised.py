@@ -58,7 +58,7 @@ class AmortisedDeficit:
                 write_beside(self._file, json.dumps(self.by_group))
 
 
-def moved(target: Shares, deficit: Shares) -> Shares:
+def target_with_deficit(target: Shares, deficit: Shares) -> Shares:
     """Return a target that is moved by deficits; each attribute's shares still sum to 1."""
     found: Shares = {}
     for name, groups in target.items():

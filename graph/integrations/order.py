@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.graph.integrations.amortised import moved
+from fairqr.graph.integrations.amortised import target_with_deficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import LearntWords, with_words
 from fairqr.graph.search.context import Context
@@ -173,7 +173,7 @@ def fair_order(
     table.add(hits.ids, hits.memberships)
     dimensions = dimensions_of(schema, context.attributes, intersect=context.intersect)
     target = estimate_target(table, dimensions, listed, context, {})
-    aim = target if deficit is None else moved(target, deficit)
+    aim = target if deficit is None else target_with_deficit(target, deficit)
     targets = [vector_of(it, aim[it.name]) for it in dimensions]
     candidates = Candidates.of(
         table, listed, dimensions, targets, discount, relevance=hits.relevance
