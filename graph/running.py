@@ -1,4 +1,4 @@
-"""What runs of all graphs share: nodes, the time and the cost of a run, and figures for traces.
+"""What runs of all graphs share: nodes, contexts, the time and the cost of a run, and traces.
 
 Only the time within nodes counts. Between two nodes, a person may think for an hour about the
 model's words, or a killed run may be resumed the next day.
@@ -7,21 +7,74 @@ model's words, or a killed run may be resumed the next day.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.config import get_config
+from langgraph.runtime import get_runtime
+from langgraph.types import Overwrite
 
 from fairqr.agents.models.replies import Usage
+from fairqr.base.errors import InputError, QueryError
 from fairqr.base.loops import run_blocking
-from fairqr.base.telemetry import current_span
+from fairqr.base.telemetry import current_span, span
+from fairqr.graph.journal import run_journal
 from fairqr.graph.search.context import Context, Frozen
+from fairqr.graph.step import step_of
+from fairqr.retrieval.engines.engine import SearchEngine
+
+CONCURRENCY = 8
+"""How many rankings are answered or judged, or parts of a probe asked, at the same time."""
+
+RETRIEVE = "retrieve"
+"""The node of an answer or a probe that is the graph that searches."""
 
 Update = dict[str, Any]
 """What a node changes in the state."""
+
+C = TypeVar("C", bound=Context)
+C_co = TypeVar("C_co", bound=Context, covariant=True)
+
+
+class Parts(Protocol[C_co]):
+    """What a graph is built from."""
+
+    def context(self, given: object) -> C_co:
+        """Return the context of a run, from what the caller gave."""
+
+
+def context_of(kind: type[C], given: object, default: C | None) -> C:
+    """Return the context of a run.
+
+    Args:
+        kind: The class of the graph's contexts.
+        given: What the caller gave, which may be meant for a graph around this one.
+        default: The context that the graph was built with, if any.
+
+    Raises:
+        InputError: There is none, or it is that of another of our graphs.
+    """
+    if isinstance(given, kind):
+        return given
+    if default is None or isinstance(given, Context):
+        raise InputError(f"The run needs a context; give the graph a {kind.__name__}.")
+    return default
+
+
+def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> None:
+    """Refuse to go on without documents: an answer or a probe needs some.
+
+    Raises:
+        QueryError: Nothing was found.
+    """
+    if not found:
+        raise QueryError(
+            f"No document of '{engine.name}' matches the query '{query[:100]}'; try other words."
+        )
 
 
 class UsageReport(Frozen):
@@ -127,6 +180,40 @@ class Node(Runnable[Any, Any]):
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Run the node."""
         return await self._work(input)
+
+
+def node(
+    work: Callable[[Any, C, Any], Awaitable[Update]], parts: Parts[C], *, is_first: bool = False
+) -> Node:
+    """Return the node that does some work, in a span of its own, and whose time is counted.
+
+    Args:
+        work: Takes the state, the run's context and the parts of the graph; returns what it changes
+            in the state. The node has its name.
+        parts: What the graph is built from.
+        is_first: Whether runs start with it.
+    """
+    name = work.__name__
+
+    async def run(state: Any) -> Update:
+        context = parts.context(get_runtime().context)
+        with timed(0.0 if is_first else state["seconds"]), span(f"fairqr.{name}"):
+            update = await work(state, context, parts)
+            seconds = running_seconds()
+        # The thread may contain an earlier run, which took longer.
+        update["seconds"] = Overwrite(seconds) if is_first else seconds
+        if (journal := run_journal()) is not None:
+            place = get_config()["metadata"]["langgraph_checkpoint_ns"]
+            *graphs, _ = [part.partition(":")[0] for part in place.split("|")]
+            journal.ended(step_of(graphs, name, update))
+        return update
+
+    return Node(run, name)
+
+
+def longest(known: float, added: float) -> float:
+    """Return the time of nodes that run side by side."""
+    return max(known, added)
 
 
 def record(**figures: Any) -> None:

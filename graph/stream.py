@@ -1,46 +1,34 @@
-"""Runs one of the graphs, yields its steps and its progress, and says what streams tell of them."""
+"""Runs one of the graphs, yields its steps as LangGraph tells of them, and says what each told."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
-from langgraph.types import Overwrite
 
 from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
-from fairqr.graph.answer.builder import RankingAnswer, SampledRanking
+from fairqr.graph.answer.builder import NODES as ANSWER_NODES
 from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.answer.result import RankingAnswer, SampledRanking
+from fairqr.graph.journal import RunJournal
+from fairqr.graph.probe.builder import NODES as PROBE_NODES
+from fairqr.graph.running import RETRIEVE
 from fairqr.graph.search import result as results
 from fairqr.graph.search.builder import NODES as SEARCH_NODES
 from fairqr.graph.search.context import Context, Frozen
-from fairqr.graph.steps import SEARCH, RunJournal
+from fairqr.graph.step import Step, step_of
+
+NODES = {"search": SEARCH_NODES, "answer": ANSWER_NODES, "probe": PROBE_NODES}
+"""The nodes of each graph whose ends are told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A step of the graph that has just ended.
-
-    Attributes:
-        name: The name of the node. A search has ``prepare``, ``retrieve``, ``measure``,
-            ``choose_group``, ``refine`` and ``rerank``; an answer has ``prepare`` before the
-            search, and ``sample``, ``generate``, ``attribute`` and ``summarise`` after it; a probe
-            has ``prepare`` before, and ``plan``, ``probe`` and ``conclude`` after it.
-        update: What it changed in the state of its graph. The update of ``rerank`` has ``result``
-            with the search result as plain data; ``summarise`` has ``answer``, and ``conclude``
-            has ``probe``.
-        key: For a node of a search: the same each time the node runs, also after a crash.
-    """
-
-    name: str
-    update: dict[str, Any]
-    key: str = ""
-
+RESUMED = "result"
+"""The last step of a resumed run, with the whole state: earlier steps are not told again."""
 
 RunEvent = Step | AIMessageChunk
 """What happens in a run: a step, or a piece of an answer."""
@@ -48,31 +36,19 @@ RunEvent = Step | AIMessageChunk
 E = TypeVar("E")
 
 
-class AuditProgress(Frozen):
-    """How far an audit is.
-
-    Attributes:
-        stage: What is being done, such as ``queries``.
-    """
-
-    stage: str
-    done: int
-    of: int
-
-
 class StepData(Frozen):
     """A step that has just ended. A field that does not apply to the step is left out, or None.
 
     Attributes:
         step: Its name. A search has ``prepare``, ``retrieve``, ``measure``, ``choose_group``,
-            ``refine`` and ``rerank``, some several times; an answer has ``prepare`` before it
-            and ``sample``, ``generate``, ``attribute`` and ``summarise`` after it; a probe has
-            ``prepare`` before it and ``plan``, ``probe`` and ``conclude`` after it; an audit has
-            ``progress``, and at last ``audit``.
+            ``refine`` and ``rerank``, some several times; an answer has ``prepare`` before it,
+            and ``sample``, ``generate`` for each ranking, ``attribute`` and ``summarize`` after
+            it; a probe has ``prepare`` before it, and ``draw``, ``ask`` for each part and
+            ``compare`` after it.
         iteration: The number of the round; 0 is the baseline ranking.
         target: After the first ``measure``: the target, by attribute and group.
         cost: After the first ``retrieve``: what re-ranking by a model costs at most; after
-            ``plan``, a probe.
+            ``draw``, a probe.
         round: After ``measure``: the round that was measured.
         chosen: After ``choose_group``: the attributes and groups to ask the model about.
         lacking: After ``choose_group``: the attributes and groups that lack exposure.
@@ -81,10 +57,9 @@ class StepData(Frozen):
         search: After ``rerank`` in an answer or a probe: the result of its search. A baseline
             search gives its result at the end of the stream.
         sampled: After ``sample``: the rankings to answer from.
-        generated: After ``generate``: what was answered from one ranking.
-        judged: After ``attribute``: the same answer, with the documents that it used.
-        progress: After ``progress``: how far an audit is.
-        usage: What models have cost so far; after ``generate``, ``attribute`` and ``probe``, what
+        answers: After ``generate``: what was answered from one ranking; after ``attribute``: all
+            answers, with the documents that they used.
+        usage: What models have cost so far; after ``generate``, ``attribute`` and ``ask``, what
             this step has cost.
         warnings: Sentences for people.
     """
@@ -100,9 +75,7 @@ class StepData(Frozen):
     stop_reason: results.StopReason | None = None
     search: results.SearchResult | None = None
     sampled: list[SampledRanking] | None = None
-    generated: RankingAnswer | None = None
-    judged: RankingAnswer | None = None
-    progress: AuditProgress | None = None
+    answers: list[RankingAnswer] | None = None
     usage: dict[str, int | float] | None = None
     warnings: list[str] | None = None
 
@@ -111,7 +84,7 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
     """Return a step as plain data of :class:`StepData`.
 
     Args:
-        kind: What the run does: ``search``, ``answer``, ``probe`` or ``audit``.
+        kind: What the run does: ``search``, ``answer`` or ``probe``.
         step: The step.
     """
     update = step.update
@@ -119,6 +92,12 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
     data["round"] = next(iter(update.get("iterations", ())), None)
     if kind != "search":
         data["search"] = update.get("result")
+    if usages := update.get("usages"):
+        data["usage"] = usages[-1]
+    if notes := update.get("notes"):
+        data["warnings"] = notes
+    if outcomes := update.get("outcomes"):
+        data |= {name: outcomes[-1][name] for name in ("usage", "warnings")}
     stated = {name: value for name, value in data.items() if value not in (None, [], {})}
     return {"step": step.name} | stated
 
@@ -144,10 +123,10 @@ def run_graph(
         journal: The journal of a durable run.
         thread: The name of the thread in which the checkpointer keeps the states.
         resume: Resume the run of the thread after an interrupt. A durable run then yields a last
-            step ``result`` with the whole state, since its earlier steps are not yielded again.
+            step :data:`RESUMED` with the whole state.
     """
     given = None if resume else {"query": query}
-    modes = ["custom", "updates"]
+    modes = ["updates"]
     if isinstance(context, AnswerContext) and context.answer.stream:
         modes.append("messages")
     events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
@@ -172,7 +151,7 @@ def run_graph(
                             await events.join()
                 if resume and journal is not None:
                     state = await graph.aget_state(config)
-                    events.put_nowait(Step("result", state.values))
+                    events.put_nowait(Step(RESUMED, state.values))
 
     return told_by(run, events)
 
@@ -202,7 +181,7 @@ async def told_by(
 async def result_of(graph: Any, query: str, context: Context) -> Step:
     """Run one of the three graphs whose steps nobody follows, and return what it returns."""
     with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
-        return Step("result", await graph.ainvoke({"query": query}, config, context=context))
+        return Step(RESUMED, await graph.ainvoke({"query": query}, config, context=context))
 
 
 @contextmanager
@@ -220,42 +199,27 @@ def _apart() -> Iterator[dict[str, Any]]:
         var_child_runnable_config.reset(token)
 
 
-ANSWERING = "generate"
-"""The step whose messages are pieces of an answer."""
-
-
-def _events(kind: str, namespace: Sequence[str], mode: str, update: Any) -> Iterator[RunEvent]:
+def _events(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Iterator[RunEvent]:
     """Yield what an entry of LangGraph's stream tells.
 
     Args:
         kind: What the run does: ``search``, ``answer`` or ``probe``.
         namespace: The nodes that the graph is inside of, with their ids.
-        mode: ``updates`` for what nodes changed, ``custom`` for the steps of nodes that answer and
-            probe, ``messages`` for pieces of texts.
-        update: The entry. Other nodes may write anything.
+        mode: ``updates`` for what nodes changed, ``messages`` for pieces of texts.
+        entry: The entry. It may be of nodes that others added, with anything in it.
     """
     if mode == "messages":
-        piece, about = update
-        if about.get("langgraph_node") == ANSWERING:
+        piece, about = entry
+        if about.get("langgraph_node") == "generate":
             yield piece
-    elif mode == "custom" and isinstance(update, Mapping) and "step" in update:
-        yield Step(update["step"], update["update"])
-    elif mode == "updates" and isinstance(update, Mapping):
-        graphs = [node.partition(":")[0] for node in namespace]
-        graph = graphs[-1] if graphs else kind
-        for name, changes in update.items():
-            if graph == SEARCH and name in SEARCH_NODES and isinstance(changes, Mapping):
-                yield _search_step(graphs, name, changes)
-
-
-def _search_step(graphs: Sequence[str], name: str, changes: Mapping[str, Any]) -> Step:
-    """Return the step of a node of a search."""
-    update = {
-        field: value.value if isinstance(value, Overwrite) else value
-        for field, value in changes.items()
-    }
-    key = [*graphs, name, str(update.get("iteration", ""))]
-    return Step(name, update, " ".join(key))
+        return
+    graphs = [node.partition(":")[0] for node in namespace]
+    if graphs not in ([], [RETRIEVE]):
+        return
+    known = NODES["search" if graphs else kind]
+    for name, changes in entry.items():
+        if name in known and isinstance(changes, Mapping):
+            yield step_of(graphs, name, changes)
 
 
 def _asked(context: Context) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from fairqr.evaluation.measures.kinds import ndcg, precision
 from fairqr.evaluation.probes import store as kept
 from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, ProbeQuery, planned_pairs
 from fairqr.evaluation.probes.specification import INITIAL, LISTWISE_KIND
-from fairqr.graph.probe.builder import verdict_in_words
+from fairqr.graph.probe.verdicts import verdict_in_words
 from fairqr.retrieval.fairness.exposure import INVERSE_LOG, FloatArray, exposure_ratio
 
 if TYPE_CHECKING:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from langgraph.graph import END, START
 from langgraph.graph.state import CompiledStateGraph, StateGraph
-from langgraph.runtime import get_runtime
 from langgraph.types import Checkpointer
 
-from fairqr.base.telemetry import span
-from fairqr.graph.running import Node, Update, running_seconds, timed
+from fairqr.graph.running import Node, node
 from fairqr.graph.search import nodes
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.models import GivenModel, model_of
@@ -26,10 +22,6 @@ RECURSION_LIMIT = 4 * 100 + 20
 
 NODES = ("prepare", "retrieve", "measure", "choose_group", "refine", "review", "rerank")
 """The names of the nodes."""
-
-Work = Callable[[State, Context, SearchParts], Awaitable[Update]]
-"""What a node does."""
-
 
 SearchGraph = CompiledStateGraph[State, Context, InputState, OutputState]
 
@@ -78,13 +70,13 @@ def build_search_graph(
     graph = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )
-    graph.add_node("prepare", _node(nodes.prepare, parts))
-    graph.add_node("retrieve", _node(nodes.retrieve, parts))
-    graph.add_node("measure", _node(nodes.measure, parts))
-    graph.add_node("choose_group", _node(nodes.choose_group, parts))
-    graph.add_node("refine", _node(nodes.refine, parts))
-    graph.add_node("review", _node(review, parts))
-    graph.add_node("rerank", _node(nodes.rerank, parts))
+    graph.add_node("prepare", node(nodes.prepare, parts, is_first=True))
+    graph.add_node("retrieve", node(nodes.retrieve, parts))
+    graph.add_node("measure", node(nodes.measure, parts))
+    graph.add_node("choose_group", node(nodes.choose_group, parts))
+    graph.add_node("refine", node(nodes.refine, parts))
+    graph.add_node("review", node(review, parts))
+    graph.add_node("rerank", node(nodes.rerank, parts))
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "retrieve")
     graph.add_edge("retrieve", "measure")
@@ -96,20 +88,6 @@ def build_search_graph(
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
     graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
-
-
-def _node(work: Work, parts: SearchParts) -> Node:
-    """Return the node that does some work, in a span of its own, and whose time is counted."""
-    name = work.__name__
-
-    async def run(state: State) -> Update:
-        context = parts.context(get_runtime().context)
-        seconds = 0.0 if name == NODES[0] else state["seconds"]
-        with timed(seconds), span(f"fairqr.{name}"):
-            update = await work(state, context, parts)
-            return {**update, "seconds": running_seconds()}
-
-    return Node(run, name)
 
 
 def as_node(graph: SearchGraph) -> SearchGraph:

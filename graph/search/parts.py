@@ -11,7 +11,7 @@ from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.profiles.finding import NO_WORDS, UNMEASURED, Profiles, Trust, profiled_name
 from fairqr.agents.refiners.language_model import LLMRefiner
 from fairqr.agents.refiners.refiner import Refiner
-from fairqr.base.errors import InputError
+from fairqr.graph.running import context_of
 from fairqr.graph.search import rankers
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.models import Model, require_refines
@@ -43,11 +43,7 @@ class SearchParts:
         Raises:
             InputError: There is none.
         """
-        if isinstance(given, Context):
-            return given
-        if self.default is None:
-            raise InputError("The run needs a context; give the graph a Context.")
-        return self.default
+        return context_of(Context, given, self.default)
 
     def trust(self, context: Context) -> Trust:
         """Return how much the words of the model count, and what they are expected to bring.

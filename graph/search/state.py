@@ -15,6 +15,7 @@ from langgraph.channels import DeltaChannel
 # Before Python 3.12, pydantic cannot make a JSON schema, which Studio needs, of typing's TypedDict.
 from typing_extensions import TypedDict
 
+from fairqr.graph.running import longest
 from fairqr.graph.search.result import GroupKey, StopReason
 from fairqr.retrieval.fairness.table import CodedMemberships
 
@@ -166,7 +167,7 @@ class State(InputState, OutputState, total=False):
         warnings: Sentences for users.
     """
 
-    seconds: float
+    seconds: Annotated[float, longest]
     iteration: int
     review: bool
     weights: dict[str, float]

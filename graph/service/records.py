@@ -84,8 +84,9 @@ class Event(Frozen):
         number: From 1, in order; 0 for pieces of text, which we send once and do not keep.
         name: ``run``, ``step``, ``token``, and in the end ``end`` or ``error``.
         data: For ``run``, its summary; for ``step``, see
-            :class:`fairqr.graph.stream.StepData`; for ``token``, its ``text``; for ``end``,
-            ``run`` and ``result``; for ``error``, the problem.
+            :class:`fairqr.graph.stream.StepData` or, of an audit,
+            :class:`fairqr.graph.service.records.AuditStep`; for ``token``, its ``text``; for
+            ``end``, ``run`` and ``result``; for ``error``, the problem.
         step: The key of the step, the same in each attempt; never sent to clients.
     """
 
@@ -98,6 +99,29 @@ class Event(Frozen):
     def last(self) -> bool:
         """Whether nothing follows."""
         return self.name in ("end", "error")
+
+
+class AuditProgress(Frozen):
+    """How far an audit is.
+
+    Attributes:
+        stage: What is being done, such as ``queries``.
+    """
+
+    stage: str
+    done: int
+    of: int
+
+
+class AuditStep(Frozen):
+    """A step of an audit: some ``progress``, or ``audit`` at its end.
+
+    Attributes:
+        progress: How far it is.
+    """
+
+    step: Literal["progress", "audit"]
+    progress: AuditProgress | None = None
 
 
 class AccessKey(Frozen):

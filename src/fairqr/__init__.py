@@ -21,22 +21,18 @@ if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit as Audit
     from fairqr.evaluation.evaluate import evaluate as evaluate
     from fairqr.evaluation.experiments.catalogue import load_experiment as load_experiment
-    from fairqr.graph.answer.builder import (
-        AnswerResult as AnswerResult,
-        build_answer_graph as build_answer_graph,
-    )
+    from fairqr.graph.answer.builder import build_answer_graph as build_answer_graph
     from fairqr.graph.answer.context import (
         AnswerContext as AnswerContext,
         AnswerSettings as AnswerSettings,
     )
-    from fairqr.graph.probe.builder import (
-        ProbeResult as ProbeResult,
-        build_probe_graph as build_probe_graph,
-    )
+    from fairqr.graph.answer.result import AnswerResult as AnswerResult
+    from fairqr.graph.probe.builder import build_probe_graph as build_probe_graph
     from fairqr.graph.probe.context import (
         ProbeContext as ProbeContext,
         ProbeSettings as ProbeSettings,
     )
+    from fairqr.graph.probe.result import ProbeResult as ProbeResult
     from fairqr.graph.search.builder import build_search_graph as build_search_graph
     from fairqr.graph.search.context import Budget as Budget, Context as Context
     from fairqr.graph.search.result import SearchResult as SearchResult
@@ -58,9 +54,11 @@ _HOMES = {
     "evaluation.evaluate": "evaluate",
     "evaluation.experiments.catalogue": "load_experiment",
     "graph.answer.context": "AnswerContext AnswerSettings",
-    "graph.answer.builder": "AnswerResult build_answer_graph",
+    "graph.answer.builder": "build_answer_graph",
+    "graph.answer.result": "AnswerResult",
     "graph.probe.context": "ProbeContext ProbeSettings",
-    "graph.probe.builder": "ProbeResult build_probe_graph",
+    "graph.probe.builder": "build_probe_graph",
+    "graph.probe.result": "ProbeResult",
     "graph.search.builder": "build_search_graph",
     "graph.search.context": "Budget Context",
     "graph.search.result": "SearchResult",

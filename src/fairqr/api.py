@@ -20,16 +20,17 @@ from fairqr.agents.generators import Generator
 from fairqr.agents.models.opening import open_model
 from fairqr.base.errors import InputError
 from fairqr.base.loops import BackgroundLoop
-from fairqr.graph.answer.builder import AnswerResult
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.probe.builder import ProbeResult
+from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.context import ProbeContext
+from fairqr.graph.probe.result import ProbeResult
+from fairqr.graph.running import CONCURRENCY
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.models import GivenModel, model_of
 from fairqr.graph.search.rankers import GivenRanker, Rankers
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.steps import CONCURRENCY
-from fairqr.graph.stream import Step, StepData, result_of, run_graph, step_data
+from fairqr.graph.step import Step
+from fairqr.graph.stream import StepData, result_of, run_graph, step_data
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder

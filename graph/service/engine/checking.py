@@ -15,8 +15,8 @@ from fairqr.agents.models.replies import RECORDED
 from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import DEFAULT_POOL, default_corpus, default_model
-from fairqr.graph.answer.builder import PROMPT as ANSWER
 from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.answer.parts import PROMPT as ANSWER
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context, Method
 from fairqr.graph.search.rankers import ASKED

@@ -26,6 +26,7 @@ from fairqr.base.telemetry import record_to
 from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.documented import Documented
 from fairqr.graph.integrations.learnt import LearntWords
+from fairqr.graph.journal import RunJournal
 from fairqr.graph.probe.builder import build_probe_graph
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.models import GivenModel
@@ -34,8 +35,8 @@ from fairqr.graph.service.engine import checking
 from fairqr.graph.service.engine.engines import Engines
 from fairqr.graph.service.engine.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.steps import RunJournal
-from fairqr.graph.stream import RunEvent, Step, result_of, run_graph, told_by
+from fairqr.graph.step import Step
+from fairqr.graph.stream import RunEvent, result_of, run_graph, told_by
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce

@@ -21,8 +21,8 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 
 from fairqr.base import telemetry
 from fairqr.base.errors import FairqrError, InputError, RunInterruptedError, RunNotFoundError
-from fairqr.graph.answer.builder import AnswerResult
-from fairqr.graph.probe.builder import ProbeResult
+from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, BackgroundRun, RunRequest
 from fairqr.graph.service.http.access import caller_of

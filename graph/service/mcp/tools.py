@@ -20,7 +20,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from fairqr.base.errors import FairqrError, first_problem, parameter_errors
-from fairqr.graph.answer.builder import AnswerResult
+from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.search.explanation import exposure_lines, passage_lines, unfit_lines
 from fairqr.graph.search.result import Place, SearchResult
 from fairqr.graph.service.engine.checking import Request

@@ -8,7 +8,6 @@ import hashlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
@@ -19,12 +18,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from fairqr.agents.models.replies import Reply, Usage, Validate
 from fairqr.base.errors import FairqrError, RunCancelledError, RunInterruptedError, RunTimeoutError
 from fairqr.base.telemetry import continued
+from fairqr.graph.journal import RunJournal, Write
 from fairqr.graph.service.problems import CANCELLED, problem_of, told_in_log
-from fairqr.graph.service.records import Event, EventName, Run, RunSummary, Status
+from fairqr.graph.service.records import Event, EventName, Kind, Run, RunSummary, Status
 from fairqr.graph.service.store import Attempt, Store
 from fairqr.graph.service.store.database import lasting
-from fairqr.graph.steps import RunJournal, Write
-from fairqr.graph.stream import RunEvent, Step, step_data
+from fairqr.graph.step import Step
+from fairqr.graph.stream import RunEvent, step_data
 
 STOPPING = 1.0
 """Seconds that stopped runs have to end."""
@@ -198,7 +198,7 @@ class EphemeralRun(LiveRun):
 
     def hear(self, step: Step) -> None:
         """Tell the client of a step."""
-        self.tell(self.event("step", step_data(self.run.kind, step)))
+        self.tell(self.event("step", told(self.run.kind, step)))
 
     def conclude(self, final: Run | None = None) -> None:
         """End the run if it is not over; by default, as whoever stopped it has said."""
@@ -232,12 +232,8 @@ class DurableRun(LiveRun, RunJournal):
         self.resumed = False
         self._known = {key for key in self.run.told.values() if key}
         """The keys of the steps that were told."""
-        self._asked: Counter[str] = Counter()
-        self._kept: dict[str, dict[int, dict[str, Any]]] = {}
-        """The replies of earlier attempts, by question and by how often it was asked before."""
-        for id_, reply in self.run.replies.items():
-            short, _, number = id_.partition(":")
-            self._kept.setdefault(short, {})[int(number)] = reply
+        self._stored: set[str] = set()
+        """The questions whose replies this attempt has kept."""
         # What is to be stored.
         self._events: list[Event] = []
         self._replies: dict[str, dict[str, Any]] = {}
@@ -290,11 +286,9 @@ class DurableRun(LiveRun, RunJournal):
                 yield event
 
     def hear(self, step: Step) -> None:
-        """Note a node of a search, or a step of an audit; other steps report their own ends."""
-        if step.key:
-            self.ended(step.key, step.name, step.update)
-        elif self.run.kind == "audit":
-            self._note(self.event("step", step_data(self.run.kind, step)))
+        """Note a step of an audit; nodes of graphs were noted when they ended."""
+        if self.run.kind == "audit":
+            self._note(self.event("step", told(self.run.kind, step)))
 
     def hear_piece(self, piece: Event) -> None:
         """Tell of a piece of an answer, after what comes before it."""
@@ -313,28 +307,22 @@ class DurableRun(LiveRun, RunJournal):
 
     async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the kept reply to a question, or ask it and keep the reply."""
-        short = hashlib.sha256(key.encode()).hexdigest()[:32]
-        number = self._asked[short]  # if a question is asked twice, keep both replies
-        self._asked[short] += 1
-        kept = self._kept.get(short, {})
-        # Steps of before this attempt do not ask again, so that its numbers are lower than before;
-        # and what they knew by a cache of their process is known by the last reply.
-        found = kept.get(number) or (kept[max(kept)] if kept and number > max(kept) else None)
-        if found is not None and (number in kept or found["status"] == "ok"):
-            value = check(found["value"]) if found["status"] == "ok" else {}
-            return Reply(found["status"], value, found["message"], Usage(**found["usage"]))
+        id_ = hashlib.sha256(key.encode()).hexdigest()[:32]
+        if (kept := self.run.replies.get(id_)) is not None:
+            value = check(kept["value"]) if kept["status"] == "ok" else {}
+            return Reply(kept["status"], value, kept["message"], Usage(**kept["usage"]))
         reply = await ask()
-        if reply.status in _FINAL:
-            self._replies[f"{short}:{number}"] = {**asdict(reply), "value": dict(reply.value)}
+        if reply.status in _FINAL and id_ not in self._stored:
+            self._stored.add(id_)
+            self._replies[id_] = {**asdict(reply), "value": dict(reply.value)}
             await self.flush()
         return reply
 
-    def ended(self, key: str, name: str, update: Mapping[str, Any]) -> None:
-        """Tell that a step has ended, unless an earlier attempt did."""
-        if key not in self._known:
-            self._known.add(key)
-            data = step_data(self.run.kind, Step(name, dict(update)))
-            self._note(self.event("step", data, key))
+    def ended(self, step: Step) -> None:
+        """Note that a node has ended, unless an earlier attempt told of it."""
+        if step.key not in self._known:
+            self._known.add(step.key)
+            self._note(self.event("step", told(self.run.kind, step), step.key))
 
     def write(self, write: Write) -> None:
         """Take note of a checkpoint, or a part of one."""
@@ -415,6 +403,13 @@ class DurableRun(LiveRun, RunJournal):
 
 Execute = Callable[[Run, DurableRun], AsyncGenerator[RunEvent, None]]
 """Runs a run from its last checkpoint on; yields what happens."""
+
+
+def told(kind: Kind, step: Step) -> dict[str, Any]:
+    """Return what clients are told of a step: plain data of its class."""
+    if kind != "audit":
+        return step_data(kind, step)
+    return {"step": step.name} | ({} if step.name == "audit" else step.update)
 
 
 async def wait_for(tasks: Iterable[asyncio.Task[Any] | None], seconds: float) -> None:

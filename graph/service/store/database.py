@@ -28,8 +28,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from fairqr.base.errors import ConfigError, StoreUnavailableError, one_line
 from fairqr.base.settings import data_dir
+from fairqr.graph.journal import run_journal
 from fairqr.graph.service.store.tables import make_tables
-from fairqr.graph.steps import run_journal
 
 SCHEMA = "fairqr"
 """The schema of our tables in PostgreSQL, and of those of procrastinate and LangGraph."""

@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import InputError, RunCancelledError, RunNotFoundError, one_line
+from fairqr.graph.journal import Write
 from fairqr.graph.service.configuration import Traffic
 from fairqr.graph.service.problems import CANCELLED, busy, problem_of
 from fairqr.graph.service.records import (
@@ -36,7 +37,6 @@ from fairqr.graph.service.records import (
 )
 from fairqr.graph.service.store.database import ACCEPTING, CONNECTIONS, Database
 from fairqr.graph.service.store.tables import EVENTS, KEYS, LAYOUT, REPLIES, RUNS
-from fairqr.graph.steps import Write
 
 DELETED_AT_ONCE = 50
 """How many old runs are deleted in one transaction."""

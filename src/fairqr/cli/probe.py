@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import RenderableType
 
-    from fairqr.graph.probe.builder import ProbeResult
+    from fairqr.graph.probe.result import ProbeResult
 
     Words = Mapping[str, str]  # of the protected and of the unprotected side
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from fairqr.api import FairSearch
-    from fairqr.graph.answer.builder import AnswerResult, AttributeExposure, ExposedDocument
+    from fairqr.graph.answer.result import AnswerResult, AttributeExposure, ExposedDocument
     from fairqr.graph.running import UsageReport
     from fairqr.graph.search.context import Budget, Context
     from fairqr.graph.search.result import RankedDocument, RankingCost, SearchResult

@@ -17,7 +17,7 @@ from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.search.context import Context
 
 if TYPE_CHECKING:
-    from fairqr.graph.answer.builder import AnswerResult
+    from fairqr.graph.answer.result import AnswerResult
     from fairqr.graph.search.result import SearchResult
 
 

@@ -14,8 +14,8 @@ from fairqr.base.errors import ModelError
 from fairqr.cli.common import RunSettings
 from fairqr.cli.output import say
 from fairqr.cli.render import answer_lines, follow
-from fairqr.graph.answer.builder import AnswerResult
 from fairqr.graph.answer.context import AnswerContext
+from fairqr.graph.answer.result import AnswerResult
 from tests.golden import record
 from tests.unit.cli.test_output import USAGE
 from tests.unit.cli.test_output import result as searched

@@ -248,7 +248,7 @@ async def test_the_pieces_of_an_answer_come_before_its_end(engine: SearchEngine)
     asked = answering(engine, KnownGenerator(lambda _: "one two three"))
     events = [e async for e in asked.stream("science", AnswerContext.of(k=5, stream=True))]
     names = [e.step if isinstance(e, StepData) else e.text for e in events[:-1]]  # type: ignore[union-attr]
-    steps = "prepare prepare retrieve measure rerank sample one two three generate summarise"
+    steps = "prepare prepare retrieve measure rerank sample one two three generate summarize"
     assert " ".join(names) == steps
     several = AnswerContext.of(k=5, samples=20, alpha=0, stream=True)
     async for event in asked.stream("science", several):

@@ -11,8 +11,8 @@ import pytest
 
 from fairqr import FairSearch, SearchResult, build_probe_graph, build_search_graph
 from fairqr.base.errors import BudgetError, InputError, ModelUnavailableError, PromptError
-from fairqr.graph.probe.builder import PairwiseProbe, ProbeResult
 from fairqr.graph.probe.context import ProbeContext
+from fairqr.graph.probe.result import PairwiseProbe, ProbeResult
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import exposure_ratio

@@ -13,7 +13,8 @@ from fairqr import Budget, Context, FairSearch, build_search_graph
 from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiners.refiner import LeftOut, Refinement
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.stream import Step, run_graph
+from fairqr.graph.step import Step
+from fairqr.graph.stream import run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine

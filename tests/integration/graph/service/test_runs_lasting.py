@@ -14,8 +14,9 @@ from fairqr.graph.service.records import Run
 from fairqr.graph.service.runs.doing import DurableRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import RunEvent, Step
-from tests.unit.graph.service.test_runs import ended
+from fairqr.graph.step import Step
+from fairqr.graph.stream import RunEvent
+from tests.unit.graph.service.test_runs import kept
 
 KEY = "k"
 
@@ -28,8 +29,7 @@ async def steps(id_: str) -> AsyncGenerator[RunEvent, None]:
 
 async def trivial(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
     async for event in steps(run.id):
-        await ended(durable, event)
-        yield event
+        yield await kept(durable, event)
 
 
 async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairqr.agents.ranking.preference import PairFigures, PairOutcome, pair_figures, verdicts
 from fairqr.agents.statistics import binomial_interval, paired_randomisation, sign_test, stream
-from fairqr.graph.probe.builder import verdict_in_words
+from fairqr.graph.probe.verdicts import verdict_in_words
 
 P, U = "protected", "unprotected"
 KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}

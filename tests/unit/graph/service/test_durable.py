@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import pytest
+
 from fairqr.agents.models.replies import Reply, Usage
+from fairqr.graph.answer.builder import build_answer_graph
+from fairqr.graph.answer.context import AnswerContext, AnswerSettings
+from fairqr.graph.probe.builder import build_probe_graph
+from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
-from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.runs.doing import DurableRun
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import RunEvent, Step, run_graph
+from fairqr.graph.step import Step
+from fairqr.graph.stream import RunEvent, run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.stores import over
+from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.graph.service.test_runs import running, submitted, until
+from tests.unit.graph.test_answering import KnownAttributor, KnownGenerator
 
 SEARCH = Context.of(attributes=["gender"], k=6, ask="always", patience=5)
 
@@ -27,21 +37,31 @@ class Graph:
 
     Attributes:
         rebuilt: Whether the index is built again between two attempts.
-        steps: The names of the steps that ran, with those of all attempts.
+        steps: The names of the steps that were yielded, with those of all attempts.
+        ran: The names of the nodes that ran.
     """
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, context: Context = SEARCH) -> None:
         self.graph = graph
+        self.context = context
         self.leaves_after = 0
         self.rebuilt = False
         self.steps: list[str] = []
+        self.ran: list[str] = []
 
     async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
         await durable.begin_over(str(run.attempts) if self.rebuilt else "first")
         graph = self.graph.copy({"checkpointer": durable.saver})
         options: dict[str, Any] = {"thread": run.id, "resume": durable.resumed}
-        events = run_graph(graph, "science", SEARCH, journal=durable, **options)
+        events = run_graph(graph, "science", self.context, journal=durable, **options)
         number = 0
+        ended = durable.ended
+
+        def note(step: Step) -> None:
+            self.ran.append(step.name)
+            ended(step)
+
+        durable.ended = note  # type: ignore[method-assign]
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Step) and event.name != "result":
@@ -52,11 +72,12 @@ class Graph:
                     raise asyncio.CancelledError  # as a process that is told to stop
 
 
-async def whole(store: Store, graph: Graph) -> tuple[Run, list[Event]]:
+async def whole(store: Store, graph: Graph, kind: Kind = "search") -> tuple[Run, list[Event]]:
     """Do a run; where it is left, go on as the next process does."""
     graph.steps.clear()
+    graph.ran.clear()
     async with running(store, graph) as runs:
-        begun = await submitted(runs)
+        begun = await submitted(runs, kind)
         await until(lambda: bool(graph.steps) and not runs.doing)
     async with running(store, graph) as runs:
         run = await over(runs, store, begun)
@@ -68,27 +89,53 @@ def result_of(run: Run) -> dict[str, Any]:
     return {**run.result, "usage": {**run.result["usage"], "milliseconds": 0}}
 
 
+def searching(engine: SearchEngine) -> Graph:
+    return Graph(build_search_graph(engine, "feedback"))
+
+
+def answering(engine: SearchEngine) -> Graph:
+    settings = AnswerSettings(samples=6, alpha=0, documents=2)
+    context = AnswerContext(attributes=("gender",), k=5, seed=1, answer=settings)
+    given: Any = {"generator": KnownGenerator(), "attributor": KnownAttributor()}
+    return Graph(build_answer_graph(engine, concurrency=1, **given), context)
+
+
+def probing(engine: SearchEngine) -> Graph:
+    settings = ProbeSettings(attribute="place", protected="south")
+    context = ProbeContext(attributes=("place",), k=8, probe=settings)
+    model = Planted(lambda title, position, group: 0.0)
+    return Graph(build_probe_graph(engine, model, concurrency=1), context)
+
+
 def steps_of(events: list[Event]) -> list[str]:
     assert [event.number for event in events] == list(range(1, len(events) + 1))
     json.dumps([event.data for event in events])
     return [event.data["step"] for event in events if event.name == "step"]
 
 
+@pytest.mark.parametrize(
+    ("made", "kind", "steps"),
+    [
+        (searching, "search", ["prepare", "retrieve", "measure", "choose_group"]),
+        (answering, "answer", ["sample", "generate", "generate", "attribute", "summarize"]),
+        (probing, "probe", ["draw", "ask", "ask", "ask", "ask", "compare"]),
+    ],
+)
 async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(
-    store: Store, engine: SearchEngine
+    store: Store, engine: SearchEngine, made: Any, kind: Any, steps: list[str]
 ) -> None:
-    graph = Graph(build_search_graph(engine, "feedback"))
-    unbroken, events = await whole(store, graph)
+    graph = made(engine)
+    unbroken, events = await whole(store, graph, kind)
     told = steps_of(events)
-    assert told[:4] == ["prepare", "retrieve", "measure", "choose_group"]
+    assert not Counter(steps) - Counter(told)
     assert told == graph.steps
     for number in range(1, len(told) + 1):
         graph.leaves_after = number
-        run, events = await whole(store, graph)
+        run, events = await whole(store, graph, kind)
         assert run.attempts == 2
         assert result_of(run) == result_of(unbroken)
         assert steps_of(events) == told  # each once, whatever ran twice
-        assert len(graph.steps) <= len(told) + 2  # it went on where it was, or a step before
+        assert len(graph.ran) <= len(told) + 2  # it went on where it was, or a step before
 
 
 async def test_a_run_whose_index_was_built_again_starts_over(
@@ -103,13 +150,11 @@ async def test_a_run_whose_index_was_built_again_starts_over(
     assert steps_of(again) == graph.steps  # what was told before is told again, as it is new
 
 
-async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(
-    store: Store,
-) -> None:
+async def test_a_resumed_run_asks_nothing_again_but_what_may_heal(store: Store) -> None:
     replies = [
         Reply("ok", {"text": "one"}, usage=Usage(model_calls=2)),
         Reply("timeout", message="too slow"),
-        Reply("ok", {"text": "three"}),
+        Reply("refused", message="no"),
         Reply("ok", {"text": "two"}),
     ]
     told: list[list[Reply]] = []
@@ -118,8 +163,8 @@ async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(
         return replies.pop(0)
 
     async def asks(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
-        times = 3 if run.attempts == 1 else 4
-        told.append([await durable.once("same", dict, ask) for _ in range(times)])
+        questions = ("known", "slow", "refused")
+        told.append([await durable.once(question, dict, ask) for question in questions])
         if run.attempts == 1:
             raise asyncio.CancelledError
         yield Step("rerank", {"result": {}})
@@ -134,4 +179,3 @@ async def test_what_was_asked_twice_is_kept_twice_and_what_may_heal_is_not_kept(
     assert not replies
     assert [again[0], again[2]] == [first[0], first[2]]
     assert again[1].value == {"text": "two"}
-    assert again[3] == first[2]  # by the last that is known, and not asked again

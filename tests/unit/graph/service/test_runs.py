@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from langchain_core.messages import AIMessageChunk
 
 from fairqr.base import errors
 from fairqr.graph.service.configuration import Limits, ServiceSettings, Traffic
-from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.graph.stream import RunEvent, Step
+from fairqr.graph.step import Step
+from fairqr.graph.stream import RunEvent
 from tests.integration.stores import begun, done, over
 from tests.patience import PATIENCE
 
@@ -64,8 +66,7 @@ class Script:
         self.attempts.append(run.attempts)
         async with aclosing(self.of(run.id)) as steps:
             async for step in steps:
-                await ended(durable, step)
-                yield step
+                yield await kept(durable, step)
 
 
 def shape(events: list[Event]) -> list[tuple[int, str]]:
@@ -77,11 +78,13 @@ def numbered(events: list[Event]) -> list[tuple[int, str]]:
     return [it for it in shape(events) if it[0]]
 
 
-async def ended(durable: DurableRun, event: RunEvent) -> None:
-    """Tell of a step, as the nodes of a graph do; its name is its key."""
+async def kept(durable: DurableRun, event: RunEvent) -> RunEvent:
+    """Return an event, after it was stored if it is a step; its name is its key."""
     if isinstance(event, Step):
-        durable.ended(event.name, event.name, event.update)
+        event = replace(event, key=event.name)
+        durable.ended(event)
         await durable.flush()
+    return event
 
 
 @pytest.fixture
@@ -102,8 +105,8 @@ async def running(
         await runs.drain(0)
 
 
-async def submitted(runs: Runs) -> Run:
-    return await runs.submit(KEY, kind="search", query="q", request={}, carrier={})
+async def submitted(runs: Runs, kind: Kind = "search") -> Run:
+    return await runs.submit(KEY, kind=kind, query="q", request={}, carrier={})
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -277,10 +280,8 @@ async def test_it_ends_in_time_whatever_a_run_does(store: Store, kind: str) -> N
     begun_, enough = asyncio.Event(), asyncio.Event()
 
     async def stubborn(run: Any, durable: Any = None) -> AsyncGenerator[RunEvent, None]:
-        step = Step("retrieve", {})
-        if durable:
-            await ended(durable, step)
-        yield step
+        step: RunEvent = Step("retrieve", {})
+        yield await kept(durable, step) if durable else step
         begun_.set()
         while not enough.is_set():
             with suppress(asyncio.CancelledError):

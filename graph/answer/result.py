@@ -1,0 +1,275 @@
+"""What an answer is: its classes, and the figures that say whose documents were read and used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from fairqr.agents.attribution import attributor as judging
+from fairqr.agents.models.replies import Status
+from fairqr.graph.running import UsageReport
+from fairqr.graph.search.context import Frozen, Method
+from fairqr.graph.search.result import Place
+from fairqr.prompts.template import PromptReference
+from fairqr.retrieval.fairness.exposure import FloatArray, item_exposure
+from fairqr.retrieval.sampling.plackett_luce import Form
+
+
+class SampledRanking(Frozen):
+    """A distinct ranking among the samples.
+
+    Attributes:
+        ids: The documents that the generator reads, best first.
+        samples: How many of the samples are this ranking.
+    """
+
+    ids: list[str]
+    samples: int
+
+
+class RankingAnswer(SampledRanking):
+    """What was answered from one of the sampled rankings.
+
+    Attributes:
+        status: ``ok``, or why there is no answer.
+        text: The answer; empty unless ``ok``.
+        message: A sentence that says why there is no answer; empty if ``ok``.
+        used: Whether the answer used each document; None if that was not judged. The list is empty
+            if nothing was judged.
+        verdicts: The status of the judgement of each document.
+        scores: The probability, in [0, 1], that each document entails the answer; None if the
+            attributor gives none.
+    """
+
+    status: Status
+    text: str = ""
+    message: str = ""
+    used: list[bool | None] = Field([])
+    verdicts: list[judging.VerdictStatus] = Field([])
+    scores: list[float | None] = Field([])
+
+
+class AnswerText(Frozen):
+    """A distinct answer, which one or several rankings gave word for word.
+
+    Attributes:
+        text: The answer.
+        samples: How many samples have it.
+        rankings: How many distinct rankings gave it.
+    """
+
+    text: str
+    samples: int
+    rankings: int
+
+
+class ExposedDocument(Place, extra="ignore"):
+    """A document of the pool, at its rank in the final ranking, and how it fares over the samples.
+
+    Attributes:
+        exposure: The share of all samples in which the generator read it, in [0, 1].
+        attributed: The share of the judged samples in which the answer used it, in [0, 1]; None if
+            no sample was judged.
+    """
+
+    exposure: float
+    attributed: float | None
+
+
+class GroupExposure(Frozen):
+    """How a group fares over the samples.
+
+    Attributes:
+        target: Its share of ε*.
+        exposure: Its share of the exposure that went to documents with a label; None if none did.
+        attributed: Its share of the attributed exposure of documents with a label; None if there
+            is none, or nothing was judged.
+    """
+
+    group: str
+    target: float
+    exposure: float | None
+    attributed: float | None
+
+
+class AttributeExposure(Frozen):
+    """How the groups of an attribute fare. A document counts for each group by its share.
+
+    Attributes:
+        attribute: The attribute, or a product such as ``gender×continent``.
+        groups: All of its groups.
+        unknown: The share of exposure that went to documents without a label.
+        attributed_unknown: The same share of attributed exposure; None if there is none.
+    """
+
+    attribute: str
+    groups: list[GroupExposure]
+    unknown: float
+    attributed_unknown: float | None
+
+
+class AnswerCounts(Frozen):
+    """How many samples the figures are based on.
+
+    Attributes:
+        samples: The rankings that were drawn.
+        rankings: The distinct rankings among them; each was answered once.
+        answered: The samples with an answer.
+        failed: The samples without an answer, by the status of the generation.
+        judged: The samples with an answer and at least one judged document.
+        unjudged: The pairs of a document and an answer that could not be judged, over all samples
+            with an answer; 0 without an attributor.
+    """
+
+    samples: int
+    rankings: int
+    answered: int
+    failed: dict[str, int]
+    judged: int
+    unjudged: int
+
+
+class AnswerResult(Frozen):
+    """The answers to a question over sampled rankings, and whose documents they used.
+
+    The browsing model is a machine user who gives the first ``documents`` of a ranking equal
+    attention, and the others none. A document without a verdict counts as not attributed, and is
+    left out of the attribution rate of its answer.
+
+    Attributes:
+        question: The question as the user asked it.
+        corpus: The index that was searched.
+        method: The method of the final ranking; see :data:`fairqr.graph.search.context.METHODS`.
+        retriever: ``bm25``, or ``dense:…`` for vector search.
+        generator: The generator that answered.
+        prompt: The prompt of the generator.
+        attributor: The attributor that judged; None without one.
+        hypothesis: The template that turns answers into hypotheses.
+        alpha, form: How rankings were sampled.
+        pool: How many documents were sampled from: the length of the final ranking.
+        documents: How many documents of a ranking the generator read; at most ``pool``.
+        seed: The seed that draws the same rankings again.
+        temperature: The temperature of the generator. None means the prompt's own, a generator that
+            does not sample, or a model of LangChain that does not state it.
+        answers: One for each distinct ranking, in the order in which they were first drawn.
+        distribution: The distinct answers, the most frequent first.
+        ranking: The final ranking, which the samples were drawn from.
+        groups: How the groups fare, by attribute.
+        disparity: EE-D/k = Σ ε_i²/k over the pool; from k/pool (all equal) to 1 (one ranking).
+        attributed_disparity: EAE-D/k = Σ (ε^a_i)²/k; None if no sample was judged.
+        attribution_rate: EAR, the mean over the judged samples of the share of the judged documents
+            that the answer used, in [0, 1]; None if no sample was judged.
+        counts: How many samples the figures are based on.
+        usage: What the run cost, refinement included.
+        warnings: Sentences for users.
+    """
+
+    question: str
+    corpus: str
+    method: Method
+    retriever: str
+    generator: str
+    prompt: PromptReference
+    attributor: str | None
+    hypothesis: str
+    alpha: float
+    form: Form
+    pool: int
+    documents: int
+    seed: int
+    temperature: float | None
+    answers: list[RankingAnswer]
+    distribution: list[AnswerText]
+    ranking: list[ExposedDocument]
+    groups: list[AttributeExposure]
+    disparity: float
+    attributed_disparity: float | None
+    attribution_rate: float | None
+    counts: AnswerCounts
+    usage: UsageReport
+    warnings: list[str] = Field([])
+
+
+def distribution_of(answers: Sequence[RankingAnswer]) -> list[AnswerText]:
+    """Return the distinct answers; equally frequent ones in the order of their first draw."""
+    answered = [answer for answer in answers if answer.status == "ok"]
+    rankings = Counter(answer.text for answer in answered)
+    samples = Counter[str]()
+    for answer in answered:
+        samples[answer.text] += answer.samples
+    return [
+        AnswerText(text=text, samples=count, rankings=rankings[text])
+        for text, count in samples.most_common()
+    ]
+
+
+def counts_of(answers: Sequence[RankingAnswer], judged: Sequence[RankingAnswer]) -> AnswerCounts:
+    """Return how many samples the figures are based on."""
+    times = Counter[str]()
+    for answer in answers:
+        times[answer.status] += answer.samples
+    return AnswerCounts(
+        samples=times.total(),
+        rankings=len(answers),
+        answered=times.pop("ok", 0),
+        failed=dict(times),
+        judged=sum(answer.samples for answer in judged),
+        unjudged=sum(answer.samples * answer.used.count(None) for answer in answers),
+    )
+
+
+def mean_exposure(
+    answers: Sequence[RankingAnswer], ids: Sequence[str], *, used: bool = False
+) -> FloatArray:
+    """Return the expected exposure of documents to a machine user, or the attributed exposure.
+
+    See :func:`fairqr.retrieval.fairness.exposure.item_exposure`.
+
+    Args:
+        answers: The documents read and used, with the number of samples; at least one answer.
+        ids: The n documents of the pool, which include all that were read.
+        used: Only count documents that were used; a missing verdict counts as not used.
+    """
+    place = {id_: position for position, id_ in enumerate(ids)}
+    read = [[place[id_] for id_ in answer.ids] for answer in answers]
+    gained = [[bool(verdict) for verdict in it.used] for it in answers] if used else 1.0
+    return item_exposure(read, len(ids), [it.samples for it in answers], gained)
+
+
+def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:
+    """Return EAR, the mean over samples of the share of read documents that the answer used.
+
+    Args:
+        judged: Answers with at least one verdict each. Documents without a verdict are left out of
+            the share.
+
+    Returns:
+        The rate in [0, 1], or None if there is no answer.
+    """
+    if not judged:
+        return None
+    shares = [np.mean([used for used in it.used if used is not None]) for it in judged]
+    return float(np.average(shares, weights=[it.samples for it in judged]))
+
+
+def group_shares(
+    members: FloatArray, exposure: FloatArray | None
+) -> tuple[list[float | None], float | None]:
+    """Return each group's share of the exposure with a label, and the share without a label.
+
+    Args:
+        members: The share of each group in each document, shape (n, G); rows sum to at most 1.
+        exposure: The exposure of each document, shape (n,), at least 0; None if there is none.
+
+    Returns:
+        The G shares, which sum to 1, or are None if no document with a label has exposure; and the
+        share of all exposure without a label, in [0, 1], or None without any exposure.
+    """
+    mass = np.zeros(len(members)) if exposure is None else exposure
+    known = (mass @ members).sum()
+    total = mass.sum()
+    shares = [float(share / known) if known > 0 else None for share in mass @ members]
+    return shares, min(1.0, max(0.0, float(1 - known / total))) if total else None
