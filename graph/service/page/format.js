@@ -68,10 +68,10 @@ export const UNDER_WAY = {
   sample: "Writing answers",
   generate: "Writing answers",
   attribute: "Looking at what was used",
-  summarise: "Counting",
-  plan: "Asking the model to rank",
-  probe: "Asking the model to rank",
-  conclude: "Counting",
+  summarize: "Counting",
+  draw: "Asking the model to rank",
+  ask: "Asking the model to rank",
+  compare: "Counting",
 };
 
 function isNumber(value) {

@@ -13,10 +13,10 @@ const WORKS = {
   sample: "answer",
   generate: "answer",
   attribute: "attribute",
-  summarise: "count",
-  plan: "ask the model",
-  probe: "ask the model",
-  conclude: "count",
+  summarize: "count",
+  draw: "ask the model",
+  ask: "ask the model",
+  compare: "count",
 };
 
 /** These follow each other in rounds. */

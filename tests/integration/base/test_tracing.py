@@ -116,8 +116,8 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     run = "invoke_workflow fairqr"
     (name,) = {it.name for it in exported.spans if it.name.startswith("retrieval documents")}
     steps = ["prepare", "retrieve", "measure", "choose_group", "refine", "rerank"]
-    steps += ["prepare", "sample", "generate", "attribute", "summarise"]
-    steps += ["plan", "probe", "conclude"]
+    steps += ["prepare", "sample", "generate", "attribute", "summarize"]
+    steps += ["draw", "ask", "compare"]
     names = {it.context.span_id: it.name for it in exported.spans}
     tree = {(it.name, it.parent and names[it.parent.span_id]) for it in exported.spans}
     assert tree == {

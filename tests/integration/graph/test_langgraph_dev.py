@@ -75,8 +75,8 @@ def test_an_error_says_what_is_wrong(
 SEARCH = {"prepare", "retrieve", "measure", "choose_group", "refine", "review", "rerank"}
 NODES = {
     "search": SEARCH,
-    "answer": {"prepare", "search", "generate"},
-    "probe": {"prepare", "search", "plan", "probe"},
+    "answer": {"prepare", "retrieve", "sample", "generate", "attribute", "summarize"},
+    "probe": {"prepare", "retrieve", "draw", "ask", "compare"},
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from fairqr import (
     ProbeSettings,
     build_answer_graph,
     build_probe_graph,
+    build_search_graph,
 )
 from fairqr.base.errors import InputError
 from fairqr.graph.answer.context import AnswerSettings
@@ -24,6 +27,7 @@ from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.graph.corpora import write_corpus
 from tests.unit.graph.test_answering import KnownAttributor, KnownGenerator
 
+METHOD = Path(__file__).parents[3] / "docs" / "explanation" / "method.md"
 QUESTION = {"query": "science"}
 THREAD: Any = {"configurable": {"thread_id": "one"}}
 ANSWERED = AnswerContext(
@@ -192,3 +196,24 @@ async def test_a_task_that_fails_does_not_make_others_ask_again(engine: SearchEn
         await graph.ainvoke(QUESTION, THREAD, context=ANSWERED)
     state = await graph.ainvoke(None, THREAD, context=ANSWERED)
     assert len(generator.asked) == len(state["answer"]["answers"])
+
+
+def drawings(page: Path) -> list[str]:
+    """What a page has LangGraph draw."""
+    return re.findall(r"^```mermaid\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def test_the_method_page_has_the_graphs_as_langgraph_draws_them(engine: SearchEngine) -> None:
+    """``FAIRQR_RECORD=1`` puts the new drawings in the place of the old."""
+    made = (
+        build_search_graph(engine),
+        build_answer_graph(engine, generator=KnownGenerator(), attributor=KnownAttributor()),
+        build_probe_graph(engine, Planted(likes_nobody)),
+    )
+    drawn = [graph.get_graph().draw_mermaid(with_styles=False) for graph in made]
+    if os.environ.get("FAIRQR_RECORD"):
+        text = METHOD.read_text("utf-8")
+        for old, new in zip(drawings(METHOD), drawn, strict=True):
+            text = text.replace(old, new)
+        METHOD.write_text(text, "utf-8")
+    assert drawings(METHOD) == drawn
