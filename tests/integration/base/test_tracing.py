@@ -129,7 +129,8 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         ("fairqr.refine_group", "fairqr.refine"),
         ("chat fake", "fairqr.refine_group"),
         ("chat fake", "fairqr.generate"),
-        ("chat fake", "fairqr.probe"),
+        ("fairqr.judge", "fairqr.attribute"),
+        ("chat fake", "fairqr.ask"),
     }
     traces = {found.context.trace_id for found in exported.spans}
     assert len(traces) == len(exported.named(run)) == 3
@@ -162,7 +163,7 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert {(step, it["gen_ai.evaluation.name"]) for step, it in evaluations} == {
         ("fairqr.measure", "divergence"),
         ("fairqr.rerank", "divergence"),
-        ("fairqr.attribute", "attribution"),
+        ("fairqr.judge", "attribution"),
     }
     assert 0 < dict(evaluations)["fairqr.measure"]["gen_ai.evaluation.score.value"] < 1
 
