@@ -112,6 +112,8 @@ class Guard:
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
+        if scope["path"] == f"{MCP_PATH}/":  # as many clients write it
+            scope["path"] = MCP_PATH
         request, messages = Request(scope, receive), list[Message]()
 
         async def replay() -> Message:

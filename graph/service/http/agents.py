@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
 
 from fastmcp.server.dependencies import get_http_request
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
-from starlette.routing import Route
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.engine.engine import Engine
@@ -19,13 +17,13 @@ from fairqr.graph.service.http.runs import carrier_of
 from fairqr.graph.service.mcp.tools import Origin, make_server
 from fairqr.graph.service.runs.manager import EphemeralRuns
 
-# The most sessions of a worker; each takes about 70 kB until it ends or times out.
-SESSIONS = 1000
+_EVENTS = re.compile(r"text/(event-stream|\*)|\*/\*")
+"""What a client takes that reads events; for others there is one JSON object."""
 
 
 @asynccontextmanager
 async def mcp_app(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp]:
-    """Open the endpoint; close all its sessions in the end.
+    """Open the endpoint. It keeps no sessions, so any worker may answer any request.
 
     Args:
         engine: The engine of the service.
@@ -34,14 +32,12 @@ async def mcp_app(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp]
     Yields:
         What passes requests to the tools, with their caller and a signal when the client leaves.
     """
-    app = make_server(engine, runs, _origin).http_app(MCP_PATH)
+    server = make_server(engine, runs, _origin)
+    in_events = server.http_app(MCP_PATH, stateless_http=True)
+    in_json = server.http_app(MCP_PATH, stateless_http=True, json_response=True)
 
     async def with_caller(scope: Scope, receive: Receive, send: Send) -> None:
-        caller, gone = caller_of(scope), asyncio.get_running_loop().create_future()
-        # A session only answers the key that opened it.
-        token = AccessToken(token="", client_id=caller.id, scopes=[*caller.scopes])
-        scope["user"] = AuthenticatedUser(token)
-        scope["state"]["gone"] = gone
+        gone = scope["state"]["gone"] = asyncio.get_running_loop().create_future()
 
         async def receiving() -> Message:
             message = await receive()
@@ -49,11 +45,11 @@ async def mcp_app(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp]
                 gone.set_result(None)
             return message
 
-        await app(scope, receiving, send)
+        takes = Headers(scope=scope).get("accept", "")
+        app = in_events if _EVENTS.search(takes) else in_json
+        await app({**scope, "path": MCP_PATH}, receiving, send)
 
-    async with app.lifespan(app):
-        speaker: Any = cast(Route, app.routes[0]).endpoint
-        speaker.session_manager.max_sessions = SESSIONS
+    async with in_events.lifespan(in_events), in_json.lifespan(in_json):
         yield with_caller
 
 

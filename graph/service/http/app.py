@@ -109,7 +109,7 @@ def create_app(parts: Parts) -> FastAPI:
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
-            expose_headers=["Location", "Mcp-Session-Id", "Retry-After"],
+            expose_headers=["Location", "Retry-After"],
         )
     app.add_middleware(Edge, metrics=parts.metrics)
     return app
@@ -143,6 +143,8 @@ async def running(
 class Agents:
     """The endpoint for agents. Its first request opens it: its libraries take a second to load.
 
+    It keeps no sessions, so there is nothing to delete.
+
     Args:
         parts: The parts of the service.
 
@@ -151,7 +153,7 @@ class Agents:
     """
 
     def __init__(self, parts: Parts) -> None:
-        self.route = Route(MCP_PATH, self, methods=["POST", "DELETE"])
+        self.route = Route(MCP_PATH, self, methods=["POST"])
         self._parts, self._asked = parts, asyncio.Event()
         self._mcp_app = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
@@ -173,7 +175,7 @@ class Agents:
         await (await asyncio.shield(self._mcp_app))(scope, receive, send)
 
     async def aclose(self) -> None:
-        """Close all sessions."""
+        """Close it."""
         self._keeping.cancel()
         await asyncio.wait({self._keeping})
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import version
 from typing import Annotated, Any
 
 from fastmcp import Context, FastMCP
@@ -94,7 +95,12 @@ def make_server(
     logging.getLogger().addFilter(_tells_nothing_asked)
     limits = engine.settings.limits
     shown, read = min(SHOWN, limits.k), min(READ, limits.documents)
-    server = FastMCP("fairqr", instructions=INSTRUCTIONS, middleware=[_Edge(engine)])
+    server = FastMCP(
+        "fairqr",
+        version=version("fairqr"),
+        instructions=INSTRUCTIONS,
+        middleware=[_Edge(engine)],
+    )
 
     async def run(kind: Kind, asked: dict[str, Any], seconds: float, context: Context) -> Any:
         """Run the graph, and return the result."""
@@ -244,7 +250,7 @@ def make_server(
     tools: list[Callable[..., Any]] = [fair_search, fair_answer, list_sources]
     if engine.auditor is not None:
         tools.append(audit)
-    hints = ToolAnnotations(readOnlyHint=True, idempotentHint=True, openWorldHint=False)
+    hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     for function in tools:
         # A schema of the results would cost a model more than it helps.
         server.add_tool(Tool.from_function(function, annotations=hints, output_schema=None))

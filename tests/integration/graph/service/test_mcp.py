@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
 import time
+import venv
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
-from langchain.agents import create_agent
-from langchain_mcp_adapters.client import MultiServerMCPClient
-from langchain_openai import ChatOpenAI
-from mcp.shared.exceptions import McpError
+from mcp.client.client import Client as ProtocolClient
 
 from fairqr.graph.service.store import Store
 from tests.integration.model_server import (
@@ -103,15 +103,15 @@ async def test_the_tools_say_what_they_take_and_that_they_change_nothing(agent: 
     assert set(tools) == {*firsts, "list_sources"}
     for name, tool in tools.items():
         assert tool.annotations is not None
-        assert tool.annotations.readOnlyHint
-        assert tool.annotations.idempotentHint
-        assert tool.inputSchema.get("required", []) == firsts.get(name, [])
+        assert tool.annotations.read_only_hint
+        assert tool.annotations.idempotent_hint
+        assert tool.input_schema.get("required", []) == firsts.get(name, [])
         # Every listing costs a model that much.
-        assert len(json.dumps(tool.inputSchema)) < 1500
-        assert tool.outputSchema is None
-        assert all("description" in it for it in tool.inputSchema.get("properties", {}).values())
+        assert len(json.dumps(tool.input_schema)) < 1500
+        assert tool.output_schema is None
+        assert all("description" in it for it in tool.input_schema.get("properties", {}).values())
         if name in firsts:
-            arguments = tool.inputSchema["properties"]
+            arguments = tool.input_schema["properties"]
             assert arguments["source"]["enum"] == ["people"]
             assert arguments["attributes"]["items"]["enum"] == ["continent", "gender"]
             assert arguments["seconds"]["default"] == 60
@@ -173,8 +173,8 @@ async def test_a_call_that_is_cancelled_or_takes_too_long_lets_go_of_the_model(
     async with agent.connect() as client:
         calling = asyncio.create_task(client.call_tool("fair_answer", QUESTION))
         await asyncio.to_thread(agent.model.wait_for, 1)
-        await client.cancel(client.session._request_id - 1, "no longer needed")
-        with pytest.raises(McpError, match="cancelled"):
+        calling.cancel("no longer needed")
+        with pytest.raises(asyncio.CancelledError):
             await calling
         await let_go(agent.model)
         writes_slowly(agent.model, pieces=200)
@@ -238,15 +238,22 @@ async def test_the_service_counts_calls_as_runs_and_stores_nothing(service: Serv
     assert service.client.get("/v1/runs").json() == stored
 
 
-async def test_a_session_is_of_no_use_to_another_key_or_page(
+@pytest.mark.parametrize("mode", ["auto", "legacy", "2026-07-28"])
+async def test_the_client_of_the_protocol_itself_speaks_its_old_and_its_new_form(
+    service: Served, mode: Any
+) -> None:
+    asked = {"query": "physicist", "attributes": ["gender"], "k": 3}
+    async with ProtocolClient(f"{service.url}/mcp", mode=mode) as client:
+        found = await client.call_tool("fair_search", asked)
+    assert [it["rank"] for it in found.structured_content["ranking"]] == [1, 2, 3]
+
+
+async def test_there_are_no_sessions_and_no_pages_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
     async with Store.opened(f"sqlite:///{tmp_path}/runs.sqlite") as store:
-        runs, others = [
-            {"Authorization": f"Bearer {(await store.create_key('x', ['run']))[1]}"}
-            for _ in range(2)
-        ]
+        runs = {"Authorization": f"Bearer {(await store.create_key('x', ['run']))[1]}"}
         origins = ("https://a.example",)
         async with in_process(store, require_keys=True, cors_origins=origins) as client:
 
@@ -259,18 +266,35 @@ async def test_a_session_is_of_no_use_to_another_key_or_page(
 
             assert await status(**runs, Origin="https://b.example") == 403
             assert await status(**runs, Origin="https://a.example") == 200
-            begun = await client.post("/mcp", json=INITIALIZE, headers={**ACCEPT, **runs})
-            session = {"Mcp-Session-Id": begun.headers["mcp-session-id"]}
-            assert await status(**others, **session) == 404
-            assert await status("DELETE", **others, **session) == 404
-            assert await status("DELETE", **runs, **session) == 200
+            assert await status() == 401
+            assert await status("DELETE", **runs) == 405
             assert await status("GET", **runs) == 405
+            begun = await client.post("/mcp/", json=INITIALIZE, headers={**ACCEPT, **runs})
+            assert "mcp-session-id" not in begun.headers
+            one = {**runs, "Accept": "application/json"}
+            plain = await client.post("/mcp", json=INITIALIZE, headers=one)
+            assert plain.headers["content-type"] == "application/json"
+            named = {"name": "fairqr", "version": version("fairqr")}
+            assert plain.json()["result"]["serverInfo"] == named
 
 
-async def test_an_agent_of_langgraph_uses_the_tools(
-    service: Served, model_server: ModelServer
+@pytest.fixture(scope="module")
+def with_mcp_1(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with LangChain's adapter, and mcp 1."""
+    folder = tmp_path_factory.mktemp("mcp1")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    names = ("langchain", "langchain-openai", "langgraph")
+    pinned = [f"{name}=={version(name)}" for name in names]
+    wanted = [*pinned, "langchain-mcp-adapters>=0.3,<0.4"]
+    subprocess.run([python, "-m", "pip", "install", "-q", *wanted], check=True)
+    return python
+
+
+def test_an_agent_of_langchain_uses_the_tools(
+    service: Served, model_server: ModelServer, with_mcp_1: Path
 ) -> None:
-    """The model of the agent calls the tool, reads its text, and answers from it."""
+    """Its client is of mcp 1. Its model calls the tool, reads its text, and answers from it."""
     service.model.does(answers_all)
     arguments = json.dumps({"query": "physicist", "attributes": ["gender"], "k": 3})
     named = {"name": "fair_search", "arguments": arguments}
@@ -282,18 +306,18 @@ async def test_an_agent_of_langgraph_uses_the_tools(
         return says("I read them.")
 
     model_server.does(thinks)
-    server = {"fairqr": {"transport": "streamable_http", "url": f"{service.url}/mcp"}}
-    tools = await MultiServerMCPClient(server).get_tools()  # type: ignore[arg-type]
-    model = ChatOpenAI(model="fake", base_url=model_server.base_url, api_key="sk-none")
-    agent = create_agent(model, tools)
-    state = await agent.ainvoke({"messages": [{"role": "user", "content": "Physicists?"}]})
+    script = Path(__file__).with_name("langchain_agent.py")
+    addresses = (f"{service.url}/mcp", model_server.base_url)
+    ended = subprocess.run(
+        [with_mcp_1, script, *addresses], env=environment({}), capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
     offered = {it["function"]["name"] for it in model_server.asked[0].body["tools"]}
     assert offered == {"fair_search", "fair_answer", "audit", "list_sources"}
     read = model_server.asked[1].last_message
     assert "1. Person " in read
     assert "Exposure by gender: " in read
-    assert state["messages"][-1].content == "I read them."
-    assert state["messages"][-2].artifact["structured_content"]["ranking"][2]["rank"] == 3
+    assert json.loads(ended.stdout) == {"ranks": [1, 2, 3], "said": "I read them."}
 
 
 def test_the_command_says_what_is_missing_and_ends_in_good_order_with_its_client(
