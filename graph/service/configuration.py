@@ -167,7 +167,10 @@ class Traffic(_Section):
         queue: The most runs that wait, over all keys; counted the same way.
         wait: The most seconds that a run without a record waits to begin.
         body_seconds: The most seconds until the whole body of a request has arrived.
-        requests: The most requests under way at once.
+        requests: The most requests under way at once, without those whose body has not arrived.
+        arriving: The most bodies under way at once from one address.
+        share: The largest part of the runs under way (``concurrency``) and of ``requests`` that one
+            key may have, so that others find room.
     """
 
     rate: _Rate = "600/minute"
@@ -176,6 +179,8 @@ class Traffic(_Section):
     wait: _Seconds = 30.0
     body_seconds: _Seconds = 20.0
     requests: _Count = 1000
+    arriving: _Count = 100
+    share: Annotated[float, Field(gt=0, le=1)] = 0.75
 
 
 class ServiceSettings(_Section, BaseSettings):

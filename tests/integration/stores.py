@@ -13,6 +13,7 @@ from fairqr.graph.service.configuration import Traffic
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.service.runs.manager import STEPLESS, Runs
 from fairqr.graph.service.store import Store
+from fairqr.graph.service.store.store import Queued
 
 PLENTY = Traffic(queue=1000, live=1000)
 
@@ -43,7 +44,7 @@ async def begun(store: Store, id_: str) -> Run:
 async def accept(store: Store, key: str, kind: Kind, **given: Any) -> Run:
     """Accept a run that nobody does."""
 
-    async def enqueue(connection: AsyncConnection, id_: str, kind: Kind) -> None: ...
+    async def enqueue(connection: AsyncConnection, run: Queued) -> None: ...
 
     values = {"traffic": PLENTY, "query": "leader", "request": {}, "carrier": {}, **given}
     return await store.accept(enqueue, key=key, kind=kind, **values)

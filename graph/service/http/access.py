@@ -7,6 +7,7 @@ import ipaddress
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 from fastapi import HTTPException
@@ -22,12 +23,16 @@ from fairqr.base import errors
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import CLOSES, OPENAI, answer_error
 from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, AccessKey, Scope
+from fairqr.graph.service.runs.slots import most_of
 from fairqr.graph.service.store import Store
 
 # Paths that need no key; nor do the files of the page.
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
 
 MCP_PATH = "/mcp"
+
+_READS = ("GET", "HEAD", "OPTIONS")
+_ONLY_READS = {"Allow": "GET", **CLOSES}
 
 # The most values in a body, if audits need no more: each takes memory, and time to check.
 MOST_VALUES = 5_000
@@ -91,7 +96,7 @@ def needed(method: str, path: str) -> Scope | None:
         return None
     if path == "/metrics":
         return "admin"
-    return "read" if method in ("GET", "HEAD", "OPTIONS") else "run"
+    return "read" if method in _READS else "run"
 
 
 class Guard:
@@ -109,37 +114,87 @@ class Guard:
         self._rates = parse_many(settings.traffic.rate) if settings.traffic.rate else []
         self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
         self._under_way = 0
+        self._by_key: Counter[str] = Counter()
+        """The requests under way of each key."""
+        self._arriving: Counter[str] = Counter()
+        """The bodies under way from each address."""
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
         if scope["path"] == f"{MCP_PATH}/":  # as many clients write it
             scope["path"] = MCP_PATH
-        request, messages = Request(scope, receive), list[Message]()
+        request = Request(scope, receive)
+        messages = list[Message]()
 
         async def replay() -> Message:
             return messages.pop() if messages else await receive()
 
-        self._under_way += 1
-        is_full = self._under_way > (most := self._settings.traffic.requests)
+        is_probe = scope["path"] == "/healthz"
+        has_room = is_probe
         try:
-            try:
-                if is_full and scope["path"] != "/healthz":
-                    many = f"The service has {most:,} requests under way; try again later."
-                    raise errors.BusyError(many, retry_after=2.0, own=False)
-                scope.setdefault("state", {})["caller"] = await self._admit(scope)
-                if scope["method"] == "POST":
-                    body = await read_body(request, self._settings)
-                    messages.append({"type": "http.request", "body": body, "more_body": False})
-            except ClientDisconnect:
-                return None
-            except (errors.FairqrError, HTTPException) as error:
-                response = await answer_error(request, error)
-                if is_full:  # it has no room for those who go on sending
-                    response.headers["connection"] = "close"
-                return await response(scope, receive, send)
+            if not is_probe:
+                self._require_room()
+            has_room = True
+            caller = await self._admit(scope)
+            scope.setdefault("state", {})["caller"] = caller
+            if scope["method"] == "POST":
+                has_room = False
+                body = await self._body(request)
+                messages.append({"type": "http.request", "body": body, "more_body": False})
+                has_room = True
+            if not is_probe:
+                self._require_room(caller.id)
+        except ClientDisconnect:
+            return None
+        except (errors.FairqrError, HTTPException) as error:
+            response = await answer_error(request, error)
+            if isinstance(error, errors.BusyError) and not has_room:
+                # There is none for those who go on sending.
+                response.headers["connection"] = "close"
+            return await response(scope, receive, send)
+        self._under_way += 1
+        self._by_key[caller.id] += 1
+        try:
             return await self._app(scope, replay, send)
         finally:
             self._under_way -= 1
+            self._by_key[caller.id] -= 1
+            if not self._by_key[caller.id]:
+                del self._by_key[caller.id]
+
+    def _require_room(self, key: str = NOBODY) -> None:
+        """Refuse a request where there are too many, or too many of its key.
+
+        Raises:
+            BusyError: There are.
+        """
+        most = self._settings.traffic.requests
+        if self._under_way >= most:
+            many = f"The service has {most:,} requests under way; try again later."
+            raise errors.BusyError(many, retry_after=2.0, own=False)
+        own = most_of(most, self._settings.traffic.share)
+        if key != NOBODY and self._by_key[key] >= own:
+            many = f"Your key has {own:,} requests under way, streams too; let some end first."
+            raise errors.BusyError(many, retry_after=2.0, own=True)
+
+    async def _body(self, request: Request) -> bytes:
+        """Return the body of a request. Until it has arrived, it only counts for its address.
+
+        Raises:
+            BusyError: Too many are on their way from there.
+        """
+        address = _address(request.scope)
+        most = self._settings.traffic.arriving
+        if self._arriving[address] >= most:
+            many = f"{most:,} bodies are on their way from your address; send them whole."
+            raise errors.BusyError(many, retry_after=2.0, own=True)
+        self._arriving[address] += 1
+        try:
+            return await read_body(request, self._settings)
+        finally:
+            self._arriving[address] -= 1
+            if not self._arriving[address]:
+                del self._arriving[address]
 
     async def _admit(self, scope: Connection) -> AccessKey:
         """Return the caller of a request that may be served.
@@ -158,6 +213,8 @@ class Guard:
             _check_host(headers)
             _check_origin(headers, pages)
         if wanted is None:
+            if scope["method"] not in _READS:  # before its body is read
+                raise HTTPException(405, {"detail": "Only GET is answered here."}, _ONLY_READS)
             return ANYBODY
         if given is not None:
             caller = await self._caller(given, scope)

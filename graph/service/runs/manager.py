@@ -19,6 +19,7 @@ from fairqr.graph.service.problems import busy, told_in_log
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
 from fairqr.graph.service.runs import doing
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
+from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import Checkpoints, lasting
 from fairqr.graph.stream import RunEvent
@@ -54,8 +55,8 @@ class EphemeralRuns:
     def __init__(self, settings: ServiceSettings, finished: Callable[[Run], None]) -> None:
         self._settings = settings
         self._finished = finished
-        # For runs of both kinds, first come, first served.
-        self._slots = asyncio.Semaphore(settings.concurrency)
+        # For runs of both kinds.
+        self._slots = Slots(settings.concurrency, settings.traffic.share)
         self.accepting = True
         self.waiting: list[str] = []
         self.under_way: set[doing.EphemeralRun] = set()
@@ -96,13 +97,13 @@ class EphemeralRuns:
         self.waiting.append(key)
         try:
             async with asyncio.timeout(traffic.wait):
-                await self._slots.acquire()
+                await self._slots.acquire(key)
         except TimeoutError:
             raise busy("queue", traffic.live) from None
         finally:
             self.waiting.remove(key)
         if not self.accepting:
-            self._slots.release()
+            self._slots.release(key)
             raise busy("draining", traffic.live)
         run = Run(
             id=uuid.uuid4().hex,
@@ -124,13 +125,13 @@ class EphemeralRuns:
     def _over(self, run: doing.EphemeralRun) -> None:
         run.conclude()  # it may have been stopped before its first step
         self.under_way.discard(run)
-        self._slots.release()
+        self._slots.release(run.key)
 
     async def drain(self, grace: float) -> None:
         """Accept no more runs, and give those under way ``grace`` seconds; then stop them."""
         if self.accepting:
             self.accepting = False
-            self._slots.release()  # whoever waits for one sees it, and passes it on
+            self._slots.open()  # whoever waits for one sees that
         await doing.wait_for((run.task for run in self.under_way), grace)
         for run in self.under_way:
             run.stop(
@@ -286,9 +287,9 @@ class Runs(EphemeralRuns):
         if here := self.doing.get(id_):
             here.stop()
 
-    async def _do(self, execute: doing.Execute, saver: Checkpoints, id_: str) -> None:
+    async def _do(self, execute: doing.Execute, saver: Checkpoints, id_: str, key: str) -> None:
         """Do a run when there is a slot."""
-        async with self._slots:
+        async with self._slots.held(key):
             if not self.accepting:
                 return
             attempt = await lasting(lambda: self._store.begin(id_))
@@ -328,7 +329,7 @@ class Runs(EphemeralRuns):
     async def _clean(self, retention: float) -> None:
         """Remove old runs, and old traces and audits but those of live runs."""
         await self._store.forget(retention)
-        live = {id_ for id_, _ in await self._store.unfinished()}
+        live = {run.id for run in await self._store.unfinished()}
         for folder in (self._settings.traces, self._settings.audits):
             if folder is not None:
                 await asyncio.to_thread(_remove_old, folder, time.time() - retention, live)

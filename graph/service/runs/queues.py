@@ -15,13 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import ConfigError, NotAllowedError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.records import Kind
 from fairqr.graph.service.runs.doing import STOPPING, wait_for
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import PUTTING_BACK
+from fairqr.graph.service.store.store import Queued
 
-Do = Callable[[str], Awaitable[None]]
-"""Does a run, given its id; if it is cancelled, the run goes on elsewhere or later."""
+Do = Callable[[str, str], Awaitable[None]]
+"""Does a run, given its id and its key's; if it is cancelled, it goes on elsewhere or later."""
 
 AGAIN = 0.5
 """Seconds before a worker that ended is started again."""
@@ -58,7 +58,7 @@ class LocalQueue:
         self._do = do
         await self.put_back()
 
-    async def enqueue(self, connection: AsyncConnection | None, id_: str, kind: Kind) -> None:
+    async def enqueue(self, connection: AsyncConnection | None, run: Queued) -> None:
         """Do a run as soon as there is a slot, and once the transaction that accepts it is over.
 
         A transaction keeps all others waiting.
@@ -71,18 +71,18 @@ class LocalQueue:
                 "This service keeps no runs, and does no audits, since it has no PostgreSQL "
                 "database; ask without 'keep', and wait for the result."
             )
-        if self._do is not None and id_ not in self._tasks:
-            task = self._tasks[id_] = asyncio.create_task(self._done(self._do, id_, kind))
-            task.add_done_callback(lambda _: self._tasks.pop(id_))
+        if self._do is not None and run.id not in self._tasks:
+            task = self._tasks[run.id] = asyncio.create_task(self._done(self._do, run))
+            task.add_done_callback(lambda _: self._tasks.pop(run.id))
 
-    async def _done(self, do: Do, id_: str, kind: Kind) -> None:
-        async with self._audits if kind == "audit" else contextlib.nullcontext():
-            await do(id_)
+    async def _done(self, do: Do, run: Queued) -> None:
+        async with self._audits if run.kind == "audit" else contextlib.nullcontext():
+            await do(run.id, run.key)
 
     async def put_back(self) -> None:
         """Do the runs that are not over and have no task, as those that a process has left."""
-        for id_, kind in await self._store.unfinished() if self._works else ():
-            await self.enqueue(None, id_, kind)
+        for run in await self._store.unfinished() if self._works else ():
+            await self.enqueue(None, run)
 
     async def drain(self, grace: float, under_way: Collection[str]) -> None:
         """Stop runs after ``grace`` seconds; the next process goes on with them."""
@@ -110,7 +110,7 @@ _FORSAKEN = sa.text(
 """The jobs of workers that are silent."""
 
 _WITHOUT_JOB = sa.text(
-    """SELECT id, kind FROM runs WHERE status IN ('queued', 'running') AND NOT EXISTS (
+    """SELECT id, kind, key_id FROM runs WHERE status IN ('queued', 'running') AND NOT EXISTS (
         SELECT FROM procrastinate_jobs WHERE queueing_lock = runs.id)"""
 )
 
@@ -143,14 +143,18 @@ class SharedQueue:
             audits = self._work("audits", self._settings.audit_concurrency)
             self._workers = [asyncio.create_task(it) for it in (runs, audits)]
 
-    async def enqueue(self, connection: AsyncConnection, id_: str, kind: Kind) -> None:
-        """Defer the job of a run in a transaction; procrastinate notifies its workers."""
+    async def enqueue(self, connection: AsyncConnection, run: Queued) -> None:
+        """Defer the job of a run in a transaction; procrastinate notifies its workers.
+
+        The first run of a key comes before the second of any other.
+        """
         await self._app.configure_task(
             "fairqr.run",
-            queue="audits" if kind == "audit" else "runs",
-            queueing_lock=id_,
+            queue="audits" if run.kind == "audit" else "runs",
+            priority=-run.before,
+            queueing_lock=run.id,
             connection=await self._store.database.driver_of(connection),
-        ).defer_async(id_=id_)
+        ).defer_async(id_=run.id, key=run.key)
 
     async def put_back(self) -> None:
         """Defer new jobs for runs whose worker is silent, and for those that have lost theirs.
@@ -161,8 +165,8 @@ class SharedQueue:
             if not await connection.scalar(_LOCK):  # somebody else is just doing it
                 return
             await connection.execute(_FORSAKEN, {"silent": self._settings.lease})
-            for id_, kind in (await connection.execute(_WITHOUT_JOB)).all():
-                await self.enqueue(connection, id_, kind)
+            for row in (await connection.execute(_WITHOUT_JOB)).all():
+                await self.enqueue(connection, Queued(*row))
 
     async def drain(self, grace: float, under_way: Collection[str]) -> None:
         """End the workers, and hand over what they did not finish in time."""

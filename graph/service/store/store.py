@@ -11,7 +11,7 @@ import re
 import secrets
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -50,8 +50,22 @@ _SECRET = re.compile(KEY_START + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
 _NAME = 100  # characters
 
 
-Enqueue = Callable[[AsyncConnection, str, Kind], Awaitable[None]]
-"""Hands a run of this id and kind to whoever does it."""
+class Queued(NamedTuple):
+    """What a queue knows of a run.
+
+    Attributes:
+        key: The id of the key that asked for it.
+        before: How many live runs the key had when it asked.
+    """
+
+    id: str
+    kind: Kind
+    key: str
+    before: int = 0
+
+
+Enqueue = Callable[[AsyncConnection, Queued], Awaitable[None]]
+"""Hands a run to whoever does it."""
 
 
 class Attempt(Run):
@@ -149,7 +163,7 @@ class Store:
             values |= {"id": uuid.uuid4().hex, "key_id": key, "created": self.database.now()}
             accepted = RUNS.insert().values(status="queued", **values).returning(*RUNS.c)
             run = _run_of((await connection.execute(accepted)).mappings().one())
-            await enqueue(connection, run.id, run.kind)
+            await enqueue(connection, Queued(run.id, run.kind, key, own))
             return run
 
     async def run(self, id: str, key: str) -> Run:
@@ -364,10 +378,12 @@ class Store:
         query = sa.select(RUNS.c.id).where(_LIVE, RUNS.c.cancel)
         return [row["id"] for row in await self._all(query)]
 
-    async def unfinished(self) -> list[tuple[str, Kind]]:
-        """Return the ids and kinds of all live runs, the oldest first."""
-        query = sa.select(RUNS.c.id, RUNS.c.kind).where(_LIVE).order_by(RUNS.c.created)
-        return [(row["id"], row["kind"]) for row in await self._all(query)]
+    async def unfinished(self) -> list[Queued]:
+        """Return all live runs, the oldest first."""
+        query = sa.select(RUNS.c.id, RUNS.c.kind, RUNS.c.key_id.label("key"))
+        return [
+            Queued(**row) for row in await self._all(query.where(_LIVE).order_by(RUNS.c.created))
+        ]
 
     async def counts(self) -> dict[Status, int]:
         """Return the numbers of live runs, by status; zeros are left out."""

@@ -141,7 +141,7 @@ async def test_runs_are_listed_from_the_newest_and_belong_to_their_key(store: St
     assert [run.id for run in await store.runs("k", kind="probe")] == [probe]
     await begun(store, ids[0])
     assert [run.id for run in await store.runs("k", status="running")] == [ids[0]]
-    assert [id_ for id_, _ in await store.unfinished()] == [others, *ids, probe]
+    assert [run.id for run in await store.unfinished()] == [others, *ids, probe]
     for id_ in (others, probe.upper(), HOSTILE):
         with pytest.raises(errors.RunNotFoundError):
             await store.delete(id_, "k")

@@ -52,9 +52,9 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     texts: dict[str, Any] = {
         **{"host": "h", "database": "sqlite:///x", "models": "a:b, feedback", "traces": "t"},
         **{"replies": "r", "audits": "a", "require_keys": "true", "port": "0", "work": "true"},
-        **{"traffic.rate": "5/second"},
+        **{"traffic.rate": "5/second", "traffic.share": "0.5"},
     }
-    numbers = {"require_keys": 1, "work": 1, "port": 0}
+    numbers = {"require_keys": 1, "work": 1, "port": 0, "traffic.share": 0.5}
     names = [*setting_names()]
     for variable, name in zip(service_variables(), names, strict=True):
         monkeypatch.setenv(variable, texts.get(name, "7"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from starlette.types import Receive, Scope, Send
 from fairqr.graph.service.configuration import ServiceSettings, Traffic
 from fairqr.graph.service.http import serving
 from fairqr.graph.service.http.access import Guard
-from tests.integration.service_client import PHYSICIST, a_key, a_service
+from fairqr.graph.service.records import SCOPES, AccessKey
+from tests.integration.model_server import Asked
+from tests.integration.service_client import PHYSICIST, a_key, a_service, answers_all
 from tests.patience import PATIENCE, until
 
 
@@ -87,6 +90,81 @@ async def test_too_many_requests_are_told_so() -> None:
             task.cancel()
         await asyncio.wait(slow)
         assert (await client.get("/")).status_code == 200
+
+
+async def test_one_key_leaves_room_for_others() -> None:
+    """Three of four requests under way may be of one key, which is told so."""
+
+    class Keys:
+        async def key_for(self, secret: str) -> AccessKey:
+            return AccessKey(id=secret, name="", scopes=SCOPES, created=0, sha256="")
+
+    keys: Any = Keys()
+    settings = ServiceSettings(traffic=Traffic(requests=20), require_keys=True)
+    transport = httpx.ASGITransport(Guard(answer, settings, keys))
+    one, other = ({"Authorization": f"Bearer {name}"} for name in ("one", "other"))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", timeout=PATIENCE
+    ) as client:
+        slow = [asyncio.create_task(client.get("/slow", headers=one)) for _ in range(15)]
+        await asyncio.sleep(0.01)
+        refused = await client.get("/v1/me", headers=one)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+        assert "15 requests under way" in refused.json()["detail"]
+        assert (await client.get("/v1/me", headers=other)).status_code == 200
+        for task in slow:
+            task.cancel()
+        await asyncio.wait(slow)
+        assert (await client.get("/v1/me", headers=one)).status_code == 200
+
+
+def test_bodies_that_do_not_arrive_keep_nobody_waiting(tmp_path: Path) -> None:
+    """Neither at open paths, which take none, nor at others, where they count for their address."""
+    settings = 'traffic.rate = ""\ntraffic.requests = 50\ntraffic.arriving = 30'
+    with a_service(tmp_path, settings=settings) as service, contextlib.ExitStack() as stack:
+        base = service.client.base_url
+
+        def half(path: str) -> socket.socket:
+            client = stack.enter_context(socket.socket())
+            client.settimeout(PATIENCE)
+            client.connect((base.host, base.port))
+            head = f"POST {path} HTTP/1.1\r\nHost: {base.host}\r\nContent-Length: 100\r\n"
+            client.sendall(f"{head}Content-Type: application/json\r\n\r\n{{".encode())
+            return client
+
+        for path in ("/", "/healthz", "/page/app.js"):
+            told = half(path).recv(4096).decode()
+            assert "405" in told.partition("\r\n")[0], "before the rest has arrived"
+            assert "connection: close" in told.lower()
+        for _ in range(30):
+            half("/v1/search")
+        # Whoever holds a body back keeps others from nothing but sending bodies from this address.
+        assert service.client.get("/v1/indexes").status_code == 200
+        until(lambda: "busy" in half("/v1/search").recv(4096).decode())
+
+
+def test_slow_runs_of_one_key_keep_no_other_waiting(tmp_path: Path) -> None:
+    """Thirty-two of them, which are kept, while another key searches; it takes turns with them."""
+    gate = threading.Event()
+
+    def silent(asked: Asked) -> Any:
+        assert gate.wait(PATIENCE)
+        return answers_all(asked)
+
+    settings = 'concurrency = 4\ntraffic.rate = ""\ntraffic.wait = 5'
+    with a_service(tmp_path, settings=settings) as service:
+        one, other = (a_key(service.variables, name)[1] for name in ("one", "other"))
+        service.model.does(silent)
+        try:
+            for _ in range(32):
+                service.client.in_background({**PHYSICIST, "keep": True}, headers=one)
+            service.model.wait_for(3)
+            quick = {**PHYSICIST, "model": "feedback"}
+            for _ in range(10):
+                found = service.client.post("/v1/search", json=quick, headers=other)
+                assert found.status_code == 200, found.text
+        finally:
+            gate.set()
 
 
 def test_streams_that_nobody_reads_keep_no_slot(tmp_path: Path) -> None:
