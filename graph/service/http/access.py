@@ -224,12 +224,12 @@ class Guard:
             )
         else:
             caller = ANYBODY
+        await self._count(f"key {caller.id}" if caller.id else _address(scope))
         if wanted not in caller.scopes:  # which name those, too, that the highest includes
             own = ", ".join(caller.scopes)
             raise errors.ScopeError(
                 f"This needs an access key with the scope '{wanted}'; yours has {own}."
             )
-        await self._count(f"key {caller.id}" if caller.id else _address(scope))
         return caller
 
     async def _caller(self, given: str, scope: Connection) -> AccessKey:

@@ -71,6 +71,13 @@ _Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
 _KNOWN = "The id of the last event that you have; later ones follow."
 _empty = BeforeValidator(lambda known: known or 0)
 _Known = Annotated[int, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN), _empty]
+_NAMED = (
+    "Your name for this request. If you send it again, as after a lost connection, you get the "
+    "same run, and no second one."
+)
+_Named = Annotated[
+    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255, description=_NAMED)
+]
 
 
 class RunList(BaseModel):
@@ -93,7 +100,14 @@ class Begun(NamedTuple):
     headers: dict[str, str]
 
 
-async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool = True) -> Begun:
+async def begin(
+    request: Request,
+    kind: Kind,
+    asked: RunRequest,
+    *,
+    steps: bool = True,
+    idempotency: str | None = None,
+) -> Begun:
     """Check a request, and start a run of it; one that is not kept waits for a free slot.
 
     Args:
@@ -101,6 +115,7 @@ async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool 
         kind: The kind of the run.
         asked: The body of the request.
         steps: Whether somebody follows the steps, or only waits for the result.
+        idempotency: What the client names a request of a kept run, so that it may repeat it.
 
     Raises:
         FairqrError: The request is wrong or not allowed, or the service is too busy.
@@ -109,7 +124,8 @@ async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool 
     checked = parts.engine.checked(kind, asked)
     if asked.keep:
         # A client that leaves takes nothing back.
-        run = await asyncio.shield(submit(request, kind, checked.body, checked.query))
+        submitting = submit(request, kind, checked.body, checked.query, idempotency)
+        run = await asyncio.shield(submitting)
         events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
         return Begun(run, events, _place(run))
     execute = partial(parts.engine.execute, checked, steps=steps)
@@ -119,9 +135,12 @@ async def begin(request: Request, kind: Kind, asked: RunRequest, *, steps: bool 
     return Begun(begun.run, begun, {"X-Request-ID": begun.run.id})
 
 
-async def submit(request: Request, kind: Kind, body: dict[str, Any], query: str) -> Run:
-    """Accept a durable run of a checked request."""
+async def submit(
+    request: Request, kind: Kind, body: dict[str, Any], query: str, idempotency: str | None
+) -> Run:
+    """Accept a durable run of a checked request, or return that of a request that is repeated."""
     asked: dict[str, Any] = {"kind": kind, "request": body, "query": query}
+    asked["idempotency"] = idempotency
     asked["carrier"] = carrier_of(request)
     return await parts_of(request).runs.submit(caller_of(request.scope).id, **asked)
 
@@ -237,12 +256,13 @@ _add_routes("probe", "Test whether the model that ranks prefers a group", ProbeR
 
 
 @router.post("/runs", response_model=Run, **_RUNS, **_ACCEPTED)
-async def begin_run(asked: BackgroundRun, request: Request) -> Response:
+async def begin_run(asked: BackgroundRun, request: Request, idempotency: _Named = None) -> Response:
     """Start a run in the background.
 
     It is always kept: it continues without a client and after a restart of the service.
     """
-    begun = await begin(request, asked.kind, asked.request.model_copy(update={"keep": True}))
+    kept = asked.request.model_copy(update={"keep": True})
+    begun = await begin(request, asked.kind, kept, idempotency=idempotency)
     return Json(begun.run, 202, begun.headers)
 
 
@@ -294,7 +314,9 @@ async def delete_run(request: Request, id: _Id) -> Response:
 
 
 @router.post("/audits", response_model=Run, **_AUDITS, **_ACCEPTED)
-async def begin_audit(asked: AuditRequest, request: Request) -> Response:
+async def begin_audit(
+    asked: AuditRequest, request: Request, idempotency: _Named = None
+) -> Response:
     """Start an audit of a source in the background.
 
     It is a durable run of kind `audit`: `GET /v1/runs/{id}` has its findings and figures in the
@@ -302,7 +324,7 @@ async def begin_audit(asked: AuditRequest, request: Request) -> Response:
     removes it with its files.
     """
     checked = await parts_of(request).engine.checked_audit(asked)
-    run = await submit(request, "audit", checked.body, checked.query)
+    run = await submit(request, "audit", checked.body, checked.query, idempotency)
     return Json(run, 202, _place(run))
 
 

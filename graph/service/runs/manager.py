@@ -223,8 +223,8 @@ class Runs(EphemeralRuns):
 
         Args:
             key: The id of the key that asks.
-            asked: The ``kind``, ``query`` and checked ``request`` of the run, and the ``carrier``
-                of the client's trace.
+            asked: The ``kind``, ``query`` and checked ``request`` of the run, the ``carrier`` of
+                the client's trace, and the ``idempotency`` key of the request.
 
         Raises:
             BusyError: The key or the service has too many runs, or the service is stopping.
@@ -261,7 +261,9 @@ class Runs(EphemeralRuns):
                         yield event
                     after = stored[-1].number
             if not run.live:
-                yield doing.last_event(run, after + 1)
+                # The same number each time, whatever the caller has.
+                number = await lasting(partial(self._store.last_number, run.id))
+                yield doing.last_event(run, number + 1)
                 return
             if here is not None:
                 async with contextlib.aclosing(here.events(after)) as events:

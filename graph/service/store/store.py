@@ -143,10 +143,12 @@ class Store:
             enqueue: Hands it to whoever does it, in the same transaction.
             traffic: How many runs may wait, and how many of this key may be live.
             key: The id of the key that asked for it.
-            values: What the other columns of the table say of it.
+            values: What the other columns of the table say of it. If the key has a run with the
+                same ``idempotency``, that one is returned, and none is accepted.
 
         Raises:
             BusyError: One of these limits is reached.
+            InputError: The key has used ``idempotency`` for another request.
         """
         counts = sa.select(
             sa.func.count().filter(RUNS.c.key_id == key),
@@ -155,6 +157,10 @@ class Store:
         async with self.database.begin() as connection:
             if not self.database.file:  # two would both count before either is there
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ACCEPTING)))
+            if values.get("idempotency") is not None:
+                asked = await _asked_before(connection, key, values)
+                if asked is not None:
+                    return asked
             own, waiting = (await connection.execute(counts)).one()
             if own >= traffic.live:
                 raise busy("live", traffic.live)
@@ -205,6 +211,12 @@ class Store:
         query = sa.select(*(EVENTS.c[name] for name in Event.model_fields))
         query = query.where(EVENTS.c.run_id == id, EVENTS.c.number > after)
         return [Event(**it) for it in await self._all(query.order_by(EVENTS.c.number).limit(limit))]
+
+    async def last_number(self, id: str) -> int:
+        """Return the number of the last stored event of a run; 0 if there is none."""
+        query = sa.select(sa.func.max(EVENTS.c.number)).where(EVENTS.c.run_id == id)
+        async with self.database.begin() as connection:
+            return await connection.scalar(query) or 0
 
     async def cancel(self, id: str, key: str) -> Run:
         """Cancel a run: at once if it waits, otherwise whoever does it ends it.
@@ -498,6 +510,26 @@ async def _delete(connection: AsyncConnection, ids: Sequence[str], *columns: Any
     """Delete the rows of some runs from tables, named by their columns with the id of the run."""
     for column in columns:
         await connection.execute(sa.delete(column.table).where(column.in_(ids)))
+
+
+async def _asked_before(
+    connection: AsyncConnection, key: str, values: Mapping[str, Any]
+) -> Run | None:
+    """Return the run of a request that a key repeats, if it has one.
+
+    Raises:
+        InputError: It was another request.
+    """
+    query = sa.select(RUNS).where(RUNS.c.key_id == key, RUNS.c.idempotency == values["idempotency"])
+    row = (await connection.execute(query)).mappings().first()
+    if row is None:
+        return None
+    if (row["kind"], row["request"]) != (values["kind"], values["request"]):
+        raise InputError(
+            f"The Idempotency-Key belongs to another request, whose run is {row['id']}; send a new "
+            "one."
+        )
+    return _run_of(row)
 
 
 async def _own(connection: AsyncConnection, id: str, key: str) -> Run:

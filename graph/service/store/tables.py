@@ -48,6 +48,7 @@ RUNS = sa.Table(
     sa.Column("result", JsonText),
     sa.Column("problem", JsonText),
     sa.Column("carrier", JsonText, nullable=False),  # the headers of the caller's trace
+    sa.Column("idempotency", sa.Text),  # the client's name of the request
     sa.Index("runs_by_status", "status", "created"),
     sa.Index("runs_by_key", "key_id", "created"),
     sa.Index("runs_by_end", "finished"),
@@ -97,7 +98,7 @@ LAYOUT = sa.Table(
 )
 """The version of these tables, and a place to try whether anything can be written."""
 
-VERSION = 5
+VERSION = 6
 
 VERSION_OF_1_0 = 4
 
@@ -106,6 +107,7 @@ FROM_1_0 = (
     *(f"ALTER TABLE runs DROP COLUMN {name}" for name in ("worker", "lease", "ticket", "losses")),
     "ALTER TABLE runs ADD COLUMN handed_over INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE runs ADD COLUMN version TEXT",
+    "ALTER TABLE runs ADD COLUMN idempotency TEXT",
     "ALTER TABLE events DROP COLUMN private",
     "ALTER TABLE events ADD COLUMN step TEXT",
     "DROP TABLE migrations",

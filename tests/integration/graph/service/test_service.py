@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from fairqr.api import FairSearch
@@ -114,10 +115,27 @@ def test_a_stream_tells_each_step_and_goes_on_where_it_was_left(service: Served)
     assert (steps[-1]["step"], "result" in steps[-1]) == ("rerank", False), "it comes once"
     assert told[-1][1] == "end"
     assert told[-1][2]["result"] == service.client.get(place).json()["result"]
-    for known, rest in (("3", told[3:]), ("", told)):
+    last = str(told[-1][0])
+    for known, rest in (("3", told[3:]), ("", told), (last, told[-1:]), ("2147483647", told[-1:])):
         again = {"Last-Event-ID": known}
         with service.client.stream("GET", f"{place}/events", headers=again) as response:
             assert [event for event in events_of(response) if event[1]] == rest
+
+
+def test_a_request_that_is_sent_again_begins_no_second_run(service: Served) -> None:
+    def begin(name: str, **changes: Any) -> httpx.Response:
+        run = {"kind": "search", "request": {**PHYSICIST, "ask": "never", **changes}}
+        return service.client.post("/v1/runs", json=run, headers={"Idempotency-Key": name})
+
+    first = begin("one").raise_for_status()
+    service.client.ended(first.headers["location"])
+    again = begin("one").raise_for_status()
+    assert again.headers["location"] == first.headers["location"]
+    assert begin("two").headers["location"] != first.headers["location"]
+    other = begin("one", k=3)
+    assert other.status_code == 422, other.text
+    assert "another request" in other.json()["detail"]
+    assert begin("").status_code == 422
 
 
 @pytest.mark.parametrize("path", ["0" * 101, "0/events", "0" * 101 + "/events"])
