@@ -15,6 +15,9 @@ from contextlib import contextmanager
 from importlib.metadata import entry_points, version
 from typing import Any
 
+from fairqr.base.errors import ConfigError
+from fairqr.base.settings import is_web_address
+
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
@@ -61,6 +64,19 @@ def wanted_exporters() -> list[str]:
     default = "otlp" if any(os.environ.get(name, "").strip() for name in ENDPOINTS) else "none"
     chosen = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or default
     return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "none")]
+
+
+def require_endpoint() -> None:
+    """Check the address of the backend, as a service does before it listens.
+
+    Raises:
+        ConfigError: It is no address.
+    """
+    if "grpc" in {os.environ.get(name, "") for name in PROTOCOLS}:
+        return  # its addresses may have no scheme
+    for name in ENDPOINTS:
+        if (address := os.environ.get(name, "").strip()) and not is_web_address(address):
+            raise ConfigError(f"{name} is no address; write it like http://127.0.0.1:4318.")
 
 
 @functools.cache

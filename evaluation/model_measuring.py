@@ -35,7 +35,8 @@ from fairqr.evaluation.model_weights import (
     halve,
     relative_change,
 )
-from fairqr.graph.search.builder import as_node, build_search_graph
+from fairqr.graph.opening import open_parts
+from fairqr.graph.search.builder import as_node
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.models import Model
 from fairqr.graph.search.pool import Pool
@@ -262,7 +263,8 @@ class Measurement:
     async def _search_all(self, tried: Sequence[EvidenceWeights]) -> list[Search]:
         """Return the searches for all topics in all cells."""
         # As a node of another graph, it returns its whole state.
-        graph = as_node(build_search_graph(self.engine, self.model, prompts=self.library))
+        opened = open_parts(self.engine, self.model, prompts=self.library)
+        graph = as_node(opened.graph("search"))
         gate = asyncio.Semaphore(self.at_once)
         failures: list[str] = []
         answered: list[int] = []

@@ -15,13 +15,10 @@ from typing import Any
 from langgraph_sdk.runtime import ServerRuntime
 
 from fairqr.agents.attribution.opening import DEFAULT_ATTRIBUTOR
-from fairqr.agents.models.opening import open_model
 from fairqr.base.settings import default_corpus, default_model
-from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.answer.context import AnswerContext
-from fairqr.graph.probe.builder import build_probe_graph
+from fairqr.graph.opening import open_parts
 from fairqr.graph.probe.context import ProbeContext
-from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context, unknown_parameter
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -77,9 +74,5 @@ async def _graph(name: str, runtime: ServerRuntime[Any], kind: type[Context]) ->
 
 
 def _build(engine: SearchEngine, name: str) -> dict[str, Any]:
-    model = open_model(name, engine=engine)
-    return {
-        "search": build_search_graph(engine, model),
-        "answer": build_answer_graph(engine, model, attributor=DEFAULT_ATTRIBUTOR),
-        "probe": build_probe_graph(engine, model),
-    }
+    found = open_parts(engine, name, attributor=DEFAULT_ATTRIBUTOR)
+    return {kind: found.graph(kind) for kind in ("search", "answer", "probe")}

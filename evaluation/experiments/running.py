@@ -20,8 +20,8 @@ from fairqr.evaluation.experiments.measuring import measure as measure
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.training import folds_of, gather, train
 from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
+from fairqr.graph.opening import open_parts
 from fairqr.graph.running import usage_of
-from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import METHODS, Context
 from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.search.result import SearchResult
@@ -186,7 +186,7 @@ async def open_graph(tools: Tools, cell: Cell) -> Any:
             model = await tools.started(
                 place, name, lambda: open_model(name, engine=engine, cache=tools.replies)
             )
-        return build_search_graph(engine, model, prompts=tools.prompts)
+        return open_parts(engine, model, prompts=tools.prompts).graph("search")
 
     return await tools.keep(f"graph {own} {name}", name, opened)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from fairqr.agents.profiles.finding import Trust
 from fairqr.graph.search import result as results
@@ -198,6 +198,22 @@ def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document
         title = fence(place.title, LINE)
         text = passage_of(texts.get(place.id, ""))
         yield f"{place.rank}. {title} [{groups}] {text}".rstrip()
+
+
+def search_lines(result: SearchResult, passages: Iterable[str]) -> list[str]:
+    """Return what a model that called a search as a tool is to read.
+
+    Args:
+        result: The result of the search.
+        passages: Of its documents, as :func:`passage_lines` yields them.
+    """
+    return [*unfit_lines(result), *quoted(passages), *exposure_lines(result), *result.warnings]
+
+
+def quoted(passages: Iterable[str]) -> list[str]:
+    """Return passages between tags, so that a model does not take them for instructions."""
+    known = list(passages)
+    return ["<passages>", *known, "</passages>"] if known else []
 
 
 def unfit_lines(result: SearchResult) -> Iterator[str]:

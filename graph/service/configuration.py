@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
@@ -71,6 +71,11 @@ def _of_the_file(value: Any) -> Any:
     return {name: known.get(name, {}) for name in _split(value)}
 
 
+def _is_origin(text: str) -> bool:
+    """Return whether a text is an origin as browsers send it: without a path."""
+    return text == "*" or (general.is_web_address(text) and text.count("/") == 2)
+
+
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, _written(general.is_web_address, "it like http://127.0.0.1:8000/v1")]
@@ -78,6 +83,8 @@ _Variable = Annotated[str, _written(os.environ.get, "the name of a variable that
 _as_rate = _written(_RATE.fullmatch, "a number and a time, such as 600/minute")
 _Rate = Annotated[str, AfterValidator(str.strip), _as_rate]
 _Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
+_Origin = Annotated[str, _written(_is_origin, "* or an origin, such as https://search.example")]
+_Origins = Annotated[tuple[_Origin, ...], BeforeValidator(_split)]
 
 
 class _Section(Documented):
@@ -209,6 +216,7 @@ class ServiceSettings(_Section, BaseSettings):
         retention: Seconds that finished runs are kept.
         replies: A file that keeps the replies of models; by default they are kept in memory only.
         traces: Record each run in this folder, as JSON lines.
+        log: Whether lines of the log are text, or JSON objects.
         audits: The folder of audits; defaults to service/audits in the data folder.
     """
 
@@ -229,7 +237,7 @@ class ServiceSettings(_Section, BaseSettings):
     limits: Limits = Limits()
     traffic: Traffic = Traffic()
     require_keys: bool = False
-    cors_origins: _Names = ()
+    cors_origins: _Origins = ()
     concurrency: _Count = 8
     audit_concurrency: _Count = 1
     grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
@@ -238,6 +246,7 @@ class ServiceSettings(_Section, BaseSettings):
     retention: _Seconds = 7 * 86_400.0
     replies: Path | None = None
     traces: Path | None = None
+    log: Literal["text", "json"] = "text"
     audits: Path = Field(default_factory=lambda: general.data_dir() / "service" / "audits")
 
     @classmethod

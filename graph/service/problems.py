@@ -47,6 +47,10 @@ _REFUSALS: Mapping[Refusal, tuple[str, float]] = {
 }
 
 
+AWAY = 5.0
+"""The seconds after which a client asks again, if the database is away."""
+
+
 def busy(why: Refusal, live: int) -> BusyError:
     """Return the error for a refused run.
 
@@ -98,6 +102,8 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
         more = {"limit": error.limit, "most": error.most}
     elif isinstance(error, BusyError):
         more = {"retry_after": round(error.retry_after, 3)}
+    elif isinstance(error, errors.StoreUnavailableError):
+        more = {"retry_after": AWAY}
     elif isinstance(error, errors.ModelError):
         more = {"model_status": error.status}
     return problem(error.slug, error.http_status, error.title, detail, instance, **more)

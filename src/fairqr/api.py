@@ -8,26 +8,26 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from collections.abc import Generator as Iterating
 from contextlib import aclosing
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from langchain_core.messages import AIMessageChunk
 
 from fairqr.agents.attribution.attributor import Attributor
 from fairqr.agents.attribution.opening import DEFAULT_ATTRIBUTOR
 from fairqr.agents.generators import Generator
-from fairqr.agents.models.opening import open_model
 from fairqr.base.errors import InputError
 from fairqr.base.loops import BackgroundLoop
+from fairqr.base.settings import default_model
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.result import AnswerResult
+from fairqr.graph.opening import RunParts, open_parts
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.running import CONCURRENCY
 from fairqr.graph.search.context import Context, require_context
-from fairqr.graph.search.models import GivenModel, model_of
-from fairqr.graph.search.rankers import GivenRanker, Rankers
+from fairqr.graph.search.models import GivenModel
+from fairqr.graph.search.rankers import GivenRanker
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.step import Step
 from fairqr.graph.stream import StepData, result_of, run_graph, step_data
@@ -120,15 +120,6 @@ def check_source(source: object, retriever: object, what: str) -> None:
         )
 
 
-class Opened(NamedTuple):
-    """What is opened once and shared by the graphs over it; each graph is built when needed."""
-
-    engine: SearchEngine
-    model: Any
-    rankers: Rankers
-    graphs: dict[tuple[str, int], Any]
-
-
 class FairSearch:
     """Searches fairly through a search engine, answers questions from it, and probes models on it.
 
@@ -189,7 +180,7 @@ class FairSearch:
         self._generator, self._attributor = generator, attributor
         self._prompts, self._concurrency = prompts or PromptLibrary(), concurrency
         self._engine: SearchEngine | None = None
-        self._opened: Opened | None = None
+        self._opened: RunParts | None = None
         self._lock, self._opening = threading.Lock(), threading.Lock()
         self._background: BackgroundLoop | None = None
 
@@ -343,13 +334,14 @@ class FairSearch:
 
     async def _start(self) -> None:
         """Open everything, and start the model if one was named."""
-        opened = await self._ready()
+        ready = await self._ready()
         for kind in _RESULTS:
-            self._built(opened, kind, opened.engine)
-        if self._model is not None and hasattr(opened.model, "start"):
-            await opened.model.start()
+            ready.graph(kind)
+        model: Any = ready.model
+        if self._model is not None and hasattr(model, "start"):
+            await model.start()
 
-    async def _ready(self) -> Opened:
+    async def _ready(self) -> RunParts:
         """Return what is open. The first caller opens it; the others wait, on any loop."""
         while self._opened is None:
             if not self._opening.acquire(blocking=False):
@@ -361,37 +353,30 @@ class FairSearch:
                 self._opening.release()
         return self._opened
 
-    async def _open(self) -> Opened:
-        source, model = self._source, self._model
+    async def _open(self) -> RunParts:
+        source = self._source
         if isinstance(source, _NAMED):
             if self._engine is None:  # or else, the model could not be opened the last time
                 self._engine = await open_engine(source, retriever=self._retriever)
             source = self._engine
-        opened = open_model(engine=source) if model is None else model_of(model, source)
-        return Opened(source, opened, Rankers.of(self._ranker, opened, self._prompts), {})
+        return open_parts(
+            source,
+            default_model() if self._model is None else self._model,
+            ranker=self._ranker,
+            generator=self._generator,
+            attributor=self._attributor,
+            prompts=self._prompts,
+            concurrency=self._concurrency,
+        )
 
     async def _graph(self, context: Context) -> Any:
         """Return the graph of a context, with the retriever that its method uses for ``auto``."""
-        opened = await self._ready()
-        engine = opened.engine
+        ready = await self._ready()
+        engine = ready.engine
         is_auto = self._retriever == AUTO and isinstance(self._source, _NAMED)
         if is_auto and context.strategy.retriever != AUTO and isinstance(engine, EngineOverWords):
             engine = engine.lexical
-        return self._built(opened, context.kind, engine)
-
-    def _built(self, opened: Opened, kind: str, engine: SearchEngine) -> Any:
-        """Return a graph, built at its first use: two of the three take long to import."""
-        key = (kind, id(engine))  # engines of users, such as dataclasses, may have no hash
-        if (graph := opened.graphs.get(key)) is None:
-            given: dict[str, Any] = {"ranker": opened.rankers, "prompts": self._prompts}
-            if kind != "search":
-                given["concurrency"] = self._concurrency
-            if kind == "answer":
-                given |= {"generator": self._generator, "attributor": self._attributor}
-            builder = import_module(f"fairqr.graph.{kind}.builder")
-            graph = getattr(builder, f"build_{kind}_graph")(engine, opened.model, **given)
-            opened.graphs[key] = graph
-        return graph
+        return ready.graph(context.kind, engine)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on our own event loop, on a thread that lives until this object is closed."""

@@ -25,7 +25,7 @@ from fairqr.api import FairSearch, Named, SyncFairSearch
 from fairqr.base.errors import InputError
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, require_context
-from fairqr.graph.search.explanation import exposure_lines, passage_lines, unfit_lines
+from fairqr.graph.search.explanation import passage_lines, search_lines
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.langchain import LangChainEngine
 from fairqr.retrieval.sources.labels import LabelReader
@@ -105,12 +105,7 @@ def search_tool(
         except InputError as error:
             raise ToolException(str(error)) from None
         texts = await search.documents([place.id for place in result.ranking])
-        lines = [
-            *unfit_lines(result),
-            *passage_lines(result.ranking, texts),
-            *exposure_lines(result),
-            *result.warnings,
-        ]
+        lines = search_lines(result, passage_lines(result.ranking, texts))
         return "\n".join(lines), result.model_dump(mode="json")
 
     def fair_search(query: str, **options: Any) -> tuple[str, dict[str, Any]]:

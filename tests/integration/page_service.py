@@ -24,7 +24,7 @@ from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
 MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
-_ADDRESS = re.compile(r"(http://(?:127\.0\.0\.1|localhost):\d+).*\n")
+_ADDRESS = re.compile(r"fairqr listens on (http://\S+)\n")
 
 
 def settings_for(model: ModelServer, folder: Path, more: str = "") -> dict[str, str]:

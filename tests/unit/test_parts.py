@@ -65,7 +65,8 @@ async def test_an_agent_searches_fairly_and_answers(engine: SearchEngine) -> Non
     result = SearchResult.model_validate(told.artifact)
     assert [place.rank for place in result.ranking] == [1, 2, 3, 4]
     lines = str(told.content).splitlines()
-    for place, line in zip(result.ranking, lines, strict=False):
+    assert lines[0] == "<passages>", "they are data, and no instructions"
+    for place, line in zip(result.ranking, lines[1:], strict=False):
         assert line.startswith(f"{place.rank}. {place.title} [gender: ")
     assert "Exposure by gender: " in told.content
     assert len(told.content) < 2000
@@ -92,7 +93,9 @@ def test_a_model_is_told_what_it_got_wrong(
         assert reason in message.content
         assert "\n" not in message.content
         # One name where a list belongs is understood.
-        assert tool.invoke({"query": "physicist", "attributes": "gender"}).startswith("1. ")
+        assert (
+            tool.invoke({"query": "physicist", "attributes": "gender"}).splitlines()[1][:3] == "1. "
+        )
 
 
 def test_a_model_is_told_that_nothing_matches(tmp_path: Path) -> None:

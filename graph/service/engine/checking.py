@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fairqr.agents.attribution.attributor import AttributorName
+from fairqr.agents.attribution.opening import ATTRIBUTORS
 from fairqr.agents.generators import INPUT_TOKENS
 from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
 from fairqr.agents.models.recorded import SHIPPED_NAMES
@@ -62,7 +63,7 @@ class Capabilities:
 
     Raises:
         SourceError: The file of a source is wrong.
-        ConfigError: Two sources have the same name.
+        ConfigError: Two sources have the same name, or there is no such attributor.
         InputError: A source has the name of a built-in corpus or an index.
     """
 
@@ -85,6 +86,8 @@ class Capabilities:
                     f"Two sources of the service are named '{source.name}'; rename one."
                 )
             self.sources[source.name] = source
+        for judge in settings.attributors:
+            _require_attributor(judge)
         # Every listed source is offered; `corpora` limits the rest.
         self._corpora = settings.corpora and (*settings.corpora, *self.sources)
         self._first_corpora = self._corpora or (default_corpus(),)
@@ -229,6 +232,21 @@ def _names_file_of_replies(model: str) -> bool:
     """Return whether a model is a file on this machine; those that ship are none."""
     prefix, _, file = model.partition(":")
     return prefix == RECORDED and file not in SHIPPED_NAMES
+
+
+def _require_attributor(name: str) -> None:
+    """Check the name of an attributor, which may have a ``*``, in the configuration.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    kind = AttributorName.parse(name).kind
+    kinds = [form.partition("[")[0] for form in ATTRIBUTORS]
+    if not any(fnmatchcase(known, kind) for known in kinds):
+        raise errors.ConfigError(
+            f"service.attributors names '{errors.one_line(name, 60)}', and there is no such "
+            f"attributor; choose from {', '.join(kinds)}."
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from functools import lru_cache
@@ -23,12 +24,10 @@ from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
-from fairqr.graph.answer.builder import build_answer_graph
 from fairqr.graph.documented import Documented
 from fairqr.graph.integrations.learnt import LearntWords
 from fairqr.graph.journal import RunJournal
-from fairqr.graph.probe.builder import build_probe_graph
-from fairqr.graph.search.builder import build_search_graph
+from fairqr.graph.opening import open_parts
 from fairqr.graph.search.models import GivenModel
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine import checking
@@ -53,12 +52,6 @@ PARTS = 100
 """The most progress reports of one stage of an audit."""
 
 log = logging.getLogger(__name__)
-
-_BUILD: dict[str, Callable[..., Any]] = {
-    "search": build_search_graph,
-    "answer": build_answer_graph,
-    "probe": build_probe_graph,
-}
 
 
 class AuditResult(Documented):
@@ -106,6 +99,31 @@ class Auditor(Protocol):
         """
 
 
+def require_usable(settings: ServiceSettings) -> None:
+    """Check that what runs leave can be written; make the folders that are missing.
+
+    Raises:
+        ConfigError: A folder cannot be written.
+    """
+    replies = settings.replies
+    folders = {"audits": settings.audits, "traces": settings.traces}
+    folders["replies"] = replies.parent if replies is not None else None
+    for name, folder in folders.items():
+        if folder is None:
+            continue
+        try:
+            # What is recorded may be private.
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            is_writable = os.access(folder, os.W_OK | os.X_OK)
+        except OSError:
+            is_writable = False
+        if not is_writable:
+            raise errors.ConfigError(
+                f"The folder {folder} (service.{name}) cannot be written; name another one, or "
+                "change its permissions."
+            )
+
+
 class Engine:
     """Checks requests, and runs the graph for them.
 
@@ -139,33 +157,63 @@ class Engine:
     async def start(self, progress: Announce | None = None) -> None:
         """Open the configured sources, or the default corpus, and start the model.
 
+        A source that cannot be reached is told in the log, and is tried again whenever it is asked
+        for.
+
         Args:
             progress: Reports what is being indexed.
 
         Raises:
-            FairqrError: Something is missing; the message says what to do.
+            FairqrError: Something is missing, or no source can be reached; the message says what to
+                do.
         """
+        await asyncio.to_thread(require_usable, self.settings)
         await self._start_model()
-        await self.check_index(progress)
-        if self.settings.traces is not None:
-            # What is recorded may be private.
-            await asyncio.to_thread(self.settings.traces.mkdir, 0o700, parents=True, exist_ok=True)
+        for error in await self._unreached(progress):
+            log.warning("The service begins without a source: %s", error)
 
     async def close(self) -> None:
         """Close everything."""
         await self._http.aclose()
         await self._engines.close()
 
-    async def check_index(self, progress: Announce | None = None) -> None:
-        """Check that the configured sources, or the default corpus, can be reached.
+    async def check_index(self) -> None:
+        """Check that one of the configured sources, or the default corpus, can be reached.
 
         Raises:
-            FairqrError: One cannot.
+            FairqrError: None can.
+        """
+        await self._unreached()
+
+    async def check_sources(self) -> None:
+        """Check that all of them can be reached.
+
+        Raises:
+            IndexUnavailableError: One cannot.
+        """
+        for error in await self._unreached():
+            raise error
+
+    async def _unreached(
+        self, progress: Announce | None = None
+    ) -> list[errors.IndexUnavailableError]:
+        """Open the configured sources, or the default corpus; return why some are out of reach.
+
+        Raises:
+            FairqrError: One is not as the configuration says, or all are out of reach.
         """
         exact = [name for name in self.settings.corpora if "*" not in name]
-        for name in [*exact, *self.capabilities.sources] or self.capabilities.corpora()[:1]:
-            async with self._engines.lend(name, progress=progress) as engine:
-                await engine.info()
+        names = [*exact, *self.capabilities.sources] or self.capabilities.corpora()[:1]
+        failures = []
+        for name in names:
+            try:
+                async with self._engines.lend(name, progress=progress) as engine:
+                    await engine.info()
+            except errors.IndexUnavailableError as error:
+                failures.append(error)
+        if failures and len(failures) == len(names):
+            raise failures[0]
+        return failures
 
     async def check_model(self) -> None:
         """Check that the server of the default model responds; we send no prompt.
@@ -294,6 +342,11 @@ class Engine:
 
     async def infos(self) -> list[tuple[SearchEngine, EngineInfo]]:
         """Return the offered search engines that can be opened."""
+        found = (await self.reached()).values()
+        return [it for it in found if it is not None]
+
+    async def reached(self) -> dict[str, tuple[SearchEngine, EngineInfo] | None]:
+        """Return all offered search engines by name; None for those that cannot be opened now."""
 
         async def info(name: str) -> tuple[SearchEngine, EngineInfo] | None:
             with suppress(errors.FairqrError):
@@ -303,7 +356,7 @@ class Engine:
 
         names = await asyncio.to_thread(self.capabilities.corpora)
         # All at the same time, since an engine that is out of reach takes long to fail.
-        return [found for found in await asyncio.gather(*map(info, names)) if found is not None]
+        return dict(zip(names, await asyncio.gather(*map(info, names)), strict=True))
 
     async def _start_model(self) -> ChatModel | None:
         """Start the default model and return it; None if it needs no start."""
@@ -339,8 +392,8 @@ class Engine:
         if kind == "answer":
             more["attributor"] = self._judge(judge, name)
             more["generator"] = model if writes_only else None
-        refines = None if writes_only else model
-        return _BUILD[kind](engine, refines, prompts=self.capabilities.prompts, **more)
+        refines = None if writes_only else cast("GivenModel", model)
+        return open_parts(engine, refines, prompts=self.capabilities.prompts, **more).graph(kind)
 
     def _judge(self, judge: str, name: str) -> Attributor | str | None:
         """Return what judges answers; a chat model that is not named is the one that writes.

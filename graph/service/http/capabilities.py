@@ -18,7 +18,7 @@ from fairqr.graph.service.engine import engines
 from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
-from fairqr.graph.service.http.parts import parts_of
+from fairqr.graph.service.http.parts import DurableCounts, parts_of
 from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
@@ -58,10 +58,16 @@ class IndexDescription(Documented):
     attributes: dict[str, AttributeInfo]
 
 
-class IndexList(BaseModel):
-    """The indexes that can be searched, the default first."""
+class IndexList(Documented):
+    """The indexes that can be searched, the default first.
+
+    Attributes:
+        unavailable: The names of those that cannot be searched now, such as a source whose server
+            is away.
+    """
 
     indexes: list[IndexDescription]
+    unavailable: list[str]
 
 
 class PromptInfo(Documented):
@@ -157,7 +163,8 @@ class Ready(Documented):
     """Whether the service can do runs.
 
     Attributes:
-        reached: Whether index, model and store can be reached.
+        reached: Whether an index, the model and the store can be reached, without which nothing
+            works; and whether all ``sources`` can, without which some requests fail.
     """
 
     status: Literal["ready", "not ready", "draining"]
@@ -167,15 +174,17 @@ class Ready(Documented):
 @router.get("/indexes")
 async def list_indexes(request: Request) -> IndexList:
     """List the indexes that can be searched, with their attributes and groups."""
+    reached = await parts_of(request).engine.reached()
     found = []
-    for engine, info in await parts_of(request).engine.infos():
+    for engine, info in filter(None, reached.values()):
         attributes = {
             name: AttributeInfo(groups=[*it.universe], population=it.population)
             for name, it in engine.schema.attributes.items()
         }
         told = {"name": info.name, "engine": info.engine, "documents": info.documents}
         found.append(IndexDescription.model_validate({**told, "attributes": attributes}))
-    return IndexList(indexes=found)
+    unavailable = [name for name, it in reached.items() if it is None]
+    return IndexList(indexes=found, unavailable=unavailable)
 
 
 @router.get("/documents", response_model=DocumentLines)
@@ -256,11 +265,14 @@ async def health() -> dict[str, str]:
 
 @operation.get("/readyz", response_model=Ready, responses={503: {"model": Ready}})
 async def ready(request: Request) -> Response:
-    """Say whether index, model and database can be reached; 503 if one cannot."""
+    """Say whether an index, the model and the database can be reached; 503 if one cannot.
+
+    A source that cannot be reached, while others can, does not make it 503.
+    """
     parts = parts_of(request)
     reached = await parts.readiness.look()
     status = "ready" if parts.runs.accepting else "draining"
-    if not all(reached.values()):
+    if not all(it for name, it in reached.items() if name != "sources"):
         status = "not ready"
     return JSONResponse({"status": status, "reached": reached}, 200 if status == "ready" else 503)
 
@@ -270,9 +282,9 @@ async def ready(request: Request) -> Response:
 )
 async def metrics(request: Request) -> Response:
     """Return metrics for Prometheus; a key needs the scope `admin`."""
-    parts, counts = parts_of(request), None
+    parts, durable = parts_of(request), None
     with suppress(StoreUnavailableError):
-        counts = await parts.store.counts()
+        durable = DurableCounts(await parts.store.counts(), await parts.store.ended())
     live = parts.runs
-    text = parts.metrics.text(counts, len(live.waiting), len(live.under_way))
+    text = parts.metrics.text(durable, len(live.waiting), len(live.under_way))
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, cast
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    generate_latest,
+    values,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.engine.engine import Auditor, Engine
 from fairqr.graph.service.http.access import require_a_key
-from fairqr.graph.service.records import LIVE, Run, Status
+from fairqr.graph.service.http.shared_metrics import are_shared
+from fairqr.graph.service.records import LIVE, Kind, Run, Status
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
@@ -62,6 +74,7 @@ async def _holds(check: Callable[[], Awaitable[object]]) -> bool:
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _NATS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
+_LIVE = partial(Gauge, multiprocess_mode="livesum")
 _TIMES, _DIVERGENCES = partial(Histogram, buckets=_SECONDS), partial(Histogram, buckets=_NATS)
 
 # The kind of each metric, its labels, and what it says.
@@ -69,23 +82,27 @@ _METRICS: dict[str, tuple[Any, str, str]] = {
     "http_requests": (Counter, "method route status", "Requests answered, by route and status."),
     "http_request_seconds": (_TIMES, "method route", "Time to answer; of a stream, to its end."),
     "http_problems": (Counter, "type", "Problem documents sent, by the last part of their type."),
-    "runs_finished": (Counter, "kind status", "Runs that ended, by how they ended."),
+    "runs_finished": (Counter, "kind status", "Runs that ended here, by how they ended."),
     "run_seconds": (_TIMES, "kind", "Time from accepting a run to its end."),
     "model_calls": (Counter, "", "Requests to language models."),
     "cached_calls": (Counter, "", "Questions to language models answered by the cache."),
     "tokens": (Counter, "kind", "Tokens of language models, read and written."),
     "divergence_nats": (_DIVERGENCES, "when", "Divergence before and after, from the target."),
-    "runs": (Gauge, "status", "Live durable runs in the database, of all workers."),
-    "ephemeral_runs": (Gauge, "status", "Live ephemeral runs of this process."),
+    "ephemeral_runs": (_LIVE, "status", "Live ephemeral runs of the processes at this address."),
 }
 
 
 class Metrics:
-    """The metrics of this process; queued runs are counted in the database."""
+    """The metrics of this process, or of all workers of a command; durable runs are the database's.
+
+    See :mod:`fairqr.graph.service.http.shared_metrics`.
+    """
 
     def __init__(self) -> None:
         # It would add a second series for each, of when it began.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        if are_shared():  # the client may have been imported before there was a folder
+            values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._of: dict[str, Any] = {
             name: kind(f"fairqr_{name}", about, labels.split(), registry=self._registry)
@@ -126,21 +143,54 @@ class Metrics:
             if (divergence := found.get("divergence")) is not None:
                 self._of["divergence_nats"].labels(when).observe(divergence)
 
-    def text(self, counts: Mapping[Status, int] | None, waiting: int, running: int) -> bytes:
+    def text(self, durable: DurableCounts | None, waiting: int, running: int) -> bytes:
         """Return all metrics in Prometheus' format.
 
         Args:
-            counts: The numbers of live runs in the database; None if it cannot be reached.
+            durable: What the database says of durable runs; None if it cannot be reached.
             waiting: The number of ephemeral runs that wait for a slot.
             running: The number of ephemeral runs under way.
         """
         self._of["ephemeral_runs"].labels("queued").set(waiting)
         self._of["ephemeral_runs"].labels("running").set(running)
-        self._of["runs"].clear()
-        if counts is not None:
-            for status in LIVE:
-                self._of["runs"].labels(status).set(counts.get(status, 0))
-        return prometheus_client.generate_latest(self._registry)
+        registry = self._registry
+        if are_shared():
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        of_database = CollectorRegistry()
+        if durable is not None:
+            of_database.register(durable)
+        return generate_latest(registry) + generate_latest(of_database)
+
+
+@dataclass(frozen=True, eq=False)
+class DurableCounts(Collector):
+    """What the database knows of durable runs, whichever process did them.
+
+    Attributes:
+        live: The numbers of live runs.
+        ended: How many ever ended, by kind and status.
+    """
+
+    live: Mapping[Status, int]
+    ended: Mapping[tuple[Kind, Status], int]
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield both as metrics."""
+        runs = GaugeMetricFamily(
+            "fairqr_runs", "Live durable runs in the database, of all workers.", labels=["status"]
+        )
+        for status in LIVE:
+            runs.add_metric([status], self.live.get(status, 0))
+        yield runs
+        ended = CounterMetricFamily(
+            "fairqr_durable_runs_finished",
+            "Durable runs that ended, in any process, by how they ended.",
+            labels=["kind", "status"],
+        )
+        for (kind, how), number in self.ended.items():
+            ended.add_metric([kind, how], number)
+        yield ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +240,14 @@ class Parts:
             runs = Runs(store, execute, settings, metrics.finished)
             await runs.start()
             stack.push_async_callback(runs.drain, 0)
-            checks = {"index": engine.check_index, "model": engine.check_model}
-            readiness = Readiness({**checks, "store": store.check})
+            readiness = Readiness(
+                {
+                    "index": engine.check_index,
+                    "sources": engine.check_sources,
+                    "model": engine.check_model,
+                    "store": store.check,
+                }
+            )
             yield cls(settings, store, engine, runs, metrics, readiness)
 
 

@@ -23,6 +23,7 @@ from uvicorn.loops.auto import auto_loop_factory
 from uvicorn.server import HANDLED_SIGNALS as SIGNALS
 
 from fairqr.base.errors import ConfigError
+from fairqr.graph.service.http.shared_metrics import forget_worker
 
 KEPT_ALIVE = 30  # seconds that a connection may be idle after a request
 LONGEST_HEADERS = 64 * 1024  # bytes of the headers of a request
@@ -203,6 +204,7 @@ def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
             is_first = False
         child, status = os.wait()
         children.discard(child)
+        forget_worker(child)
         if code is None and os.WIFEXITED(status):
             code = os.WEXITSTATUS(status)
             end()

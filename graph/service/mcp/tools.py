@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from fairqr.base.errors import FairqrError, first_problem, parameter_errors
 from fairqr.graph.answer.result import AnswerResult
-from fairqr.graph.search.explanation import exposure_lines, passage_lines, unfit_lines
+from fairqr.graph.search.explanation import passage_lines, quoted, search_lines
 from fairqr.graph.search.result import Place, SearchResult
 from fairqr.graph.service.engine.checking import Request
 from fairqr.graph.service.engine.engine import Engine
@@ -155,7 +155,7 @@ def make_server(
         result = SearchResult.model_validate(await run("search", asked, seconds, context))
         texts = await passages(result.corpus, result.ranking)
         return _reply(
-            [*unfit_lines(result), *_quoted(texts), *exposure_lines(result), *result.warnings],
+            search_lines(result, texts),
             result,
             texts,
         )
@@ -195,7 +195,7 @@ def make_server(
         lines = [
             f"Answer: {fence(answer) or 'none'}",
             "It used:" if is_judged else "It read:",
-            *_quoted(texts),
+            *quoted(texts),
             *shares,
             *result.warnings,
         ]
@@ -309,10 +309,6 @@ async def _sources(engine: Engine) -> list[dict[str, Any]]:
 
 def _percent(share: float | None) -> str:
     return "unknown" if share is None else f"{share:.1%}"
-
-
-def _quoted(passages: Iterable[str]) -> list[str]:
-    return ["<passages>", *passages, "</passages>"]
 
 
 def _audit_request(asked: Mapping[str, Any]) -> AuditRequest:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -70,6 +71,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+_DAMAGED = re.compile("malformed|not a database")
+"""What SQLite says of a damaged file."""
+
+TOLD_EVERY = 10.0
+"""Seconds between two lines of the log that say that the database is away."""
+
+
 async def lasting(call: Callable[[], Awaitable[T]]) -> T:
     """Await ``call()``; repeat it while the database is away."""
     while True:
@@ -97,10 +105,13 @@ class Database:
 
     def __init__(self, url: str = "") -> None:
         self.arguments: dict[str, Any] = {}
+        self._tell_at = 0.0
+        self._is_damaged = False
         self.file = _file_of(url)
         if self.file is not None:
             self.place = str(self.file)
             _make_file(self.file)
+            self._identity = _identity_of(self.file)
         else:
             self.arguments = _arguments_of(url)
             place = (self.arguments.get(part, "") for part in ("host", "port", "dbname"))
@@ -131,22 +142,45 @@ class Database:
     async def begin(self) -> AsyncIterator[AsyncConnection]:
         """Open a transaction, which is committed at the end.
 
-        What drivers say of a failure is logged.
+        What drivers say of a failure is logged, every few seconds.
 
         Raises:
             StoreUnavailableError: The database cannot be used. The sentence names no place and no
                 user; the cause has the database's message.
         """
+        if self.file is not None:
+            self._require_sound(self.file)
         try:
             async with self._engine.begin() as connection:
                 yield connection
         except _BUGS:
             raise
         except _FAILURES as error:
-            _log.warning("The database of runs: %s", _said(error))
+            if self.file is not None and _DAMAGED.search(_said(error)):
+                self._is_damaged = True
+            if time.monotonic() > self._tell_at:  # each request would say the same
+                self._tell_at = time.monotonic() + TOLD_EVERY
+                _log.warning("The database of runs: %s", _said(error))
             raise StoreUnavailableError(
                 "The database of runs is not available; try again later."
             ) from error
+
+    def _require_sound(self, file: Path) -> None:
+        """Refuse a file that is damaged, or another one than was opened.
+
+        SQLite would go on with what it has read before, and what it writes would be lost.
+
+        Raises:
+            StoreUnavailableError: It is.
+        """
+        if self._is_damaged:
+            raise StoreUnavailableError(
+                "The file of runs is damaged; put back a copy, and start the service again."
+            )
+        if _identity_of(file) != self._identity:
+            raise StoreUnavailableError(
+                "The file of runs was removed or replaced; start the service again."
+            )
 
     async def driver_of(self, connection: AsyncConnection) -> Any:
         """Return the driver's connection of a transaction, for LangGraph and procrastinate."""
@@ -331,6 +365,15 @@ def _arguments_of(url: str) -> dict[str, Any]:
         **given,
         "options": f"{given.get('options', '')} {options}".strip(),
     }
+
+
+def _identity_of(file: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name; None if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _said(error: BaseException) -> str:

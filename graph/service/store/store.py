@@ -36,7 +36,7 @@ from fairqr.graph.service.records import (
     path_of,
 )
 from fairqr.graph.service.store.database import ACCEPTING, CONNECTIONS, Database
-from fairqr.graph.service.store.tables import EVENTS, KEYS, LAYOUT, REPLIES, RUNS
+from fairqr.graph.service.store.tables import ENDED, EVENTS, KEYS, LAYOUT, REPLIES, RUNS
 
 DELETED_AT_ONCE = 50
 """How many old runs are deleted in one transaction."""
@@ -330,7 +330,7 @@ class Store:
         end["finished"] = self.database.now()
         # Only what is live needs them.
         deleted = [REPLIES.c.run_id, *(self._checkpoints if has_checkpoints else ())]
-        written = await self._write(run, end, events, deleted=deleted)
+        written = await self._write(run, end, events, deleted=deleted, is_end=True)
         return written and run.model_copy(update={"finished": written.finished})
 
     async def release(self, run: Run) -> bool:
@@ -350,6 +350,7 @@ class Store:
         replies: Mapping[str, Mapping[str, Any]] | None = None,
         deleted: Sequence[sa.ColumnClause[Any]] = (),
         writes: Sequence[Write] = (),
+        is_end: bool = False,
     ) -> Any:
         """Write something of an attempt in one transaction; None if it may not write any more."""
         mine = RUNS.update().where(
@@ -376,6 +377,12 @@ class Store:
                     adding = insert(table).on_conflict_do_nothing().returning(table.c.run_id)
                     await connection.execute(adding, rows)
             await _delete(connection, [run.id], *deleted)
+            if is_end:
+                first = insert(ENDED).values(kind=run.kind, status=run.status, number=1)
+                more = {"number": ENDED.c.number + 1}
+                await connection.execute(
+                    first.on_conflict_do_update(index_elements=["kind", "status"], set_=more)
+                )
             # In SQLite, last: the saver commits each of them.
             for write in writes if self.database.file else ():
                 if not driver.in_transaction:
@@ -403,6 +410,11 @@ class Store:
         query = sa.select(RUNS.c.status, sa.func.count().label("number")).where(_LIVE)
         found = await self._all(query.group_by(RUNS.c.status))
         return {row["status"]: row["number"] for row in found}
+
+    async def ended(self) -> dict[tuple[Kind, Status], int]:
+        """Return how many runs ever ended, by kind and status."""
+        found = await self._all(sa.select(ENDED))
+        return {(row["kind"], row["status"]): row["number"] for row in found}
 
     async def forget(self, seconds: float) -> int:
         """Delete the runs that ended more than this many seconds ago, by the database's clock.

@@ -90,6 +90,15 @@ KEYS = sa.Table(
     sa.Column("sha256", sa.Text, nullable=False),
 )
 
+ENDED = sa.Table(
+    "ended_runs",
+    METADATA,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("status", sa.Text, primary_key=True),
+    sa.Column("number", sa.BigInteger, nullable=False),
+)
+"""How many runs ever ended, in any process; the runs themselves are deleted after a while."""
+
 LAYOUT = sa.Table(
     "layout",
     METADATA,

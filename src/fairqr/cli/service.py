@@ -9,6 +9,7 @@ import logging
 import shutil
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 import typer
 
 from fairqr.base.errors import ConfigError, InputError, OtherRunError
+from fairqr.base.exporting import require_endpoint
 from fairqr.base.extras import library
 from fairqr.cli.common import run
 from fairqr.cli.options import Count, Fields, command
@@ -24,6 +26,7 @@ from fairqr.cli.output import Printed, Progress, table, warn
 from fairqr.cli.settings import unknown_settings
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.graph.service.configuration import ServiceSettings, service_settings
+from fairqr.graph.service.http.shared_metrics import share_metrics
 
 if TYPE_CHECKING:
     from fairqr.graph.service.engine.engine import AuditResult, Tell
@@ -70,6 +73,8 @@ def serve(
         base_url: The URL of an OpenAI-compatible server.
         workers: How many processes serve. Several need a PostgreSQL database, or keep no runs.
     """
+    if workers > 1:
+        share_metrics()
     settings = _settings("service", SERVICE, model, base_url, **changes)
     from fairqr.graph.service.http.serving import bound, fork, new_loop
 
@@ -246,9 +251,28 @@ def _settings(
         library(name, "This command", extra, ConfigError)
     if base_url is not None and not models:
         raise InputError("--base-url belongs to a model; name the model with --model.")
-    logging.basicConfig(format=LOG)
+    require_endpoint()
     offered = {name: {"base_url": base_url} for name in models or ()}
-    return service_settings(models={**offered, "feedback": {}} if models else None, **changes)
+    given = {**offered, "feedback": {}} if models else None
+    settings = service_settings(models=given, **changes)
+    lines = logging.StreamHandler()
+    lines.setFormatter(JsonLines() if settings.log == "json" else logging.Formatter(LOG))
+    logging.basicConfig(handlers=[lines])
+    return settings
+
+
+class JsonLines(logging.Formatter):
+    """Writes each line of the log as a JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        told = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        return json.dumps(told, ensure_ascii=False)
 
 
 async def _offering(

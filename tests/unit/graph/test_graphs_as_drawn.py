@@ -98,7 +98,7 @@ async def test_each_ranking_is_answered_by_a_task_of_its_own_side_by_side(
         *["generate"] * count,
         *("attribute", "summarize"),
     ]
-    assert generator.most_at_once == 8
+    assert 1 < generator.most_at_once <= 8
     one_by_one = build_answer_graph(engine, generator=KnownGenerator(), concurrency=1)
     state = await one_by_one.ainvoke(QUESTION, context=ANSWERED)
     assert len(state["answer"]["answers"]) == count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import socket
 import threading
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from fairqr.retrieval.sources.corpus import find_corpus
+from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import Answer, Main, ModelServer, failure, says, write_people
-from tests.integration.page_service import events_of, run_command, running, settings_for
+from tests.integration.page_service import Wire, events_of, run_command, running, settings_for
 from tests.integration.service_client import (
     PHYSICIST,
     Served,
@@ -80,6 +83,56 @@ def test_it_says_what_is_in_its_way(quick: Main) -> None:
     assert "nothing" in run.complaint()
 
 
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"FAIRQR_SERVICE_AUDITS": "FILE/audits"}, "(service.audits) cannot be written"),
+        ({"FAIRQR_SERVICE_TRACES": "FILE/traces"}, "(service.traces) cannot be written"),
+        ({"FAIRQR_SERVICE_REPLIES": "FILE/r.sqlite"}, "(service.replies) cannot be written"),
+        ({"FAIRQR_SERVICE_ATTRIBUTORS": "overlap, nli"}, "choose from overlap, transformers, llm"),
+        ({"FAIRQR_SERVICE_CORS_ORIGINS": "search.example"}, "write * or an origin"),
+        ({"FAIRQR_SERVICE_CORS_ORIGINS": "https://a.example/x"}, "write * or an origin"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "write it like http://127.0.0.1:4318"),
+    ],
+)
+def test_what_would_fail_later_is_told_before_it_listens(
+    variables: dict[str, str], words: str, quick: Main, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    given = {name: text.replace("FILE", str(file)) for name, text in variables.items()}
+    assert words in quick("serve", "--port", "0", "--model", "feedback", **given).complaint()
+
+
+@pytest.mark.elasticsearch
+def test_it_starts_without_a_source_that_is_away_and_searches_it_once_it_is_back(
+    tmp_path: Path, elasticsearch_url: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        people = find_corpus(write_people(tmp_path / "people"))
+        there = fill(stack, elasticsearch_url, "there", people)
+        wire = stack.enter_context(contextlib.closing(Wire(elasticsearch_url)))
+        wire.cut()
+        away = there.model_copy(update={"name": "away", "url": wire.address})
+        files = json.dumps([str(write_source(it, tmp_path)) for it in (there, away)])
+        settings = f'sources = {files}\ncorpora = ["there"]\nlog = "json"'
+        service = stack.enter_context(a_service(tmp_path / "s", corpus="there", settings=settings))
+        ready = service.client.get("/readyz")
+        assert (ready.status_code, ready.json()["reached"]["sources"]) == (200, False)
+        told = service.client.get("/v1/indexes").json()
+        assert [it["name"] for it in told["indexes"]] == ["there"]
+        assert told["unavailable"] == ["away"]
+        asked = {**FEEDBACK, "corpus": "away"}
+        assert service.client.post("/v1/search", json=asked).status_code == 503
+        wire.repair()
+        until(lambda: service.client.post("/v1/search", json=asked).status_code == 200)
+        until(lambda: service.client.get("/readyz").json()["reached"]["sources"])
+        lines = service.process.said.decode().splitlines()
+        (told,) = [json.loads(line) for line in lines if "without a source" in line]
+        assert told["level"] == "warning"
+        assert told.keys() == {"time", "level", "logger", "message"}
+
+
 def test_slow_clients_hold_up_nobody_and_a_model_that_is_away_is_named(tmp_path: Path) -> None:
     settings = "traffic.body_seconds = 3\nlimits.body_bytes = 5000"
     with a_service(tmp_path, settings=settings) as service:
@@ -105,7 +158,7 @@ def test_slow_clients_hold_up_nobody_and_a_model_that_is_away_is_named(tmp_path:
         assert found["stop_reason"] == "model_failed"  # the baseline ranking stays
         service.model.close()
         gone = until(lambda: (it := service.client.get("/readyz")).status_code == 503 and it)
-        reached = {"index": True, "model": False, "store": True}
+        reached = {"index": True, "sources": True, "model": False, "store": True}
         assert gone.json() == {"status": "not ready", "reached": reached}
         assert service.client.get("/healthz").json() == {"status": "ok"}
 

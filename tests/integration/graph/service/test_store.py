@@ -318,3 +318,31 @@ async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
     assert text.read_text() == "no database " * 100
     with pytest.raises(errors.ConfigError, match="cannot be kept in"):
         await opened(f"sqlite:///{text}/runs.sqlite")
+
+
+async def test_a_file_that_is_removed_is_told_and_nothing_more_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "runs.sqlite"
+    async with Store.opened(f"sqlite:///{file}") as store:
+        await accepted(store)
+        file.unlink()
+        for asking in (store.check(), store.runs("k"), accepted(store)):
+            with pytest.raises(errors.StoreUnavailableError, match="start the service again"):
+                await asking
+
+
+async def test_a_file_that_is_damaged_is_told_and_nothing_more_is_accepted(tmp_path: Path) -> None:
+    file = tmp_path / "runs.sqlite"
+    async with Store.opened(f"sqlite:///{file}") as store:
+        for _ in range(100):
+            await accept(store, "k", "search", request={"query": "x" * 4000})
+        await store.database.close()
+        # As a bad disk does: the later half, where the runs are, is something else.
+        half = file.stat().st_size // 2
+        with file.open("r+b") as opened:
+            opened.seek(half)
+            opened.write(b"\xff" * half)
+        with pytest.raises(errors.StoreUnavailableError):
+            await store.runs("k", limit=200)
+        for asking in (store.check(), store.runs("k"), accepted(store)):
+            with pytest.raises(errors.StoreUnavailableError, match="is damaged"):
+                await asking

@@ -187,6 +187,15 @@ def test_workers_of_one_command_share_a_port_and_one_that_is_killed_comes_back(
         # Eight stock clients of agents' tools: their requests go to either worker.
         agents = [an_agent(f"{process.address}/mcp", None, []) for _ in range(8)]
         assert asyncio.run(all_of(agents)) == [{10}] * 8
+        # Whichever answers, the figures are those of both: 40 searches of agents, and two above.
+        done = 'fairqr_runs_finished_total{kind="search",status="done"} 42.0'
+        for _ in range(8):
+            with httpx.Client(base_url=process.address, trust_env=False) as fresh:
+                figures = fresh.get("/metrics").text
+            assert done in figures, figures
+            if shared:
+                ended = 'fairqr_durable_runs_finished_total{kind="search",status="done"} 1.0'
+                assert ended in figures
         kept = process.client.post("/v1/search", json={**search, "keep": True})
         assert kept.status_code == (200 if shared else 403), kept.text
         if shared:
