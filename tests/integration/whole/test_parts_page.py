@@ -87,7 +87,7 @@ CHECKS = {
     ],
     "Without async": [
         "[it.id for it in documents] == [it.id for it in result.ranking]",
-        "text.startswith('1. ')",
+        "text.startswith('<passages>')",
     ],
 }
 """By section of the page, what is true of the names of its example once it has run."""
