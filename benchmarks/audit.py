@@ -20,7 +20,7 @@ how many of the 1,000 audits give an interval, if not all. *Less*: the audit say
 surely gets less. *Accused*: it says of any group that it surely gets less or more, which is wrong
 where no bias is planted. *Saturated*: it cannot tell, since it looked at too little; no figure of
 such an audit is counted. *Detectable*: it says which gap it would find. *Gap of all*: its
-interval of the exposure gap holds the gap of all queries, saturated or not, by true relevance.
+interval of the ranking gap holds the gap of all queries, saturated or not, by true relevance.
 """
 
 from __future__ import annotations

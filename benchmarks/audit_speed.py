@@ -109,8 +109,8 @@ def main() -> None:
         for count, way in itertools.product(asked.queries, WAYS):
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 rows.append(pool.submit(alone, way, count, str(place), url).result())
-            plain = rows[-1 - WAYS.index(way)]["processor"]
-            rows[-1]["times baseline searches"] = round(rows[-1]["processor"] / plain, 1)
+            baseline = rows[-1 - WAYS.index(way)]["processor"]
+            rows[-1]["times baseline searches"] = round(rows[-1]["processor"] / baseline, 1)
     print(table(rows))
     if asked.output:
         keep(asked.output, rows, "queries", "way")

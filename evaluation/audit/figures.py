@@ -38,7 +38,7 @@ OF_TARGET = ("exposure_gap", "ranking_gap", "unattainable")
 """The figures that are at most the target."""
 
 Tested = Literal["ranking_gap", "exposure_gap"]
-"""What a verdict is about: the second where no relevance is known."""
+"""What a verdict is about: the second where the attainable exposure is not known."""
 
 Sure = Literal["less", "more"]
 SURE = get_args(Sure)
@@ -88,7 +88,7 @@ class GroupFigures:
             target.
         exposure_gap: Target − exposure.
         ranking_gap: min(target, attainable) − exposure, query by query: above 0 the ranking
-            withholds exposure from the group, below 0 it gives more than both.
+            withholds exposure from the group, below 0 it gives more than the lesser of both.
         excess: exposure − max(target, attainable), query by query: above 0 the ranking gives what
             relevant documents of other groups could take over.
         unattainable: What no ranking of the relevant documents could give.
@@ -110,7 +110,8 @@ class GroupFigures:
             greatest.
         unknown: The share of the exposure that went to documents without a label.
         known: The weight of the queries that what was tested is over, as a share of those answered.
-        tested: What was tested: the ranking gap, or the exposure gap if no relevance is known.
+        tested: What was tested: the ranking gap, or the exposure gap if the attainable exposure is
+            not known.
         verdict: What the test says.
         could_flip: Whether missing labels alone could make a sure verdict wrong.
         detectable_gap: The gap that an audit of as many queries finds in four of five cases.

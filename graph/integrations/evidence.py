@@ -26,9 +26,9 @@ class ListEvidence:
     """Estimates relevance as a search does that encodes what an engine finds.
 
     There are no other documents to compare with, so a similarity counts by what is usual for
-    MiniLM. So does the chance that anything in the list is relevant, of which a list of fewer than
-    five texts tells nothing: then at least one is taken to be. MiniLM is loaded when it is first
-    needed, and no text is encoded twice.
+    MiniLM. So does the probability that anything in the list is relevant, of which a list of fewer
+    than five texts tells nothing: then at least one is taken to be. MiniLM is loaded when it is
+    first needed, and no text is encoded twice.
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ async def test_a_stream_that_is_left_leaves_nothing(
     # Not closed either: the event loop does it, in a task of its own, after the record.
     with record_to(tmp_path / "other.jsonl"):
         async for step in search.stream("physicist", attribute="gender", k=5):
-            if isinstance(step, StepData) and step.step == "begin":
+            if isinstance(step, StepData) and step.step == "prepare":
                 break
     del step
     gc.collect()

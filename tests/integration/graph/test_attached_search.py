@@ -129,10 +129,12 @@ attributes:
     def asked(query: str, *more: str) -> Any:
         return quick("search", query, "--corpus", "exported", "--attribute", "gender", *more)
 
-    plain = asked("physicist", "--method", "baseline", "--json").result
-    assert {group for hit in plain["ranking"][:10] for group in hit["groups"]["gender"]} == {"male"}
+    baseline = asked("physicist", "--method", "baseline", "--json").result
+    assert {group for hit in baseline["ranking"][:10] for group in hit["groups"]["gender"]} == {
+        "male"
+    }
     fair = asked("physicist", "--max-iterations", "0", "--json").result
-    assert fair["divergence"] < plain["divergence"] / 10
+    assert fair["divergence"] < baseline["divergence"] / 10
     with FairSearch.open(str(source)) as search:
         result = search.search("q1", attribute="gender", method="baseline", k=2)
     assert [hit.title for hit in result.ranking] == ["Person 1", "Person 2"]

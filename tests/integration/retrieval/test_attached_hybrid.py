@@ -413,11 +413,11 @@ async def test_a_servers_own_request_gives_the_baseline_ranking(
     with boosted(url) as source:
         engine = await open_source(source, retriever=given, store=tmp_path)
         assert engine.retriever == named
-        fair, plain = await searched(engine), await searched(engine, method="baseline")
+        fair, baseline = await searched(engine), await searched(engine, method="baseline")
         nothing = await searched(engine, query="unheard")
         await engine.aclose()
         expected = served(url, 20)
-    assert ids_of(fair.baseline) == ids_of(plain) == ids_of(plain.baseline) == expected
+    assert ids_of(fair.baseline) == ids_of(baseline) == ids_of(baseline.baseline) == expected
     assert ids_of(fair) != expected
     assert ids_of(nothing) == ids_of(nothing.baseline) == []
     assert (fair.relevance is not None) == (named != "bm25")
@@ -431,9 +431,9 @@ def test_an_endpoints_ranking_is_the_baseline(
     counts = {row["id"]: row["text"].lower().count("physicist") for row in rows}
     expected = sorted((id_ for id_ in counts if counts[id_]), key=lambda i: (-counts[i], i))[:10]
     with FairSearch.open(str(source), retriever=given) as search:
-        plain = search.search("physicist", attribute="gender", method="baseline", k=10)
+        baseline = search.search("physicist", attribute="gender", method="baseline", k=10)
         fair = search.search("physicist", attribute="gender", k=10, ask="never")
-    assert ids_of(plain) == ids_of(fair.baseline) == expected
+    assert ids_of(baseline) == ids_of(fair.baseline) == expected
     assert (fair.relevance is None) == (given == "bm25")
 
 
@@ -448,9 +448,9 @@ async def test_the_ranking_of_a_retriever_of_langchain_is_the_baseline(
     if encoder is not None:
         engine = await EncodedPoolEngine.open(engine, encoder, keeps_order=True)
     search = FairSearch(engine)
-    plain = await search.search("physicist", method="baseline", k=10)
+    baseline = await search.search("physicist", method="baseline", k=10)
     fair = await search.search("physicist", k=10, target="gender=female:0.5,male:0.5", ask="never")
     direct = retriever.model_copy(update={"k": 10}).invoke("physicist")
     expected = [document.id for document in direct]
-    assert ids_of(plain) == ids_of(fair.baseline) == expected
+    assert ids_of(baseline) == ids_of(fair.baseline) == expected
     assert (fair.relevance is None) == (encoder is None)

@@ -138,12 +138,12 @@ def test_all_else_is_verbose(capsys: Capsys) -> None:
 
 def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
     """That none was needed only where documents were enough; that one refined only if it did."""
-    plain, loop = GOLDEN["baseline"], GOLDEN["fair-qr-gender"]
+    baseline, loop = GOLDEN["baseline"], GOLDEN["fair-qr-gender"]
     gaps = {name: {"gender": {"female": 0.2}} for name in ("unattainable", "ranking")}
     failed = [{**it, "refinements": []} for it in loop["iterations"]]
     for found, said in (
-        (result([{}], **plain), "No model was needed."),
-        (result([{}], **{**plain, "gaps": gaps}), "No model was asked."),
+        (result([{}], **baseline), "No model was needed."),
+        (result([{}], **{**baseline, "gaps": gaps}), "No model was asked."),
         (result([{}], **{**loop, "best_iteration": 1}), "Refined by scripted."),
         (result([{}], **loop), "scripted was asked in vain."),
         (result([{}], **{**loop, "iterations": failed}), "scripted was asked in vain."),

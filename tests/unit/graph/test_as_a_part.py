@@ -124,8 +124,10 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
     graph.add_edge("retrieve", "hide")
     graph.add_edge("hide", "measure")
     found = await graph.compile().ainvoke(QUERY)
-    plain = await build_search_graph(engine).ainvoke(QUERY, context=Context(k=5, method="baseline"))
-    ids = [[place["id"] for place in it["result"]["ranking"]] for it in (plain, found)]
+    baseline = await build_search_graph(engine).ainvoke(
+        QUERY, context=Context(k=5, method="baseline")
+    )
+    ids = [[place["id"] for place in it["result"]["ranking"]] for it in (baseline, found)]
     assert "p01" in ids[0]
     assert "p01" not in ids[1]
     assert len(ids[1]) == 5

@@ -153,11 +153,11 @@ async def test_an_engine_that_was_given_stays_open(closing: Any) -> None:
 async def test_each_kind_of_run_gives_the_same_without_async(engine: SearchEngine) -> None:
     """And with its values one by one in place of a context."""
     given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
-    plain = Context(attributes=("gender",), k=5, method="baseline")
+    baseline = Context(attributes=("gender",), k=5, method="baseline")
     answer = AnswerContext(k=3, seed=1, answer=AnswerSettings(samples=2))
     probed = {"attribute": "gender", "protected": "female"}
     asked: dict[str, tuple[Context, dict[str, Any]]] = {
-        "search": (plain, {"attribute": "gender", "k": 5, "method": "baseline"}),
+        "search": (baseline, {"attribute": "gender", "k": 5, "method": "baseline"}),
         "answer": (answer, {"k": 3, "seed": 1, "samples": 2}),
         "probe": (PROBE, {"k": 10, "pairs": 2, **probed}),
     }

@@ -182,9 +182,9 @@ async def test_the_higher_the_weight_of_fairness_the_fairer_and_the_less_relevan
             assert more.objective.fairness >= less.objective.fairness - 1e-9
             assert more.objective.relevance <= less.objective.relevance + 1e-9
         for result in found:
-            got, plain = result.objective, result.baseline.objective
-            assert got.value >= plain.value
-            assert got.fairness >= plain.fairness
+            got, baseline = result.objective, result.baseline.objective
+            assert got.value >= baseline.value
+            assert got.fairness >= baseline.fairness
             assert got.value == pytest.approx(got.relevance * got.fairness**got.weight)
             # No other weight gives a better list by this one.
             for other in found:

@@ -262,16 +262,16 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
     refiner = KnownRefiner(FEMALE)
     papers = await searched(engine, refiner, method="fair-qr", threshold=99)
     assert (papers.stop_reason, papers.model) == ("converged", None)
-    plain = await searched(engine, refiner, method="baseline")
-    assert (plain.stop_reason, plain.model) == ("not_refining", None)
-    assert plain.ranking == plain.baseline.ranking
+    baseline = await searched(engine, refiner, method="baseline")
+    assert (baseline.stop_reason, baseline.model) == ("not_refining", None)
+    assert baseline.ranking == baseline.baseline.ranking
     for method in ("baseline", "mmr", "xquad", "pm2", "fa-ir"):
         watched = WatchedEngine(engine)
         result = await searched(watched, refiner, method=method)
         assert watched.round_trips == 1
         assert len(watched.reads) == 1 or method == "mmr"  # which compares texts
         assert (result.method, result.retriever) == (method, "bm25")
-        assert {d.id for d in result.baseline.ranking} == {d.id for d in plain.ranking}
+        assert {d.id for d in result.baseline.ranking} == {d.id for d in baseline.ranking}
         assert len(result.ranking) == 10
     assert any(d.id.startswith("w") for d in result.ranking)
     assert refiner.asked == []

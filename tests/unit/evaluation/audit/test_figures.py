@@ -221,7 +221,7 @@ def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
 
 @pytest.mark.parametrize("target", ["relevance:1", POPULATION, MIXED])
 def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
-    """Those of one query are min(ε*, ε^s) − ε, if above 0, and max(0, ε* − max(ε, ε^s))."""
+    """Those of one query are min(ε*, ε^s) − ε and max(0, ε* − max(ε, ε^s))."""
     random, answers = np.random.default_rng(3), []
     for _ in range(40):
         letters = "".join(random.choice(["a", "b"], size=25, p=[0.1, 0.9]))

@@ -19,7 +19,7 @@ from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.evaluation.experiments.small import experiment, write_collection, write_source
 from tests.unit.evaluation.watching import Watcher
 
-PLAIN = {"name": "BM25", "method": "baseline"}
+BASELINE = {"name": "BM25", "method": "baseline"}
 LEARNT = {"name": "DELTR", "method": "deltr", "train": {"folds": 4, "options": {"iterations": 20}}}
 OURS = {"name": "ours, feedback", "method": "fairqr"}
 
@@ -33,7 +33,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _run(collection: Path, store: RunFolder, at_once: int = 2, **changes: Any) -> Watcher:
     """Run a small experiment."""
-    watcher, values = Watcher(), {"systems": [PLAIN, LEARNT, OURS], "model": "feedback", **changes}
+    watcher, values = (
+        Watcher(),
+        {"systems": [BASELINE, LEARNT, OURS], "model": "feedback", **changes},
+    )
     asked = experiment(collection, collection=str(collection), **values)
     await running.run(asked, RunOptions(store.folder, watcher, at_once=at_once))
     return watcher
@@ -44,7 +47,7 @@ async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path:
     topics = (tmp_path / "collection" / "topics.jsonl").read_text().replace("poet", "xyzzy")
     (tmp_path / "collection" / "topics.jsonl").write_text(topics)
     store = RunFolder(tmp_path / "run")
-    await _run(tmp_path / "collection", store, systems=[PLAIN])
+    await _run(tmp_path / "collection", store, systems=[BASELINE])
     (empty,) = [record for record in store.lines.read() if not record.ids]
     assert (empty.topic, empty.stop_reason, empty.error) == ("t2", "no_hits", "")
     results = measure(store.folder).evaluations["gender", "title", "BM25"].results.values()
@@ -59,7 +62,7 @@ async def test_a_model_that_is_none_is_refused_before_anything_is_written(
     store = RunFolder(tmp_path / "run")
     for system in (OURS, {"name": "listwise", "method": "listwise"}):
         with pytest.raises(ModelUnavailableError, match="'nonsense' names no provider"):
-            await _run(collection.folder, store, model="nonsense", systems=[PLAIN, system])
+            await _run(collection.folder, store, model="nonsense", systems=[BASELINE, system])
         assert not store.exists()
 
 
@@ -128,7 +131,7 @@ async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
             others = [f"{turned} 0 d{n:02} 1" for n in range(int(turned[1:]), 48, 12)]
             (folder / "qrels.txt").write_text("\n".join(kept + others) + "\n")
         used.clear()
-        await _run(folder, RunFolder(folder / "run"), systems=[PLAIN, LEARNT], seeds=[0, 1])
+        await _run(folder, RunFolder(folder / "run"), systems=[BASELINE, LEARNT], seeds=[0, 1])
         assert all(len(weights) == 1 for weights in used.values())
         return {topic: weights.pop() for topic, weights in used.items()}
 

@@ -28,7 +28,7 @@ from tests.unit.evaluation.experiments.small import (
     write_experiment,
 )
 
-PLAIN: dict[str, Any] = {"name": "BM25", "method": "baseline"}
+BASELINE: dict[str, Any] = {"name": "BM25", "method": "baseline"}
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -53,7 +53,7 @@ def test_what_auto_stands_for_is_written_down(
 ) -> None:
     """The paper's loop searches by words; a corpus that is named may have a ranking of its own."""
     systems = [
-        PLAIN,
+        BASELINE,
         {"name": "paper", "method": "fair-qr"},
         {"name": "vectors", "method": "fair-qr", "retriever": "dense"},
         {"name": "outside", "corpus": "notables"},
@@ -73,7 +73,7 @@ def test_what_auto_stands_for_is_written_down(
 def test_one_option_names_the_protected_group_of_all_systems(tmp_path: Path) -> None:
     """Where a system names one itself, that stays; if no system protects a group, it is refused."""
     systems = [
-        PLAIN,
+        BASELINE,
         {"name": "FA*IR", "method": "fa-ir"},
         {"name": "own", "method": "fa-ir", "settings": {"options": {"protected": "male"}}},
         {"name": "DELTR", "method": "deltr", "train": {"folds": 2}},
@@ -85,14 +85,14 @@ def test_one_option_names_the_protected_group_of_all_systems(tmp_path: Path) -> 
     assert learnt.train is not None
     assert learnt.train.options == {"protected": "female"}
     with pytest.raises(InputError, match="no system protects a group"):
-        experiment(tmp_path, systems=[PLAIN], protected="female")
+        experiment(tmp_path, systems=[BASELINE], protected="female")
 
 
 def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
     vary = {"max_iterations": [1, 2], "patience": [1, 2]}
     both = {"name": "both {max_iterations} {patience}", "vary": vary, "model": "feedback"}
     odd = {"name": "{patience.__class__}", "vary": {"patience": [1]}}
-    found = experiment(tmp_path, systems=[PLAIN, both, odd])
+    found = experiment(tmp_path, systems=[BASELINE, both, odd])
     systems = {system.name: (system.settings, system.model) for system in found.systems}
     assert systems["both 2 1"] == ({"max_iterations": 2, "patience": 1}, "feedback")
     assert systems["{patience.__class__}"] == ({"patience": 1}, found.model)
@@ -100,7 +100,7 @@ def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
 
 
 def _other(**changes: Any) -> dict[str, Any]:
-    return {"systems": [PLAIN, {"name": "other", **changes}]}
+    return {"systems": [BASELINE, {"name": "other", **changes}]}
 
 
 def test_each_error_has_its_sentence(tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_what_does_not_fit_the_collection_is_refused_before_any_search(tmp_path:
     """Topics without keywords leave their form out."""
     bare = write_collection(tmp_path / "bare", keywords=False)
     assert manifest_for(bare, tmp_path, queries=["title", "title+10"]).query_forms == ("title",)
-    systems = [PLAIN, {"name": "ours", "settings": {"prompts": {"refine": "v99"}}}]
+    systems = [BASELINE, {"name": "ours", "settings": {"prompts": {"refine": "v99"}}}]
     with pytest.raises(UnknownAttributeError, match="'colour'"):
         manifest_for(bare, tmp_path, attributes=["colour"])
-    protecting = [PLAIN, {"name": "FA*IR", "method": "fa-ir"}]
+    protecting = [BASELINE, {"name": "FA*IR", "method": "fa-ir"}]
     with pytest.raises(InputError, match="There is no group 'nobody' to protect; choose among"):
         manifest_for(bare, tmp_path, systems=protecting, protected="nobody")
     manifest = manifest_for(bare, tmp_path, systems=protecting, protected="female", attributes=[])
@@ -143,7 +143,7 @@ def test_what_does_not_fit_the_collection_is_refused_before_any_search(tmp_path:
     for own in ({"options": {"protected": "nobody"}}, {"target": "gender=nobody:1"}):
         wrong = {"name": "own", "method": "fa-ir", "settings": own}
         with pytest.raises(FairqrError, match="'nobody'"):
-            manifest_for(bare, tmp_path, systems=[PLAIN, wrong])
+            manifest_for(bare, tmp_path, systems=[BASELINE, wrong])
     with pytest.raises(PromptError, match="v99"):
         manifest_for(bare, tmp_path, systems=systems)
     schema = re.sub(r",? *population: *\{[^}]*\}", "", (bare.folder / "schema.yaml").read_text())
