@@ -37,7 +37,9 @@ from fairqr.retrieval.texts.words import folded_words, phrase_parts
 
 # Few letters, so that repetitions are frequent.
 texts = st.text(alphabet="abAB -.'_<>{}\u202e", max_size=12)
-entries = st.lists(st.text() | texts | st.none(), max_size=50)
+# A letter that is younger than this Python's Unicode is none for it; an example has one.
+any_text = st.text(st.characters(exclude_categories=("Cs", "Cn")))
+entries = st.lists(any_text | texts | st.none(), max_size=50)
 
 SCRIPTS = ["महिला", "நடிகை", "นักฟิสิกส์", "科学家", "عالمة", "учёная"]
 
@@ -52,7 +54,7 @@ def words_of(text: str) -> list[str]:
     return [part.casefold() for part in re.findall(r"[^\W_]+", text)]
 
 
-@given(st.lists(st.text() | texts, max_size=30), st.lists(texts, max_size=3))
+@given(st.lists(any_text | texts, max_size=30), st.lists(texts, max_size=3))
 @example(["A:\U00031350"], [])
 def test_keywords_are_short_and_clean_and_each_of_their_words_is_new(
     candidates: list[str], in_use: list[str]
