@@ -169,51 +169,41 @@ class Engine:
         """
         await asyncio.to_thread(require_usable, self.settings)
         await self._start_model()
-        for error in await self._unreached(progress):
-            log.warning("The service begins without a source: %s", error)
+        names = self.configured_corpora()
+        failures = []
+        for name in names:
+            try:
+                await self.check_source(name, progress)
+            except errors.IndexUnavailableError as error:
+                failures.append(error)
+        if failures and len(failures) == len(names):
+            raise failures[0]
+        for failure in failures:
+            log.warning("The service begins without a source: %s", failure)
 
     async def close(self) -> None:
         """Close everything."""
         await self._http.aclose()
         await self._engines.close()
 
-    async def check_index(self) -> None:
-        """Check that one of the configured sources, or the default corpus, can be reached.
-
-        Raises:
-            FairqrError: None can.
-        """
-        await self._unreached()
-
-    async def check_sources(self) -> None:
-        """Check that all of them can be reached.
-
-        Raises:
-            IndexUnavailableError: One cannot.
-        """
-        for error in await self._unreached():
-            raise error
-
-    async def _unreached(
-        self, progress: Announce | None = None
-    ) -> list[errors.IndexUnavailableError]:
-        """Open the configured sources, or the default corpus; return why some are out of reach.
-
-        Raises:
-            FairqrError: One is not as the configuration says, or all are out of reach.
-        """
+    def configured_corpora(self) -> list[str]:
+        """Return the names of the configured sources and corpora, or of the default corpus."""
         exact = [name for name in self.settings.corpora if "*" not in name]
-        names = [*exact, *self.capabilities.sources] or self.capabilities.corpora()[:1]
-        failures = []
-        for name in names:
-            try:
-                async with self._engines.lend(name, progress=progress) as engine:
-                    await engine.info()
-            except errors.IndexUnavailableError as error:
-                failures.append(error)
-        if failures and len(failures) == len(names):
-            raise failures[0]
-        return failures
+        configured = list(dict.fromkeys([*exact, *self.capabilities.sources]))
+        return configured or self.capabilities.corpora()[:1]
+
+    async def check_source(self, name: str, progress: Announce | None = None) -> None:
+        """Check that a source or a corpus can be reached.
+
+        Args:
+            name: Its name.
+            progress: Reports what is being indexed.
+
+        Raises:
+            FairqrError: It cannot, or is not as the configuration says.
+        """
+        async with self._engines.lend(name, progress=progress) as engine:
+            await engine.info()
 
     async def check_model(self) -> None:
         """Check that the server of the default model responds; we send no prompt.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,14 +39,21 @@ CHECKED_FOR = 2.0  # seconds for which we reuse the answer of a check
 CHECKED_WITHIN = 5.0  # seconds that a check may take
 
 
+Check = Callable[[], Awaitable[object]]
+"""Raises an error if something cannot be reached."""
+
+
 class Readiness:
     """Checks whether the service can reach what it needs.
 
     Args:
-        checks: The checks by name; each raises an error on failure.
+        sources: Returns the checks of the sources: ``index`` holds if one of them does, and
+            ``sources`` if all do.
+        checks: Other checks, by name.
     """
 
-    def __init__(self, checks: dict[str, Callable[[], Awaitable[object]]]) -> None:
+    def __init__(self, sources: Callable[[], Sequence[Check]], checks: dict[str, Check]) -> None:
+        self._sources = sources
         self._checks = checks
         self._lock = asyncio.Lock()
         self._until = 0.0
@@ -56,13 +63,18 @@ class Readiness:
         """Return for each name whether its check passes."""
         async with self._lock:
             if time.monotonic() >= self._until:
-                found = await asyncio.gather(*map(_holds, self._checks.values()))
-                self._found = dict(zip(self._checks, found, strict=True))
+                # At the same time, so that one that is out of reach holds up no other.
+                sources, others = await asyncio.gather(
+                    asyncio.gather(*map(_holds, self._sources())),
+                    asyncio.gather(*map(_holds, self._checks.values())),
+                )
+                found = dict(zip(self._checks, others, strict=True))
+                self._found = {"index": any(sources), "sources": all(sources)} | found
                 self._until = time.monotonic() + CHECKED_FOR
             return self._found
 
 
-async def _holds(check: Callable[[], Awaitable[object]]) -> bool:
+async def _holds(check: Check) -> bool:
     try:
         async with asyncio.timeout(CHECKED_WITHIN):
             await check()
@@ -241,12 +253,10 @@ class Parts:
             await runs.start()
             stack.push_async_callback(runs.drain, 0)
             readiness = Readiness(
-                {
-                    "index": engine.check_index,
-                    "sources": engine.check_sources,
-                    "model": engine.check_model,
-                    "store": store.check,
-                }
+                lambda: [
+                    partial(engine.check_source, name) for name in engine.configured_corpora()
+                ],
+                {"model": engine.check_model, "store": store.check},
             )
             yield cls(settings, store, engine, runs, metrics, readiness)
 

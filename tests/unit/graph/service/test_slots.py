@@ -83,7 +83,7 @@ async def test_an_open_gate_lets_all_in() -> None:
 def test_no_slot_is_idle_while_somebody_may_have_it(
     number: int, share: float, comes: list[str]
 ) -> None:
-    """Of all orders of coming: who waits has their most, or all slots are held."""
+    """In whichever order they come: while a key waits, it holds its most, or all slots are held."""
 
     async def run() -> None:
         slots = Slots(number, share)
