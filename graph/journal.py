@@ -25,10 +25,10 @@ class RunJournal(Journal, Protocol):
     saver: BaseCheckpointSaver[Any]
     resumed: bool
 
-    async def begin_over(self, version: str) -> None:
+    async def start_over(self, version: str) -> None:
         """Forget the checkpoints if they are over another version of the index."""
 
-    def ended(self, step: Step) -> None:
+    def node_ended(self, step: Step) -> None:
         """Take note that a node has ended, before its changes are kept.
 
         So checkpoints never say more than was told.

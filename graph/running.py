@@ -205,7 +205,7 @@ def node(
         if (journal := run_journal()) is not None:
             place = get_config()["metadata"]["langgraph_checkpoint_ns"]
             *graphs, _ = [part.partition(":")[0] for part in place.split("|")]
-            journal.ended(step_of(graphs, name, update))
+            journal.node_ended(step_of(graphs, name, update))
         return update
 
     return Node(run, name)

@@ -3,17 +3,27 @@
 Routes, the proxy, queues, the database, access and metrics live here. How to search does not: the
 graphs do that, and only the command imports this package.
 
-The way of a ``POST /v1/search``, from the socket to the answer:
+What it is made of:
+
+- ``http``: routes, access by keys, metrics. ``page``: the page in the browser. ``mcp``: tools for
+  agents. ``proxy``: the door in front of an Elasticsearch.
+- ``execution``: the bodies of requests (``requests``), what they may ask for (``checking``), the
+  search engines, open and lent to runs (``engines``), and what runs a request (``executor``).
+- ``runs``: runs that live in this process (``live``), who waits for a slot (``slots``), and runs
+  that any process may go on with (``queues``, ``manager``).
+- ``store``: the database of runs, events and keys.
+
+The way of a ``POST /v1/search``, from the socket to the answer and back:
 
 1. ``http.access.Guard`` admits the key, counts the request, and reads the body whole.
-2. A route of ``http.runs`` parses it into a ``RunRequest`` of ``engine.requests``.
-3. ``engine.engine.Engine.checked`` checks that against the limits and what is offered
-   (``engine.checking``), and makes the graph's query and context of it.
-4. ``runs.manager`` waits for a slot and begins an ephemeral run; one that is to be kept goes into
-   ``store`` with its request, and a queue hands it to a process, where it is checked again.
-5. ``engine.engine.Engine.execute`` lends the search engine, takes the graph for it and the model,
-   and runs it (``graph.stream``).
-6. ``runs.doing`` makes events of what the graph tells. Those of a run that is kept are stored
-   first.
-7. ``http.runs`` sends the events, or waits for the last one and sends its result.
+2. A route of ``http.runs`` parses it into a ``RunRequest`` and calls ``start_run``.
+3. ``Executor.check`` compares that with the limits and what is offered: a ``CheckedRequest``, with
+   the graph's query and context.
+4. ``Runs.start_ephemeral`` waits for a slot, and starts an ``EphemeralRun``. A run that is to be
+   kept goes through ``Runs.submit`` into the store; a queue hands it to a process, which claims it
+   as a ``DurableRun`` and checks its request again.
+5. ``Executor.execute`` lends the search engine, takes the graph for it and the model, and runs it.
+6. The run makes an ``Event`` of each ``Step`` of the graph. Those of a durable run are stored
+   before anybody hears of them.
+7. The route sends the events, or waits for the last one (``run_to_end``) and sends its result.
 """

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from fairqr.graph.service.configuration import ServiceSettings, Traffic
-from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.execution.executor import Executor
 from fairqr.graph.service.http.app import Agents, create_app
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.records import Scope
@@ -171,14 +171,14 @@ def service_of_a_module(*arguments: str, **how: Any) -> Any:
 async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Open a client of the whole application in this process, which does no durable runs."""
     settings = ServiceSettings(traffic=Traffic(rate=""), **given)
-    engine = Engine(settings, model="feedback")
+    executor = Executor(settings, model="feedback")
     runs: Any = EphemeralRuns(settings, lambda _: None)
     nothing: Any = None
-    parts = Parts(settings, store, engine, runs, Metrics(), nothing)
+    parts = Parts(settings, store, executor, runs, Metrics(), nothing)
     app = create_app(parts)
     async with contextlib.aclosing(Agents(parts)) as agents:
         app.router.routes.append(agents.route)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client
-    await engine.close()
+    await executor.close()

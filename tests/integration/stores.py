@@ -34,9 +34,9 @@ async def store(store_url: str) -> AsyncIterator[Store]:
         yield opened
 
 
-async def begun(store: Store, id_: str) -> Run:
+async def started(store: Store, id_: str) -> Run:
     """Begin the next attempt at a run."""
-    attempt = await store.begin(id_)
+    attempt = await store.claim(id_)
     assert attempt is not None
     return attempt
 

@@ -11,7 +11,7 @@ from fastmcp.server.dependencies import get_http_request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fairqr.graph.service.engine.engine import Engine
+from fairqr.graph.service.execution.executor import Executor
 from fairqr.graph.service.http.access import MCP_PATH, caller_of
 from fairqr.graph.service.http.runs import carrier_of
 from fairqr.graph.service.mcp.tools import Origin, make_server
@@ -22,17 +22,17 @@ _EVENTS = re.compile(r"text/(event-stream|\*)|\*/\*")
 
 
 @asynccontextmanager
-async def mcp_app(engine: Engine, runs: EphemeralRuns) -> AsyncIterator[ASGIApp]:
+async def mcp_app(executor: Executor, runs: EphemeralRuns) -> AsyncIterator[ASGIApp]:
     """Open the endpoint. It keeps no sessions, so any worker may answer any request.
 
     Args:
-        engine: The engine of the service.
+        executor: Checks and runs what a tool is asked for.
         runs: The ephemeral runs of this process.
 
     Yields:
         What passes requests to the tools, with their caller and a signal when the client leaves.
     """
-    server = make_server(engine, runs, _origin)
+    server = make_server(executor, runs, _origin)
     in_events = server.http_app(MCP_PATH, stateless_http=True)
     in_json = server.http_app(MCP_PATH, stateless_http=True, json_response=True)
 

@@ -162,7 +162,7 @@ class Agents:
         await self._asked.wait()
         try:
             agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
-            async with agents.mcp_app(self._parts.engine, self._parts.runs) as mcp:
+            async with agents.mcp_app(self._parts.executor, self._parts.runs) as mcp:
                 self._mcp_app.set_result(mcp)
                 await asyncio.Event().wait()  # until it is closed
         except Exception as error:
@@ -213,7 +213,7 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        begun, status = time.perf_counter(), 0
+        started, status = time.perf_counter(), 0
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -243,7 +243,7 @@ class Edge:
                 raise ConnectionAbortedError from None  # the response has started already
             await refusal(scope, problem_of(error))(scope, receive, sending)
         finally:
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - started
             problem_kind = scope.get("state", {}).get("problem")
             # The template of the path: it has no ids, and there are only a few.
             route = str(getattr(scope.get("route"), "path", "none"))

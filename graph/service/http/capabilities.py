@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from fairqr.base.errors import PromptError, StoreUnavailableError
 from fairqr.graph.documented import Documented
 from fairqr.graph.search.context import METHODS
-from fairqr.graph.service.engine import engines
-from fairqr.graph.service.engine.requests import REQUESTS, RunRequest
+from fairqr.graph.service.execution import engines
+from fairqr.graph.service.execution.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import DurableCounts, parts_of
@@ -174,7 +174,7 @@ class Ready(Documented):
 @router.get("/indexes")
 async def list_indexes(request: Request) -> IndexList:
     """List the indexes that can be searched, with their attributes and groups."""
-    reached = await parts_of(request).engine.reached()
+    reached = await parts_of(request).executor.reached()
     found = []
     for engine, info in filter(None, reached.values()):
         attributes = {
@@ -196,8 +196,8 @@ async def list_documents(
     corpus: _Corpus = None,
 ) -> Response:
     """Return the title and a line of the text of several documents."""
-    async with parts_of(request).engine.searched(corpus) as searched:
-        return Json(DocumentLines(documents=await engines.read_lines(searched, id)))
+    async with parts_of(request).executor.lend_engine(corpus) as engine:
+        return Json(DocumentLines(documents=await engines.read_lines(engine, id)))
 
 
 @router.get("/documents/{id:path}", response_model=engines.ServedDocument)
@@ -210,15 +210,15 @@ async def get_document(
 
     An endpoint that only searches by words gives only documents that an earlier search found.
     """
-    engine = parts_of(request).engine
-    async with engine.searched(corpus) as searched:
-        return Json(await engines.read_document(searched, id, engine.capabilities.link(corpus)))
+    executor = parts_of(request).executor
+    async with executor.lend_engine(corpus) as engine:
+        return Json(await engines.read_document(engine, id, executor.capabilities.link(corpus)))
 
 
 @router.get("/prompts")
 async def list_prompts(request: Request) -> PromptList:
     """List the current prompts to choose from."""
-    prompts, found = parts_of(request).engine.capabilities.prompts, []
+    prompts, found = parts_of(request).executor.capabilities.prompts, []
     for id_, version in prompts.names():
         with suppress(PromptError):  # its file is wrong
             sha256, usual = prompts.get(id_, version).sha256, DEFAULT_VERSIONS.get(id_, "v1")
@@ -230,7 +230,7 @@ async def list_prompts(request: Request) -> PromptList:
 @router.get("/models")
 async def list_models(request: Request) -> ModelList:
     """List the models, methods, retrievers and judges of answers."""
-    capabilities = parts_of(request).engine.capabilities
+    capabilities = parts_of(request).executor.capabilities
     first, usual = capabilities.default_model, RunRequest.model_fields["retriever"].default
     used = [(kind, asked.model_fields["method"].default) for kind, asked in REQUESTS.items()]
     methods = []
@@ -284,7 +284,7 @@ async def metrics(request: Request) -> Response:
     """Return metrics for Prometheus; a key needs the scope `admin`."""
     parts, durable = parts_of(request), None
     with suppress(StoreUnavailableError):
-        durable = DurableCounts(await parts.store.counts(), await parts.store.ended())
+        durable = DurableCounts(await parts.store.counts(), await parts.store.count_ended())
     live = parts.runs
-    text = parts.metrics.text(durable, len(live.waiting), len(live.under_way))
+    text = parts.metrics.text(durable, len(live.waiting), len(live.ephemeral))
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from fairqr.base.errors import FairqrError, IndexNotFoundError, one_line
-from fairqr.graph.service.engine.engines import links_of
-from fairqr.graph.service.engine.requests import ChatRequest
+from fairqr.graph.service.execution.engines import links_of
+from fairqr.graph.service.execution.requests import ChatRequest
 from fairqr.graph.service.http.answers import OPENAI_PROBLEMS, Json, compact, openai_error
 from fairqr.graph.service.http.parts import parts_of
-from fairqr.graph.service.http.runs import Begun, begin, ended, unless_gone
+from fairqr.graph.service.http.runs import StartedRun, run_to_end, start_run, unless_gone
 from fairqr.graph.service.records import Run
 
 router = APIRouter(prefix="/openai/v1", tags=["openai"], responses=OPENAI_PROBLEMS)
@@ -62,31 +62,31 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
             f"There is no model '{one_line(asked.model, 60)}'; GET /openai/v1/models lists all."
         )
     if asked.stream:
-        begun = await unless_gone(request, begin(request, "answer", asked.as_answer()))
-        headers = {**begun.headers, "X-Accel-Buffering": "no"}
-        chunks = _chunks(request, asked, begun)
+        started = await unless_gone(request, start_run(request, "answer", asked.as_answer()))
+        headers = {**started.headers, "X-Accel-Buffering": "no"}
+        chunks = _chunks(request, asked, started)
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
-    begun, result = await ended(request, "answer", asked.as_answer())
+    started, result = await run_to_end(request, "answer", asked.as_answer())
     message = {"role": "assistant", "refusal": None}
     message |= await _message(request, asked.model, result)
-    whole = {**_piece(begun.run, asked, message, "stop"), "usage": _usage_of(result)}
-    return Json(whole, headers=begun.headers)
+    whole = {**_piece(started.run, asked, message, "stop"), "usage": _usage_of(result)}
+    return Json(whole, headers=started.headers)
 
 
 async def _sources(request: Request) -> list[str]:
-    return await asyncio.to_thread(parts_of(request).engine.capabilities.corpora)
+    return await asyncio.to_thread(parts_of(request).executor.capabilities.corpora)
 
 
 async def _chunks(
-    request: Request, asked: ChatRequest, begun: Begun
+    request: Request, asked: ChatRequest, started: StartedRun
 ) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a stream, while the model writes the answer."""
 
     def chunk(delta: Mapping[str, Any], end: str | None = None, **more: Any) -> bytes:
-        return _line({**_piece(begun.run, asked, delta, end, of="delta"), **more})
+        return _line({**_piece(started.run, asked, delta, end, of="delta"), **more})
 
     is_written = False
-    async with begun.events as events, aclosing(events):
+    async with started.events as events, aclosing(events):
         yield chunk({"role": "assistant", "content": ""})
         async for event in events:
             if event.name == "token":
@@ -135,10 +135,10 @@ async def _message(request: Request, corpus: str, result: Mapping[str, Any]) -> 
         for id_, is_used in zip(answer["ids"], answer["used"], strict=False)
         if is_used
     }
-    engine, links = parts_of(request).engine, {}
+    executor, links = parts_of(request).executor, {}
     with suppress(FairqrError):  # keep the answer even if its documents cannot be read
-        async with engine.searched(corpus) as searched:
-            links = await links_of(searched, [*used], engine.capabilities.link(corpus))
+        async with executor.lend_engine(corpus) as engine:
+            links = await links_of(engine, [*used], executor.capabilities.link(corpus))
     place, source = {"start_index": 0, "end_index": len(text)}, urlencode({"corpus": corpus})
     own = f"{request.base_url}v1/documents/"
     citations = [

@@ -27,7 +27,8 @@ from starlette.requests import Request
 
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.engine.engine import Auditor, Engine
+from fairqr.graph.service.execution.audits import Auditor
+from fairqr.graph.service.execution.executor import Executor
 from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.shared_metrics import are_shared
 from fairqr.graph.service.records import LIVE, Kind, Run, Status
@@ -211,7 +212,7 @@ class Parts:
 
     settings: ServiceSettings
     store: Store
-    engine: Engine
+    executor: Executor
     runs: Runs
     metrics: Metrics
     readiness: Readiness
@@ -244,21 +245,21 @@ class Parts:
             store = await stack.enter_async_context(Store.opened(settings.database))
             if listens:
                 await require_a_key(settings, store)
-            engine = Engine(settings, model=model, auditor=auditor)
-            stack.push_async_callback(engine.close)
-            await engine.start(progress)
-            execute = engine.execute_stored if settings.work else None
+            executor = Executor(settings, model=model, auditor=auditor)
+            stack.push_async_callback(executor.close)
+            await executor.start(progress)
+            execute = executor.execute_stored if settings.work else None
             metrics = Metrics()
             runs = Runs(store, execute, settings, metrics.finished)
             await runs.start()
             stack.push_async_callback(runs.drain, 0)
             readiness = Readiness(
                 lambda: [
-                    partial(engine.check_source, name) for name in engine.configured_corpora()
+                    partial(executor.check_source, name) for name in executor.configured_corpora()
                 ],
-                {"model": engine.check_model, "store": store.check},
+                {"model": executor.check_model, "store": store.check},
             )
-            yield cls(settings, store, engine, runs, metrics, readiness)
+            yield cls(settings, store, executor, runs, metrics, readiness)
 
 
 def parts_of(request: Request) -> Parts:

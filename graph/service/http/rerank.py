@@ -14,7 +14,7 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
 from fairqr.graph.integrations.order import Evidence, Given, Shown, fair_list, ids_of
 from fairqr.graph.search.result import Shares
-from fairqr.graph.service.engine.requests import example, or_text, parsed
+from fairqr.graph.service.execution.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
@@ -171,13 +171,13 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
             f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
         )
     given = {"k": min(asked.top_n or 20, size, limits.k), **given, "query": asked.query}
-    checked = parts.engine.checked("search", parsed("search", {**given, "corpus": name}))
+    checked = parts.executor.check("search", parsed("search", {**given, "corpus": name}))
     context = checked.context
     scores = [it.score for it in documents if it.score is not None]
     if len(scores) not in (0, size):
         raise InputError("Some documents have a score, and others have none; give all or none.")
     order = sorted(range(size), key=lambda place: -scores[place] if scores else 0)
-    async with parts.engine.searched(name) as engine:
+    async with parts.executor.lend_engine(name) as engine:
         for attribute in {it for one in documents for it in one.labels}:
             engine.schema.attribute(attribute)
         ids = [it.text if texts == "ids" else "" for it in documents]
@@ -189,7 +189,7 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
         ]
         evidence = None
         if not scores and texts != "ids":
-            evidence = Evidence(parts.evidence, parts.engine.learnt_words(checked.body["model"]))
+            evidence = Evidence(parts.evidence, parts.executor.learnt_words(checked.body["model"]))
         found, hits, unlabelled = await fair_list(engine, context, asked.query, listed, evidence)
     results: list[dict[str, Any]] = [
         {"index": order[place], "relevance_score": 1 - rank / size}

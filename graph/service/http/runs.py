@@ -24,7 +24,12 @@ from fairqr.base.errors import FairqrError, InputError, RunInterruptedError, Run
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
-from fairqr.graph.service.engine.requests import REQUESTS, AuditRequest, BackgroundRun, RunRequest
+from fairqr.graph.service.execution.requests import (
+    REQUESTS,
+    AuditRequest,
+    BackgroundRun,
+    RunRequest,
+)
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json, compact
 from fairqr.graph.service.http.parts import parts_of
@@ -86,8 +91,8 @@ class RunList(BaseModel):
     runs: list[RunSummary]
 
 
-class Begun(NamedTuple):
-    """A run that has begun.
+class StartedRun(NamedTuple):
+    """A run that has started.
 
     Attributes:
         run: The run, as it began.
@@ -100,14 +105,14 @@ class Begun(NamedTuple):
     headers: dict[str, str]
 
 
-async def begin(
+async def start_run(
     request: Request,
     kind: Kind,
     asked: RunRequest,
     *,
     steps: bool = True,
     idempotency: str | None = None,
-) -> Begun:
+) -> StartedRun:
     """Check a request, and start a run of it; one that is not kept waits for a free slot.
 
     Args:
@@ -121,18 +126,18 @@ async def begin(
         FairqrError: The request is wrong or not allowed, or the service is too busy.
     """
     parts, key = parts_of(request), caller_of(request.scope).id
-    checked = parts.engine.checked(kind, asked)
+    checked = parts.executor.check(kind, asked)
     if asked.keep:
         # A client that leaves takes nothing back.
         submitting = submit(request, kind, checked.body, checked.query, idempotency)
         run = await asyncio.shield(submitting)
         events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
-        return Begun(run, events, _place(run))
-    execute = partial(parts.engine.execute, checked, steps=steps)
-    begun = await parts.runs.begin(
+        return StartedRun(run, events, _place(run))
+    execute = partial(parts.executor.execute, checked, steps=steps)
+    started = await parts.runs.start_ephemeral(
         kind, checked.query, execute, key=key, carrier=carrier_of(request)
     )
-    return Begun(begun.run, begun, {"X-Request-ID": begun.run.id})
+    return StartedRun(started.run, started, {"X-Request-ID": started.run.id})
 
 
 async def submit(
@@ -149,32 +154,34 @@ def _place(run: Run) -> dict[str, str]:
     return {"Location": path_of(run.id)}
 
 
-async def ended(request: Request, kind: Kind, asked: RunRequest) -> tuple[Begun, dict[str, Any]]:
-    """Do a run to its end, unless the client disconnects; see :func:`begin`.
+async def run_to_end(
+    request: Request, kind: Kind, asked: RunRequest
+) -> tuple[StartedRun, dict[str, Any]]:
+    """Do a run to its end, unless the client disconnects; see :func:`start_run`.
 
     Returns:
         The run, as it began, and its result.
 
     Raises:
-        FairqrError: As of :func:`begin`.
+        FairqrError: As of :func:`start_run`.
         HTTPException: The run failed, or the client disconnected.
     """
 
-    async def do() -> tuple[Begun, Event]:
-        begun = await begin(request, kind, asked, steps=False)
-        async with begun.events as events:
+    async def do() -> tuple[StartedRun, Event]:
+        started = await start_run(request, kind, asked, steps=False)
+        async with started.events as events:
             async for event in events:
                 if event.last:
-                    return begun, event
-        path = path_of(begun.run.id)
+                    return started, event
+        path = path_of(started.run.id)
         raise RunInterruptedError(
             f"The service stopped, but the run continues; read its result at {path}."
         )
 
-    begun, last = await unless_gone(request, do())
+    started, last = await unless_gone(request, do())
     if last.name == "error":
-        raise HTTPException(last.data["status"], last.data, begun.headers)
-    return begun, last.data["result"]
+        raise HTTPException(last.data["status"], last.data, started.headers)
+    return started, last.data["result"]
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -230,17 +237,17 @@ def _add_routes(kind: Kind, about: str, result: type[BaseModel]) -> None:
     shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
 
     async def wait(asked: RunRequest, request: Request) -> Response:
-        begun, found = await ended(request, kind, asked)
-        return Json(found, headers=begun.headers)
+        started, found = await run_to_end(request, kind, asked)
+        return Json(found, headers=started.headers)
 
     async def follow(
         asked: RunRequest, request: Request, response: Response
     ) -> AsyncIterator[Events]:
         if kind == "answer" and "stream" not in asked.model_fields_set:
             asked = asked.model_copy(update={"stream": True})
-        begun = await unless_gone(request, begin(request, kind, asked))
-        response.headers.update(begun.headers)
-        async with begun.events as events:
+        started = await unless_gone(request, start_run(request, kind, asked))
+        response.headers.update(started.headers)
+        async with started.events as events:
             yield events
 
     wait.__annotations__["asked"] = follow.__annotations__["asked"] = REQUESTS[kind]
@@ -262,8 +269,8 @@ async def begin_run(asked: BackgroundRun, request: Request, idempotency: _Named 
     It is always kept: it continues without a client and after a restart of the service.
     """
     kept = asked.request.model_copy(update={"keep": True})
-    begun = await begin(request, asked.kind, kept, idempotency=idempotency)
-    return Json(begun.run, 202, begun.headers)
+    started = await start_run(request, asked.kind, kept, idempotency=idempotency)
+    return Json(started.run, 202, started.headers)
 
 
 @router.get("/runs", **_RUNS)
@@ -323,7 +330,7 @@ async def begin_audit(
     end, `GET /v1/runs/{id}/events` reports its progress, and `DELETE /v1/runs/{id}` cancels it, or
     removes it with its files.
     """
-    checked = await parts_of(request).engine.checked_audit(asked)
+    checked = await parts_of(request).executor.check_audit(asked)
     run = await submit(request, "audit", checked.body, checked.query, idempotency)
     return Json(run, 202, _place(run))
 

@@ -24,9 +24,9 @@ from fairqr.base.errors import FairqrError, first_problem, parameter_errors
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.search.explanation import passage_lines, quoted, search_lines
 from fairqr.graph.search.result import Place, SearchResult
-from fairqr.graph.service.engine.checking import Request
-from fairqr.graph.service.engine.engine import Engine
-from fairqr.graph.service.engine.requests import AuditRequest, parsed
+from fairqr.graph.service.execution.checking import CheckedRequest
+from fairqr.graph.service.execution.executor import Executor
+from fairqr.graph.service.execution.requests import AuditRequest, parsed
 from fairqr.graph.service.problems import INTERNAL, problem_of, told_in_log
 from fairqr.graph.service.records import NOBODY, Kind
 from fairqr.graph.service.runs.manager import EphemeralRuns
@@ -80,12 +80,12 @@ _Seconds = Annotated[float, Field(gt=0)]
 
 
 def make_server(
-    engine: Engine, runs: EphemeralRuns, origin: Callable[[], Origin] = Origin
+    executor: Executor, runs: EphemeralRuns, origin: Callable[[], Origin] = Origin
 ) -> FastMCP:
     """Return an MCP server with our tools.
 
     Args:
-        engine: Checks and runs what a tool is asked for.
+        executor: Checks and runs what a tool is asked for.
         runs: The ephemeral runs of this process.
         origin: Returns the caller of the current call.
     """
@@ -93,30 +93,35 @@ def make_server(
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
     logging.getLogger("mcp").setLevel(logging.ERROR)
     logging.getLogger().addFilter(_tells_nothing_asked)
-    limits = engine.settings.limits
+    limits = executor.settings.limits
     shown, read = min(SHOWN, limits.k), min(READ, limits.documents)
     server = FastMCP(
         "fairqr",
         version=version("fairqr"),
         instructions=INSTRUCTIONS,
-        middleware=[_Edge(engine)],
+        middleware=[_Edge(executor)],
     )
 
     async def run(kind: Kind, asked: dict[str, Any], seconds: float, context: Context) -> Any:
         """Run the graph, and return the result."""
         asked["budget"] = {"seconds": min(seconds, limits.seconds)}
-        return await follow(engine.checked(kind, parsed(kind, asked)), context)
+        return await follow(executor.check(kind, parsed(kind, asked)), context)
 
     async def follow(
-        asked: Request, context: Context, total: int | None = None, seconds: float | None = None
+        asked: CheckedRequest,
+        context: Context,
+        total: int | None = None,
+        seconds: float | None = None,
     ) -> Any:
         """Run a checked request, report each step to the client, and return the result."""
         caller, steps = origin(), 0
         whose: dict[str, Any] = {"key": caller.key, "carrier": caller.carrier}
-        execute = partial(engine.execute, asked)
-        begun = await runs.begin(asked.kind, asked.query, execute, seconds=seconds, **whose)
-        caller.gone.add_done_callback(lambda _: begun.stop())
-        async with begun as events:
+        execute = partial(executor.execute, asked)
+        started = await runs.start_ephemeral(
+            asked.kind, asked.query, execute, seconds=seconds, **whose
+        )
+        caller.gone.add_done_callback(lambda _: started.stop())
+        async with started as events:
             async for event in events:
                 if event.name == "step":
                     steps += 1
@@ -127,8 +132,8 @@ def make_server(
 
     async def passages(corpus: str, places: Sequence[Place]) -> list[str]:
         """Return what is shown of documents, numbered, and without markup."""
-        async with engine.searched(corpus) as searched:
-            documents = await searched.documents([it.id for it in places])
+        async with executor.lend_engine(corpus) as engine:
+            documents = await engine.documents([it.id for it in places])
         return list(passage_lines(places, documents))
 
     async def fair_search(
@@ -224,7 +229,7 @@ def make_server(
         """
         asked = {"corpus": source or None, "queries": queries, "attributes": attributes, "k": k}
         asked["intersections"] = False
-        checked = await engine.checked_audit(_audit_request(asked))
+        checked = await executor.check_audit(_audit_request(asked))
         result = await follow(checked, context, len(queries) + 1, seconds)
         figures = {name: result["figures"][name] for name in ("queries", "groups")}
         lines = [
@@ -240,7 +245,7 @@ def make_server(
 
     async def list_sources() -> ToolResult:
         """List the sources that can be searched, with their attributes and groups."""
-        sources = await _sources(engine)
+        sources = await _sources(executor)
         lines = []
         for it in sources:
             groups = [f"{name} ({', '.join(of)})" for name, of in it["attributes"].items()]
@@ -248,7 +253,7 @@ def make_server(
         return _content(lines, {"sources": sources})
 
     tools: list[Callable[..., Any]] = [fair_search, fair_answer, list_sources]
-    if engine.auditor is not None:
+    if executor.auditor is not None:
         tools.append(audit)
     hints = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
     for function in tools:
@@ -260,14 +265,14 @@ def make_server(
 class _Edge(Middleware):
     """Adds the names of sources and attributes to the schemas, and turns errors into sentences."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
 
     async def on_list_tools(
         self, context: MiddlewareContext[Any], call_next: CallNext[Any, Sequence[Tool]]
     ) -> Sequence[Tool]:
         """List the tools."""
-        sources = await _sources(self._engine)
+        sources = await _sources(self._executor)
         names = [it["name"] for it in sources]
         attributes = sorted({name for it in sources for name in it["attributes"]})
         found = []
@@ -298,11 +303,11 @@ def _tells_nothing_asked(record: logging.LogRecord) -> bool:
     return not record.pathname.endswith(("mcp/shared/session.py", "mcp\\shared\\session.py"))
 
 
-async def _sources(engine: Engine) -> list[dict[str, Any]]:
+async def _sources(executor: Executor) -> list[dict[str, Any]]:
     """Return the sources that can be searched now, the default first, with their groups."""
     found = []
-    for searched, info in await engine.infos():
-        groups = {name: [*it.universe] for name, it in searched.schema.attributes.items()}
+    for engine, info in await executor.infos():
+        groups = {name: [*it.universe] for name, it in engine.schema.attributes.items()}
         found.append({"name": info.name, "documents": info.documents, "attributes": groups})
     return found
 

@@ -212,13 +212,13 @@ class Proxy:
         """
         try:
             reply, window = await self._windows(request, lines, searches)
-            begun = time.perf_counter()
+            started = time.perf_counter()
             told, shown = await self.worker.ask(searches, window, within)
             for it, one in zip(searches, told, strict=True):
                 if isinstance(one, str):
                     self.seen.failed([it], one)
                 else:
-                    self.seen.shown(it, one, time.perf_counter() - begun)
+                    self.seen.shown(it, one, time.perf_counter() - started)
             return reply, told, shown
         except Exception as error:  # whatever it is, the cluster's own hits are shown
             why = str(error) if isinstance(error, UnavailableError) else type(error).__name__
@@ -323,8 +323,8 @@ def _parameters(request: Request) -> list[tuple[str, str]]:
     return parse_qsl(query, keep_blank_values=True)
 
 
-async def _joined(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield begun
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
     async for piece in rest:
         yield piece
 

@@ -17,7 +17,7 @@ from fairqr.base.errors import AccessError, FairqrError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import busy, told_in_log
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
-from fairqr.graph.service.runs import doing
+from fairqr.graph.service.runs import live
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.store import Store
@@ -59,9 +59,9 @@ class EphemeralRuns:
         self._slots = Slots(settings.concurrency, settings.traffic.share)
         self.accepting = True
         self.waiting: list[str] = []
-        self.under_way: set[doing.EphemeralRun] = set()
+        self.ephemeral: set[live.EphemeralRun] = set()
 
-    async def begin(
+    async def start_ephemeral(
         self,
         kind: Kind,
         query: str,
@@ -70,7 +70,7 @@ class EphemeralRuns:
         key: str,
         carrier: Mapping[str, str],
         seconds: float | None = None,
-    ) -> doing.EphemeralRun:
+    ) -> live.EphemeralRun:
         """Wait for a slot, and start a run in it.
 
         Args:
@@ -86,7 +86,7 @@ class EphemeralRuns:
                 or the service is stopping.
         """
         traffic, longest = self._settings.traffic, self._settings.limits.seconds
-        own = [*self.waiting, *(run.key for run in self.under_way)].count(key)
+        own = [*self.waiting, *(run.key for run in self.ephemeral)].count(key)
         accepting = self.accepting
         if not accepting:
             raise busy("draining", traffic.live)
@@ -116,15 +116,15 @@ class EphemeralRuns:
             request={},
         )
         seconds = min(seconds or longest, longest)
-        begun = doing.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._finished, key)
-        self.under_way.add(begun)
-        begun.task = asyncio.create_task(begun.do(execute(run.id)))
-        begun.task.add_done_callback(lambda _: self._over(begun))
-        return begun
+        started = live.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._finished, key)
+        self.ephemeral.add(started)
+        started.task = asyncio.create_task(started.do(execute(run.id)))
+        started.task.add_done_callback(lambda _: self._over(started))
+        return started
 
-    def _over(self, run: doing.EphemeralRun) -> None:
+    def _over(self, run: live.EphemeralRun) -> None:
         run.conclude()  # it may have been stopped before its first step
-        self.under_way.discard(run)
+        self.ephemeral.discard(run)
         self._slots.release(run.key)
 
     async def drain(self, grace: float) -> None:
@@ -132,21 +132,21 @@ class EphemeralRuns:
         if self.accepting:
             self.accepting = False
             self._slots.open()  # whoever waits for one sees that
-        await doing.wait_for((run.task for run in self.under_way), grace)
-        for run in self.under_way:
+        await live.wait_for((run.task for run in self.ephemeral), grace)
+        for run in self.ephemeral:
             run.stop(
                 RunInterruptedError(
                     "The service stopped during this run; ask again. A run with 'keep' survives a "
                     "restart."
                 )
             )
-        await doing.wait_for((run.task for run in self.under_way), doing.STOPPING)
-        for run in self.under_way:  # it does not stop
+        await live.wait_for((run.task for run in self.ephemeral), live.STOPPING)
+        for run in self.ephemeral:  # it does not stop
             run.conclude()
 
     def stop_runs_of(self, keys: set[str]) -> None:
         """Stop the runs of revoked keys."""
-        for run in self.under_way:
+        for run in self.ephemeral:
             if run.key in keys:
                 run.stop(AccessError("The access key was revoked; send another one."))
 
@@ -171,7 +171,7 @@ class Runs(EphemeralRuns):
     def __init__(
         self,
         store: Store,
-        execute: doing.Execute | None,
+        execute: live.Execute | None,
         settings: ServiceSettings,
         finished: Callable[[Run], None],
     ) -> None:
@@ -182,8 +182,8 @@ class Runs(EphemeralRuns):
         self._clean_at = 0.0
         self._away = -settings.lease
         """When the database was away last: after that, all workers look as if they were silent."""
-        self._ended = False
-        self.doing: dict[str, doing.DurableRun] = {}
+        self._drained = False
+        self.durable: dict[str, live.DurableRun] = {}
 
     async def start(self) -> None:
         """Start doing runs, including those that wait in the store.
@@ -210,12 +210,12 @@ class Runs(EphemeralRuns):
         try:
             await asyncio.gather(
                 super().drain(grace),
-                self._queue.drain(grace, self.doing.keys()),
-                doing.wait_for({self._ticking}, doing.STOPPING),
+                self._queue.drain(grace, self.durable.keys()),
+                live.wait_for({self._ticking}, live.STOPPING),
             )
         finally:
-            self._ended = True
-            for run in self.doing.values():  # it does not stop
+            self._drained = True
+            for run in self.durable.values():  # it does not stop
                 run.leave()
 
     async def submit(self, key: str, **asked: Any) -> Run:
@@ -253,7 +253,7 @@ class Runs(EphemeralRuns):
         pause = SOON
         while True:
             # A run that is over elsewhere may still wait for a model here, in an older attempt.
-            here = self.doing.get(run.id) if run.live else None
+            here = self.durable.get(run.id) if run.live else None
             # What earlier attempts have told, and what is told elsewhere.
             if run.attempts if here is None else after < here.run.last:
                 while stored := await lasting(partial(self._store.events, run.id, after)):
@@ -263,7 +263,7 @@ class Runs(EphemeralRuns):
             if not run.live:
                 # The same number each time, whatever the caller has.
                 number = await lasting(partial(self._store.last_number, run.id))
-                yield doing.last_event(run, number + 1)
+                yield live.last_event(run, number + 1)
                 return
             if here is not None:
                 async with contextlib.aclosing(here.events(after)) as events:
@@ -272,7 +272,7 @@ class Runs(EphemeralRuns):
                         if event.last:
                             return
                         after = max(after, event.number)
-            if self._ended:
+            if self._drained:
                 return
             await asyncio.sleep(pause)
             pause = min(FOLLOW, 1.5 * pause)
@@ -286,26 +286,26 @@ class Runs(EphemeralRuns):
             StoreUnavailableError: The database cannot be used.
         """
         await self._store.cancel(id_, key)
-        if here := self.doing.get(id_):
+        if here := self.durable.get(id_):
             here.stop()
 
-    async def _do(self, execute: doing.Execute, saver: Checkpoints, id_: str, key: str) -> None:
+    async def _do(self, execute: live.Execute, saver: Checkpoints, id_: str, key: str) -> None:
         """Do a run when there is a slot."""
         async with self._slots.held(key):
             if not self.accepting:
                 return
-            attempt = await lasting(lambda: self._store.begin(id_))
+            attempt = await lasting(lambda: self._store.claim(id_))
             if attempt is None:
                 return
             limits = self._settings.limits
             seconds = limits.audit_seconds if attempt.kind == "audit" else limits.seconds
             about = (path_of(id_), seconds, attempt.carrier, self._finished)
-            run = self.doing[id_] = doing.DurableRun(attempt, *about, self._store, saver)
+            run = self.durable[id_] = live.DurableRun(attempt, *about, self._store, saver)
             try:
                 await run.do(execute)
             finally:
-                if self.doing.get(id_) is run:
-                    del self.doing[id_]
+                if self.durable.get(id_) is run:
+                    del self.durable[id_]
 
     async def _tick(self) -> None:
         """Cancel what is to be, hand out again what nobody does, and remove what is old."""
@@ -313,9 +313,9 @@ class Runs(EphemeralRuns):
         while True:
             await asyncio.sleep(TICK)
             try:
-                for id_ in {*await self._store.to_cancel()} & self.doing.keys():
-                    self.doing[id_].stop()
-                if keys := {run.key for run in self.under_way} - {NOBODY}:
+                for id_ in {*await self._store.to_cancel()} & self.durable.keys():
+                    self.durable[id_].stop()
+                if keys := {run.key for run in self.ephemeral} - {NOBODY}:
                     self.stop_runs_of(await self._store.revoked(keys))
                 if loop.time() > self._away + self._settings.lease:
                     await self._queue.put_back()

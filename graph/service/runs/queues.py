@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import ConfigError, NotAllowedError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.runs.doing import STOPPING, wait_for
+from fairqr.graph.service.runs.live import STOPPING, wait_for
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import PUTTING_BACK
 from fairqr.graph.service.store.store import Queued

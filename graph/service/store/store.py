@@ -69,7 +69,7 @@ Enqueue = Callable[[AsyncConnection, Queued], Awaitable[None]]
 
 
 class Attempt(Run):
-    """An attempt at a run. The store takes what it writes while no later one has begun.
+    """An attempt at a run. The store takes what it writes while no later one has started.
 
     Attributes:
         attempts: The number of this one, from 1.
@@ -260,14 +260,14 @@ class Store:
 
     # --- attempts ---------------------------------------------------------------------------------
 
-    async def begin(self, id: str) -> Attempt | None:
+    async def claim(self, id: str) -> Attempt | None:
         """Begin the next attempt at a run, and end what earlier ones may write.
 
         Returns:
             The attempt; None if the run is over or gone.
         """
-        begun = RUNS.update().where(RUNS.c.id == id, _LIVE)
-        begun = begun.values(
+        claiming = RUNS.update().where(RUNS.c.id == id, _LIVE)
+        claiming = claiming.values(
             status="running",
             attempts=RUNS.c.attempts + 1,
             started=sa.func.coalesce(RUNS.c.started, self.database.now()),
@@ -275,7 +275,7 @@ class Store:
         told = sa.select(EVENTS.c.number, EVENTS.c.step).where(EVENTS.c.run_id == id)
         kept = sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
         async with self.database.begin() as connection:
-            found = await connection.execute(begun.returning(*RUNS.c))
+            found = await connection.execute(claiming.returning(*RUNS.c))
             if (row := found.mappings().first()) is None:
                 return None
             again = row["attempts"] > 1
@@ -303,12 +303,12 @@ class Store:
             writes: Checkpoints, and what steps have changed.
 
         Returns:
-            False if a later attempt has begun or the run is over; nothing was written.
+            False if a later attempt has started or the run is over; nothing was written.
         """
         values = {"version": version}
         return await self._write(run, values, events, replies, writes=writes) is not None
 
-    async def begin_over(self, run: Run) -> bool:
+    async def start_over(self, run: Run) -> bool:
         """Delete the checkpoints of a run; see :meth:`add`."""
         values = {"version": None}
         return await self._write(run, values, deleted=self._checkpoints) is not None
@@ -411,7 +411,7 @@ class Store:
         found = await self._all(query.group_by(RUNS.c.status))
         return {row["status"]: row["number"] for row in found}
 
-    async def ended(self) -> dict[tuple[Kind, Status], int]:
+    async def count_ended(self) -> dict[tuple[Kind, Status], int]:
         """Return how many runs ever ended, by kind and status."""
         found = await self._all(sa.select(ENDED))
         return {(row["kind"], row["status"]): row["number"] for row in found}

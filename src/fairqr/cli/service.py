@@ -29,8 +29,8 @@ from fairqr.graph.service.configuration import ServiceSettings, service_settings
 from fairqr.graph.service.http.shared_metrics import share_metrics
 
 if TYPE_CHECKING:
-    from fairqr.graph.service.engine.engine import AuditResult, Tell
-    from fairqr.graph.service.engine.requests import AuditRequest
+    from fairqr.graph.service.execution.audits import AuditResult, Tell
+    from fairqr.graph.service.execution.requests import AuditRequest
     from fairqr.graph.service.store import Store
     from fairqr.retrieval.engines.engine import SearchEngine
 
@@ -208,7 +208,7 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
     """Serve the tools until stdin ends."""
     import os
 
-    from fairqr.graph.service.engine.engine import Engine
+    from fairqr.graph.service.execution.executor import Executor
     from fairqr.graph.service.mcp.tools import make_server
     from fairqr.graph.service.runs.manager import EphemeralRuns
 
@@ -216,12 +216,12 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
         with Progress() as progress:
             settings = await _offering(settings, corpora, progress)
             auditor = ServiceAuditor.if_installed()
-            engine = Engine(settings, model=model, auditor=auditor)
-            stack.push_async_callback(engine.close)
-            await engine.start(progress.prepare)
+            executor = Executor(settings, model=model, auditor=auditor)
+            stack.push_async_callback(executor.close)
+            await executor.start(progress.prepare)
         runs = EphemeralRuns(settings, lambda _: None)
         stack.push_async_callback(runs.drain, 0)
-        server = make_server(engine, runs)
+        server = make_server(executor, runs)
         # The MCP library closes the stdout that it is given.
         stack.enter_context(contextlib.redirect_stdout(os.fdopen(os.dup(1), "w")))
         await server.run_stdio_async(show_banner=False)
@@ -371,7 +371,7 @@ PAUSE = 0.5
 
 
 class ServiceAuditor:
-    """See :class:`fairqr.graph.service.engine.engine.Auditor`."""
+    """See :class:`fairqr.graph.service.execution.executor.Auditor`."""
 
     @classmethod
     def if_installed(cls) -> Self | None:
@@ -389,7 +389,7 @@ class ServiceAuditor:
         from filelock import AsyncFileLock
 
         from fairqr.evaluation.experiments.folder import LOCK
-        from fairqr.graph.service.engine.engine import AuditResult
+        from fairqr.graph.service.execution.audits import AuditResult
 
         auditing = await _auditing()
 

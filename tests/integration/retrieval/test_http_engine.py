@@ -20,7 +20,7 @@ from fairqr.base.errors import (
     SourceError,
     UnsupportedError,
 )
-from fairqr.graph.service.engine.engines import links_of, read_document
+from fairqr.graph.service.execution.engines import links_of, read_document
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.http import HttpEngine, check, open_http
 from fairqr.retrieval.sources.labels import LabelReader

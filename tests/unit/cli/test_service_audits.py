@@ -8,8 +8,8 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.cli.service import ServiceAuditor
-from fairqr.graph.service.engine.engine import AuditResult
-from fairqr.graph.service.engine.requests import AuditedQuery, AuditRequest
+from fairqr.graph.service.execution.audits import AuditResult
+from fairqr.graph.service.execution.requests import AuditedQuery, AuditRequest
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.retrieval.embedded import built

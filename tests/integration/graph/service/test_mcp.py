@@ -178,9 +178,9 @@ async def test_a_call_that_is_cancelled_or_takes_too_long_lets_go_of_the_model(
             await calling
         await let_go(agent.model)
         writes_slowly(agent.model, pieces=200)
-        begun = time.monotonic()
+        started = time.monotonic()
         await client.call_tool("fair_answer", {**QUESTION, "seconds": 1}, raise_on_error=False)
-        assert time.monotonic() - begun < 30  # the model would write for longer
+        assert time.monotonic() - started < 30  # the model would write for longer
         await let_go(agent.model)
         agent.model.does(answers_all)
         assert await client.call_tool("list_sources")
@@ -269,8 +269,8 @@ async def test_there_are_no_sessions_and_no_pages_of_others(
             assert await status() == 401
             assert await status("DELETE", **runs) == 405
             assert await status("GET", **runs) == 405
-            begun = await client.post("/mcp/", json=INITIALIZE, headers={**ACCEPT, **runs})
-            assert "mcp-session-id" not in begun.headers
+            started = await client.post("/mcp/", json=INITIALIZE, headers={**ACCEPT, **runs})
+            assert "mcp-session-id" not in started.headers
             one = {**runs, "Accept": "application/json"}
             plain = await client.post("/mcp", json=INITIALIZE, headers=one)
             assert plain.headers["content-type"] == "application/json"

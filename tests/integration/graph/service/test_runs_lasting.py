@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessageChunk
 
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Run
-from fairqr.graph.service.runs.doing import DurableRun
+from fairqr.graph.service.runs.live import DurableRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
@@ -47,7 +47,7 @@ async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> N
                     events = runs.events(stored, KEY)
                     assert [event.name async for event in events][-1] == "end"
                     continue
-                run = await runs.begin("search", "q", steps, key=KEY, carrier={})
+                run = await runs.start_ephemeral("search", "q", steps, key=KEY, carrier={})
                 async with run as told:
                     assert [event.name async for event in told][-1] == "end"
 

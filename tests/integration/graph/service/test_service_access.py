@@ -207,12 +207,12 @@ def test_what_does_not_end_in_time_is_told_so_and_what_is_kept_goes_on_later(
         with service.client.stream("POST", "/v1/search/stream", json=other) as response:
             events = events_of(response)
             assert [next(events)[1], next(events)[1]] == ["run", "step"]
-            begun = time.monotonic()
+            started = time.monotonic()
             service.send(signal.SIGTERM)
             *_, (_, name, data) = events
         assert (name, data["type"]) == ("error", "urn:fairqr:error:interrupted")
         service.ends()
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - started < 30
     gate.set()
     with running(*ending) as service:
         done = service.client.ended(kept)
@@ -236,7 +236,7 @@ def test_a_second_signal_ends_it_at_once_and_an_ignored_ctrl_c_stays_ignored(
         assert service.client.get("/readyz").json()["status"] == "ready"
         service.send(signal.SIGTERM)
         until(lambda: service.client.get("/readyz").json()["status"] == "draining")
-        begun = time.monotonic()
+        started = time.monotonic()
         service.send(signal.SIGTERM)
         service.ends()
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - started < 30

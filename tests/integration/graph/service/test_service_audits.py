@@ -52,11 +52,11 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     service: Served, tmp_path: Path
 ) -> None:
     service.client.headers.update(service.key)
-    begun = service.client.post("/v1/audits", json=ASKED)
-    assert begun.status_code == 202, begun.text
-    id_ = begun.json()["id"]
-    assert begun.headers["location"] == f"/v1/runs/{id_}"
-    assert begun.json()["query"] == "physicist and 3 more"
+    started = service.client.post("/v1/audits", json=ASKED)
+    assert started.status_code == 202, started.text
+    id_ = started.json()["id"]
+    assert started.headers["location"] == f"/v1/runs/{id_}"
+    assert started.json()["query"] == "physicist and 3 more"
     events = service.client.events(f"/v1/runs/{id_}")
     steps = [data for name, data in events if name == "step"]
     told = [it["progress"] for it in steps if it["step"] == "progress"]
@@ -145,7 +145,7 @@ def settings_of(endpoint: Endpoint, folder: Path, more: str = "") -> dict[str, s
 MANY = {"corpus": "elsewhere", "queries": [f"query {n}" for n in range(8)], "target": "uniform:1"}
 
 
-def begun(client: ServiceClient, folder: Path) -> tuple[str, Path]:
+def started(client: ServiceClient, folder: Path) -> tuple[str, Path]:
     """Begin an audit; return its id and folder once all have been answered but the one that waits.
 
     Four are asked at a time.
@@ -164,7 +164,7 @@ def test_an_audit_goes_on_after_kill_9_and_asks_nothing_again(
     """It begins again where its files are not, as on a machine that does not share the folder."""
     variables = settings_of(endpoint, tmp_path)
     with running(variables) as process:
-        id_, place = begun(process.client, tmp_path)
+        id_, place = started(process.client, tmp_path)
         process.kill()
     if its_files == "are not":
         shutil.rmtree(place)

@@ -112,7 +112,7 @@ def test_no_run_that_begins_makes_it_fail(service: Served) -> None:
             case.body = {**kept, **CHAT}
 
     def look(case: Any, answer: Any) -> None:
-        # A stream has begun with 200 before it can tell of an error.
+        # A stream has started with 200 before it can tell of an error.
         assert "urn:fairqr:error:internal" not in answer.text
         if case.method == "POST":
             ended.append(answer.status_code)

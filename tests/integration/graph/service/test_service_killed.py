@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fairqr.graph.service.runs.doing import CHECKPOINTED
+from fairqr.graph.service.runs.live import CHECKPOINTED
 from tests.integration.model_server import Answer, Asked, Command, ModelServer, says, write_people
 from tests.integration.page_service import ServiceClient, environment, running, settings_for
 from tests.integration.service_client import index_people

@@ -18,7 +18,7 @@ from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import Database
 from fairqr.graph.service.store.tables import LAYOUT
-from tests.integration.stores import accept, accepted, begun, done
+from tests.integration.stores import accept, accepted, done, started
 from tests.patience import PATIENCE
 
 HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"
@@ -36,7 +36,7 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     run = await accept(store, "k", "search", query=HOSTILE, request=request, carrier=carrier)
     assert (run.status, run.query, run.request) == ("queued", HOSTILE, request)
     assert await store.run(run.id, "k") == run
-    attempt = await begun(store, run.id)
+    attempt = await started(store, run.id)
     assert attempt.carrier == carrier
     assert (attempt.status, attempt.attempts, attempt.handed_over) == ("running", 1, 0)
     events = [step(number, HOSTILE) for number in (1, 2, 3)]
@@ -45,7 +45,7 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     assert await store.add(attempt, events, {"a:1": {"text": "another"}})
     assert await store.events(run.id) == events
     assert await store.events(run.id, after=1, limit=1) == events[1:2]
-    attempt = await begun(store, run.id)
+    attempt = await started(store, run.id)
     assert attempt.told == {1: "1", 2: "2", 3: "3"}
     assert attempt.replies == {"a:1": {"text": HOSTILE}}
     told = await store.finish(done(attempt, {"text": HOSTILE}))
@@ -57,7 +57,7 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     assert over.started is not None
     assert over.finished is not None
     assert run.created <= over.started <= over.finished
-    assert await store.begin(run.id) is None
+    assert await store.claim(run.id) is None
     await store.delete(run.id, "k")
     assert await store.events(run.id) == []
     with pytest.raises(errors.RunNotFoundError):
@@ -76,7 +76,7 @@ async def test_more_is_refused_by_whose_limit_it_is(store: Store) -> None:
         await accepted(store, "third", **limits)
     assert refused.value.http_status == 503
     assert refused.value.retry_after > 0
-    await begun(store, one)
+    await started(store, one)
     await accepted(store, "third", **limits)  # one that is under way does not wait
     assert await store.counts() == {"queued": 3, "running": 1}
 
@@ -92,19 +92,19 @@ async def test_limits_hold_among_requests_that_come_at_once(store: Store, store_
 async def test_what_was_handed_over_is_not_lost(store: Store) -> None:
     run = await accepted(store)
     for number in range(3):
-        attempt = await begun(store, run)
+        attempt = await started(store, run)
         assert (attempt.attempts, attempt.handed_over) == (number + 1, number)
         assert await store.release(attempt)
         assert not await store.release(attempt)
-    await begun(store, run)  # this one is killed
-    last = await begun(store, run)
+    await started(store, run)  # this one is killed
+    last = await started(store, run)
     assert (last.attempts, last.handed_over) == (5, 3)
 
 
 async def test_cancelling(store: Store) -> None:
     """A waiting run is over at once; of one that is under way, whoever does it is told."""
     waiting, under_way = await accepted(store), await accepted(store)
-    attempt = await begun(store, under_way)
+    attempt = await started(store, under_way)
     assert (await store.cancel(waiting, "k")).status == "cancelled"
     assert (await store.cancel(under_way, "k")).status == "running"
     assert await store.to_cancel() == [under_way]
@@ -122,7 +122,7 @@ async def test_a_clock_that_is_an_hour_off_does_no_harm(
     """All times are those of the database, which all processes share."""
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 3600)
-    run = await store.finish(done(await begun(store, await accepted(store)), {}))
+    run = await store.finish(done(await started(store, await accepted(store)), {}))
     assert run is not None
     for moment in (run.created, run.started, run.finished):
         assert moment is not None
@@ -139,7 +139,7 @@ async def test_runs_are_listed_from_the_newest_and_belong_to_their_key(store: St
     rest = await store.runs("k", before=newest[-1].created)
     assert [run.id for run in rest] == ids[3::-1]
     assert [run.id for run in await store.runs("k", kind="probe")] == [probe]
-    await begun(store, ids[0])
+    await started(store, ids[0])
     assert [run.id for run in await store.runs("k", status="running")] == [ids[0]]
     assert [run.id for run in await store.unfinished()] == [others, *ids, probe]
     for id_ in (others, probe.upper(), HOSTILE):
@@ -174,7 +174,7 @@ async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
     key, _ = await store.create_key("the newsroom", ["run"])
     other, _ = await store.create_key("operations", ["run"])
     under_way, waiting, others = [await accepted(store, key=it.id) for it in (key, key, other)]
-    await begun(store, under_way)
+    await started(store, under_way)
     assert await store.revoked({key.id, other.id}) == set()
     await store.revoke_key(key.id)
     assert await store.revoked({key.id, other.id}) == {key.id}
@@ -258,7 +258,7 @@ async def test_processes_that_start_at_once_make_the_tables_once(store_url: str)
 
 
 async def one_run(store: Store, number: int = 1) -> None:
-    run = await begun(store, await accepted(store))
+    run = await started(store, await accepted(store))
     event = Event(number=number, name="step", data={"step": HOSTILE})
     assert await store.add(run, [event], {f"a:{number}": {"text": HOSTILE}})
     assert await store.finish(done(run, {}))

@@ -12,8 +12,8 @@ from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import Limits, ModelEntry, ServiceSettings
-from fairqr.graph.service.engine.checking import Capabilities, Request, check_request
-from fairqr.graph.service.engine.requests import REQUESTS, parsed
+from fairqr.graph.service.execution.checking import Capabilities, CheckedRequest, check_request
+from fairqr.graph.service.execution.requests import REQUESTS, parsed
 from fairqr.graph.service.records import Kind
 from fairqr.retrieval.sources.catalog import Catalog
 
@@ -29,7 +29,7 @@ def make_capabilities(folder: Path, default: str | None = None, **settings: Any)
 
 def check(
     capabilities: Capabilities, kind: Kind, limits: Limits | None = None, **body: Any
-) -> Request:
+) -> CheckedRequest:
     needed = {
         "search": {"query": "physicist"},
         "answer": {"question": "Who?"},

@@ -19,7 +19,7 @@ from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.records import Event, Kind, Run
-from fairqr.graph.service.runs.doing import DurableRun
+from fairqr.graph.service.runs.live import DurableRun
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
 from fairqr.graph.stream import RunEvent, run_graph
@@ -50,18 +50,18 @@ class Graph:
         self.ran: list[str] = []
 
     async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
-        await durable.begin_over(str(run.attempts) if self.rebuilt else "first")
+        await durable.start_over(str(run.attempts) if self.rebuilt else "first")
         graph = self.graph.copy({"checkpointer": durable.saver})
         options: dict[str, Any] = {"thread": run.id, "resume": durable.resumed}
         events = run_graph(graph, "science", self.context, journal=durable, **options)
         number = 0
-        ended = durable.ended
+        ended = durable.node_ended
 
         def note(step: Step) -> None:
             self.ran.append(step.name)
             ended(step)
 
-        durable.ended = note  # type: ignore[method-assign]
+        durable.node_ended = note  # type: ignore[method-assign]
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Step) and event.name != "result":
@@ -77,10 +77,10 @@ async def whole(store: Store, graph: Graph, kind: Kind = "search") -> tuple[Run,
     graph.steps.clear()
     graph.ran.clear()
     async with running(store, graph) as runs:
-        begun = await submitted(runs, kind)
-        await until(lambda: bool(graph.steps) and not runs.doing)
+        started = await submitted(runs, kind)
+        await until(lambda: bool(graph.steps) and not runs.durable)
     async with running(store, graph) as runs:
-        run = await over(runs, store, begun)
+        run = await over(runs, store, started)
     return run, await store.events(run.id)
 
 
@@ -171,10 +171,10 @@ async def test_a_resumed_run_asks_nothing_again_but_what_may_heal(store: Store) 
         yield Step("rerank", {"result": {"ranking": []}})
 
     async with running(store, asks) as runs:
-        begun = await submitted(runs)
+        started = await submitted(runs)
         await until(lambda: bool(told))
     async with running(store, asks) as runs:
-        assert (await over(runs, store, begun)).status == "done"
+        assert (await over(runs, store, started)).status == "done"
     first, again = told
     assert not replies
     assert [again[0], again[2]] == [first[0], first[2]]

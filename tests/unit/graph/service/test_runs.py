@@ -18,12 +18,12 @@ from langchain_core.messages import AIMessageChunk
 from fairqr.base import errors
 from fairqr.graph.service.configuration import Limits, ServiceSettings, Traffic
 from fairqr.graph.service.records import Event, Kind, Run
-from fairqr.graph.service.runs.doing import DurableRun, EphemeralRun
+from fairqr.graph.service.runs.live import DurableRun, EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
 from fairqr.graph.stream import RunEvent
-from tests.integration.stores import begun, done, over
+from tests.integration.stores import done, over, started
 from tests.patience import PATIENCE
 
 KEY = "k"
@@ -45,7 +45,7 @@ class Script:
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
-        self.begun = asyncio.Event()
+        self.started = asyncio.Event()
         self.closed = 0
         self.fails: BaseException | None = None
         self.attempts: list[int] = []
@@ -53,7 +53,7 @@ class Script:
     async def of(self, id_: str) -> AsyncGenerator[RunEvent, None]:
         try:
             yield Step("retrieve", {"iteration": 0, "rankings": ["large"]})
-            self.begun.set()
+            self.started.set()
             await self.go.wait()
             if self.fails is not None:
                 raise self.fails
@@ -82,7 +82,7 @@ async def kept(durable: DurableRun, event: RunEvent) -> RunEvent:
     """Return an event, after it was stored if it is a step; its name is its key."""
     if isinstance(event, Step):
         event = replace(event, key=event.name)
-        durable.ended(event)
+        durable.node_ended(event)
         await durable.flush()
     return event
 
@@ -123,7 +123,7 @@ async def first_step(store: Store, run: Run) -> None:
 
 
 async def ephemeral(runs: Runs, of: Any) -> EphemeralRun:
-    return await runs.begin("search", "q", of, key=KEY, carrier={})
+    return await runs.start_ephemeral("search", "q", of, key=KEY, carrier={})
 
 
 async def end(run: EphemeralRun) -> Run:
@@ -160,7 +160,7 @@ async def test_a_run_is_told_and_a_durable_one_stored(
     told = list[Run]()
     async with running(store, script, told.append) as runs:
         id_, reading = await read(kind, runs, script.of)
-        await script.begun.wait()
+        await script.started.wait()
         script.go.set()
         happened = await reading
         assert numbered(happened) == ALL
@@ -180,7 +180,7 @@ async def test_a_run_is_told_and_a_durable_one_stored(
             # Asked for once more, it is told again.
             assert numbered(await collected(runs.events(stored, KEY))) == ALL
     assert [run.status for run in told] == ["done"]
-    assert not runs.under_way
+    assert not runs.ephemeral
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -194,7 +194,7 @@ async def test_what_runs_is_told_and_can_be_cancelled_wherever_that_is_asked(
         readers = [
             asyncio.create_task(collected(it.events(run, KEY))) for it in (runs, runs, elsewhere)
         ]
-        await script.begun.wait()
+        await script.started.wait()
         await (runs if here else elsewhere).cancel(run.id, KEY)
         final = await over(elsewhere, store, run)
         assert final.status == "cancelled"
@@ -308,7 +308,7 @@ async def test_a_run_that_another_process_took_over_is_told_to_its_end_and_stopp
         run = await submitted(runs)
         reader = asyncio.create_task(collected(runs.events(run, KEY)))
         await first_step(store, run)
-        another = await begun(store, run.id)
+        another = await started(store, run.id)
         assert await store.add(another, [Event(number=3, name="step", data={"step": "rerank"})], {})
         assert await store.finish(done(another, RESULT))
         follower = collected(runs.events(await store.run(run.id, KEY), KEY))
@@ -324,7 +324,7 @@ async def test_a_run_that_ends_five_processes_fails_for_good(store: Store, scrip
     runs = Runs(store, None, ServiceSettings(), print)
     run = await submitted(runs)
     for _ in range(6):
-        await begun(store, run.id)
+        await started(store, run.id)
     async with running(store, script) as runs:
         final = await over(runs, store, run)
     assert final.problem is not None
@@ -406,10 +406,10 @@ async def test_who_asks_first_is_served_first_and_nobody_waits_longer_than_they_
 async def test_the_runs_of_a_revoked_key_end(store: Store, script: Script) -> None:
     async with running(store, script) as runs:
         mine, others = [
-            await runs.begin("search", "q", script.of, key=key, carrier={})
+            await runs.start_ephemeral("search", "q", script.of, key=key, carrier={})
             for key in ("mine", "others")
         ]
-        await script.begun.wait()
+        await script.started.wait()
         runs.stop_runs_of({"mine"})
         final = await end(mine)
         assert final.problem is not None

@@ -24,7 +24,7 @@ from fairqr.base.errors import (
     ModelError,
     StoreUnavailableError,
 )
-from fairqr.graph.service.engine.engines import Engines
+from fairqr.graph.service.execution.engines import Engines
 from fairqr.graph.service.http import app, serving
 from fairqr.graph.service.http.access import is_loopback
 from fairqr.graph.service.http.parts import Metrics

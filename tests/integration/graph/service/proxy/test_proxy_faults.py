@@ -60,9 +60,9 @@ class Load:
 
     def ask(self, number: int) -> None:
         number %= len(QUERIES)
-        begun = time.monotonic()
+        started = time.monotonic()
         reply = self._proxy.search(QUERIES[number])
-        self.slowest = max(self.slowest, time.monotonic() - begun)
+        self.slowest = max(self.slowest, time.monotonic() - started)
         outcome = reply.headers["fairqr"]
         right = self._fair if outcome.startswith("re-ranked") else self._own
         assert ids(reply) == right[number], outcome

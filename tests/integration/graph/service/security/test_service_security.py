@@ -193,7 +193,7 @@ class TestCosts:
             ("search", {"budget": {"tokens": 10**12}}),
         ],
     )
-    def test_what_may_cost_too_much_is_not_begun(
+    def test_what_may_cost_too_much_is_not_events_of(
         self, service: Served, kind: str, asked: dict[str, Any]
     ) -> None:
         service.model.does(answers_all)
@@ -311,8 +311,8 @@ def test_under_overload_it_says_no_at_once_and_keeps_its_word(tmp_path: Path) ->
             asked = {**PHYSICIST, "query": f"physicist {number}"}
             with httpx.Client(base_url=service.url, timeout=PATIENCE, trust_env=False) as client:
                 start.wait()
-                begun = time.monotonic()
-                return client.post("/v1/search", json=asked), time.monotonic() - begun
+                started = time.monotonic()
+                return client.post("/v1/search", json=asked), time.monotonic() - started
 
         with ThreadPoolExecutor(40) as pool:
             answers = [*pool.map(ask, range(40))]

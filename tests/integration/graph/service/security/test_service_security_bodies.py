@@ -73,10 +73,10 @@ async def _longest_wait(
 
     async def watch() -> None:
         while True:
-            begun = time.thread_time()
+            started = time.thread_time()
             assert (await client.get("/healthz")).status_code == 200
             await asyncio.sleep(0)
-            waits.append(time.thread_time() - begun)
+            waits.append(time.thread_time() - started)
 
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)

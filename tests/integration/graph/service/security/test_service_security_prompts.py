@@ -49,10 +49,10 @@ def test_yaml_that_would_do_more_than_say_something(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "v1.yaml"
     path.write_text(text)
-    begun = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(PromptError):
         load_template(path)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - started < 20
     assert not (tmp_path / "ran").exists()
 
 
@@ -83,10 +83,10 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     (folder / "folder.yaml").mkdir()
     (tmp_path / "elsewhere").write_text("root:x:0:0")
     (folder / "elsewhere.yaml").symlink_to(tmp_path / "elsewhere")
-    begun = time.monotonic()
+    started = time.monotonic()
     library = PromptLibrary(tmp_path)
     for version in ("pipe", "endless", "lost", "round", "folder", "elsewhere"):
         with pytest.raises(PromptError) as caught:
             library.get("refine", version)
         assert "root:" not in str(caught.value)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - started < 20

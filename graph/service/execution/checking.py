@@ -22,7 +22,7 @@ from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context, Method
 from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.service.configuration import Limits, ModelEntry, ServiceSettings
-from fairqr.graph.service.engine.requests import AuditRequest, RunRequest
+from fairqr.graph.service.execution.requests import AuditRequest, RunRequest
 from fairqr.graph.service.records import Kind
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.rerankers.registry import TRAINED
@@ -250,7 +250,7 @@ def _require_attributor(name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CheckedRequest:
     """A checked request.
 
     Attributes:
@@ -268,7 +268,7 @@ class Request:
 
 def check_request(
     kind: Kind, asked: RunRequest, limits: Limits, capabilities: Capabilities
-) -> Request:
+) -> CheckedRequest:
     """Check a request.
 
     Args:
@@ -306,10 +306,10 @@ def check_request(
         tokens = INPUT_TOKENS + prompt.defaults.max_tokens
         context = _with_answers(context, is_judged, tokens, limits)
     _check_model(kind, values["model"], context)
-    return Request(kind, query, context, values)
+    return CheckedRequest(kind, query, context, values)
 
 
-def check_audit(asked: AuditRequest, limits: Limits, capabilities: Capabilities) -> Request:
+def check_audit(asked: AuditRequest, limits: Limits, capabilities: Capabilities) -> CheckedRequest:
     """Check a request for an audit; see :func:`check_request`."""
     limits.check("audit_queries", len(asked.queries), "The number of queries")
     for it in asked.queries:
@@ -318,7 +318,7 @@ def check_audit(asked: AuditRequest, limits: Limits, capabilities: Capabilities)
     if "depth" not in asked.model_fields_set:
         values["depth"] = max(values["depth"], values["k"] + 1)
     values["corpus"] = capabilities.corpus(asked.corpus)
-    return Request("audit", asked.name, AuditRequest.model_validate(values), values)
+    return CheckedRequest("audit", asked.name, AuditRequest.model_validate(values), values)
 
 
 def check_query(query: str, limits: Limits) -> None:

@@ -1,15 +1,14 @@
-"""Running the graph or the audit of a request."""
+"""Runs requests: checks them, lends the search engine, and runs the graph or the audit."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import httpx
 
@@ -24,18 +23,17 @@ from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
-from fairqr.graph.documented import Documented
 from fairqr.graph.integrations.learnt import LearntWords
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.opening import open_parts
 from fairqr.graph.search.models import GivenModel
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.engine import checking
-from fairqr.graph.service.engine.engines import Engines
-from fairqr.graph.service.engine.requests import AuditRequest, RunRequest, parsed
+from fairqr.graph.service.execution import checking
+from fairqr.graph.service.execution.audits import Auditor, run_audit
+from fairqr.graph.service.execution.engines import Engines
+from fairqr.graph.service.execution.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.step import Step
-from fairqr.graph.stream import RunEvent, result_of, run_graph, told_by
+from fairqr.graph.stream import RunEvent, result_of, run_graph
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
@@ -48,55 +46,7 @@ MODELS, GRAPHS = 32, 64
 REACHED_WITHIN = 3.0
 """Seconds to wait for a model's server when we check that it responds."""
 
-PARTS = 100
-"""The most progress reports of one stage of an audit."""
-
 log = logging.getLogger(__name__)
-
-
-class AuditResult(Documented):
-    """Who gets seen in what a source answers.
-
-    Attributes:
-        findings: The findings, in sentences.
-        digest: The SHA-256 of the audit's manifest; ``fairqr audit verify --digest`` takes it.
-        figures: The content of ``audit.json``.
-    """
-
-    findings: list[str]
-    digest: str
-    figures: dict[str, Any]
-
-
-Tell = Callable[[str, int, int], None]
-"""Receives the stage of an audit, how many of its steps are done, and of how many."""
-
-
-class Auditor(Protocol):
-    """Runs audits. The service receives one, since it cannot import evaluation."""
-
-    async def check(self, options: Mapping[str, Any]) -> None:
-        """Check the options of an audit.
-
-        Raises:
-            FairqrError: A value is wrong.
-        """
-
-    async def __call__(
-        self, engine: SearchEngine, asked: AuditRequest, folder: Path | None, tell: Tell
-    ) -> AuditResult:
-        """Audit an engine.
-
-        Args:
-            engine: The engine.
-            asked: The queries, and what to measure.
-            folder: Where all files go, and where an earlier attempt may have left its progress;
-                optional.
-            tell: Receives the progress.
-
-        Raises:
-            FairqrError: The audit cannot be done.
-        """
 
 
 def require_usable(settings: ServiceSettings) -> None:
@@ -124,7 +74,7 @@ def require_usable(settings: ServiceSettings) -> None:
             )
 
 
-class Engine:
+class Executor:
     """Checks requests, and runs the graph for them.
 
     Args:
@@ -221,11 +171,11 @@ class Engine:
                 f"The server of the model {model.name} cannot be reached; check that it runs."
             ) from None
 
-    def checked(self, kind: Kind, asked: RunRequest) -> checking.Request:
+    def check(self, kind: Kind, asked: RunRequest) -> checking.CheckedRequest:
         """Check a request; see :func:`checking.check_request`."""
         return checking.check_request(kind, asked, self.settings.limits, self.capabilities)
 
-    async def checked_audit(self, asked: AuditRequest) -> checking.Request:
+    async def check_audit(self, asked: AuditRequest) -> checking.CheckedRequest:
         """Check a request for an audit; see :func:`checking.check_audit`.
 
         Raises:
@@ -238,14 +188,14 @@ class Engine:
             )
         request = checking.check_audit(asked, self.settings.limits, self.capabilities)
         await self.auditor.check(request.context.options)
-        async with self.searched(request.body["corpus"], asked.retriever) as engine:
+        async with self.lend_engine(request.body["corpus"], asked.retriever) as engine:
             for name in asked.attributes:
                 engine.schema.attribute(name)
         return request
 
     async def execute(
         self,
-        asked: checking.Request | Run,
+        asked: checking.CheckedRequest | Run,
         id_: str,
         durable: RunJournal | None = None,
         *,
@@ -262,12 +212,16 @@ class Engine:
         Raises:
             FairqrError: The run fails.
         """
-        request = asked if isinstance(asked, checking.Request) else await self._restored(asked)
-        async with self.searched(request.body["corpus"], request.body["retriever"]) as engine:
+        request = (
+            asked
+            if isinstance(asked, checking.CheckedRequest)
+            else await self._checked_again(asked)
+        )
+        async with self.lend_engine(request.body["corpus"], request.body["retriever"]) as engine:
             with self._recorded(id_):
-                begun = await self._begun(request, engine, id_, durable, steps)
+                events_of = await self._events_of(request, engine, id_, durable, steps)
                 try:
-                    async with aclosing(begun) as events:
+                    async with aclosing(events_of) as events:
                         async for event in events:
                             yield event
                 except errors.BudgetError as error:
@@ -279,14 +233,14 @@ class Engine:
         """Run or resume a durable run, as :meth:`execute` does."""
         return self.execute(run, run.id, durable)
 
-    async def _restored(self, run: Run) -> checking.Request:
+    async def _checked_again(self, run: Run) -> checking.CheckedRequest:
         if run.kind == "audit":
-            return await self.checked_audit(AuditRequest.model_validate(run.request))
-        return self.checked(run.kind, parsed(run.kind, run.request))
+            return await self.check_audit(AuditRequest.model_validate(run.request))
+        return self.check(run.kind, parsed(run.kind, run.request))
 
-    async def _begun(
+    async def _events_of(
         self,
-        request: checking.Request,
+        request: checking.CheckedRequest,
         engine: SearchEngine,
         id_: str,
         durable: RunJournal | None,
@@ -296,7 +250,7 @@ class Engine:
         kind, asked, context = request.kind, request.body, request.context
         if kind == "audit":
             folder = self.settings.audits / id_ if durable else None
-            return audited(cast(Auditor, self.auditor), engine, context, folder)
+            return run_audit(cast(Auditor, self.auditor), engine, context, folder)
         judge = asked.get("attributor", checking.NOTHING)
         graph = self._graph(kind, engine, asked["model"], judge)
         if kind == "answer" and asked["k"] is None:
@@ -304,14 +258,14 @@ class Engine:
             size = (await engine.info()).documents or context.k
             context = context.model_copy(update={"k": min(context.k, size)})
         if durable is None:
-            return (run_graph if steps else _ended)(graph, request.query, context)
-        await durable.begin_over((await engine.info()).fingerprint if engine.in_process else "")
+            return (run_graph if steps else _only_result)(graph, request.query, context)
+        await durable.start_over((await engine.info()).fingerprint if engine.in_process else "")
         graph = graph.copy({"checkpointer": durable.saver})
         how: dict[str, Any] = {"thread": id_, "resume": durable.resumed}
         return run_graph(graph, request.query, context, journal=durable, **how)
 
     @asynccontextmanager
-    async def searched(
+    async def lend_engine(
         self, corpus: str | None, retriever: str = AUTO
     ) -> AsyncIterator[SearchEngine]:
         """Lend the search engine of an offered corpus; None means the default corpus.
@@ -416,36 +370,6 @@ class Engine:
             log.warning("The trace of the run %s is incomplete: %s.", id_, recorder.failure)
 
 
-async def _ended(graph: Any, query: str, context: Any) -> AsyncGenerator[RunEvent, None]:
+async def _only_result(graph: Any, query: str, context: Any) -> AsyncGenerator[RunEvent, None]:
     """Run a graph whose steps nobody follows, and yield what it returns."""
     yield await result_of(graph, query, context)
-
-
-def audited(
-    auditor: Auditor, engine: SearchEngine, asked: AuditRequest, folder: Path | None = None
-) -> AsyncGenerator[Step, None]:
-    """Run an audit; yields steps ``progress`` and, at the end, a step ``audit`` with the result.
-
-    Args:
-        auditor: Runs the audit.
-        engine: The engine.
-        asked: The checked request.
-        folder: Where all files go; optional.
-
-    Raises:
-        FairqrError: The audit cannot be done.
-    """
-    steps: asyncio.Queue[Step | None] = asyncio.Queue()
-    last: dict[str, int] = {}
-
-    def tell(stage: str, done: int, of: int) -> None:
-        if done == of or (done - last.get(stage, -of)) * PARTS >= of:
-            last[stage] = done
-            told = {"stage": stage, "done": done, "of": of}
-            steps.put_nowait(Step("progress", {"progress": told}))
-
-    async def audit() -> None:
-        found = await auditor(engine, asked, folder, tell)
-        steps.put_nowait(Step("audit", {"audit": found.model_dump(mode="json")}))
-
-    return told_by(audit, steps)

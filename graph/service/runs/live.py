@@ -297,13 +297,13 @@ class DurableRun(LiveRun, RunJournal):
         else:
             self.tell(piece)
 
-    async def begin_over(self, version: str) -> None:
+    async def start_over(self, version: str) -> None:
         """Forget the checkpoints if they are over another version of the index."""
         self._version = version
         if self.run.version not in (None, version):
             self.resumed = False
             self._known.clear()
-            await self._lasting(lambda: self.store.begin_over(self.run))
+            await self._lasting(lambda: self.store.start_over(self.run))
 
     async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the kept reply to a question, or ask it and keep the reply."""
@@ -318,7 +318,7 @@ class DurableRun(LiveRun, RunJournal):
             await self.flush()
         return reply
 
-    def ended(self, step: Step) -> None:
+    def node_ended(self, step: Step) -> None:
         """Note that a node has ended, unless an earlier attempt told of it."""
         if step.key not in self._known:
             self._known.add(step.key)
@@ -391,7 +391,7 @@ class DurableRun(LiveRun, RunJournal):
         """Write something, also if the database is away for a while.
 
         Returns:
-            None or False if a later attempt has begun; this one ends then.
+            None or False if a later attempt has started; this one ends then.
         """
         if self._lost or not (written := await lasting(write)):
             if not self._lost and self.task is not None:

@@ -1,0 +1,92 @@
+"""Runs audits as the service offers them: what does them, and how it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from fairqr.graph.documented import Documented
+from fairqr.graph.service.execution.requests import AuditRequest
+from fairqr.graph.step import Step
+from fairqr.graph.stream import told_by
+from fairqr.retrieval.engines.engine import SearchEngine
+
+PARTS = 100
+"""The most progress reports of one stage of an audit."""
+
+
+class AuditResult(Documented):
+    """Who gets seen in what a source answers.
+
+    Attributes:
+        findings: The findings, in sentences.
+        digest: The SHA-256 of the audit's manifest; ``fairqr audit verify --digest`` takes it.
+        figures: The content of ``audit.json``.
+    """
+
+    findings: list[str]
+    digest: str
+    figures: dict[str, Any]
+
+
+Tell = Callable[[str, int, int], None]
+"""Receives the stage of an audit, how many of its steps are done, and of how many."""
+
+
+class Auditor(Protocol):
+    """Runs audits. The service receives one, since it cannot import evaluation."""
+
+    async def check(self, options: Mapping[str, Any]) -> None:
+        """Check the options of an audit.
+
+        Raises:
+            FairqrError: A value is wrong.
+        """
+
+    async def __call__(
+        self, engine: SearchEngine, asked: AuditRequest, folder: Path | None, tell: Tell
+    ) -> AuditResult:
+        """Audit an engine.
+
+        Args:
+            engine: The engine.
+            asked: The queries, and what to measure.
+            folder: Where all files go, and where an earlier attempt may have left its progress;
+                optional.
+            tell: Receives the progress.
+
+        Raises:
+            FairqrError: The audit cannot be done.
+        """
+
+
+def run_audit(
+    auditor: Auditor, engine: SearchEngine, asked: AuditRequest, folder: Path | None = None
+) -> AsyncGenerator[Step, None]:
+    """Run an audit; yields steps ``progress`` and, at the end, a step ``audit`` with the result.
+
+    Args:
+        auditor: Runs the audit.
+        engine: The engine.
+        asked: The checked request.
+        folder: Where all files go; optional.
+
+    Raises:
+        FairqrError: The audit cannot be done.
+    """
+    steps: asyncio.Queue[Step | None] = asyncio.Queue()
+    last: dict[str, int] = {}
+
+    def tell(stage: str, done: int, of: int) -> None:
+        if done == of or (done - last.get(stage, -of)) * PARTS >= of:
+            last[stage] = done
+            told = {"stage": stage, "done": done, "of": of}
+            steps.put_nowait(Step("progress", {"progress": told}))
+
+    async def audit() -> None:
+        found = await auditor(engine, asked, folder, tell)
+        steps.put_nowait(Step("audit", {"audit": found.model_dump(mode="json")}))
+
+    return told_by(audit, steps)
