@@ -9,6 +9,9 @@ import yaml
 
 from fairqr.base.errors import InputError, one_line
 
+LARGEST = 1_000_000
+"""The most bytes of a file: what people write is far smaller, and a megabyte takes five seconds."""
+
 _BOOLEAN = "tag:yaml.org,2002:bool"
 
 
@@ -64,13 +67,19 @@ def load_yaml(path: Path, what: str, error_type: type[InputError] = InputError) 
 
     Raises:
         InputError: The file is missing or is not YAML, has an alias, or has a key twice in a
-            mapping.
+            mapping, or is too large.
     """
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
     except OSError as error:
         why = error.strerror
         raise error_type(f"The {what} {path} cannot be read: {why}; check the path.") from None
+    if len(content) > LARGEST:
+        raise error_type(
+            f"The {what} {path} is larger than {LARGEST / 1e6:g} MB; check that it is the right "
+            "file."
+        )
     return parse_yaml(content, path, what, error_type)
 
 

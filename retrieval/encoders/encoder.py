@@ -33,8 +33,9 @@ LONGEST_KEY = 40
 MAX_BYTES = 1 << 30
 """The largest size of the kept vectors: about 600,000 of 384 dimensions."""
 
-AT_ONCE = 128
-"""How many texts we encode before keeping their vectors."""
+AT_ONCE = 64
+"""How many texts we encode before keeping their vectors: half a second of MiniLM's work, which is
+lost if nobody waits for it any more."""
 
 
 class Encoder(Protocol):

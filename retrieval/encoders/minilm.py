@@ -45,18 +45,28 @@ class MiniLmEncoder:
 
     async def encode_documents(self, texts: Sequence[str]) -> Float32Array:
         """Return the vectors of texts, shape (len(texts), d)."""
-        return await asyncio.to_thread(self._encode, texts)
+        return await self._encoded(texts)
 
     async def encode_query(self, text: str) -> Float32Array:
         """Return the vector of a query, shape (d,)."""
-        vector: Float32Array = (await asyncio.to_thread(self._encode, [text]))[0]
+        vector: Float32Array = (await self._encoded([text]))[0]
         return vector
 
-    def _encode(self, texts: Sequence[str]) -> Float32Array:
+    async def _encoded(self, texts: Sequence[str]) -> Float32Array:
+        """Encode in a thread, which stops after the texts under way if nobody waits any more."""
+        given_up = threading.Event()
+        try:
+            return await asyncio.to_thread(self._encode, texts, given_up)
+        finally:
+            given_up.set()
+
+    def _encode(self, texts: Sequence[str], given_up: threading.Event) -> Float32Array:
         with _loading:
             tokenizer, session = _load(weights_path(self.name).parent)
 
         def encode(text: str) -> Float32Array:
+            if given_up.is_set():
+                raise asyncio.CancelledError
             ids = np.array([tokenizer.encode(text).ids], dtype=np.int32)
             (vectors,) = session.run(None, {"ids": ids, "segments": np.zeros_like(ids)})
             vector: Float32Array = vectors[0]

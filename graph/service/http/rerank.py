@@ -18,6 +18,7 @@ from fairqr.graph.service.execution.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
+from fairqr.graph.service.http.runs import unless_gone
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -190,7 +191,8 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
         evidence = None
         if not scores and texts != "ids":
             evidence = Evidence(parts.evidence, parts.executor.learnt_words(checked.body["model"]))
-        found, hits, unlabelled = await fair_list(engine, context, asked.query, listed, evidence)
+        work = fair_list(engine, context, asked.query, listed, evidence)
+        found, hits, unlabelled = await unless_gone(request, work)
     results: list[dict[str, Any]] = [
         {"index": order[place], "relevance_score": 1 - rank / size}
         for rank, place in enumerate(found.positions[: asked.top_n])

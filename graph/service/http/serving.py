@@ -23,9 +23,10 @@ from uvicorn.loops.auto import auto_loop_factory
 from uvicorn.server import HANDLED_SIGNALS as SIGNALS
 
 from fairqr.base.errors import ConfigError
+from fairqr.graph.service.http.connections import Connection
 from fairqr.graph.service.http.shared_metrics import forget_worker
 
-KEPT_ALIVE = 30  # seconds that a connection may be idle after a request
+KEPT_ALIVE = 30  # seconds that a connection may be idle, or may take to send headers
 LONGEST_HEADERS = 64 * 1024  # bytes of the headers of a request
 AGAIN = 1.0  # seconds until a killed worker is replaced
 LAST_ANSWERS = 2  # seconds to send the last responses after all runs have ended
@@ -49,7 +50,7 @@ class Server(uvicorn.Server):
         config = uvicorn.Config(
             app,
             interface="asgi3",
-            http="h11",  # strict about where a request ends
+            http=Connection,  # h11 is strict about where a request ends
             ws="none",
             lifespan="off",
             log_config=None,

@@ -205,7 +205,8 @@ class EphemeralRun(LiveRun):
         if not self.over:
             why = self.stopped or RunCancelledError(CANCELLED)
             final = final or failed(self.run, why, self.path)
-            self.run = final.model_copy(update={"finished": time.time()})
+            finished = max(time.time(), final.started or 0.0)  # the clock may be set back
+            self.run = final.model_copy(update={"finished": finished})
             self.tell(last_event(self.run, self.last + 1))
             self.leave()
             self.finished(self.run)

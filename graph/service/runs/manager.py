@@ -105,13 +105,14 @@ class EphemeralRuns:
         if not self.accepting:
             self._slots.release(key)
             raise busy("draining", traffic.live)
+        now = time.time()
         run = Run(
             id=uuid.uuid4().hex,
             kind=kind,
             status="running",
             query=query,
-            created=time.time(),
-            started=time.time(),
+            created=now,
+            started=now,
             attempts=1,
             request={},
         )

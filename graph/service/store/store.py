@@ -239,7 +239,7 @@ class Store:
             .values(
                 cancel=True,
                 status=sa.case((waits, "cancelled"), else_=RUNS.c.status),
-                finished=sa.case((waits, self.database.now())),
+                finished=sa.case((waits, self._now_after(RUNS.c.created))),
             )
             .where(_LIVE)
         )
@@ -270,7 +270,7 @@ class Store:
         claiming = claiming.values(
             status="running",
             attempts=RUNS.c.attempts + 1,
-            started=sa.func.coalesce(RUNS.c.started, self.database.now()),
+            started=sa.func.coalesce(RUNS.c.started, self._now_after(RUNS.c.created)),
         )
         told = sa.select(EVENTS.c.number, EVENTS.c.step).where(EVENTS.c.run_id == id)
         kept = sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
@@ -327,7 +327,7 @@ class Store:
             The run with the time of its end; None if nothing was written.
         """
         end = {name: getattr(run, name) for name in ("status", "result", "problem")}
-        end["finished"] = self.database.now()
+        end["finished"] = self._now_after(RUNS.c.started)
         # Only what is live needs them.
         deleted = [REPLIES.c.run_id, *(self._checkpoints if has_checkpoints else ())]
         written = await self._write(run, end, events, deleted=deleted, is_end=True)
@@ -338,9 +338,14 @@ class Store:
         values = {
             "handed_over": RUNS.c.handed_over + 1,
             "status": sa.case((RUNS.c.cancel, "cancelled"), else_="queued"),
-            "finished": sa.case((RUNS.c.cancel, self.database.now())),
+            "finished": sa.case((RUNS.c.cancel, self._now_after(RUNS.c.started))),
         }
         return await self._write(run, values) is not None
+
+    def _now_after(self, earlier: sa.ColumnElement[float]) -> sa.ColumnElement[float]:
+        """Return the time, or that of something earlier if the clock was set back meanwhile."""
+        now = self.database.now()
+        return sa.case((now > earlier, now), else_=earlier)
 
     async def _write(
         self,

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -50,6 +51,21 @@ pytestmark = pytest.mark.model
 @pytest.fixture(autouse=True)
 def _weights(clean_environment: Path, minilm_cache: Path) -> None:
     module._load.cache_clear()
+
+
+async def test_nothing_is_encoded_for_whoever_has_left() -> None:
+    """The processor rests at once; what others ask for meanwhile is answered."""
+    encoder = MiniLmEncoder()
+    await encoder.encode_query("a first text, which loads the weights")
+    long = asyncio.create_task(encoder.encode_documents([f"{LONG} {n}" for n in range(1000)]))
+    await asyncio.sleep(0.1)
+    long.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await long
+    await encoder.encode_query("physicist")
+    started = time.process_time()
+    await asyncio.sleep(0.5)
+    assert time.process_time() - started < 0.25
 
 
 async def test_the_vectors_are_those_of_the_reference() -> None:

@@ -134,6 +134,8 @@ def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: P
                 return False
 
             until(ready)
+            _, *check = made["Healthcheck"]["Test"]
+            _output(images.inside("service", *check, **address))  # at the port that is set
             asked = {"query": "mathematician", "attributes": ["gender"], "k": 10}
             answer = client.post(f"{url}/v1/search", json=asked).raise_for_status().json()
             assert len(answer["ranking"]) == 10

@@ -30,6 +30,19 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.parametrize("what", LOADERS)
+def test_what_nobody_wrote_by_hand_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text("- {a: [1, 2, 3]}\n" * 700_000)
+    started = time.process_time()
+    with pytest.raises(
+        InputError,
+        match=rf"^The {what} .* is (larger than 1 MB|not a file of at most 200,000 bytes); ",
+    ):
+        LOADERS[what](path)
+    assert time.process_time() - started < 1
+
+
 @pytest.mark.parametrize(("text", "line"), [(BOMB, 2), (MERGED, 3), ("a: &a0 [*a0]", 1)])
 @pytest.mark.parametrize("what", LOADERS)
 def test_aliases_are_refused_at_once(tmp_path: Path, what: str, text: str, line: int) -> None:

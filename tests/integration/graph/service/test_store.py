@@ -130,6 +130,25 @@ async def test_a_clock_that_is_an_hour_off_does_no_harm(
     assert await store.forget(PATIENCE) == 0
 
 
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+async def test_a_clock_that_is_set_back_makes_no_run_end_before_it_began(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    id_ = await accepted(store)
+    monkeypatch.setattr(time, "time", lambda: now - 3600)
+    attempt = await started(store, id_)
+    assert attempt.started == attempt.created
+    run = await store.finish(done(attempt, {}))
+    assert run is not None
+    assert run.finished == run.started
+    cancelled = await accepted(store)
+    monkeypatch.setattr(time, "time", lambda: now - 7200)
+    await store.cancel(cancelled, "k")
+    run = await store.run(cancelled, "k")
+    assert run.finished == run.created
+
+
 async def test_runs_are_listed_from_the_newest_and_belong_to_their_key(store: Store) -> None:
     others = await accepted(store, key="other")
     ids = [await accepted(store) for _ in range(5)]

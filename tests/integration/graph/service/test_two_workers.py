@@ -28,7 +28,6 @@ from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import Main, ModelServer, write_people
 from tests.integration.page_service import (
-    Process,
     ServiceClient,
     events_of,
     run_command,
@@ -38,6 +37,7 @@ from tests.integration.page_service import (
 from tests.integration.service_client import PHYSICIST, answers_all, index_people
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.unit.retrieval.http_servers import answering, of_json
 
 ROOT = Path(__file__).parents[4]
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
@@ -48,7 +48,7 @@ SEARCH = {**PHYSICIST, "corpus": "shared"}
 
 
 @contextlib.contextmanager
-def balancer(folder: Path, workers: list[Process]) -> Iterator[str]:
+def balancer(folder: Path, workers: list[str]) -> Iterator[str]:
     """Run nginx with the shipped settings; only addresses and files are others."""
     text = (ROOT / "deploy" / "nginx.conf").read_text()
     port = free_port()
@@ -56,9 +56,7 @@ def balancer(folder: Path, workers: list[Process]) -> Iterator[str]:
         "listen 8080": f"listen 127.0.0.1:{port}",
         "/tmp/nginx.pid": str(folder / "nginx.pid"),
         "/dev/stdout": str(folder / "access.log"),
-        **{
-            f"serve-{n}:8080": it.address.removeprefix("http://") for n, it in enumerate(workers, 1)
-        },
+        **{f"serve-{n}:8080": it.removeprefix("http://") for n, it in enumerate(workers, 1)},
     }
     for old, new in changes.items():
         assert text.count(old) == 1
@@ -77,6 +75,17 @@ def balancer(folder: Path, workers: list[Process]) -> Iterator[str]:
         child.wait(PATIENCE)
 
 
+def test_the_balancer_names_the_address_of_each_client(tmp_path: Path) -> None:
+    """It is the one that it sees, whatever the client says; shares by address count by it."""
+    lie = {"X-Forwarded-For": "203.0.113.7"}
+    with (
+        answering(lambda *_: of_json(200, {})) as (worker, received),
+        balancer(tmp_path, [worker, worker]) as address,
+    ):
+        httpx.get(f"{address}/v1/indexes", headers=lie, trust_env=False).raise_for_status()
+    assert [it.headers["x-forwarded-for"] for it in received] == ["127.0.0.1"]
+
+
 @pytest.mark.elasticsearch
 def test_workers_share_runs_and_take_over(
     tmp_path: Path, elasticsearch_url: str, postgres_url: str, model_server: ModelServer
@@ -92,7 +101,7 @@ def test_workers_share_runs_and_take_over(
         one, other = (settings_for(model, tmp_path / name, settings) for name in ("one", "other"))
         key = run_command(one, "keys", "create", "test").strip()
         workers = [stack.enter_context(running(variables)) for variables in (one, other)]
-        address = stack.enter_context(balancer(tmp_path, workers))
+        address = stack.enter_context(balancer(tmp_path, [it.address for it in workers]))
         keyed: Any = {"headers": {"Authorization": f"Bearer {key}"}}
         options: Any = {"base_url": address, "timeout": PATIENCE, "trust_env": False, **keyed}
         client = stack.enter_context(ServiceClient(**options))

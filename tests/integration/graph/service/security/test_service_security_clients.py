@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -32,9 +33,9 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
     await PlainTextResponse(b"xx")(scope, receive, send)
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[tuple[serving.Server, int]]:
-    """A server on a real socket, and its port."""
+@contextlib.asynccontextmanager
+async def a_server() -> AsyncIterator[tuple[serving.Server, int]]:
+    """Serve on a real socket; yields the server and its port."""
     listener, started = serving.bound("127.0.0.1", 0), asyncio.Event()
 
     async def drain() -> None:
@@ -46,6 +47,13 @@ async def server() -> AsyncIterator[tuple[serving.Server, int]]:
     yield running, listener.getsockname()[1]
     running.end()
     await task
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[tuple[serving.Server, int]]:
+    """A server on a real socket, and its port."""
+    async with a_server() as it:
+        yield it
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,60 @@ async def test_a_thousand_clients_that_do_not_go_on_stop_no_other(
         async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as other:
             found = await other.get(f"http://127.0.0.1:{server[1]}/")
         assert found.status_code == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: "], ids=str)
+async def test_who_sends_no_whole_headers_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """Also if it sends a byte now and then: that gains no time."""
+    monkeypatch.setattr(serving, "KEPT_ALIVE", 0.3)
+    async with a_server() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        started = asyncio.get_running_loop().time()
+
+        async def drip() -> None:
+            while sent:
+                writer.write(b"x")
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        assert asyncio.get_running_loop().time() - started >= 0.25
+        dripping.cancel()
+        writer.close()
+
+
+async def test_a_request_that_is_under_way_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "KEPT_ALIVE", 0.2)
+    async with a_server() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.6)
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *(b"what?\r\n\r\n", b"GET / HTTQ/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"),
+        b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1, 2\r\n\r\n",
+    ],
+    ids=["words", "protocol", "tls", "lengths"],
+)
+async def test_what_is_no_http_is_refused_as_a_problem(
+    server: tuple[serving.Server, int], sent: bytes
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server[1])
+    writer.write(sent)
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE)).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/problem+json" in head.lower()
+    assert json.loads(body)["status"] == 400
 
 
 async def test_too_many_requests_are_told_so() -> None:
