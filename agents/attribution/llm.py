@@ -27,6 +27,9 @@ SHARED = 500
 LONGEST_ANSWER = 1500
 """In characters; a longer answer would leave too little room for a document."""
 
+VERDICTS = {"true": True, "yes": True, "false": False, "no": False}
+"""What some models write in place of a boolean."""
+
 _SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"entailed": {"type": "boolean"}},
@@ -126,9 +129,11 @@ class LlmAttributor(CachedAttributor):
 
 
 def _verdict_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not isinstance(value.get("entailed"), bool):
+    said = value.get("entailed")
+    verdict = VERDICTS.get(said.strip().casefold()) if isinstance(said, str) else said
+    if not isinstance(verdict, bool):
         raise ValueError("'entailed' must be true or false")
-    return {"entailed": value["entailed"]}
+    return {"entailed": verdict}
 
 
 def stretches(text: str, longest: int = STRETCH, shared: int = SHARED) -> list[str]:

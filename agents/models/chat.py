@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, cast
@@ -16,8 +15,11 @@ from urllib.parse import urlsplit
 
 from fairqr.agents.models import provider
 from fairqr.agents.models.cache import ReplyCache, cache_key
+from fairqr.agents.models.complaints import read_complaint, translated
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
+from fairqr.agents.models.messages import read_message, written_text
+from fairqr.agents.models.reading import ThoughtFilter, hides_thinking
 from fairqr.agents.models.replies import Completion, Messages, Question, Usage, Wanted
 from fairqr.base.errors import ModelError
 from fairqr.base.loops import PerLoop
@@ -31,9 +33,12 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from tenacity import RetryCallState
 
-# Any other word may be free text of the server, which we must not record.
-FINISH_REASONS = ("stop", "length", "content_filter", "end_turn", "max_tokens", "stop_sequence")
+REASONING_TOKENS = 4096
+"""How many tokens a model may think before it answers."""
 
+LONGEST_TOKEN = 16
+"""A streamed reply ends after so many characters for each token that it may have, since some
+servers know no limit."""
 
 UNSTREAMED: RunnableConfig = {"tags": ["nostream"]}
 """Keeps LangGraph from showing the pieces of a reply in its stream ``messages``.
@@ -54,6 +59,7 @@ class ChatModel(LanguageModel):
         base_url: The address of an OpenAI-compatible server; defaults to the provider's own.
         cache: Where to keep replies; optional.
         timeout: Seconds that one request may take.
+        reasoning_tokens: How many tokens a model that thinks before it answers may use for that.
         attempts: How many attempts a request has if its error may be temporary.
         client: A chat model of LangChain to ask, instead of one opened by its name; see :meth:`of`.
             Its own settings count, so our requests state neither temperature nor length.
@@ -73,6 +79,7 @@ class ChatModel(LanguageModel):
         base_url: str | None = None,
         cache: ReplyCache | None = None,
         timeout: float = DEFAULT_TIMEOUT,
+        reasoning_tokens: int = REASONING_TOKENS,
         attempts: int = ATTEMPTS,
         client: BaseChatModel | None = None,
         **model_options: Any,
@@ -81,10 +88,15 @@ class ChatModel(LanguageModel):
         self._provider, self._model = provider.split_name(name)
         self.base_url = provider.base_url_for(self._provider, base_url)
         self._timeout = timeout
+        self._reasoning_tokens = reasoning_tokens
+        self._thinks = False
+        """Whether it was seen to think before it answers."""
+        self._hides_thinking = False
+        """Whether it was seen to do so without saying where that begins."""
         self._attempts = attempts
         self._given = client
         self._options = model_options
-        # The parameters that we leave out.
+        # The features that the server does not know.
         self._left_out = set[str]()
         # An address or a header may contain a secret, so only show a hash of this.
         self._described = provider.described(name, self.base_url, model_options)
@@ -93,7 +105,8 @@ class ChatModel(LanguageModel):
         if client is not None:  # OpenAI's client has this attribute, whatever its server
             self._speaks_openai = hasattr(client, "openai_api_base")
             # It has its own settings.
-            self._left_out |= {"temperature", "presence_penalty", "max_tokens"}
+            self._left_out |= {"temperature", "presence_penalty"}
+            self._left_out |= {"max_completion_tokens", "max_tokens"}
         # The embedded model has a server for short prompts and one for long ones.
         self._clients: dict[bool, PerLoop[BaseChatModel]] = {False: PerLoop(), True: PerLoop()}
 
@@ -186,11 +199,18 @@ class ChatModel(LanguageModel):
                 while True:
                     exchange.record("input", messages)
                     exchange.usage += Usage(model_calls=1)
-                    message = await self._send(messages, question, relay)
-                    answer = _completion(message, exchange)
+                    message = await self._send(messages, question, relay, exchange)
+                    answer = read_message(message, question.wanted, exchange)
                     exchange.usage += answer.usage
                     if answer.declined:
                         raise ModelError("refused", f"The model {self.name} declined to answer.")
+                    had_room = self._thinks
+                    self._learn_thinking(message, answer)
+                    if answer.is_cut and not answer.text and question.wanted != "choice":
+                        if had_room or self._given is not None:
+                            raise ModelError("empty", self._say_too_short(question))
+                        self._thinks = True
+                        continue
                     # Some servers give no probabilities for a token that is half a character.
                     gave = answer.first_tokens is not None or not answer.text.strip("\ufffd")
                     if question.wanted == "choice" and not gave:
@@ -200,50 +220,95 @@ class ChatModel(LanguageModel):
                         return question.read(answer)
                     except ValueError as error:
                         step.event("fairqr.unusable_reply")
+                        if answer.is_cut:
+                            raise ValueError(self._say_cut(question)) from None
                         if not may_ask_again:
                             raise
                         may_ask_again = False
                         messages = [*messages, *_complaint(answer.text, error)]
         except TimeoutError:
-            raise self._late(limit) from None
+            raise self._late(self._timeout, exchange.tries) from None
 
     def _parameters(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
+        tokens = self._tokens_for(question)
         if not self._speaks_openai:
-            given = provider.parameters_for(question)
+            return provider.parameters_for(question, tokens, self._left_out)
+        return provider.parameters_of_openai(
+            question,
+            tokens,
+            self._left_out,
+            is_local=self._provider == "local",
+            streams=relay is not None,
+        )
+
+    def _tokens_for(self, question: Question) -> int:
+        """Return how many tokens a reply may have, with what the model thinks before it."""
+        if question.wanted == "choice":
+            return 1
+        return question.reply_tokens + (self._reasoning_tokens if self._thinks else 0)
+
+    def _learn_thinking(self, message: AIMessage, answer: Completion) -> None:
+        """Note whether the model thinks before it answers, so that it gets room for that."""
+        self._thinks = self._thinks or answer.thought
+        if hides_thinking(written_text(message)):
+            self._hides_thinking = True
+
+    def _say_too_short(self, question: Question) -> str:
+        """Return the sentence about a reply that ended before it began."""
+        if self._given is not None:
+            remedy = "raise the limit of the chat model that you gave"
         else:
-            is_local, streams = self._provider == "local", relay is not None
-            given = provider.parameters_of_openai(question, is_local, streams=streams)
-        kept = {key: value for key, value in given.items() if key not in self._left_out}
-        is_scored = question.wanted == "choice" and self._speaks_openai
-        return kept | provider.FIRST_TOKEN if is_scored else kept
+            remedy = "raise reasoning_tokens, or let it think less"
+        return (
+            f"The model {self.name} reached its limit of {self._tokens_for(question):,} tokens "
+            f"before it answered; {remedy}."
+        )
+
+    def _say_cut(self, question: Question) -> str:
+        """Return why a reply that was cut cannot be used."""
+        return (
+            f"it reached the limit of {self._tokens_for(question):,} tokens; raise max_tokens in "
+            f"the prompt {question.prompt.id}"
+        )
 
     async def _send(
-        self, messages: Messages, question: Question, relay: TokenRelay | None
+        self,
+        messages: Messages,
+        question: Question,
+        relay: TokenRelay | None,
+        exchange: Exchange,
     ) -> AIMessage:
-        """Send one request. Retry it if that can help, and without parameters the server refuses.
+        """Send one request. Retry it if that can help, and without what the server does not know.
 
         Raises:
             ModelError: The request failed for good.
         """
         client = await self._client(question.wanted)
+        if "system" in self._left_out:
+            messages = provider.without_system_role(messages)
         if question.wanted == "choice" and not self.gives_probabilities:
             raise self._unsupported()
         parameters = self._parameters(question, relay)
+        features = provider.features_of(parameters, messages)
         is_foreign = self._given is not None and not self._speaks_openai
 
         async def attempt() -> AIMessage | Exception:
+            exchange.tries += 1
             try:
                 async with asyncio.timeout(self._timeout):
                     if relay is not None:
-                        return await self._streamed(client, messages, relay, parameters)
+                        return await self._streamed(client, messages, question, relay)
                     if question.wanted == "object" and question.schema and is_foreign:
                         schema = provider.without_bounds(question.schema)
                         return await _structured(client, messages, schema)
                     return await client.ainvoke(messages, UNSTREAMED, **parameters)
             except Exception as error:
-                if relay is None or relay.began_at is None:
-                    raise
-                return error  # a text that was half shown must not start again
+                has_begun = relay is not None and relay.began_at is not None
+                if has_begun or read_complaint(error).refused(features):
+                    # A text that was half shown must not start again, and the same request would
+                    # be refused again.
+                    return error
+                raise
 
         try:
             most, total = self._attempts, 2 * self._timeout
@@ -252,39 +317,43 @@ class ChatModel(LanguageModel):
                 raise reply
             return reply
         except TimeoutError:
-            raise self._late(self._timeout) from None
+            raise self._late(self._timeout, exchange.tries) from None
         except Exception as error:
-            # Look at this request's parameters: another request may have learnt the same meanwhile.
-            refused = provider.refused_parameter(error, parameters)
+            # Look at this request's features: another request may have learnt the same meanwhile.
+            refused = read_complaint(error).refused(features)
             if refused is None:
                 key = self._options.get("api_key")
-                raise provider.translated(
-                    error, self.name, self.base_url, key, is_foreign
-                ) from None
-        # From now on, the parameter is left out.
+                raise translated(error, self.name, self.base_url, key, is_foreign) from None
+        # From now on, the feature is left out.
         self._left_out.add(refused)
-        return await self._send(messages, question, relay)
+        return await self._send(messages, question, relay, exchange)
 
     async def _streamed(
         self,
         client: BaseChatModel,
         messages: Messages,
+        question: Question,
         relay: TokenRelay,
-        parameters: Mapping[str, Any],
     ) -> AIMessage:
-        """Pass each piece on as it comes, and return the whole message.
+        """Pass each piece on as it comes, without thoughts, and return the whole message.
 
         Raises:
             ConnectionError: The stream ended early. OpenAI's servers mark the end of a text; from
                 these, a text without the mark is incomplete.
         """
         whole: AIMessageChunk | None = None
-        pieces = client.astream(messages, UNSTREAMED, **parameters)
+        shown = ThoughtFilter(is_thinking=self._hides_thinking)
+        room = LONGEST_TOKEN * self._tokens_for(question)
+        pieces = client.astream(messages, UNSTREAMED, **self._parameters(question, relay))
         async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
             async for chunk in chunks:
                 whole = chunk if whole is None else whole + chunk
-                if isinstance(chunk.text, str):
-                    relay.send(chunk.text)
+                room -= len(chunk.text)
+                relay.send(shown.feed(chunk.text))
+                if room < 0:  # the server knows no limit
+                    whole.response_metadata["finish_reason"] = "length"
+                    break
+        relay.send(shown.end())
         must_end = self._speaks_openai
         if whole is None or (must_end and not whole.response_metadata.get("finish_reason")):
             raise ConnectionError("the stream ended early")
@@ -316,36 +385,3 @@ async def _structured(
     if reply["parsed"] is None:
         return message
     return message.model_copy(update={"content": json.dumps(reply["parsed"])})
-
-
-def _completion(message: AIMessage, exchange: Exchange) -> Completion:
-    """Return the answer in a message, and record what the server says about it."""
-    metadata, step = message.response_metadata, exchange.step
-    reason = metadata.get("finish_reason") or metadata.get("stop_reason")
-    reason = reason if reason in FINISH_REASONS else None
-    text = message.text if isinstance(message.text, str) else str(message.content)
-    if reason:
-        step.set("gen_ai.response.finish_reasons", [reason])
-    for name, said in (("model", metadata.get("model_name")), ("id", metadata.get("id"))):
-        if said and isinstance(said, str):
-            step.set(f"gen_ai.response.{name}", said[:200])
-    answer = [{"role": "assistant", "content": text}]
-    exchange.record("output", answer, finish_reason=reason or "unknown")
-    declined = reason == "content_filter" or bool(message.additional_kwargs.get("refusal"))
-    usage = Usage()
-    if counted := message.usage_metadata:
-        usage = Usage(0, 0, counted["input_tokens"], counted["output_tokens"])
-    return Completion(text, usage, declined, _first_tokens(metadata.get("logprobs")))
-
-
-def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
-    """Return the candidates for the first token with probabilities, or None if not stated."""
-    try:
-        content = logprobs["content"]
-        if content == []:
-            return []  # the reply has no token
-        found = [(str(it["token"]), float(it["logprob"])) for it in content[0]["top_logprobs"]]
-    except (KeyError, IndexError, TypeError, ValueError):
-        return None
-    # Some servers send logarithms above 0.
-    return [(token, math.exp(min(value, 0.0))) for token, value in found] or None

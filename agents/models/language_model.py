@@ -27,6 +27,7 @@ class Exchange:
 
     step: Span
     usage: Usage = Usage()  # noqa: RUF009 - frozen
+    tries: int = 0
 
     def record(self, kind: str, messages: Messages, **more: Any) -> None:
         """Record messages in the form of ``gen_ai.input.messages``, or of the output."""
@@ -167,8 +168,8 @@ class LanguageModel(ABC):
             took = (time.perf_counter() - began) * 1000
         return Reply(cast("Status", status), value, message, usage), took
 
-    def _late(self, seconds: float) -> ModelError:
-        return ModelError("timeout", replies.no_answer_within(self.name, seconds))
+    def _late(self, seconds: float, tries: int = 1) -> ModelError:
+        return ModelError("timeout", replies.no_answer_within(self.name, seconds, tries))
 
     def _unsupported(self) -> ModelError:
         said = f"The model {self.name} does not give the probabilities of its tokens."

@@ -1,20 +1,20 @@
-"""What providers accept and what their errors mean; no sentence contains a secret."""
+"""What providers accept, and their clients."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
+from fairqr.agents.models.complaints import is_error, status_in, without_keys
 from fairqr.agents.models.local import start_local
-from fairqr.agents.models.replies import RECORDED, Question, Status, say_only_refines
-from fairqr.base.errors import ModelError, ModelUnavailableError, one_line
-from fairqr.base.retries import is_used_up, status_of
-from fairqr.base.secrets import without_secrets
+from fairqr.agents.models.replies import RECORDED, Messages, Question, say_only_refines
+from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import is_web_address, text_of
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ CONVENTIONAL = {
 }
 """The names of providers in OpenTelemetry's conventions, if LangChain has other ones."""
 
-FIRST_TOKEN = {"max_tokens": 1, "logprobs": True, "top_logprobs": 10}
-"""What a choice needs; OpenAI gives up to 20 of the likeliest tokens, others fewer."""
+FIRST_TOKEN = {"logprobs": True, "top_logprobs": 10}
+"""What a choice needs of its one token; OpenAI gives up to 20 of the likeliest tokens, others fewer."""
 
-REFUSALS = (400, 404, 422, 501)
-"""The statuses of servers that do not know a parameter."""
+OK = 200
+NOT_READY = 503
 
 NEUTRAL_OPTIONS = frozenset(
     {"callbacks", "max_retries", "metadata", "rate_limiter", "tags", "timeout", "verbose"}
@@ -54,9 +54,6 @@ ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
 
 # They describe how the body of a response was sent, before it was decoded.
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
-
-_SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
-_SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
 
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
 
@@ -94,7 +91,11 @@ def base_url_for(provider: str, given: str | None) -> str | None:
         raise ModelUnavailableError(
             "The base URL of the model is not a URL; write it like http://127.0.0.1:8000/v1."
         )
-    return url or None
+    if url and "?" in url and provider not in SPEAK_OPENAI:
+        raise ModelUnavailableError(
+            f"The base URL of the model has a query, which {provider} cannot use; leave it out."
+        )
+    return url.strip() if url else None
 
 
 def described(name: str, base_url: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,59 +127,92 @@ def described(name: str, base_url: str | None, options: Mapping[str, Any]) -> di
     return {"model": name, "base_url": base_url, "environment": variables, "options": known}
 
 
-def parameters_for(question: Question) -> dict[str, Any]:
-    """Return the parameters of a request that every provider takes."""
-    return {"temperature": question.used_temperature, "max_tokens": question.reply_tokens}
+def parameters_for(question: Question, tokens: int, left_out: Collection[str]) -> dict[str, Any]:
+    """Return the parameters of a request that every provider takes.
+
+    Args:
+        question: What is asked.
+        tokens: How many tokens the reply may have.
+        left_out: The features that the server does not know; see
+            :data:`fairqr.agents.models.complaints.FEATURES`.
+    """
+    parameters: dict[str, Any] = {}
+    if "temperature" not in left_out:
+        parameters["temperature"] = question.used_temperature
+    if "max_completion_tokens" not in left_out:
+        parameters["max_tokens"] = tokens
+    return parameters
 
 
-def parameters_of_openai(question: Question, is_local: bool, *, streams: bool) -> dict[str, Any]:
+def parameters_of_openai(
+    question: Question, tokens: int, left_out: Collection[str], *, is_local: bool, streams: bool
+) -> dict[str, Any]:
     """Return the parameters of a request to a server that speaks OpenAI's language.
 
     Args:
         question: What is asked.
+        tokens: How many tokens the reply may have.
+        left_out: As for :func:`parameters_for`.
         is_local: Whether the server is the embedded model.
         streams: Whether the reply should come piece by piece.
     """
-    # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
-    parameters = parameters_for(question) | (
-        {"stream_usage": True} if streams else {"stream": False}
-    )
-    parameters["presence_penalty"] = question.prompt.defaults.presence_penalty
-    # The embedded model always has a seed, so that runs repeat.
-    parameters["seed"] = 0 if is_local and question.seed is None else question.seed
+    parameters = parameters_for(question, tokens, left_out)
+    extra: dict[str, Any] = {}
+    if "max_completion_tokens" in left_out and "max_tokens" not in left_out:
+        # LangChain gives the limit its newer name, which the server does not know.
+        extra["max_tokens"] = tokens
+    if not streams:
+        # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
+        parameters["stream"] = False
+    elif "stream_options" not in left_out:
+        parameters["stream_usage"] = True
+    if "presence_penalty" not in left_out:
+        parameters["presence_penalty"] = question.prompt.defaults.presence_penalty
+    if "seed" not in left_out:
+        # The embedded model always has a seed, so that runs repeat.
+        parameters["seed"] = 0 if is_local and question.seed is None else question.seed
     if question.wanted == "object" and question.schema is not None:
-        # Hosted services refuse bounds on texts; the embedded model needs them.
-        schema = question.schema if is_local else without_bounds(question.schema)
-        strict = {"name": "reply", "strict": True, "schema": schema}
-        form = {"type": "json_schema", "json_schema": strict}
-        parameters["extra_body"] = {"response_format": form}
+        if "response_format" not in left_out:
+            # Hosted services refuse bounds on texts; the embedded model needs them.
+            schema = question.schema if is_local else without_bounds(question.schema)
+            strict = {"name": "reply", "strict": True, "schema": schema}
+            extra["response_format"] = {"type": "json_schema", "json_schema": strict}
     elif question.wanted != "object" and is_local:
         # See fairqr.agents.models.local: a reply must not depend on what was asked before.
-        parameters["extra_body"] = {"cache_prompt": False}
+        extra["cache_prompt"] = False
+    if question.wanted == "choice":
+        parameters |= FIRST_TOKEN
+    if extra:
+        parameters["extra_body"] = extra
     return {key: value for key, value in parameters.items() if value is not None}
 
 
-def refused_parameter(error: BaseException, parameters: Mapping[str, Any]) -> str | None:
-    """Return the unknown parameter, if that is why a server refused the request.
+def features_of(parameters: Mapping[str, Any], messages: Messages) -> list[str]:
+    """Return what a request does that some servers do not know, as names of ``FEATURES``."""
+    extra = parameters.get("extra_body", {})
+    used = {
+        "temperature": "temperature" in parameters,
+        "seed": "seed" in parameters,
+        "presence_penalty": "presence_penalty" in parameters,
+        "response_format": "response_format" in extra,
+        "stream_options": "stream_usage" in parameters,
+        "logprobs": "logprobs" in parameters,
+        "max_completion_tokens": "max_tokens" in parameters,
+        "max_tokens": "max_tokens" in extra,
+        "system": any(message["role"] == "system" for message in messages),
+    }
+    return [feature for feature, is_used in used.items() if is_used]
 
-    Args:
-        error: The error that ended the request.
-        parameters: The parameters of the request.
-    """
-    status, text = status_of(error), str(error)
-    # Some servers answer 403 if a model may not give probabilities.
-    if "logprobs" in parameters and status in (*REFUSALS, 403) and "logprobs" in text:
-        return "logprobs"
-    if status not in REFUSALS:
-        return None
-    if "extra_body" in parameters and ("response_format" in text or "json_schema" in text):
-        return "extra_body"
-    if "stream_usage" in parameters and "stream_options" in text:
-        return "stream_usage"
-    for name in ("temperature", "seed", "presence_penalty"):
-        if name in parameters and (getattr(error, "param", None) == name or f"'{name}'" in text):
-            return name
-    return None
+
+def without_system_role(messages: Messages) -> Messages:
+    """Return the messages with the instruction at the beginning of the user's first message."""
+    told = [message["content"] for message in messages if message["role"] == "system"]
+    merged = [dict(message) for message in messages if message["role"] != "system"]
+    for message in merged:
+        if message["role"] == "user":
+            message["content"] = "\n\n".join([*told, message["content"]])
+            return merged
+    return [{"role": "user", "content": "\n\n".join(told)}, *merged]
 
 
 def without_bounds(schema: Any) -> Any:
@@ -205,8 +239,13 @@ async def open_client(
     """
     provider, model = split_name(name)
     named, chosen = name, {"max_retries": 0, **options}
+    if key := _trimmed_key(provider):
+        chosen.setdefault("api_key", key)
     if base_url:
-        chosen["base_url"] = base_url
+        address, _, query = base_url.partition("?")
+        chosen["base_url"] = address
+        if query:  # such as Azure's api-version
+            chosen["default_query"] = dict(parse_qsl(query, keep_blank_values=True))
         # A user's own server mostly needs no key, but the client does.
         if provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
             chosen.setdefault("api_key", "none")
@@ -230,15 +269,31 @@ async def open_client(
     try:
         return await asyncio.to_thread(make)
     except Exception as error:
-        why = redacted(error, options.get("api_key"))
+        why = without_keys(str(getattr(error, "message", None) or error), options.get("api_key"))
         raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
 
 
-def _http_client(*, trust_env: bool) -> Any:
-    """Return a client that follows no redirects, and removes the key from error responses.
+def _trimmed_key(provider: str) -> str:
+    """Return the key of a provider if its variable ends in white space, as mounted secrets do.
 
-    A redirect could send the documents in a request to a server that nobody configured. And other
-    code sees an error response as it came: LangChain's callbacks record it, and so does LangSmith.
+    Raises:
+        ModelUnavailableError: There is white space inside it.
+    """
+    variable = f"{provider.upper()}_API_KEY"
+    key = os.environ.get(variable, "")
+    if key == key.strip():
+        return ""
+    if len(key.split()) > 1:
+        raise ModelUnavailableError(f"{variable} has a space or a line break inside; set it again.")
+    return key.strip()
+
+
+def _http_client(*, trust_env: bool) -> Any:
+    """Return a client that follows no redirects, and gives errors as errors, without the key.
+
+    A redirect could send the documents in a request to a server that nobody configured. Some
+    servers send errors with status 200. And other code sees an error response as it came:
+    LangChain's callbacks record it, and so does LangSmith.
 
     Args:
         trust_env: Whether to use proxies and certificates of the environment.
@@ -252,7 +307,7 @@ def _http_client(*, trust_env: bool) -> Any:
 
     class Client(base):  # type: ignore[misc]
         async def send(self, request: Any, **options: Any) -> Any:
-            response = await super().send(request, **options)
+            response = await _with_true_status(await super().send(request, **options))
             key = request.headers.get("api-key") or request.headers.get("authorization") or ""
             key = key.removeprefix("Bearer ").strip()
             if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
@@ -269,58 +324,23 @@ def _http_client(*, trust_env: bool) -> Any:
     return Client(trust_env=trust_env, follow_redirects=False)
 
 
-def translated(
-    error: BaseException, model: str, base_url: str | None, api_key: Any, is_given: bool
-) -> ModelError:
-    """Return our typed error for an error of a client.
+async def _with_true_status(response: Any) -> Any:
+    """Return a response; one that is an error, though it has status 200, with the status it states.
 
-    Args:
-        error: The error that ended the request for good.
-        model: The name of the model, for the message.
-        base_url: The address of its server, if not the provider's own.
-        api_key: The client's key, a text or a ``SecretStr``; it is never shown.
-        is_given: Whether the client is the caller's own.
+    Where it states none, that of a server that is not ready, so that it is asked again.
     """
-    code = status_of(error)
-    name = type(error).__name__
-    kind: Status
-    if code in (401, 403):
-        kind, what = "denied", f"refused the API key ({code}); check the key of the provider"
-    elif code == 429 and is_used_up(error):
-        kind, what = "rate_limited", "has no quota left (429); check the plan of the account"
-    elif code == 429:
-        kind, what = "rate_limited", "gets too many requests (429); try later"
-    elif code == 408 or (code is None and "Timeout" in name):
-        kind, what = "timeout", "did not answer in time; try later"
-    elif code is not None and code >= 500:
-        kind, what = "unavailable", f"reported an internal error ({code}); try later"
-    elif code is not None and code >= 400:
-        kind = "unavailable" if code == 404 else "invalid_request"
-        what = f"refused the request ({code}: {redacted(error, api_key)})"
-    elif "Connect" in name or name in ("ReadError", "RemoteProtocolError"):
-        kind, where = "unavailable", f" at {without_secrets(base_url)}" if base_url else ""
-        what = f"cannot be reached{where}, or broke off the connection; check that its server runs"
-    elif is_given:
-        # We do not show its text, which may contain a secret of the client.
-        kind, what = "unavailable", f"failed with {name}; call the chat model itself to see why"
-    else:
-        kind = "unavailable"
-        what = f"did not send a chat completion ({name}); check the base URL and the model"
-    return ModelError(kind, f"The model {model} {what}.")
-
-
-def redacted(error: BaseException, api_key: Any = None) -> str:
-    """Return the text of an error on one line, without the keys that it may quote.
-
-    The texts that are never shown are the given key, and the secrets of the environment.
-    """
-    text = str(getattr(error, "message", None) or error)
-    text = re.sub(r"^Error code: \d+ - ", "", text)
-    given = api_key.get_secret_value() if hasattr(api_key, "get_secret_value") else api_key
-    secrets = [value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)]
-    if isinstance(given, str):
-        secrets.append(given)
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 6:  # a shorter value is a placeholder, and replacing it would harm words
-            text = text.replace(secret, "…")
-    return one_line(_SECRET.sub("…", text)).rstrip(".")
+    kind = response.headers.get("content-type", "")
+    if response.status_code != OK or "json" not in kind:
+        return response
+    content = await response.aread()
+    body: Any = None
+    with suppress(ValueError, RecursionError):
+        body = json.loads(content)
+    if not is_error(body):
+        return response
+    return type(response)(
+        status_in(body) or NOT_READY,
+        headers={"content-type": kind},
+        content=content,
+        request=response.request,
+    )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal
 
+from fairqr.agents.models.reading import read_object
 from fairqr.prompts.template import PromptTemplate
 
 Status = Literal[
@@ -24,11 +22,6 @@ Status = Literal[
     "invalid_request",  # 400 and the like: asking again cannot help
     "unsupported",  # the provider or the model does not offer what we need
 ]
-
-MAX_REPLY_CHARACTERS = 1_000_000
-MAX_BEGINNINGS = 20
-
-_OBJECT = re.compile(r'\{(?=[ \t\r\n]*["}])')
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +106,11 @@ class Completion:
     """What a model answered to one request.
 
     Attributes:
-        text: The text as it came.
+        text: The text as it came, without thoughts.
         usage: What the request cost.
         declined: Whether the model, or a filter before it, refused to answer.
+        is_cut: Whether it ends at the limit of tokens.
+        thought: Whether the model thought aloud before it answered.
         first_tokens: The likeliest first tokens with their probabilities; None if the server did
             not give them.
     """
@@ -123,6 +118,8 @@ class Completion:
     text: str
     usage: Usage
     declined: bool = False
+    is_cut: bool = False
+    thought: bool = False
     first_tokens: list[tuple[str, float]] | None = None
 
 
@@ -141,6 +138,8 @@ class Question:
         max_tokens: The longest reply; defaults to the prompt's own limit.
         wanted: The form of the reply.
         labels: Words that a choice is between, distinct regardless of their case.
+        main: The member of an object that a list alone stands for; by default a list alone is no
+            reply.
     """
 
     prompt: PromptTemplate
@@ -153,6 +152,7 @@ class Question:
     max_tokens: int | None = None
     wanted: Wanted = "object"
     labels: tuple[str, ...] = ()
+    main: str = ""
 
     @property
     def reply_tokens(self) -> int:
@@ -188,7 +188,8 @@ class Question:
         A label has the probability of all its tokens, in any case and after a space.
         """
         if self.wanted == "object":
-            return self.validate(parse_object(answer.text))
+            fields = list((self.schema or {}).get("properties", ()))
+            return self.validate(read_object(answer.text, fields, self.main))
         if self.wanted == "text":
             return {"text": answer.text.strip()}
         masses = dict.fromkeys(map(_plain, self.labels), 0.0)
@@ -211,26 +212,18 @@ def _plain(token: str) -> str:
     return token.strip(" \t\r\n\u2581\u0120").casefold()
 
 
-def parse_object(text: str) -> dict[str, Any]:
-    """Return the first JSON object in a reply, which may be inside prose or a code fence.
+def no_answer_within(model: str, seconds: float, tries: int = 1) -> str:
+    """Return the sentence about a model that exceeded its time.
 
-    Raises:
-        ValueError: The reply contains no complete object.
+    Args:
+        model: Its name.
+        seconds: How long each try was given.
+        tries: How many there were.
     """
-    decoder, text = json.JSONDecoder(), text[:MAX_REPLY_CHARACTERS]
-    # In a hostile reply, every brace could start a long and useless search.
-    for begin in itertools.islice(_OBJECT.finditer(text), MAX_BEGINNINGS):
-        with suppress(ValueError, RecursionError):
-            value: dict[str, Any] = decoder.raw_decode(text, begin.start())[0]
-            return value
-    raise ValueError("the reply holds no whole JSON object")
-
-
-def no_answer_within(model: str, seconds: float) -> str:
-    """Return the sentence about a model that exceeded its time."""
     if seconds <= 0:
         return f"No time was left to ask the model {model}."
-    return f"The model {model} did not answer within {seconds:.3g} s."
+    times = f", in {tries} tries" if tries > 1 else ""
+    return f"The model {model} did not answer within {seconds:.3g} s{times}."
 
 
 RECORDED = "recorded"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +33,12 @@ TEXT_FIELDS = ("passage", "reason")
 LONGEST_REASON = 1000
 
 LONGEST_LIST = 1000
-"""No model has a use for more entries; a longer list is asked for once more."""
+"""No model has a use for more entries; a longer list is cut."""
+
+BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
+
+QUOTES = ('""', "''", "“”", "„“", "«»", "‹›", "「」", "``")
+"""The pairs of marks that models put around an entry."""
 
 _SMALL_WORD = {"type": "string", "minLength": 2, "maxLength": 16}
 _SMALL_WORDS = {"type": "array", "items": _SMALL_WORD, "minItems": 4, "maxItems": 5}
@@ -77,14 +84,15 @@ def _make_wide_field(field: str) -> dict[str, Any]:
 def read_reply(value: Mapping[str, Any], fields: Sequence[str]) -> Mapping[str, Any]:
     """Return what a reply proposes, as lists of texts and as texts.
 
-    An entry of a list that is no text becomes None.
+    What means a list of texts is read as one: a text with commas, lists inside a list, and objects
+    with one text each. An entry that is no text becomes None.
 
     Args:
         value: The reply of a model.
         fields: The fields of which at least one must be there.
 
     Raises:
-        ValueError: A field is of the wrong kind, or none of them is there.
+        ValueError: None of them is there.
     """
     if all(value.get(field) is None for field in fields):
         raise ValueError(f"it has none of the fields {', '.join(fields)}")
@@ -92,29 +100,50 @@ def read_reply(value: Mapping[str, Any], fields: Sequence[str]) -> Mapping[str, 
     for field in LIST_FIELDS:
         reply[field] = _read_entries(field, value.get(field))
     for field in TEXT_FIELDS:
-        reply[field] = _read_text(field, value.get(field))
+        reply[field] = _read_text(value.get(field))
     reply["reason"] = fence(reply["reason"], LONGEST_REASON)
     return reply
 
 
 def _read_entries(field: str, entries: object) -> list[str | None]:
-    """Return the entries of a list; raises ValueError if it is none or too long."""
-    if entries is None:
+    """Return the entries of a list, in whichever form a model writes one."""
+    if isinstance(entries, str):
+        # Whole queries may have commas.
+        parts = re.split(r"[;\n]" if field == "queries" else r"[,;\n]", entries)
+        entries = [part for part in parts if part.strip()]
+    elif isinstance(entries, Mapping):
+        entries = list(entries.values())
+    elif not isinstance(entries, list):
         return []
-    if not isinstance(entries, list):
-        raise ValueError(f"'{field}': it must be a list of texts")
-    if len(entries) > LONGEST_LIST:
-        raise ValueError(f"'{field}': it has more than {LONGEST_LIST:,} entries")
-    return [entry if isinstance(entry, str) else None for entry in entries]
+    return list(itertools.islice(_flattened(entries), LONGEST_LIST))
 
 
-def _read_text(field: str, text: object) -> str:
-    """Return a text; raises ValueError if a passage is none."""
-    if isinstance(text, str):
-        return text
-    if text is not None and field == "passage":
-        raise ValueError(f"'{field}': it must be a text")
-    return ""
+def _flattened(entries: Iterable[object]) -> Iterator[str | None]:
+    for entry in entries:
+        if isinstance(entry, str):
+            yield _unquoted(entry)
+        elif isinstance(entry, list):
+            yield from _flattened(entry)
+        elif isinstance(entry, Mapping):
+            texts = [value for value in entry.values() if isinstance(value, str)]
+            yield _unquoted(texts[0]) if texts else None
+        else:
+            yield None
+
+
+def _unquoted(text: str) -> str:
+    """Return a text without bullets before it and quotation marks around it."""
+    bare = BULLET.sub("", text).strip()
+    if bare[:1] + bare[1:][-1:] in QUOTES:
+        bare = bare[1:-1]
+    return bare if bare == text else _unquoted(bare)
+
+
+def _read_text(text: object) -> str:
+    """Return a text, or the texts of a list as one."""
+    if isinstance(text, list):
+        return " ".join(part for part in text if isinstance(part, str))
+    return text if isinstance(text, str) else ""
 
 
 CHARACTERS_A_TOKEN = 3
@@ -236,5 +265,6 @@ class LLMRefiner:
             temperature=request.temperature,
             seed=request.seed,
             may_ask_again=request.may_ask_again,
+            main=next((name for name in prompt.output if name in LIMITS), ""),
         )
         return await self._model.ask(question, deadline)

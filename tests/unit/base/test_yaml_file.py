@@ -37,9 +37,6 @@ def test_what_nobody_wrote_by_hand_is_refused_at_once(tmp_path: Path, what: str)
     started = time.process_time()
     refused = rf"^The {what} .* is (larger than 1 MB|not a file of at most 200,000 bytes); "
     with pytest.raises(InputError, match=refused):
-        InputError,
-        match=rf"^The {what} .* is (larger than 1 MB|not a file of at most 200,000 bytes); ",
-    ):
         LOADERS[what](path)
     assert time.process_time() - started < 1
 

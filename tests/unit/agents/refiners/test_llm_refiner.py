@@ -56,13 +56,8 @@ async def topic_of(server: ModelServer, version: str = "v1", **more: Any) -> Ref
 @given(st.dictionaries(st.sampled_from([*FIELDS, "other"]), json_values))
 def test_any_object_is_refused_or_made_into_plain_texts(value: dict[str, Any]) -> None:
     """Of any object come lists of texts, or one sentence that the model is told."""
-    lists_are_lists = all(
-        value.get(name) is None or isinstance(value[name], list) for name in LIST_FIELDS
-    )
-    passage_is_text = isinstance(value.get("passage"), str | None)
-    has_any = any(value.get(name) is not None for name in GROUP_FIELDS)
-    if not (lists_are_lists and passage_is_text and has_any):
-        with pytest.raises(ValueError, match=r"^(?:'\w+': it must be|it has none of)[^\n]+$"):
+    if all(value.get(name) is None for name in GROUP_FIELDS):
+        with pytest.raises(ValueError, match=r"^it has none of[^\n]+$"):
             read_reply(value, GROUP_FIELDS)
         return
     reply = read_reply(value, GROUP_FIELDS)
@@ -73,9 +68,8 @@ def test_any_object_is_refused_or_made_into_plain_texts(value: dict[str, Any]) -
     assert again == reply, "what is cached passes again"
 
 
-def test_a_list_without_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="'names': it has more than 1,000 entries"):
-        read_reply({"names": ["x"] * 1001}, GROUP_FIELDS)
+def test_of_a_list_without_end_a_thousand_entries_are_read() -> None:
+    assert len(read_reply({"names": [["x"] * 999] * 9}, GROUP_FIELDS)["names"]) == 1000
 
 
 @pytest.mark.parametrize("version", versions("refine"))
@@ -140,7 +134,7 @@ async def test_the_topic_is_asked_about_without_any_group(
 
 
 async def test_a_reply_without_any_asked_field_is_asked_for_once_more(server: ModelServer) -> None:
-    server.does(says({"keywords": ["woman"]}), says({"topic": ["lab"]}))
+    server.does(says({"thoughts": 7}), says({"topic": ["lab"]}))
     refinement = await topic_of(server)
     assert (refinement.topic, refinement.usage.model_calls) == (("lab",), 2)
     assert "it has none of the fields topic, queries, passage" in server.asked[1].last_message

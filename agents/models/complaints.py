@@ -1,0 +1,328 @@
+"""What a provider says when it refuses a request, read from whichever shape it says it in.
+
+A server states its reason as ``error.message``, as a text ``error``, in a list ``detail`` with a
+``loc``, as a problem document, in JSON inside a text, or as a page in HTML. Everything that decides
+by such a reason reads it here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from fairqr.agents.models.replies import Status
+from fairqr.base.errors import ModelError, one_line
+from fairqr.base.retries import is_used_up, status_of
+from fairqr.base.secrets import without_secrets
+
+REASON_KEYS = (
+    *("error", "errors", "message", "msg", "detail", "details", "description", "reason", "title"),
+    *("error_message", "error_description", "errorMessage", "metadata", "raw", "innererror"),
+    *("fieldViolations", "invalid-params", "invalid_params"),
+)
+"""The members that hold a reason, or something with a reason inside."""
+
+PLACE_KEYS = ("param", "parameter", "loc", "field", "path", "pointer", "name")
+"""The members that name the parameter that a reason is about."""
+
+CODE_KEYS = ("code", "type", "status", "error_type")
+
+DEEPEST = 8
+MOST_REASONS = 3
+LONGEST_BODY = 100_000
+
+LENGTH_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
+
+FEATURES: Mapping[str, tuple[str, ...]] = {
+    "temperature": ("temperature",),
+    "seed": ("seed", "random_seed"),
+    "presence_penalty": ("presence_penalty",),
+    "response_format": (
+        *("response_format", "json_schema", "response_schema", "structured_output"),
+        *("structured_outputs", "json_object", "json_mode", "guided_json", "grammar"),
+    ),
+    "stream_options": ("stream_options", "include_usage"),
+    "logprobs": ("logprobs", "top_logprobs", "log_probs"),
+    "max_completion_tokens": LENGTH_LIMITS,
+    "max_tokens": LENGTH_LIMITS,
+    "system": (
+        *("system_role", "system_message", "system_messages", "system_instruction"),
+        *("system_instructions", "system_prompt", "developer_role", "developer_message"),
+        *("developer_instruction", "role_system", "roles_must_alternate", "messages_0_role"),
+    ),
+}
+"""What a request may do that some servers do not know, and the words by which they say so."""
+
+_SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
+_SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
+_KEY_WORDS = re.compile(r"(?i)\b(key|token|credentials?|auth\w*|permissions?|scopes?)\b")
+_VERSION = re.compile(r"/v\d")
+
+UNKNOWN_FEATURE = frozenset({400, 404, 405, 415, 422, 500, 501})
+"""The statuses of servers that do not know a parameter. llama.cpp answers 500 to a role."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What a provider said about a request that failed.
+
+    Attributes:
+        status: The status of HTTP, or the one that stands in the body of a response with status
+            200; None if there is neither.
+        reason: The provider's own words, on one line; empty if it gave none. It may quote a key.
+        codes: Its codes and types of errors, in lower case.
+        places: The names of the parameters that it names as such, in snake case.
+    """
+
+    status: int | None = None
+    reason: str = ""
+    codes: frozenset[str] = frozenset()
+    places: tuple[str, ...] = ()
+
+    @property
+    def is_about_quota(self) -> bool:
+        """Whether a quota is used up, so that waiting does not help."""
+        return any("quota" in code or "billing" in code for code in self.codes)
+
+    def refused(self, features: Sequence[str]) -> str | None:
+        """Return which of the features of a request the server does not know, if it says so.
+
+        A parameter that is named as such counts more than one that the reason mentions.
+
+        Args:
+            features: Names of :data:`FEATURES` that the request used.
+        """
+        if self.status == 403:  # some answer that if a model may not give probabilities
+            features = [feature for feature in features if feature == "logprobs"]
+        elif self.status not in UNKNOWN_FEATURE:
+            return None
+        named = _bounded("_".join(self.places))
+        for text in (named, _bounded(_snake(self.reason))):
+            for feature in features:
+                if any(_bounded(word) in text for word in FEATURES[feature]):
+                    return feature
+        return None
+
+
+def read_complaint(error: BaseException) -> Complaint:
+    """Return what a provider said in the error of a client; it may quote a key.
+
+    The body of the response counts, as the client's own text holds only a part of it.
+    """
+    body = _body_of(error)
+    said = [*islice(_reasons(body), MOST_REASONS)]
+    reason = one_line("; ".join(dict.fromkeys(said)), LONGEST_BODY).rstrip(". ")
+    codes = {str(code).lower() for code in _members(body, CODE_KEYS) if isinstance(code, str)}
+    for name in ("code", "type"):
+        if isinstance(code := getattr(error, name, None), str):
+            codes.add(code.lower())
+    places = [*_members(body, PLACE_KEYS), getattr(error, "param", None)]
+    words = [word for place in places for word in re.split(r"\W+", _as_path(place)) if word]
+    status = status_of(error) or status_in(body)
+    return Complaint(status, reason, frozenset(codes), tuple(map(_snake, words)))
+
+
+def status_in(body: Any) -> int | None:
+    """Return the status of HTTP that the body of a response states."""
+    for value in _members(body, ("code", "status", "status_code", "http_status")):
+        is_number = isinstance(value, str) and value.isascii() and value.isdigit()
+        number = int(value) if is_number else value
+        if isinstance(number, int) and 400 <= number <= 599:
+            return number
+    return None
+
+
+def is_error(body: Any) -> bool:
+    """Return whether a body that came with status 200 tells of an error, and of nothing else."""
+    said = body[0] if isinstance(body, list) and len(body) == 1 else body
+    return isinstance(said, Mapping) and bool(said.get("error")) and not said.get("choices")
+
+
+def _body_of(error: BaseException) -> Any:
+    """Return the body of a response as data or text; the text of the error if there is none."""
+    body = getattr(error, "body", None)
+    if body:
+        return _decoded(body)
+    response = getattr(error, "response", None)
+    text = ""
+    with suppress(Exception):  # it may have been streamed, or be of any library
+        text = str(response.text) if response is not None else ""
+    return _decoded(text or str(getattr(error, "message", None) or error))
+
+
+def _decoded(said: Any) -> Any:
+    """Return the data in a text that is JSON, or that quotes JSON; everything else as it is."""
+    if isinstance(said, bytes):
+        said = said.decode(errors="replace")
+    if not isinstance(said, str):
+        return said
+    text = said[:LONGEST_BODY].strip()
+    with suppress(ValueError, RecursionError):
+        return json.loads(text)
+    if begin := re.search(r"[{\[](?=\s*[\"{])", text):
+        with suppress(ValueError, RecursionError):
+            data, end = json.JSONDecoder().raw_decode(text, begin.start())
+            # Words after it belong to a sentence that quotes JSON, such as an example of an input.
+            if not text[end:].strip(" \n.'\""):
+                return data
+    return text
+
+
+def _reasons(said: Any, depth: int = 0) -> Iterator[str]:
+    """Yield the sentences in the body of an error, the outermost first."""
+    if depth > DEEPEST:
+        return
+    if isinstance(said, str):
+        data = _decoded(said)
+        if isinstance(data, str):
+            if text := _plain(data):
+                yield text
+        else:
+            yield from _reasons(data, depth + 1)
+    elif isinstance(said, Mapping):
+        inner = (
+            reason
+            for key in REASON_KEYS
+            if key in said
+            for reason in _reasons(said[key], depth + 1)
+        )
+        where = _as_path(said.get("loc"))
+        yield from (f"{where}: {reason}" if where else reason for reason in inner)
+    elif isinstance(said, Sequence) and not isinstance(said, bytes):
+        for part in said:
+            yield from _reasons(part, depth + 1)
+
+
+def _members(said: Any, keys: Sequence[str], depth: int = 0) -> Iterator[Any]:
+    """Yield the values of all members with these names, wherever they are."""
+    if depth > DEEPEST:
+        return
+    if isinstance(said, str):
+        data = _decoded(said) if said.lstrip()[:1] in ("{", "[") else said
+        if not isinstance(data, str):
+            yield from _members(data, keys, depth + 1)
+    elif isinstance(said, Mapping):
+        for key, value in said.items():
+            if key in keys:
+                yield value
+            yield from _members(value, keys, depth + 1)
+    elif isinstance(said, list | tuple):
+        for part in said:
+            yield from _members(part, keys, depth + 1)
+
+
+def _as_path(place: Any) -> str:
+    """Return the place of a parameter as a text such as ``body.seed``."""
+    if isinstance(place, str):
+        return place
+    if isinstance(place, list | tuple):
+        return ".".join(str(part) for part in place if isinstance(part, str | int))
+    return ""
+
+
+def _plain(text: str) -> str:
+    """Return a text on one line; of a page in HTML, its title or its words."""
+    if text.startswith("<"):
+        title = re.search(r"(?is)<title[^>]*>(.*?)</title>", text)
+        text = title[1] if title else re.sub(r"(?s)<[^>]*>", " ", text)
+    text = re.sub(r"^Error code: \d+( - )?", "", text)
+    return " ".join(text.split())
+
+
+def _snake(text: str) -> str:
+    """Return a text as words joined by lines: ``presencePenalty`` is ``presence_penalty``."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text)
+    return re.sub(r"[\W_]+", "_", apart).strip("_").lower()
+
+
+def _bounded(words: str) -> str:
+    return f"_{words}_"
+
+
+def translated(
+    error: BaseException, model: str, base_url: str | None, api_key: Any, is_given: bool
+) -> ModelError:
+    """Return our typed error for an error of a client: what the provider said, and what helps.
+
+    Args:
+        error: The error that ended the request for good.
+        model: The name of the model, for the message.
+        base_url: The address of its server, if not the provider's own.
+        api_key: The client's key, a text or a ``SecretStr``; it is never shown.
+        is_given: Whether the client is the caller's own.
+    """
+    complaint = read_complaint(error)
+    name = type(error).__name__
+    address = without_secrets(base_url) if base_url else ""
+    said = one_line(without_keys(complaint.reason, api_key))
+    status = complaint.status
+    told = f"({status}: {said})" if said else f"({status})"
+    kind: Status = "unavailable"
+    if status == 401:
+        kind = "denied"
+        what = f"refused the API key {told}; check the key of the provider"
+    elif status == 403 and said and not _KEY_WORDS.search(said):
+        kind = "denied"
+        what = f"does not allow this request {told}; ask the provider"
+    elif status == 403:
+        kind = "denied"
+        what = f"refused the API key {told}; check the key of the provider"
+    elif status == 402 or (status == 429 and (complaint.is_about_quota or is_used_up(error))):
+        kind = "rate_limited"
+        what = f"has no quota left {told}; check the plan of the account"
+    elif status == 429:
+        kind = "rate_limited"
+        what = f"gets too many requests {told}; try later"
+    elif status == 408 or (status is None and "Timeout" in name):
+        kind = "timeout"
+        what = "did not answer in time; try later"
+    elif status is not None and status >= 500:
+        what = f"reported an error {told}; try later"
+    elif status == 404:
+        what = f"was not found {told}; {_remedy_of_404(said, address)}"
+    elif status is not None and status >= 400:
+        kind = "invalid_request"
+        what = f"refused the request {told}"
+    elif "Connect" in name or name in ("ReadError", "RemoteProtocolError"):
+        where = f" at {address}" if address else ""
+        what = f"cannot be reached{where}, or broke off the connection; check that its server runs"
+    elif is_given:
+        # We do not show its text, which may contain a secret of the client.
+        what = f"failed with {name}; call the chat model itself to see why"
+    else:
+        hint = _hint_of(address)
+        what = f"did not send a chat completion; check the base URL{hint} and the model"
+    return ModelError(kind, f"The model {model} {what}.")
+
+
+def _remedy_of_404(said: str, address: str) -> str:
+    """Return what helps if a server has no such model, or no such path."""
+    if re.search(r"(?i)\b(model|deployment|engine)\b", said):
+        return "check its name"
+    return f"check the base URL{_hint_of(address)} and the model's name"
+
+
+def _hint_of(address: str) -> str:
+    """Return what a base URL probably lacks."""
+    return ", which mostly ends in /v1," if address and not _VERSION.search(address) else ""
+
+
+def without_keys(text: str, api_key: Any = None) -> str:
+    """Return a text on one line, without the keys that it may quote.
+
+    The texts that are never shown are the given key, and the secrets of the environment.
+    """
+    given = api_key.get_secret_value() if hasattr(api_key, "get_secret_value") else api_key
+    secrets = [value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)]
+    if isinstance(given, str):
+        secrets.append(given)
+    for secret in sorted(map(str.strip, secrets), key=len, reverse=True):
+        if len(secret) >= 6:  # a shorter value is a placeholder, and replacing it would harm words
+            text = text.replace(secret, "…")
+    return one_line(_SECRET.sub("…", text)).rstrip(".")

@@ -1,0 +1,217 @@
+"""Reads the text of a reply: without thoughts, and as the object that it means.
+
+Models wrap their answer in prose, code fences, lists and other objects, think aloud before it, and
+write JSON as people do, with single quotes and comments. What means only one thing is read; what
+means nothing is told, so that the model can be asked again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import json_repair
+
+MAX_REPLY_CHARACTERS = 1_000_000
+
+MAX_BEGINNINGS = 20
+"""In a hostile reply, every bracket could start a long and useless search."""
+
+LONGEST_REPAIRED = 50_000
+"""The longest text with mistakes that is read."""
+
+DEEPEST = 4
+"""So many objects may stand around the one that is meant."""
+
+_OBJECT = re.compile(r'\{(?=[ \t\r\n]*["}])')
+_LIST = re.compile(r"(?:\s|`{3}\w*)*\[")
+"""A list counts only where the reply begins with it: inside prose it is a reference or a remark,
+and inside an object with mistakes a part."""
+
+_TAGS = ("think", "thinking", "thought", "thoughts", "reasoning")
+
+THOUGHTS = {
+    **{f"<{tag}>": f"</{tag}>" for tag in _TAGS},
+    "[think]": "[/think]",
+    "<|channel|>analysis": "<|channel|>final<|message|>",
+}
+"""The marks before thoughts, and those after them, in lower case."""
+
+_CLOSING = re.compile("|".join(map(re.escape, THOUGHTS.values())), re.IGNORECASE)
+_LONGEST_MARK = max(map(len, THOUGHTS.values()))
+
+_BULLET = re.compile(r"^\s*(?:[-*•·]|\d+[.)])\s+")
+_LIST_ENTRY = re.compile(r"[^.!?:{}\[\]<>]{1,40}")
+MOST_WORDS = 4
+FEWEST_ENTRIES = 3
+
+
+def without_thoughts(text: str) -> str:
+    """Return what a model answered after it had thought aloud; empty if it never did.
+
+    Some servers leave out the mark before the thoughts, so all before the last mark after them is
+    a thought.
+    """
+    marks = [*_CLOSING.finditer(text)]
+    answer = text[marks[-1].end() :] if marks else text
+    return "" if _begins_with_thoughts(answer) else answer
+
+
+def hides_thinking(text: str) -> bool:
+    """Return whether thoughts stand at the beginning of a text, and no mark before them."""
+    return bool(_CLOSING.search(text)) and not _begins_with_thoughts(text)
+
+
+class ThoughtFilter:
+    """Drops thoughts from a text that comes piece by piece.
+
+    Args:
+        is_thinking: Whether the text begins with thoughts, though no mark says so.
+    """
+
+    def __init__(self, *, is_thinking: bool = False) -> None:
+        self._is_thinking = is_thinking
+        self._may_begin = not is_thinking
+        self._held = ""
+
+    def feed(self, piece: str) -> str:
+        """Return what is to be shown by now."""
+        self._held += piece
+        if self._may_begin:
+            if _begins_with_thoughts(self._held):
+                self._is_thinking = True
+            elif _may_become_mark(self._held):
+                return ""
+            self._may_begin = False
+        if not self._is_thinking:
+            return self._release()
+        if mark := _CLOSING.search(self._held):
+            self._is_thinking = False
+            self._held = self._held[mark.end() :]
+            return self._release()
+        self._held = self._held[-_LONGEST_MARK:]
+        return ""
+
+    def end(self) -> str:
+        """Return what was held back, now that nothing follows."""
+        return "" if self._is_thinking else self._release()
+
+    def _release(self) -> str:
+        shown = self._held
+        self._held = ""
+        return shown
+
+
+def _may_become_mark(text: str) -> bool:
+    """Return whether a text is the beginning of a mark before thoughts."""
+    begun = text.lstrip().lower()
+    return any(mark.startswith(begun) for mark in THOUGHTS)
+
+
+def _begins_with_thoughts(text: str) -> bool:
+    return text.lstrip().lower().startswith(tuple(THOUGHTS))
+
+
+def read_object(text: str, fields: Sequence[str] = (), main: str = "") -> dict[str, Any]:
+    """Return the object that a reply means.
+
+    Args:
+        text: The reply, without thoughts.
+        fields: The members that it may have; an object without any is only a wrapping.
+        main: The member that a list alone stands for; without, a list alone means nothing.
+
+    Raises:
+        ValueError: The reply contains no object.
+    """
+    text = text[:MAX_REPLY_CHARACTERS]
+    others = []
+    for found in itertools.chain(_written(text), _repaired(text)):
+        meant = _meant(found, fields, main)
+        if meant is not None and (not fields or _known(meant, fields)):
+            return meant
+        if meant is not None:
+            others.append(meant)
+    if others:
+        return others[0]
+    if main and (entries := listed(text)):
+        return {main: entries}
+    raise ValueError("the reply holds no whole JSON object")
+
+
+def _written(text: str) -> Iterator[Any]:
+    """Yield the list that a text is, or the objects in it, if they are correct JSON."""
+    decoder = json.JSONDecoder()
+    if whole := _LIST.match(text):
+        with suppress(ValueError, RecursionError):
+            yield decoder.raw_decode(text, whole.end() - 1)[0]
+    position = 0
+    for _ in range(MAX_BEGINNINGS):
+        if (begin := _OBJECT.search(text, position)) is None:
+            return
+        position = begin.end()
+        with suppress(ValueError, RecursionError):
+            found, position = decoder.raw_decode(text, begin.start())
+            yield found
+
+
+def _repaired(text: str) -> Iterator[Any]:
+    """Yield what a text means that is JSON but for mistakes, if it is that."""
+    begin = _LIST.match(text) or re.search(r"\{", text)
+    if begin is None or len(text) > LONGEST_REPAIRED:
+        return
+    start = begin.end() - 1
+    end = text.rfind("}" if text[start] == "{" else "]")
+    if end > start:  # what was cut may end within a word
+        with suppress(ValueError, RecursionError):
+            yield json_repair.loads(text[start : end + 1], skip_json_loads=True)
+
+
+def _meant(found: Any, fields: Sequence[str], main: str, depth: int = 0) -> dict[str, Any] | None:
+    """Return the object that a value means; None if it means none."""
+    if depth > DEEPEST:
+        return None
+    if isinstance(found, str):
+        inside = next(_written(found), None)
+        return None if inside is None else _meant(inside, fields, main, depth + 1)
+    if isinstance(found, list):
+        objects = [it for it in found if isinstance(it, Mapping)]
+        if len(found) == 1 and objects and _known(objects[0], fields):
+            return _meant(objects[0], fields, main, depth + 1)
+        return {main: found} if main and found else None
+    if not isinstance(found, Mapping):
+        return None
+    named = _known(found, fields)
+    if named or not fields:
+        return {str(key): value for key, value in found.items()} | named
+    inner = [value for value in found.values() if isinstance(value, Mapping | list | str)]
+    meanings = (_meant(value, fields, main, depth + 1) for value in inner)
+    return next((it for it in meanings if it is not None), dict(found))
+
+
+def _known(found: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Return the members of an object that were asked for, whatever the case of their names."""
+    by_name = {str(key).strip().casefold(): value for key, value in found.items()}
+    return {field: by_name[field] for field in fields if field in by_name}
+
+
+def listed(text: str) -> list[str]:
+    """Return the entries of a text that is a plain list of short entries; empty if it is none.
+
+    A sentence with commas is none: entries have few words and no marks of sentences.
+    """
+    text = text.strip().strip("`").strip()
+    lines = [line for line in text.splitlines() if line.strip()]
+    are_bullets = len(lines) > 1 and all(map(_BULLET.match, lines))
+    parts = [_BULLET.sub("", line) for line in lines] if are_bullets else re.split(r"[,;\n]", text)
+    entries = [part.strip().strip("\"'“”„«»") for part in parts]
+    entries = [entry for entry in entries if entry]
+    if len(entries) < (2 if are_bullets else FEWEST_ENTRIES):
+        return []
+    are_short = all(
+        _LIST_ENTRY.fullmatch(entry) and len(entry.split()) <= MOST_WORDS for entry in entries
+    )
+    return entries if are_short else []
