@@ -29,6 +29,9 @@ DEFAULT_MODEL = "local:smollm2-135m"
 DEFAULT_POOL = 20
 """The default number of documents from which the rankings of an answer are drawn."""
 
+REASONING_TOKENS = 4096
+"""How many tokens a model that thinks before it answers may use for that."""
+
 DEFAULT_TIMEOUT = 60.0
 """The default number of seconds that one request to a model may take."""
 

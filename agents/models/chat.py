@@ -24,7 +24,7 @@ from fairqr.agents.models.replies import Completion, Messages, Question, Usage, 
 from fairqr.base.errors import ModelError
 from fairqr.base.loops import PerLoop
 from fairqr.base.retries import ATTEMPTS, with_retries
-from fairqr.base.settings import DEFAULT_TIMEOUT
+from fairqr.base.settings import DEFAULT_TIMEOUT, REASONING_TOKENS
 from fairqr.base.telemetry import current_span
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk
     from langchain_core.runnables import RunnableConfig
     from tenacity import RetryCallState
-
-REASONING_TOKENS = 4096
-"""How many tokens a model may think before it answers."""
 
 LONGEST_TOKEN = 16
 """A streamed reply ends after so many characters for each token that it may have, since some
@@ -288,20 +285,13 @@ class ChatModel(LanguageModel):
             messages = provider.without_system_role(messages)
         if question.wanted == "choice" and not self.gives_probabilities:
             raise self._unsupported()
-        parameters = self._parameters(question, relay)
-        features = provider.features_of(parameters, messages)
-        is_foreign = self._given is not None and not self._speaks_openai
+        features = provider.features_of(self._parameters(question, relay), messages)
 
         async def attempt() -> AIMessage | Exception:
             exchange.tries += 1
             try:
                 async with asyncio.timeout(self._timeout):
-                    if relay is not None:
-                        return await self._streamed(client, messages, question, relay)
-                    if question.wanted == "object" and question.schema and is_foreign:
-                        schema = provider.without_bounds(question.schema)
-                        return await _structured(client, messages, schema)
-                    return await client.ainvoke(messages, UNSTREAMED, **parameters)
+                    return await self._request(client, messages, question, relay)
             except Exception as error:
                 has_begun = relay is not None and relay.began_at is not None
                 if has_begun or read_complaint(error).refused(features):
@@ -323,10 +313,31 @@ class ChatModel(LanguageModel):
             refused = read_complaint(error).refused(features)
             if refused is None:
                 key = self._options.get("api_key")
-                raise translated(error, self.name, self.base_url, key, is_foreign) from None
+                is_given = self._is_foreign
+                raise translated(error, self.name, self.base_url, key, is_given) from None
         # From now on, the feature is left out.
         self._left_out.add(refused)
         return await self._send(messages, question, relay, exchange)
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether the caller gave a client that does not speak OpenAI's language."""
+        return self._given is not None and not self._speaks_openai
+
+    async def _request(
+        self,
+        client: BaseChatModel,
+        messages: Messages,
+        question: Question,
+        relay: TokenRelay | None,
+    ) -> AIMessage:
+        """Send one request, and return the whole reply."""
+        if relay is not None:
+            return await self._streamed(client, messages, question, relay)
+        if question.wanted == "object" and question.schema and self._is_foreign:
+            return await _structured(client, messages, provider.without_bounds(question.schema))
+        parameters = self._parameters(question, relay)
+        return await client.ainvoke(messages, UNSTREAMED, **parameters)
 
     async def _streamed(
         self,

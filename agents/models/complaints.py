@@ -258,47 +258,55 @@ def translated(
         is_given: Whether the client is the caller's own.
     """
     complaint = read_complaint(error)
-    name = type(error).__name__
     address = without_secrets(base_url) if base_url else ""
-    said = one_line(without_keys(complaint.reason, api_key))
-    status = complaint.status
-    told = f"({status}: {said})" if said else f"({status})"
-    kind: Status = "unavailable"
-    if status == 401:
-        kind = "denied"
-        what = f"refused the API key {told}; check the key of the provider"
-    elif status == 403 and said and not _KEY_WORDS.search(said):
-        kind = "denied"
-        what = f"does not allow this request {told}; ask the provider"
-    elif status == 403:
-        kind = "denied"
-        what = f"refused the API key {told}; check the key of the provider"
-    elif status == 402 or (status == 429 and (complaint.is_about_quota or is_used_up(error))):
-        kind = "rate_limited"
-        what = f"has no quota left {told}; check the plan of the account"
-    elif status == 429:
-        kind = "rate_limited"
-        what = f"gets too many requests {told}; try later"
-    elif status == 408 or (status is None and "Timeout" in name):
-        kind = "timeout"
-        what = "did not answer in time; try later"
-    elif status is not None and status >= 500:
-        what = f"reported an error {told}; try later"
-    elif status == 404:
-        what = f"was not found {told}; {_remedy_of_404(said, address)}"
-    elif status is not None and status >= 400:
-        kind = "invalid_request"
-        what = f"refused the request {told}"
-    elif "Connect" in name or name in ("ReadError", "RemoteProtocolError"):
-        where = f" at {address}" if address else ""
-        what = f"cannot be reached{where}, or broke off the connection; check that its server runs"
-    elif is_given:
-        # We do not show its text, which may contain a secret of the client.
-        what = f"failed with {name}; call the chat model itself to see why"
+    if complaint.status is None:
+        kind, what = _without_status(type(error).__name__, address, is_given)
     else:
-        hint = _hint_of(address)
-        what = f"did not send a chat completion; check the base URL{hint} and the model"
+        said = one_line(without_keys(complaint.reason, api_key))
+        is_about_quota = complaint.is_about_quota or is_used_up(error)
+        kind, what = _with_status(complaint.status, said, address, is_about_quota)
     return ModelError(kind, f"The model {model} {what}.")
+
+
+def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> tuple[Status, str]:
+    """Return the kind of a failure, and what the model did, with what helps."""
+    told = f"({status}: {said})" if said else f"({status})"
+    if status in (401, 403):
+        is_about_key = status == 401 or not said or _KEY_WORDS.search(said)
+        if is_about_key:
+            return "denied", f"refused the API key {told}; check the key of the provider"
+        return "denied", f"does not allow this request {told}; ask the provider"
+    if status == 402 or (status == 429 and is_about_quota):
+        return "rate_limited", f"has no quota left {told}; check the plan of the account"
+    if status == 429:
+        return "rate_limited", f"gets too many requests {told}; try later"
+    if status == 408:
+        return "timeout", "did not answer in time; try later"
+    if status >= 500:
+        return "unavailable", f"reported an error {told}; try later"
+    if status == 404:
+        return "unavailable", f"was not found {told}; {_remedy_of_404(said, address)}"
+    return "invalid_request", f"refused the request {told}"
+
+
+def _without_status(name: str, address: str, is_given: bool) -> tuple[Status, str]:
+    """Return the kind of a failure without a response, by the name of its error."""
+    if "Timeout" in name:
+        return "timeout", "did not answer in time; try later"
+    if "Connect" in name or name in ("ReadError", "RemoteProtocolError"):
+        where = f" at {address}" if address else ""
+        return (
+            "unavailable",
+            f"cannot be reached{where}, or broke off the connection; check that its server runs",
+        )
+    if is_given:
+        # We do not show its text, which may contain a secret of the client.
+        return "unavailable", f"failed with {name}; call the chat model itself to see why"
+    hint = _hint_of(address)
+    return (
+        "unavailable",
+        f"did not send a chat completion; check the base URL{hint} and the model",
+    )
 
 
 def _remedy_of_404(said: str, address: str) -> str:

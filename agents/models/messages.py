@@ -25,7 +25,8 @@ TEXT_PARTS = ("text", "output_text")
 
 def read_message(message: AIMessage, wanted: Wanted, exchange: Exchange) -> Completion:
     """Return the answer in a message, and record what the server says about it."""
-    metadata, step = message.response_metadata, exchange.step
+    metadata = message.response_metadata
+    step = exchange.step
     reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "").lower()
     reason = reason if reason in FINISH_REASONS else ""
     written = written_text(message)

@@ -39,7 +39,7 @@ CONVENTIONAL = {
 """The names of providers in OpenTelemetry's conventions, if LangChain has other ones."""
 
 FIRST_TOKEN = {"logprobs": True, "top_logprobs": 10}
-"""What a choice needs of its one token; OpenAI gives up to 20 of the likeliest tokens, others fewer."""
+"""What a choice needs of its one token; OpenAI gives up to 20 of the likeliest, others fewer."""
 
 OK = 200
 NOT_READY = 503
@@ -157,10 +157,6 @@ def parameters_of_openai(
         streams: Whether the reply should come piece by piece.
     """
     parameters = parameters_for(question, tokens, left_out)
-    extra: dict[str, Any] = {}
-    if "max_completion_tokens" in left_out and "max_tokens" not in left_out:
-        # LangChain gives the limit its newer name, which the server does not know.
-        extra["max_tokens"] = tokens
     if not streams:
         # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
         parameters["stream"] = False
@@ -171,20 +167,30 @@ def parameters_of_openai(
     if "seed" not in left_out:
         # The embedded model always has a seed, so that runs repeat.
         parameters["seed"] = 0 if is_local and question.seed is None else question.seed
-    if question.wanted == "object" and question.schema is not None:
-        if "response_format" not in left_out:
-            # Hosted services refuse bounds on texts; the embedded model needs them.
-            schema = question.schema if is_local else without_bounds(question.schema)
-            strict = {"name": "reply", "strict": True, "schema": schema}
-            extra["response_format"] = {"type": "json_schema", "json_schema": strict}
-    elif question.wanted != "object" and is_local:
-        # See fairqr.agents.models.local: a reply must not depend on what was asked before.
-        extra["cache_prompt"] = False
     if question.wanted == "choice":
         parameters |= FIRST_TOKEN
-    if extra:
+    if extra := _beside_the_parameters(question, tokens, left_out, is_local=is_local):
         parameters["extra_body"] = extra
     return {key: value for key, value in parameters.items() if value is not None}
+
+
+def _beside_the_parameters(
+    question: Question, tokens: int, left_out: Collection[str], *, is_local: bool
+) -> dict[str, Any]:
+    """Return what LangChain's client has no parameter for."""
+    extra: dict[str, Any] = {}
+    if "max_completion_tokens" in left_out and "max_tokens" not in left_out:
+        # LangChain gives the limit its newer name, which the server does not know.
+        extra["max_tokens"] = tokens
+    if question.wanted != "object" and is_local:
+        # See fairqr.agents.models.local: a reply must not depend on what was asked before.
+        extra["cache_prompt"] = False
+    if question.wanted == "object" and question.schema and "response_format" not in left_out:
+        # Hosted services refuse bounds on texts; the embedded model needs them.
+        schema = question.schema if is_local else without_bounds(question.schema)
+        strict = {"name": "reply", "strict": True, "schema": schema}
+        extra["response_format"] = {"type": "json_schema", "json_schema": strict}
+    return extra
 
 
 def features_of(parameters: Mapping[str, Any], messages: Messages) -> list[str]:
@@ -281,11 +287,9 @@ def _trimmed_key(provider: str) -> str:
     """
     variable = f"{provider.upper()}_API_KEY"
     key = os.environ.get(variable, "")
-    if key == key.strip():
-        return ""
     if len(key.split()) > 1:
         raise ModelUnavailableError(f"{variable} has a space or a line break inside; set it again.")
-    return key.strip()
+    return "" if key == key.strip() else key.strip()
 
 
 def _http_client(*, trust_env: bool) -> Any:

@@ -101,10 +101,9 @@ async def fair_list(
     documents: Sequence[Given],
     evidence: Evidence | None,
     *,
-    strict: bool = True,
     deficit: Shares | None = None,
-) -> tuple[FairOrder, Hits, dict[str, int]]:
-    """Return the fair order of documents, the list as it was given, and how many lack a label.
+) -> tuple[FairOrder, Hits, Labelled]:
+    """Return the fair order of documents, the list as it was given, and what is known of labels.
 
     Args:
         engine: The source of the documents; see :func:`labels_of`.
@@ -112,20 +111,19 @@ async def fair_list(
         query: What was searched for.
         documents: The documents, best first.
         evidence: Tells which documents are relevant; without it, ranks tell.
-        strict: See :func:`labels_of`.
         deficit: See :func:`fair_order`.
 
     Raises:
         FairqrError: See these functions.
     """
-    members, unlabelled = await labels_of(engine, context, documents, strict=strict)
+    labelled = await labels_of(engine, context, documents)
     places = range(len(documents))
-    hits = Hits([*map(str, places)], [1 / (place + 1) for place in places], members)
+    hits = Hits([*map(str, places)], [1 / (place + 1) for place in places], labelled.members)
     words_of = ""
     if evidence:
         hits, words_of = await _estimated(engine, context, query, documents, hits, evidence)
     order = await asyncio.to_thread(fair_order, engine.schema, context, hits, deficit)
-    return order._replace(words_of=words_of), hits, unlabelled
+    return order._replace(words_of=words_of), hits, labelled
 
 
 async def _estimated(
@@ -196,21 +194,35 @@ def fair_order(
     )
 
 
-async def labels_of(
-    engine: SearchEngine, context: Context, documents: Sequence[Given], *, strict: bool
-) -> tuple[Memberships, dict[str, int]]:
-    """Return the share of each group in each document, and how many have no label.
+class NoLabelsError(InputError):
+    """No document of a list has a label of any attribute that counts."""
 
-    Both are by attribute.
+
+class Labelled(NamedTuple):
+    """What is known of the labels of a list.
+
+    Attributes:
+        members: The share of each group in each document, by attribute.
+        unlabelled: How many documents have no label, by attribute.
+        notes: A sentence for each attribute of which some label belongs to no group.
+    """
+
+    members: Memberships
+    unlabelled: dict[str, int]
+    notes: list[str]
+
+
+async def labels_of(engine: SearchEngine, context: Context, documents: Sequence[Given]) -> Labelled:
+    """Return what is known of the labels of a list; a label that cannot be read is unknown.
 
     Args:
         engine: Looks up the labels that documents do not bring.
         context: Says which attributes count.
         documents: The documents.
-        strict: Whether a label that is no group's is refused; otherwise it counts as unknown.
 
     Raises:
-        InputError: An attribute does not exist, a label cannot be read, or no document has any.
+        InputError: An attribute does not exist.
+        NoLabelsError: No document has any label.
     """
     dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
     attributes = [it for dimension in dimensions for it in dimension.factors]
@@ -227,24 +239,27 @@ async def labels_of(
         kept = known.get(one.id, {})
         if label is None and attribute.name in kept:
             return kept[attribute.name]
-        try:
-            return attribute.membership(label, strict=strict)
-        except ValueError as error:
-            raise InputError(
-                f"The {attribute.name} of document {one.place} cannot be read: {one_line(error)}."
-            ) from None
+        return attribute.membership(label, strict=False)
 
-    members, unlabelled = dict[str, FloatArray](), dict[str, int]()
+    members: dict[str, FloatArray] = {}
+    unlabelled: dict[str, int] = {}
+    notes: list[str] = []
     for it, labels in zip(attributes, zip(*own, strict=True), strict=True):
         pairs = zip(documents, labels, strict=True)
         rows = members[it.name] = np.array([row(it, *pair) for pair in pairs])
-        unlabelled[it.name] = int((~rows[:, : len(it.groups)].any(axis=1)).sum())
+        without = np.flatnonzero(~rows[:, : len(it.groups)].any(axis=1)).tolist()
+        unlabelled[it.name] = len(without)
+        if unread := [labels[place] for place in without if labels[place] not in (None, "")]:
+            notes.append(
+                f"{len(unread)} of {len(documents)} documents have a {it.name} of no group, such "
+                f"as {one_line(repr(unread[0]), 60)}."
+            )
     if min(unlabelled.values()) == len(documents):
         named = " or ".join(members)
-        raise InputError(
+        raise NoLabelsError(
             f"No document has a label of {named}; send labels or fields, or ids of the source."
         )
-    return members, unlabelled
+    return Labelled(members, unlabelled, notes)
 
 
 async def ids_of(engine: SearchEngine, texts: Sequence[str]) -> list[str]:

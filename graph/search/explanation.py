@@ -13,6 +13,12 @@ from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.target import PARTS
 from fairqr.retrieval.sources.documents import Document
 
+UNANSWERED = (
+    *("denied", "rate_limited", "timeout", "unavailable", "invalid_request"),
+    "unsupported",
+)
+"""The statuses of questions to which no answer came."""
+
 LEAST_GAP = 0.01
 """Gaps below one percentage point are left out."""
 
@@ -54,6 +60,14 @@ def is_likely_to_fit(result: SearchResult) -> bool:
     """Return whether any of the documents is likely to be relevant, as far as that is known."""
     estimates = _estimates(result)
     return not estimates or max(estimates) >= LIKELY
+
+
+def is_unanswered(result: SearchResult) -> bool:
+    """Return whether a model was asked, and not one of its answers came."""
+    topics = [round_.topic for round_ in result.iterations] + [result.unused_topic]
+    groups = [group for round_ in result.iterations for group in round_.refinements]
+    asked = [*filter(None, topics), *groups, *result.unused_refinements]
+    return bool(asked) and all(reply.status in UNANSWERED for reply in asked)
 
 
 def fit_of(result: SearchResult) -> str:
@@ -135,7 +149,7 @@ def _gained(result: SearchResult) -> Iterator[str]:
         )
         if after.weight != 1:
             yield f"The weight of fairness was {after.weight:g}."
-    if after and without:
+    if after and without and not is_unanswered(result):
         counts = {0: "None of these documents was", 1: "1 of these documents was"}
         documents = counts.get(without.documents, f"{without.documents} of these documents were")
         relevance_gained = after.relevance - without.objective.relevance

@@ -17,7 +17,13 @@ from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDi
 
 from fairqr.base import settings as general
 from fairqr.base.errors import ConfigError, LimitError, first_problem, one_line
-from fairqr.base.settings import DEFAULT_TIMEOUT, SERVICE, ValueSource, variable_of
+from fairqr.base.settings import (
+    DEFAULT_TIMEOUT,
+    REASONING_TOKENS,
+    SERVICE,
+    ValueSource,
+    variable_of,
+)
 from fairqr.graph.documented import Documented
 
 _LIMIT = r"\s*[1-9][0-9]*\s*(/|per)\s*([1-9][0-9]*)?\s*(second|minute|hour|day|month|year)s?\s*"
@@ -99,17 +105,21 @@ class ModelEntry(_Section):
         api_key: The key for that server.
         api_key_env: The variable that holds the key for that server; wins over api_key.
         timeout: The most seconds that one request to the model may take.
+        reasoning_tokens: How many tokens a model that thinks before it answers may use for that.
     """
 
     base_url: _Address | None = None
     api_key: SecretStr | None = None
     api_key_env: _Variable | None = None
     timeout: _Seconds = DEFAULT_TIMEOUT
+    reasoning_tokens: int = Field(REASONING_TOKENS, ge=0)
 
     @property
     def key(self) -> SecretStr | None:
-        """The key for that server."""
-        return SecretStr(os.environ[self.api_key_env]) if self.api_key_env else self.api_key
+        """The key for that server, without the line break that mounted secrets end in."""
+        if self.api_key_env:
+            return SecretStr(os.environ[self.api_key_env].strip())
+        return self.api_key and SecretStr(self.api_key.get_secret_value().strip())
 
 
 class Limits(_Section):

@@ -60,13 +60,33 @@ class Document:
 
 
 def value_at(fields: Mapping[str, Any], path: str) -> Any:
-    """Return a field; ``person.sex`` is its name, or the field ``sex`` of ``person``."""
-    if path in fields:
-        return fields[path]
-    value: Any = fields
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    """Return a field; ``person.sex`` is its name, or the field ``sex`` of ``person``.
+
+    Of a list of objects it is the list of their fields, as an engine has it.
+    """
+    found = [*_values_at(fields, path)]
+    if len(found) < 2:
+        return found[0] if found else None
+    parts = [value if isinstance(value, list) else [value] for value in found]
+    return [value for part in parts for value in part]
+
+
+def _values_at(held: Any, path: str) -> Iterator[Any]:
+    """Yield the fields at a path, one for each object of a list on the way."""
+    if isinstance(held, list):
+        for each in held:
+            yield from _values_at(each, path)
+    if not isinstance(held, Mapping):
+        return
+    if path in held:
+        yield held[path]
+        return
+    head, _, rest = path.partition(".")
+    while rest:
+        if head in held:
+            yield from _values_at(held[head], rest)
+        name, _, rest = rest.partition(".")
+        head = f"{head}.{name}"
 
 
 def parse_document(line: str, schema: Schema) -> Document:

@@ -27,6 +27,7 @@ from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
 from fairqr.retrieval.sources.documents import Document, identifier, wrong_line
+from fairqr.retrieval.sources.label_values import values_of
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text, validated
 
@@ -197,7 +198,7 @@ def _build(path: Path, attribute: Attribute, folder: Path, tell: Callable[[int],
     if not attribute.groups:
         named = _named_groups(path, attribute, (label for label, _ in labels))
         attribute = _with_groups(path, attribute, named)
-    rows = np.array([_membership_of(path, attribute, *labelled) for labelled in labels])
+    rows = np.array([attribute.membership(label, strict=False) for label, _ in labels])
     ids = np.array(hashes)
     order = np.argsort(ids, kind="stable")
     ids, found = ids[order], np.array(own)[order]
@@ -236,13 +237,6 @@ def _build(path: Path, attribute: Attribute, folder: Path, tell: Callable[[int],
         ) from None
 
 
-def _membership_of(path: Path, attribute: Attribute, label: object, line: int) -> tuple[float, ...]:
-    try:
-        return attribute.membership(label, strict=False)
-    except ValueError as error:
-        raise wrong_line(path, line, one_line(error), "labels") from None
-
-
 def _named_groups(path: Path, attribute: Attribute, labels: Iterable[object]) -> list[str]:
     """Return the groups that the labels name."""
     groups = sorted({as_text(it) for label in labels for it in values_of(label)} - {UNKNOWN})
@@ -276,13 +270,6 @@ def _mixed(
 def label_key(label: object) -> object:
     """Return the key under which results for a label are cached; ``1`` is not ``True``."""
     return label if label is None or type(label) is str else ("", repr(label))
-
-
-def values_of(label: object) -> Sequence[object]:
-    """Return the values in a label, however it is written."""
-    if label is None or label == "":
-        return ()
-    return list(label) if isinstance(label, Mapping | list | tuple) else [label]
 
 
 def attribute_report(
@@ -359,6 +346,16 @@ class LabelReader:
         resolved = {n: files[n].attribute if n in files else a for n, a in attributes.items()}
         return cls(Schema(attributes=resolved), files)
 
+    def with_dates(self, formats: Mapping[str, str]) -> LabelReader:
+        """Return this reader with the formats of dates, by field, where attributes state none."""
+        attributes = {
+            name: attribute.model_copy(update={"dates": formats.get(attribute.field, "")})
+            if attribute.field and not attribute.dates
+            else attribute
+            for name, attribute in self.schema.attributes.items()
+        }
+        return LabelReader(Schema(attributes=attributes), self._files)
+
     def memberships(
         self, ids: Sequence[str], values: Mapping[str, Sequence[object]]
     ) -> Memberships:
@@ -367,13 +364,10 @@ class LabelReader:
         Args:
             ids: The documents.
             values: For each attribute of ``field_attributes``, the label of each document as it is
-                in the field, or None.
-
-        Raises:
-            SourceError: A field contains something that cannot be a label.
+                in the field, or None. What cannot be read is unknown.
         """
         files = {name: store.memberships(ids) for name, store in self._files.items()}
-        fields = {it.name: self._of_field(it, ids, values[it.name]) for it in self.field_attributes}
+        fields = {it.name: self._of_field(it, values[it.name]) for it in self.field_attributes}
         return {name: (files | fields)[name] for name in self.schema.attributes}
 
     def in_files(self, ids: Sequence[str]) -> set[str]:
@@ -411,21 +405,13 @@ class LabelReader:
             reports.append(self._files[name].report.model_copy(update=update))
         return reports
 
-    def _of_field(
-        self, attribute: Attribute, ids: Sequence[str], labels: Sequence[object]
-    ) -> FloatArray:
+    def _of_field(self, attribute: Attribute, labels: Sequence[object]) -> FloatArray:
         cached = self._rows.setdefault(attribute.name, {})
         rows = []
-        for id_, label in zip(ids, labels, strict=True):
+        for label in labels:
             key = label_key(label)
             if (row := cached.get(key)) is None:
-                try:
-                    row = attribute.membership(label, strict=False)
-                except ValueError as error:
-                    raise SourceError(
-                        f"The field '{attribute.field}' of the document '{one_line(id_, 80)}' "
-                        f"cannot be read as {attribute.name}: {one_line(error)}."
-                    ) from None
+                row = attribute.membership(label, strict=False)
                 if len(cached) >= MAX_CACHED:
                     cached.clear()
                 cached[key] = row

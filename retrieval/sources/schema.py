@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import date, datetime
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -36,6 +34,8 @@ from fairqr.base.errors import (
     one_line,
 )
 from fairqr.base.yaml_file import load_yaml
+from fairqr.retrieval.sources.dates import year_of
+from fairqr.retrieval.sources.label_values import UNREADABLE, weighted_values
 
 UNKNOWN = "unknown"
 """The name of the group for documents without a label, and for the unlabelled part of others."""
@@ -76,9 +76,8 @@ class Range(BaseModel, frozen=True, extra="forbid"):
         last = (self.lte, 0) if self.lt is None else (self.lt, -1)
         return None if None in first else first, None if None in last else last
 
-    def holds(self, value: object) -> bool:
-        """Return whether a number or a date, or its text, is in the range."""
-        found = _as_number(value)
+    def holds(self, found: float | None) -> bool:
+        """Return whether a number is in the range; None is in none."""
         first, last = self._ends
         return found is not None and (
             (first is None or first <= (found, 0)) and (last is None or (found, 0) <= last)
@@ -126,6 +125,11 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
 
     name: Name
     field: str = Field("", description="The document field that has its label.")
+    dates: str = Field(
+        "",
+        description="How dates in the field are written, as a format of Elasticsearch such as "
+        "basic_date or dd.MM.yyyy||epoch_millis; an attached engine states it itself.",
+    )
     labels: str = Field("", description="A file of ids and groups, instead of a field.")
     groups: tuple[str, ...] = Field((), description="The groups, with their values or ranges.")
     values: dict[str, Values] = {}
@@ -226,15 +230,15 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
 
         Args:
             label: None, a value, a sequence of values, or a mapping from values to weights.
-            strict: If there are no ``values``, refuse a value that is not a group's name instead
-                of counting it as unknown.
+            strict: Refuse what cannot be read and, if there are no ``values``, a value that is
+                not a group's name, instead of counting it as unknown.
 
         Raises:
             ValueError: The label is not a group, or has a weight that is negative or not finite.
         """
         weights = dict.fromkeys((*self.groups, UNKNOWN), 0.0)
-        for value, weight in _weighted(label):
-            group = self.group_of(value)
+        for value, weight in weighted_values(label, strict=strict):
+            group = None if value is UNREADABLE else self.group_of(value)
             if group is None and strict and not self.values and value != UNKNOWN:
                 what, groups = self.field or self.name, ", ".join(self.groups)
                 raise ValueError(f"{what} is {value!r}, which is not one of {groups}")
@@ -251,7 +255,10 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             return text if text in self.groups else None
         if (group := self._group_by_value.get(text)) is not None:
             return group
-        return next((group for group, range_ in self._ranges if range_.holds(value)), None)
+        if not self._ranges:
+            return None
+        number = year_of(value, self.dates) if self.dates else _as_number(value)
+        return next((group for group, range_ in self._ranges if range_.holds(number)), None)
 
     @cached_property
     def _pairs(self) -> list[tuple[str, str]]:
@@ -267,24 +274,6 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         return [(g, values) for g, values in self.values.items() if isinstance(values, Range)]
 
 
-def _weighted(label: object) -> Iterator[tuple[object, float]]:
-    """Yield each value of a label, in any of its forms, with its weight."""
-    if label is None or (isinstance(label, str) and not label):
-        return
-    if isinstance(label, Mapping):
-        for value, weight in label.items():
-            is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-            if not is_number or not 0 <= weight < math.inf:
-                raise ValueError(f"the weight of {value!r} must be 0 or more, not {weight!r}")
-            yield str(value), float(weight)
-        return
-    is_list = isinstance(label, Sequence) and not isinstance(label, str | bytes)
-    for value in cast("Sequence[object]", label) if is_list else [label]:
-        if not isinstance(value, str | bool | int | float | date):
-            raise ValueError(f"a label must be text, a list or a mapping, not {value!r}")
-        yield value, 1.0
-
-
 def _as_number(value: Any) -> float | None:
     """Return a number, or the year of a date, from a value or its text."""
     if isinstance(value, bool):
@@ -292,11 +281,7 @@ def _as_number(value: Any) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError):
-        pass
-    if isinstance(value, str):
-        with suppress(ValueError):
-            value = datetime.fromisoformat(value.strip())
-    return float(value.year) if isinstance(value, date) else None
+        return year_of(value)
 
 
 class DescribedModel(BaseModel, frozen=True, extra="forbid"):

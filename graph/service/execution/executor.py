@@ -318,6 +318,7 @@ class Executor:
             return open_generator(name, cache=self._replies)
         _, entry = self.capabilities.model(name)
         options: dict[str, Any] = {"base_url": entry.base_url, "timeout": entry.timeout}
+        options["reasoning_tokens"] = entry.reasoning_tokens
         if entry.key is not None:
             options["api_key"] = entry.key
         return open_model(name, cache=self._replies, **options)

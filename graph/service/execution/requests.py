@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -230,23 +231,35 @@ class AuditRequest(Frozen):
         return self.model_dump(exclude={"corpus", "retriever", "queries"}, exclude_none=True)
 
 
+_TEXT_PARTS = ("text", "input_text")
+
+_SAID_BY = r"(?im)^\W*(?:\"role\"\s*:\s*\")?(?:{0})\b\W{{0,4}}[:\",]"
+_BY_USER = re.compile(_SAID_BY.format("user|human"))
+_BY_ASSISTANT = re.compile(_SAID_BY.format("assistant|ai|bot|model"))
+
+
+def _format_named(name: str) -> dict[str, Any]:
+    return {"type": name}
+
+
 class _Message(BaseModel):
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[str | dict[str, Any]] | None = None
 
 
 class ChatRequest(Documented):
     """A question in the form of OpenAI's chat completions.
 
     The last message of the user is the question; we read no other message, and ignore parameters of
-    OpenAI's that are not listed here.
+    OpenAI's that are not listed here. A message that quotes a conversation, as chat interfaces send
+    to name it, is no question: it gets the first words of that conversation, and nothing is asked.
 
     Attributes:
         model: The source to answer from; see ``GET /openai/v1/models``.
         stream: Send the answer piece by piece.
         stream_options: With ``include_usage``, a last chunk has the usage.
         temperature: As in ``POST /v1/answer``.
-        seed: As in ``POST /v1/answer``.
+        seed: As in ``POST /v1/answer``; a negative one is none.
         fairqr: More parameters of ``POST /v1/answer``, such as ``method`` and ``attributes``. Its
             ``model`` is the language model.
         n: Must be 1.
@@ -269,7 +282,9 @@ class ChatRequest(Documented):
     tools: Annotated[list[Any] | None, _unless()] = None
     functions: Annotated[list[Any] | None, _unless()] = None
     logprobs: Annotated[bool | None, _unless()] = None
-    response_format: Annotated[dict[str, Any] | None, _unless({"type": "text"})] = None
+    response_format: Annotated[
+        dict[str, Any] | None, _unless({"type": "text"}), or_text(_format_named, dict[str, Any])
+    ] = None
 
     def as_answer(self) -> RunRequest:
         """Return this as a request for an answer.
@@ -280,13 +295,30 @@ class ChatRequest(Documented):
         if taken := sorted(_ELSEWHERE & self.fairqr.keys()):
             raise InputError(f"Leave '{taken[0]}' out of 'fairqr'; it is set elsewhere.")
         own = self.model_dump(include={"temperature", "seed"}, exclude_none=True)
+        if own.get("seed", 0) < 0:
+            del own["seed"]
         own |= {"corpus": self.model, "question": self._question(), "stream": bool(self.stream)}
         return parsed("answer", self.fairqr | own)
 
+    @property
+    def name_of_chat(self) -> str:
+        """The first words of a conversation that is quoted; empty if this is a question."""
+        text = self._question()
+        said = _BY_USER.search(text)
+        if said is None or not _BY_ASSISTANT.search(text):
+            return ""
+        return (
+            one_line(text[said.end() :].strip().partition("\n")[0].strip(' ",{}'), NAMED) or "Chat"
+        )
+
     def _question(self) -> str:
         content = next((m.content for m in reversed(self.messages) if m.role == "user"), None)
-        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-        texts = [part.get("text") for part in parts if part.get("type") == "text"]
+        parts = content if isinstance(content, list) else [content]
+        texts = [
+            part.get("text") if isinstance(part, dict) else part
+            for part in parts
+            if not isinstance(part, dict) or part.get("type") in _TEXT_PARTS
+        ]
         question = "\n".join(text for text in texts if isinstance(text, str))
         if not question or len(texts) < len(parts):
             raise InputError("Put the question into the last message of the user, as text alone.")

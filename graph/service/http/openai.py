@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Literal
@@ -44,10 +46,19 @@ class Sources(BaseModel):
 @router.get("/models")
 async def list_sources(request: Request) -> Sources:
     """List the sources to answer from, as models."""
-    names = await _sources(request)
+    return Sources(data=[_as_model(name) for name in await _sources(request)])
+
+
+@router.get("/models/{name:path}", response_model=Model)
+async def get_source(request: Request, name: str) -> Model:
+    """Return a source to answer from, as a model."""
+    await _require(request, name)
+    return _as_model(name)
+
+
+def _as_model(name: str) -> Model:
     # Nobody knows when a source was made.
-    about: dict[str, Any] = {"object": "model", "created": 0, "owned_by": "fairqr"}
-    return Sources(data=[Model(id=name, **about) for name in names])
+    return Model(id=name, object="model", created=0, owned_by="fairqr")
 
 
 @router.post("/chat/completions", response_model=ChatCompletion, responses=_CHUNKS)
@@ -57,10 +68,9 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
     This is an ephemeral run of `POST /v1/answer`. Annotations name the documents that the answer
     used.
     """
-    if asked.model not in await _sources(request):
-        raise IndexNotFoundError(
-            f"There is no model '{one_line(asked.model, 60)}'; GET /openai/v1/models lists all."
-        )
+    await _require(request, asked.model)
+    if name := asked.name_of_chat:
+        return _named(asked, name)
     if asked.stream:
         started = await unless_gone(request, start_run(request, "answer", asked.as_answer()))
         headers = {**started.headers, "X-Accel-Buffering": "no"}
@@ -71,6 +81,40 @@ async def complete_chat(asked: ChatRequest, request: Request) -> Response:
     message |= await _message(request, asked.model, result)
     whole = {**_piece(started.run, asked, message, "stop"), "usage": _usage_of(result)}
     return Json(whole, headers=started.headers)
+
+
+def _named(asked: ChatRequest, name: str) -> Response:
+    """Return the completion of a request that asks for the name of a conversation."""
+    run = Run(
+        id=uuid.uuid4().hex,
+        kind="answer",
+        status="done",
+        query=name,
+        created=time.time(),
+        request={},
+    )
+    usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
+    if not asked.stream:
+        message = {"role": "assistant", "content": name, "refusal": None}
+        return Json({**_piece(run, asked, message, "stop"), "usage": usage})
+    chunks = [
+        _line(_piece(run, asked, {"role": "assistant", "content": name}, None, of="delta")),
+        _line(_piece(run, asked, {}, "stop", of="delta")),
+        format_sse_event(data_str="[DONE]"),
+    ]
+    return Response(b"".join(chunks), media_type="text/event-stream")
+
+
+async def _require(request: Request, name: str) -> None:
+    """Check that there is such a source.
+
+    Raises:
+        IndexNotFoundError: There is none.
+    """
+    if name not in await _sources(request):
+        raise IndexNotFoundError(
+            f"There is no model '{one_line(name, 60)}'; GET /openai/v1/models lists all."
+        )
 
 
 async def _sources(request: Request) -> list[str]:

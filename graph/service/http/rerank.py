@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field, FiniteFloat
+from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat
 from starlette.requests import Request
 from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
-from fairqr.graph.integrations.order import Evidence, Given, Shown, fair_list, ids_of
+from fairqr.graph.integrations.order import (
+    Evidence,
+    Given,
+    NoLabelsError,
+    Shown,
+    fair_list,
+    ids_of,
+)
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.execution.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK
@@ -36,6 +44,21 @@ OPTIONS = (
 )
 """The parameters of a search that a list can be re-ranked by."""
 
+NO_WORDS = "*"
+"""The query of a list that comes without one."""
+
+TOKENS = ("prompt_tokens", "total_tokens")
+UNCHANGED = "not re-ranked; no labels"
+
+
+def _or(empty: Any) -> BeforeValidator:
+    """Return a validator that takes null for what is left out."""
+    return BeforeValidator(lambda given: empty if given is None else given)
+
+
+_Text = Annotated[str, _or("")]
+_Members = Annotated[dict[str, Any], _or({})]
+
 
 class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
     """A document to re-rank.
@@ -50,10 +73,10 @@ class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
         score: What the first retrieval gave it; either all documents have one, or none.
     """
 
-    id: str = ""
-    text: str = ""
-    fields: dict[str, Any] = Field(default_factory=dict)
-    labels: dict[str, Any] = Field(default_factory=dict)
+    id: _Text = ""
+    text: _Text = ""
+    fields: _Members = Field(default_factory=dict)
+    labels: _Members = Field(default_factory=dict)
     score: FiniteFloat | None = None
 
     @property
@@ -82,7 +105,7 @@ class RerankRequest(Documented):
         model: The source whose attributes count, perhaps with options:
             ``notables?attributes=gender&fairness_weight=2``. With ``documents=ids``, texts are ids
             of the source; with ``documents=texts``, they are looked up in it.
-        query: What was searched for.
+        query: What was searched for; without words, only the order of the documents counts.
         documents: Texts or objects, best first unless they have scores.
         top_n: How many to return; by default all.
         return_documents: Whether results repeat the documents.
@@ -98,11 +121,11 @@ class RerankRequest(Documented):
     )
 
     model: str = Field(max_length=2000)
-    query: str = Field(min_length=1)
+    query: _Text = ""
     documents: list[_Document] = Field(min_length=1, fail_fast=True)
     top_n: int | None = Field(None, ge=1)
-    return_documents: bool = False
-    fairqr: dict[str, Any] = Field(default_factory=dict)
+    return_documents: Annotated[bool, _or(False)] = False
+    fairqr: _Members = Field(default_factory=dict)
 
 
 class Reranked(BaseModel):
@@ -110,7 +133,8 @@ class Reranked(BaseModel):
 
     Attributes:
         index: Its place in the request.
-        relevance_score: From 1 downwards; it only says the order.
+        relevance_score: From 1 downwards, and above one half, where some clients cut; it only says
+            the order.
     """
 
     index: int
@@ -141,12 +165,29 @@ class RerankResult(Documented):
 
     Attributes:
         usage: Always 0 tokens, since no language model is asked.
+        fairqr: What fairness did; None if no document has a label, so that the order stays.
+        warnings: What the user should know of this list, in sentences.
     """
 
     model: str
     results: list[Reranked]
     usage: dict[str, int]
-    fairqr: Fairness
+    fairqr: Fairness | None = None
+    warnings: list[str]
+
+
+def _results_of(asked: RerankRequest, places: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the entries of the answer: places in the request, in their new order, with scores."""
+    size = len(asked.documents)
+    results: list[dict[str, Any]] = [
+        {"index": place, "relevance_score": 1 - rank / size / 2}
+        for rank, place in enumerate(places)
+    ]
+    if asked.return_documents:
+        for result in results:
+            document = asked.documents[result["index"]]
+            result["document"] = document.model_dump(exclude_unset=True)
+    return results
 
 
 @router.post(RERANK[1], include_in_schema=False)  # as Cohere's newer clients ask
@@ -156,28 +197,25 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
     are encoded to estimate which of them are relevant. No model is asked, but the words that one
-    gave in earlier searches for the query count. `fairqr` says what was paid and gained. A
-    parameter `model` of the address replaces the one in the body, which some clients fix.
+    gave in earlier searches for the query count. `fairqr` says what was paid and gained. A list of
+    which no label is known keeps its order, with a warning. A parameter `model` of the address
+    replaces the one in the body, which some clients fix.
     """
-    parts, documents, size = parts_of(request), asked.documents, len(asked.documents)
-    limits = parts.settings.limits
-    limits.check("depth", size, "The number of documents")
+    parts = parts_of(request)
+    documents = asked.documents
+    size = len(documents)
+    parts.settings.limits.check("depth", size, "The number of documents")
     model = request.query_params.get("model", asked.model)
-    name, _, options = model.partition("?")
-    read = parse_qs(options, keep_blank_values=True).items()
-    given = {it: values if values[1:] else values[0] for it, values in read} | asked.fairqr
-    texts = given.pop("documents") if given.get("documents") in ("ids", "texts") else ""
-    if unknown := given.keys() - {*OPTIONS}:
-        raise InputError(
-            f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
-        )
-    given = {"k": min(asked.top_n or 20, size, limits.k), **given, "query": asked.query}
-    checked = parts.executor.check("search", parsed("search", {**given, "corpus": name}))
-    context = checked.context
+    name, given, texts = _options_of(model, asked)
+    depth = min(asked.top_n or 20, size, parts.settings.limits.k)
+    words = asked.query.strip()
+    given = {"k": depth, **given, "query": words or NO_WORDS, "corpus": name}
+    checked = parts.executor.check("search", parsed("search", given))
     scores = [it.score for it in documents if it.score is not None]
     if len(scores) not in (0, size):
         raise InputError("Some documents have a score, and others have none; give all or none.")
     order = sorted(range(size), key=lambda place: -scores[place] if scores else 0)
+    answer: dict[str, Any] = {"model": model, "usage": dict.fromkeys(TOKENS, 0)}
     async with parts.executor.lend_engine(name) as engine:
         for attribute in {it for one in documents for it in one.labels}:
             engine.schema.attribute(attribute)
@@ -189,27 +227,42 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
             Given(place, it.id or ids[place], it.text, it.title, it.label) for place, it in ranked
         ]
         evidence = None
-        if not scores and texts != "ids":
+        if words and not scores and texts != "ids":
             evidence = Evidence(parts.evidence, parts.executor.learnt_words(checked.body["model"]))
-        work = fair_list(engine, context, asked.query, listed, evidence)
-        found, hits, unlabelled = await unless_gone(request, work)
-    results: list[dict[str, Any]] = [
-        {"index": order[place], "relevance_score": 1 - rank / size}
-        for rank, place in enumerate(found.positions[: asked.top_n])
-    ]
-    if asked.return_documents:
-        for result in results:
-            result["document"] = documents[result["index"]].model_dump(exclude_unset=True)
-    told = {
+        work = fair_list(engine, checked.context, words, listed, evidence)
+        try:
+            found, hits, labelled = await unless_gone(request, work)
+        except NoLabelsError as error:
+            answer |= {"results": _results_of(asked, order[: asked.top_n])}
+            return Json({**answer, "warnings": [str(error)]}, headers={"fairqr": UNCHANGED})
+    answer["results"] = _results_of(asked, [order[it] for it in found.positions[: asked.top_n]])
+    answer["fairqr"] = {
+        "before": found.before,
+        "after": found.after,
+        "target": found.target,
         "estimated": hits.relevance is not None,
-        "unlabelled": unlabelled,
+        "unlabelled": labelled.unlabelled,
         "words_of": found.words_of,
     }
-    fairness = {"before": found.before, "after": found.after, "target": found.target, **told}
-    usage = {"prompt_tokens": 0, "total_tokens": 0}
     by = "texts" if hits.relevance is not None else "ranks"
     if found.words_of:
         by += f", words of {found.words_of}"
     headers = {"fairqr": f"re-ranked; {by}".encode("ascii", "replace").decode()}
-    answer = {"model": model, "results": results, "usage": usage, "fairqr": fairness}
-    return Json(answer, headers=headers)
+    return Json({**answer, "warnings": labelled.notes}, headers=headers)
+
+
+def _options_of(model: str, asked: RerankRequest) -> tuple[str, dict[str, Any], str]:
+    """Return the source, the parameters of a search, and what texts of documents are.
+
+    Raises:
+        InputError: A list is not re-ranked by such a parameter.
+    """
+    name, _, options = model.partition("?")
+    read = parse_qs(options, keep_blank_values=True).items()
+    given = {it: values if values[1:] else values[0] for it, values in read} | asked.fairqr
+    texts = given.pop("documents") if given.get("documents") in ("ids", "texts") else ""
+    if unknown := given.keys() - {*OPTIONS}:
+        raise InputError(
+            f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
+        )
+    return name, given, texts

@@ -90,9 +90,18 @@ export const isRefined = ({ best_iteration: kept }) => kept > 0;
 function models(search) {
   const { model, ranker } = search;
   if (!model && !ranker) return `No model was ${lacksAttainable(search) ? "asked" : "needed"} for this ranking.`;
+  const came = isUnanswered(search) ? " did not answer; a warning says why. " : " was asked in vain. ";
   return [
-    model ? isRefined(search) ? ["Refined by ", foreign(model), ". "] : [foreign(model), " was asked in vain. "] : null,
+    model ? isRefined(search) ? ["Refined by ", foreign(model), ". "] : [foreign(model), came] : null,
     ranker ? ["Re-ranked by ", foreign(ranker), "."] : null];
+}
+
+const UNANSWERED = ["denied", "rate_limited", "timeout", "unavailable", "invalid_request", "unsupported"];
+
+/** Whether a model was asked, and not one of its answers came. */
+function isUnanswered({ iterations, unused_topic: topic, unused_refinements: others }) {
+  const asked = [topic, ...others ?? [], ...iterations.flatMap((round) => [round.topic, ...round.refinements])].filter(Boolean);
+  return asked.length > 0 && asked.every(({ status }) => UNANSWERED.includes(status));
 }
 
 /** Whether too few documents of a group were found for its target. */
@@ -122,8 +131,9 @@ function lacking({ gaps, target }) {
 const points = (share) => many(Math.round(share * 100), "point");
 
 /** What only the model's queries found. */
-function brought({ without_model: without, ranking }) {
-  if (!without) return null;
+function brought(search) {
+  const { without_model: without, ranking } = search;
+  if (!without || isUnanswered(search)) return null;
   return el("section", { "aria-label": "What the model brought" },
     headed(el("h3", {}, "What the model brought"), "Refinement"),
     el("dl", { class: "facts" },

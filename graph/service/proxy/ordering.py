@@ -83,7 +83,6 @@ class IndexOrder:
                 words,
                 [self._given(place, hit) for place, hit in enumerate(hits)],
                 Evidence(self.evidence, self.learnt, later=True),
-                strict=False,
                 deficit=self.deficit.by_group if self.deficit else None,
             )
         except InputError:

@@ -81,6 +81,7 @@ class ElasticsearchEngine:
         Raises:
             SourceError: The source does not fit the mapping.
         """
+        labels = labels.with_dates(mapping.date_formats())
         self.source, self.server, self.labels, self.mapping = source, server, labels, mapping
         self.name, self.schema, self.most = source.name, labels.schema, mapping.window
         every = frozenset(held.type for held in mapping.fields.values())

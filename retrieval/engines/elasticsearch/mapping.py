@@ -20,6 +20,7 @@ import numpy as np
 from fairqr.base.errors import SourceError, nearest_names, one_line
 from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
 from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.dates import DEFAULT_FORMATS
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range, as_text
 
 Hit = Mapping[str, Any]
@@ -83,6 +84,14 @@ class IndexMapping:
     fields: Mapping[str, MappedField]
     window: int
     fingerprint: str
+
+    def date_formats(self) -> dict[str, str]:
+        """Return how ``_source`` writes the dates of each field of dates."""
+        return {
+            name: str(field.settings.get("format", DEFAULT_FORMATS))
+            for name, field in self.fields.items()
+            if field.type in DATES
+        }
 
     def require(self, name: str, purpose: str, kinds: frozenset[str] | None = None) -> MappedField:
         """Return a field.

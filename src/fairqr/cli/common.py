@@ -9,12 +9,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fairqr.base.errors import FairqrError, InputError
-from fairqr.base.settings import DEFAULT_TIMEOUT
+from fairqr.base.settings import DEFAULT_TIMEOUT, REASONING_TOKENS, default_model
 from fairqr.cli.output import Progress, warn
 from fairqr.graph.documented import Documented
 
@@ -32,6 +32,9 @@ NOTABLES = "notables"
 
 LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 """A run that may cost more needs the user's consent."""
+
+WITHOUT_SERVER = ("local", "feedback", "recorded", "causal", "seq2seq")
+"""The models in this process, which have no address."""
 
 SEARCHED = ("corpus", "retriever")
 RUN = (*SEARCHED, "model", "base_url", "trace", "yes", "verbose")
@@ -83,6 +86,7 @@ class ModelSettings(Documented):
         base_url: The URL of an OpenAI-compatible server.
         prompts_dir: A folder with your own prompts; FAIRQR_PROMPTS_DIR by default.
         timeout: How many seconds one request to a model may take.
+        reasoning_tokens: How many tokens a model that thinks before it answers may use for that.
         yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
             tokens.
     """
@@ -90,6 +94,7 @@ class ModelSettings(Documented):
     base_url: str | None = None
     prompts_dir: Path | None = None
     timeout: float = Field(DEFAULT_TIMEOUT, gt=0)
+    reasoning_tokens: int = Field(REASONING_TOKENS, ge=0)
     yes: bool = False
 
 
@@ -111,10 +116,25 @@ class RunSettings(Searched, ModelSettings):
     cache: bool = True
     verbose: bool = False
 
+    @model_validator(mode="after")
+    def _address_is_of_the_model(self) -> Self:
+        name = self.model or default_model()
+        if self.base_url and name.partition(":")[0] in WITHOUT_SERVER:
+            raise InputError(
+                f"--base-url is the address of a model's server, which {name} has not; name the "
+                "model with --model, such as openai:NAME."
+            )
+        return self
+
     @property
     def model_options(self) -> dict[str, Any]:
         """How to open the model."""
-        return {"cache": self.cache, "base_url": self.base_url, "timeout": self.timeout}
+        return {
+            "cache": self.cache,
+            "base_url": self.base_url,
+            "timeout": self.timeout,
+            "reasoning_tokens": self.reasoning_tokens,
+        }
 
     def prompts_for(self, context: Context) -> PromptLibrary:
         """Return the prompts, after checking that they have the versions that the context names."""

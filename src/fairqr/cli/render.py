@@ -22,6 +22,7 @@ from fairqr.graph.search.explanation import (
     UNCHECKED,
     fit_of,
     is_likely_to_fit,
+    is_unanswered,
     say_how_found,
 )
 from fairqr.graph.stream import StepData
@@ -267,9 +268,12 @@ def _cost(result: SearchResult) -> Iterator[str]:
 def _models(result: SearchResult) -> Iterator[str]:
     """Yield what models did for the ranking; without one, whether documents were enough."""
     if result.model:
-        # Every round but the first has a model's words.
-        refined = f"Refined by {result.model}."
-        yield refined if result.best_iteration else f"{result.model} was asked in vain."
+        if result.best_iteration:  # every round but the first has a model's words
+            yield f"Refined by {result.model}."
+        elif is_unanswered(result):
+            yield f"{result.model} did not answer; a warning says why."
+        else:
+            yield f"{result.model} was asked in vain."
     if result.ranker:
         yield f"Re-ranked by {result.ranker}."
     elif not result.model:

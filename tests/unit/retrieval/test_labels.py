@@ -9,6 +9,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,6 @@ async def test_a_file_that_is_wrong_is_refused_in_one_sentence(tmp_path: Path) -
         ("o.csv", "id,group\na,x\nb,x\nb,Asia\n", "'b' several groups in lines 3 to 4"),
         ("o.csv", "id,group,weight\na,Asia,1\nb,Asia\n", "line 3: it needs a 'weight' like the"),
         ("o.jsonl", WEIGHT, "line 2: it needs a 'weight' like the other lines"),
-        ("o.jsonl", '{"id": "a", "group": [["Asia"]]}', "a label must be text, a list or a map"),
         ("o.xlsx", b"", "must be a .csv or .jsonl file (either may be .gz)."),
     ):
         attribute = ORIGIN.model_copy(update={"labels": name})
@@ -241,10 +241,29 @@ async def test_fields_are_read_beside_files_in_the_order_of_the_schema(tmp_path:
     assert [(v.value, v.documents) for v in report.without_group] == [("x", 2)]
 
 
-@pytest.mark.parametrize("label", [{"F": "much"}, {"F": -1}, [["F"]], [{"F": 1}], object()])
-async def test_a_field_that_cannot_be_a_label_is_refused_in_one_sentence(
-    tmp_path: Path, label: object
+F = [1, 0]
+M = [0, 1]
+UNKNOWN_LABEL = [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("label", "row"),
+    [
+        *((it, F) for it in (["F", None], [["F"]], [[["F"]], []], ["F", ""], ("F",), {"F"})),
+        *((it, F) for it in (np.str_("F"), np.array(["F"]), np.array(["F", None], dtype=object))),
+        *((it, F) for it in (np.int64(1), np.float32(1.0), 1.0, Decimal(1), [{"F": 1}])),
+        *((it, M) for it in (np.bool_(True), np.array([True]), {"M": np.float64(2)})),
+        *((it, [0.5, 0]) for it in (["F", {"name": "x"}], ["F", object()], ["F", b"F"])),
+        *((it, UNKNOWN_LABEL) for it in ([], [[]], [None], {}, float("nan"), np.float64("nan"))),
+        *((it, UNKNOWN_LABEL) for it in ({"F": "much"}, {"F": -1}, object(), b"F")),
+    ],
+)
+async def test_a_label_is_read_in_whatever_form_it_comes(
+    tmp_path: Path, label: object, row: list[float]
 ) -> None:
+    """What cannot be read is unknown for its document, and harms no other."""
     labels = await LabelReader.open({"gender": GENDER}, tmp_path, store=tmp_path / "kept")
-    with pytest.raises(SourceError, match="The field 'sex' of the document 'a' cannot be read as"):
-        labels.memberships(["a"], {"gender": [label]})
+    found = labels.memberships("ab", {"gender": [label, "M"]})
+    assert found["gender"].tolist() == [row, M]
+    report = labels.reports({"gender": [label, "M"]}, "ab")[0]
+    assert report.labelled == 1 + any(row)

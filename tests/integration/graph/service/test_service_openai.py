@@ -109,6 +109,63 @@ def test_each_source_is_a_model(client: openai.OpenAI) -> None:
         assert "GET /openai/v1/models" in refused.value.message
 
 
+def test_one_source_is_a_model_too(client: openai.OpenAI) -> None:
+    assert client.models.retrieve("people").id == "people"
+    with pytest.raises(openai.NotFoundError, match="There is no model"):
+        client.models.retrieve("gpt-5")
+
+
+@pytest.mark.parametrize(
+    ("content", "more"),
+    [
+        (["Which physicist is it?"], {}),
+        ([{"type": "input_text", "text": "Which physicist is it?"}], {}),
+        ("Which physicist is it?", {"seed": -1, "response_format": "text", "n": None}),
+        ("Which physicist is it?", {"logprobs": False, "tools": None, "stream_options": None}),
+    ],
+)
+def test_questions_come_in_many_forms(service: Served, content: Any, more: dict[str, Any]) -> None:
+    asked = {"model": "people", "messages": [{"role": "user", "content": content}], **more}
+    found = service.client.post("/openai/v1/chat/completions", json=asked)
+    assert found.status_code == 200, found.text
+    assert found.json()["choices"][0]["message"]["content"] == SENTENCE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Task:\nName it.\n<chat>\nUSER: Who won in 1903?\nASSISTANT: Curie.\n</chat>",
+        "Write 1-3 tags.\n\n**User:** Who won in 1903?\n\n**Assistant:** Marie Curie.",
+        "Provide a title.\nHuman: Who won in 1903?\nAI: Marie Curie",
+        '[{"role": "user", "content": "Who won in 1903?"},\n{"role": "assistant", "content": 1}]',
+    ],
+)
+@pytest.mark.parametrize("streams", [False, True])
+def test_what_a_chat_interface_asks_for_itself_costs_nothing(
+    service: Served, client: openai.OpenAI, text: str, streams: bool
+) -> None:
+    """It wants a name for a conversation: it gets that conversation's first words."""
+    service.model.does(failure(500))
+    found: Any = client.chat.completions.create(
+        model="people", messages=[{"role": "user", "content": text}], stream=streams
+    )
+    if streams:
+        said = text_of(list(found))
+    else:
+        said = found.choices[0].message.content
+        assert found.usage.total_tokens == 0
+    assert "Who won in 1903?" in said
+    assert service.model.asked == []
+
+
+def test_a_question_with_colons_is_a_question(client: openai.OpenAI) -> None:
+    text = "User: is that a word?\nModels: which ones did physicists use"
+    found = client.chat.completions.create(
+        model="people", messages=[{"role": "user", "content": text}]
+    )
+    assert found.choices[0].message.content == SENTENCE
+
+
 def test_the_last_message_of_the_user_is_answered(service: Served, client: openai.OpenAI) -> None:
     parts: Any = [{"type": "text", "text": "Which physicist"}, {"type": "text", "text": "is it?"}]
     found = client.chat.completions.create(

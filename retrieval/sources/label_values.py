@@ -1,0 +1,85 @@
+"""The values in a label, in whichever form a file, an engine or a program writes it.
+
+One label may be a value, a list of values, which share the document equally, or a mapping from
+values to weights; lists may hold lists, mappings and gaps, and values may be NumPy's or pandas'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from fairqr.base.errors import one_line
+
+UNREADABLE = object()
+"""Stands for a value that cannot be read."""
+
+
+def weighted_values(label: object, *, strict: bool = False) -> Iterator[tuple[Any, float]]:
+    """Yield each value in a label with its weight.
+
+    Args:
+        label: The label.
+        strict: Refuse what cannot be read, instead of yielding :data:`UNREADABLE`.
+
+    Raises:
+        ValueError: The label, or a part of it, cannot be read.
+    """
+    value = _plain(label)
+    if _is_missing(value):
+        return
+    if isinstance(value, Mapping):
+        yield from _weights(value, strict=strict)
+    elif isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray):
+        for part in value:
+            yield from weighted_values(part, strict=strict)
+    elif isinstance(value, str | bool | int | float | date):
+        yield value, 1.0
+    elif strict:
+        shown = one_line(repr(value), 100)
+        raise ValueError(f"a label must be text, a list or a mapping, not {shown}")
+    else:
+        yield UNREADABLE, 1.0
+
+
+def values_of(label: object) -> list[Any]:
+    """Return the values in a label that can be read, without weights."""
+    return [value for value, _ in weighted_values(label) if value is not UNREADABLE]
+
+
+def _weights(label: Mapping[Any, Any], *, strict: bool) -> Iterator[tuple[Any, float]]:
+    """Yield the values of a mapping with their weights; an object with other things has none."""
+    weights = {str(value): _plain(weight) for value, weight in label.items()}
+    for value, weight in weights.items():
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if is_number and 0 <= weight < math.inf:
+            continue
+        if strict:
+            shown = one_line(repr(weight), 100)
+            raise ValueError(f"the weight of {value!r} must be 0 or more, not {shown}")
+        yield UNREADABLE, 1.0
+        return
+    for value, weight in weights.items():
+        yield value, float(weight)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of NumPy or pandas as one of Python's."""
+    if type(value).__name__ == "datetime64":  # its own value may be a number of nanoseconds
+        return str(value)
+    if isinstance(value, Decimal):
+        return float(value)
+    to_list = getattr(value, "tolist", None)
+    return to_list() if callable(to_list) else value
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value says nothing: None, an empty text, NaN, or what pandas has for it."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(value, str):
+        return value in ("", "NaT")
+    return isinstance(value, float) and math.isnan(value)

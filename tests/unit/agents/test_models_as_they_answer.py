@@ -1,0 +1,485 @@
+"""Models as providers and servers really answer: what is refused, stated, wrapped or thought aloud.
+
+Each list holds several examples of one kind, from different providers and servers; the shape of
+the body and what it means count, and none of their sentences is known to the code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from fairqr.agents.models.chat import ChatModel
+from fairqr.agents.models.complaints import read_complaint
+from fairqr.agents.models.reading import ThoughtFilter, read_object, without_thoughts
+from fairqr.agents.models.replies import Question, Reply
+from fairqr.base.errors import ModelUnavailableError
+from tests.integration.model_server import (
+    Answer,
+    Asked,
+    ModelServer,
+    completion,
+    failure,
+    says,
+    stream,
+)
+from tests.unit.prompts.templates import a_prompt
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+SYSTEM = "You are brief."
+MESSAGES = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "About {query}"}]
+PROMPT = a_prompt("", "query", messages=MESSAGES, defaults={"presence_penalty": 0.5})
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+GOOD = says({"n": 1})
+
+
+def has_n(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not isinstance(value.get("n"), int):
+        raise ValueError("'n': a number is missing")
+    return {"n": value["n"]}
+
+
+def question(query: str = "x", **more: Any) -> Question:
+    return Question(PROMPT, {"query": query}, **{"schema": SCHEMA, "validate": has_n, **more})
+
+
+def model(server: ModelServer, **options: Any) -> ChatModel:
+    return ChatModel("openai:fake", **{"base_url": server.base_url, "timeout": 10.0, **options})
+
+
+def body_of(status: int, body: Any) -> Answer:
+    text = body if isinstance(body, str) else json.dumps(body)
+    return Answer(status, text.encode())
+
+
+def unless(refused: Callable[[Asked], bool], answer: Answer, good: Answer = GOOD) -> Any:
+    """A server that gives an error if a request has what it does not know."""
+    return lambda asked: answer if refused(asked) else good
+
+
+def has(name: str) -> Callable[[Asked], bool]:
+    return lambda asked: name in asked.body
+
+
+REFUSED = [
+    ("temperature", 400, {"error": {"message": "`temperature` is deprecated for this model."}}),
+    (
+        "temperature",
+        400,
+        {
+            "error": {
+                "message": "This model doesn't support temperature=0.0. Only 1.",
+                "param": None,
+            }
+        },
+    ),
+    ("temperature", 400, [{"error": {"code": 400, "message": "Unsupported value: temperature"}}]),
+    ("temperature", 422, {"detail": "Sampling: Temperature is fixed for this deployment"}),
+    (
+        "seed",
+        422,
+        {"detail": [{"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra"}]},
+    ),
+    ("seed", 400, {"error": {"message": 'Invalid JSON payload received. Unknown name "seed"'}}),
+    (
+        "seed",
+        400,
+        {
+            "error": {
+                "code": 400,
+                "message": "Request contains an invalid argument.",
+                "details": [{"fieldViolations": [{"field": "seed", "description": "Cannot find"}]}],
+            }
+        },
+    ),
+    ("seed", 400, {"title": "Bad request", "invalid-params": [{"name": "seed", "reason": "no"}]}),
+    (
+        "presence_penalty",
+        400,
+        {"code": "x", "error": "Argument not supported on this model: presencePenalty"},
+    ),
+    ("presence_penalty", 400, {"message": "Presence penalty is not enabled for this model"}),
+    ("presence_penalty", 422, {"detail": [{"loc": ["body", "presence_penalty"], "msg": "Extra"}]}),
+    ("presence_penalty", 400, {"error": '{"message": "presence-penalty unknown", "code": 3}'}),
+    ("response_format", 400, {"error": "This model has no json_schema mode"}),
+    ("response_format", 501, {"error": {"message": "responseFormat is not implemented"}}),
+    ("response_format", 400, {"message": "Structured outputs are not available here", "code": 1}),
+    (
+        "response_format",
+        400,
+        {"error": {"message": "Provider returned error", "metadata": {"raw": "response_format?"}}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "status", "body"), REFUSED)
+async def test_a_parameter_that_is_refused_is_left_out_and_that_is_remembered(
+    server: ModelServer, name: str, status: int, body: Any
+) -> None:
+    server.does(unless(has(name), body_of(status, body)))
+    asked = model(server)
+    assert (await asked.ask(question(seed=7))).value == {"n": 1}
+    assert len(server.asked) == 2
+    assert server.asked[0].body.keys() - server.asked[1].body.keys() == {name}
+    assert (await asked.ask(question("another"))).status == "ok"
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"detail": [{"type": "extra_forbidden", "loc": ["body", "max_completion_tokens"]}]},
+        {"error": "unknown field max_completion_tokens"},
+        {"object": "error", "message": "maxCompletionTokens: extra inputs are not permitted"},
+    ],
+)
+async def test_the_limit_of_a_reply_has_two_names(server: ModelServer, body: Any) -> None:
+    server.does(unless(has("max_completion_tokens"), body_of(422, body)))
+    asked = model(server)
+    assert (await asked.ask(question())).status == "ok"
+    limit = server.asked[0].body["max_completion_tokens"]
+    assert server.asked[1].body["max_tokens"] == limit
+    server.does(
+        unless(
+            lambda it: bool({"max_tokens", "max_completion_tokens"} & it.body.keys()),
+            body_of(422, {"detail": "max_tokens is unknown"}),
+        )
+    )
+    assert (await asked.ask(question("neither"))).status == "ok"
+    assert not {"max_tokens", "max_completion_tokens"} & server.asked[-1].body.keys()
+
+
+async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelServer) -> None:
+    server.does(stream(["word "] * 100_000))
+    shown: list[str] = []
+    reply = await model(server).write(question(max_tokens=100), on_token=shown.append)
+    assert reply.status == "ok"
+    assert 1600 <= len(reply.text) < 1700
+    assert "".join(shown).startswith(reply.text)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, {"error": {"message": "System role not supported"}}),
+        (500, {"error": {"code": 500, "message": "Jinja: System role not supported here"}}),
+        (400, {"error": {"message": "Developer instruction is not enabled for models/gemma"}}),
+        (400, {"message": "Conversation roles must alternate user/assistant/user/assistant"}),
+        (
+            422,
+            {"detail": [{"loc": ["body", "messages", 0, "role"], "msg": "Input should be 'user'"}]},
+        ),
+    ],
+)
+async def test_an_instruction_goes_into_the_message_of_the_user_where_no_system_is_known(
+    server: ModelServer, status: int, body: Any
+) -> None:
+    def has_system(asked: Asked) -> bool:
+        return any(message["role"] == "system" for message in asked.body["messages"])
+
+    server.does(unless(has_system, body_of(status, body)))
+    asked = model(server)
+    assert (await asked.ask(question())).status == "ok"
+    (message,) = server.asked[-1].body["messages"]
+    assert (message["role"], message["content"]) == ("user", f"{SYSTEM}\n\nAbout x")
+    assert (await asked.ask(question("y"))).status == "ok"
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Rate limit exceeded", "code": 429}},
+        {"error": {"message": "Too many", "status": "429"}},
+        [{"error": {"code": 429, "message": "Resource exhausted"}}],
+        {"error": "overloaded"},
+        {"error": {"message": "Upstream failed", "code": "server_error"}, "choices": []},
+    ],
+)
+async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body: Any) -> None:
+    server.does(body_of(200, body), GOOD)
+    assert (await model(server).ask(question())).value == {"n": 1}
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "words", "not_words"),
+    [
+        (body_of(200, {"error": "overloaded"}), "unavailable", ["overloaded", "try later"], "URL"),
+        (
+            body_of(200, {"error": {"message": "Slow down", "code": 429}}),
+            "rate_limited",
+            ["429: Slow down"],
+            "URL",
+        ),
+        (
+            failure(403, "Country, region, or territory not supported"),
+            "denied",
+            ["403: Country, region, or territory not supported", "ask the provider"],
+            "check the key",
+        ),
+        (
+            failure(403, "The project lacks permission"),
+            "denied",
+            ["permission", "check the key"],
+            "URL",
+        ),
+        (body_of(401, {"message": "Unauthorized"}), "denied", ["401: Unauthorized"], "URL"),
+        (
+            body_of(404, {"detail": "Not Found"}),
+            "unavailable",
+            ["404: Not Found", "check the base URL"],
+            "key",
+        ),
+        (
+            body_of(404, "<html><title>404 Not Found</title></html>"),
+            "unavailable",
+            ["base URL"],
+            "<",
+        ),
+        (
+            body_of(404, {"error": "model 'fake' not found, try pulling it first"}),
+            "unavailable",
+            ["try pulling it first", "check its name"],
+            "URL",
+        ),
+        (
+            body_of(422, {"detail": [{"loc": ["body", "messages"], "msg": "too many images"}]}),
+            "invalid_request",
+            ["422: body.messages: too many images"],
+            "Error code",
+        ),
+        (body_of(422, "The prompt holds nothing."), "invalid_request", ["The prompt holds"], "URL"),
+        (failure(402, "Insufficient credits"), "rate_limited", ["Insufficient credits"], "URL"),
+        (body_of(200, "<html><body>Welcome</body></html>"), "unavailable", ["base URL"], "Error"),
+        (
+            body_of(200, {"choices": []}),
+            "unavailable",
+            ["no chat completion|not send a chat"],
+            "Error",
+        ),
+    ],
+)
+async def test_the_sentence_has_the_providers_reason_and_the_one_remedy_that_fits(
+    server: ModelServer, answer: Answer, status: str, words: list[str], not_words: str
+) -> None:
+    server.does(answer)
+    reply = await model(server, attempts=1).ask(question())
+    assert reply.status == status
+    for each in words:
+        assert any(part in reply.message for part in each.split("|")), reply.message
+    assert not_words not in reply.message
+    assert "Error code" not in reply.message
+
+
+THOUGHTS = [
+    '<think>Perhaps {"n": 7}?</think>{"n": 1}',
+    'Perhaps {"n": 7}?</think>\n\n{"n": 1}',
+    '<thinking>\n{"n": 7}\n</thinking>\n```json\n{"n": 1}\n```',
+    '[THINK]{"n": 7}[/THINK]{"n": 1}',
+    '<|channel|>analysis<|message|>{"n": 7}<|end|><|channel|>final<|message|>{"n": 1}',
+]
+
+
+@pytest.mark.parametrize("text", THOUGHTS)
+async def test_thoughts_are_no_answer(server: ModelServer, text: str) -> None:
+    server.does(says(text))
+    assert (await model(server).ask(question())).value == {"n": 1}
+
+
+@pytest.mark.parametrize("text", THOUGHTS)
+async def test_thoughts_are_not_shown_or_judged(server: ModelServer, text: str) -> None:
+    """Of an answer that comes in pieces; where no mark stands before them, from the next on."""
+    plain = text.replace('{"n": 1}', "Marie Curie").replace("```json\n", "").replace("\n```", "")
+    server.does(stream([*plain]))
+    asked = model(server)
+    reply = await asked.write(question("first"), on_token=lambda _: None)
+    assert reply.text == "Marie Curie"
+    shown: list[str] = []
+    reply = await asked.write(question("second"), on_token=shown.append)
+    assert (reply.text, "".join(shown).strip()) == ("Marie Curie", "Marie Curie")
+
+
+async def test_reasoning_content_is_no_answer(server: ModelServer) -> None:
+    thought = {"content": '{"n": 1}', "reasoning_content": '{"n": 7}', "reasoning": '{"n": 8}'}
+    server.does(completion(thought))
+    assert (await model(server).ask(question())).value == {"n": 1}
+
+
+@pytest.mark.parametrize("pieces", [["a < b"], ["<", "b>bold"], ["[1] ", "says"], ["<thin", "g>"]])
+def test_what_only_looks_like_a_thought_is_shown(pieces: list[str]) -> None:
+    shown = ThoughtFilter()
+    assert "".join(map(shown.feed, pieces)) + shown.end() == "".join(pieces)
+    assert without_thoughts("".join(pieces)) == "".join(pieces)
+
+
+def thinks(limit: int, text: str) -> Callable[[Asked], Answer]:
+    """A model that thinks for some tokens before it answers."""
+
+    def answer(asked: Asked) -> Answer:
+        room = asked.body["max_completion_tokens"]
+        return completion({"content": None}, "length") if room < limit else says(text)
+
+    return answer
+
+
+@pytest.mark.parametrize("budget", [16, 96, 128])
+async def test_a_model_that_thinks_gets_room_for_that(server: ModelServer, budget: int) -> None:
+    server.does(thinks(2000, '{"n": 1}'))
+    asked = model(server)
+    assert (await asked.ask(question(max_tokens=budget))).value == {"n": 1}
+    assert [it.body["max_completion_tokens"] for it in server.asked] == [budget, budget + 4096]
+    assert (await asked.ask(question("y", max_tokens=budget))).value == {"n": 1}
+    assert len(server.asked) == 3
+
+
+async def test_a_limit_that_is_reached_is_said_with_what_helps(server: ModelServer) -> None:
+    server.does(thinks(10**9, ""))
+    asked = model(server, reasoning_tokens=100)
+    reply = await asked.ask(question(max_tokens=28))
+    assert reply.status == "empty"
+    assert "reached its limit of 128 tokens before it answered" in reply.message
+    assert "raise reasoning_tokens" in reply.message
+    server.does(completion({"content": '{"n": '}, "length"))
+    reply = await asked.ask(question("cut", max_tokens=28))
+    assert "it reached the limit of 128 tokens; raise max_tokens in the prompt" in reply.message
+
+
+FIELDS = ("topic", "keywords", "reason")
+WORDS = ["women", "girls"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"topic": ["women", "girls",],}',
+        "{'topic': ['women', 'girls']}",
+        '{"topic": ["women", "girls"] /* both */, // none\n "reason": null}',
+        '{topic: ["women", "girls"]}',
+        '["women", "girls"]',
+        "```json\n['women', 'girls']\n```",
+        "- women\n- girls",
+        "1. women\n2. girls",
+        '"{\\"topic\\": [\\"women\\", \\"girls\\"]}"',
+        '{"result": {"topic": ["women", "girls"]}}',
+        '{"output": "{\\"topic\\": [\\"women\\", \\"girls\\"]}"}',
+        '[{"topic": ["women", "girls"]}]',
+        '{"Topic": ["women", "girls"]}',
+        '{"note": 1}\n{"topic": ["women", "girls"]}',
+        'Sure! Here it is: {"topic": ["women", "girls"]}. Anything else?',
+    ],
+)
+def test_an_object_is_read_in_whatever_form_it_comes(text: str) -> None:
+    assert read_object(text, FIELDS, "topic")["topic"] == WORDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I cannot do that.",
+        "Sorry, but as a model, I cannot help with that request.",
+        "see [1] and [2]",
+        '{"topic": ["wom',
+        "",
+        "42",
+    ],
+)
+def test_what_means_no_object_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no whole JSON object"):
+        read_object(text, FIELDS, "topic")
+
+
+async def reply_to(server: ModelServer, message: dict[str, Any], end: str = "stop") -> Reply:
+    server.does(completion(message, end))
+    return await model(server).ask(question())
+
+
+CALL = {"id": "1", "type": "function", "function": {"name": "reply", "arguments": '{"n": 1}'}}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": [{"type": "text", "text": '{"n": '}, {"type": "text", "text": "1}"}]},
+        {"content": ['{"n": 1}']},
+        {"content": [{"type": "thinking", "thinking": "{}"}, {"type": "text", "text": '{"n": 1}'}]},
+        {"content": None, "tool_calls": [CALL]},
+        {"content": "", "tool_calls": [CALL]},
+        {"content": None, "function_call": {"name": "reply", "arguments": '{"n": 1}'}},
+    ],
+)
+async def test_a_message_is_read_in_whatever_parts_it_comes(
+    server: ModelServer, message: dict[str, Any]
+) -> None:
+    assert (await reply_to(server, message)).value == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("message", "end"),
+    [({"content": None, "refusal": "No."}, "stop"), ({"content": ""}, "content_filter")],
+)
+async def test_a_refusal_is_one(server: ModelServer, message: dict[str, Any], end: str) -> None:
+    assert (await reply_to(server, message, end)).status == "refused"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "  \n", "\t"])
+async def test_a_key_may_end_in_a_line_break(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Mounted secrets do."""
+    monkeypatch.setenv("OPENAI_API_KEY", f"sk-mounted{end}")
+    server.does(GOOD)
+    assert (await model(server).ask(question())).status == "ok"
+    assert server.asked[0].headers["authorization"] == "Bearer sk-mounted"
+
+
+async def test_a_key_with_a_break_inside_is_said(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-one\nsk-two")
+    with pytest.raises(ModelUnavailableError, match="OPENAI_API_KEY has a space or a line break"):
+        await model(server).ask(question())
+
+
+@pytest.mark.parametrize("query", ["api-version=2024-02-01", "a=1&b=", "key=x%20y"])
+async def test_the_query_of_an_address_is_kept(server: ModelServer, query: str) -> None:
+    server.does(GOOD)
+    asked = model(server, base_url=f"{server.base_url}/deployments/d?{query}")
+    assert (await asked.ask(question())).status == "ok"
+    path, _, sent = server.asked[0].path.partition("?")
+    assert path == "/v1/deployments/d/chat/completions"
+    assert sent.replace("+", "%20") == query
+
+
+async def test_what_took_too_long_says_how_long_and_how_often(server: ModelServer) -> None:
+    server.does(Answer(never=True))
+    reply = await model(server, timeout=0.3).ask(question())
+    assert reply.status == "timeout"
+    assert "did not answer within 0.3 s" in reply.message
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"error": {"message": "a"}}, "a"),
+        ({"error": "a"}, "a"),
+        ([{"error": {"message": "a"}}], "a"),
+        ({"errors": [{"message": "a"}, {"message": "b"}]}, "a; b"),
+        ({"detail": {"msg": "a"}}, "a"),
+        ({"title": "b", "detail": "a"}, "a; b"),
+        ('{"error": {"message": "{\\"error\\": \\"a\\"}"}}', "a"),
+        ("<html><head><title>a</title></head></html>", "a"),
+        ({}, ""),
+    ],
+)
+def test_a_reason_is_found_in_any_shape(body: Any, reason: str) -> None:
+    class FailedError(Exception):
+        def __init__(self) -> None:
+            self.body = body
+            self.status_code = 400
+
+    assert read_complaint(FailedError()).reason == reason

@@ -1,0 +1,100 @@
+"""Dates of groups by years, as engines, files and programs write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairqr.retrieval.sources.dates import DEFAULT_FORMATS, year_of
+from fairqr.retrieval.sources.documents import value_at
+from fairqr.retrieval.sources.schema import Attribute
+
+CENTURIES = Attribute.model_validate(
+    {"name": "century", "field": "born", "groups": {"old": {"lt": 1900}, "new": {"gte": 1900}}}
+)
+NEW = (0.0, 1.0)
+OLD = (1.0, 0.0)
+UNKNOWN = (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "formats"),
+    [
+        *((it, "") for it in ("1950", 1950, 1950.0, "1950-03", "1950-3-1", "1950-03-01T10:00Z")),
+        *((it, "") for it in ("1950-W05", date(1950, 3, 1), datetime(1950, 3, 1, tzinfo=UTC))),
+        *((it, "basic_date") for it in ("19500301", 19500301, 19500301.0)),
+        *((it, DEFAULT_FORMATS) for it in (-631152000000, "-631152000000", "1950", 1950)),
+        *(("01.03.1950", it) for it in ("dd.MM.yyyy", "d.M.uuuu", "epoch_millis||dd.MM.yyyy")),
+        ("1950/03/01 10:11:12", "yyyy/MM/dd HH:mm:ss"),
+        ("Wed Mar 01 10:00:00 +0100 1950", "EEE MMM dd HH:mm:ss Z yyyy"),
+        ("March 1, 1950", "MMMM d, yyyy"),
+        ("19500301T101112Z", "yyyyMMdd'T'HHmmssX"),
+        ("1950060", "basic_ordinal_date"),
+        (-631152000, "epoch_second"),
+        # The columns of an engine are asked for in ISO's form, whatever the mapping says.
+        *(("1950-03-01T00:00:00.000Z", it) for it in ("basic_date", "epoch_millis", "dd.MM.yyyy")),
+    ],
+)
+def test_the_year_of_a_date_is_read(value: object, formats: str) -> None:
+    assert year_of(value, formats) == 1950
+
+
+@pytest.mark.parametrize(
+    ("value", "formats"),
+    [
+        *((it, "") for it in ("soon", "", "19500301", 19500301, True, None, "1950x")),
+        *((it, "basic_date") for it in ("x9500301", 1e30, "-19500301")),
+        *((it, "epoch_millis") for it in ("9" * 40, "NaN", "1950-")),
+        ("01.03.1950", "MM-dd"),
+    ],
+)
+def test_what_can_be_no_year_is_none(value: object, formats: str) -> None:
+    assert year_of(value, formats) is None
+
+
+@given(st.text(max_size=20), st.text(max_size=12))
+def test_no_text_and_no_format_raises(text: str, formats: str) -> None:
+    assert year_of(text, formats) is None or isinstance(year_of(text, formats), int)
+
+
+@pytest.mark.parametrize(
+    ("label", "row"),
+    [
+        *((it, NEW) for it in (pd.Timestamp("1950-03-01"), np.datetime64("1950-03-01"))),
+        *((it, NEW) for it in (np.datetime64("1950-03-01T00:00:00.000000000"), pd.Series([1950]))),
+        *((it, NEW) for it in (["1950", None], np.int32(1950), [[1950]])),
+        *((it, OLD) for it in ("1850-01", np.float64(1850), "1850-W01")),
+        *((it, UNKNOWN) for it in (pd.NaT, pd.NA, np.datetime64("NaT"), "soon", [])),
+    ],
+)
+def test_values_of_numpy_and_pandas_are_labels(label: Any, row: tuple[float, ...]) -> None:
+    assert CENTURIES.membership(label, strict=False) == row
+
+
+def test_a_number_that_can_be_no_year_is_unknown_where_the_field_has_dates() -> None:
+    dated = CENTURIES.model_copy(update={"dates": "basic_date"})
+    assert dated.membership(19500301, strict=False) == NEW
+    assert dated.membership(18500301, strict=False) == OLD
+    assert dated.membership(7, strict=False) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        ({"person": {"sex": "F"}}, "F"),
+        ({"person.sex": "F"}, "F"),
+        ({"person": [{"sex": "F"}, {"sex": "M"}]}, ["F", "M"]),
+        ({"person": [{"sex": ["F", "M"]}, {"age": 7}, {"sex": "M"}]}, ["F", "M", "M"]),
+        ({"person": [{"age": 7}]}, None),
+        ({"person": "F"}, None),
+        ({}, None),
+    ],
+)
+def test_a_field_is_found_in_objects_and_lists_of_them(fields: dict[str, Any], value: Any) -> None:
+    assert value_at(fields, "person.sex") == value
