@@ -33,6 +33,9 @@ PLACE_KEYS = ("param", "parameter", "loc", "field", "path", "pointer", "name")
 
 CODE_KEYS = ("code", "type", "status", "error_type")
 
+FIRST_ERROR = 400
+LAST_ERROR = 599
+
 DEEPEST = 8
 MOST_REASONS = 3
 LONGEST_BODY = 100_000
@@ -124,7 +127,9 @@ def read_complaint(error: BaseException) -> Complaint:
             codes.add(code.lower())
     places = [*_members(body, PLACE_KEYS), getattr(error, "param", None)]
     words = [word for place in places for word in re.split(r"\W+", _as_path(place)) if word]
-    status = status_of(error) or status_in(body)
+    status = status_of(error)
+    if status is None or status < FIRST_ERROR:  # an answer with status 200 that is none
+        status = status_in(body)
     return Complaint(status, reason, frozenset(codes), tuple(map(_snake, words)))
 
 
@@ -133,7 +138,7 @@ def status_in(body: Any) -> int | None:
     for value in _members(body, ("code", "status", "status_code", "http_status")):
         is_number = isinstance(value, str) and value.isascii() and value.isdigit()
         number = int(value) if is_number else value
-        if isinstance(number, int) and 400 <= number <= 599:
+        if isinstance(number, int) and FIRST_ERROR <= number <= LAST_ERROR:
             return number
     return None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairqr.agents.refiners.refiner import LeftOut, Refinement
 from fairqr.base.errors import one_line
-from fairqr.retrieval.texts.words import folded_words, phrase_parts
+from fairqr.retrieval.texts.words import folded_runs, phrase_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,16 +128,16 @@ def clean_words(
 
         kept.append(entry)
         left_out += repeated
-        for word in folded_words(entry):
+        for word in folded_runs(entry):
             known.setdefault(word, REPEATS_EARLIER)
     return Cleaned(tuple(kept), tuple(left_out))
 
 
 def _collect_known_words(query: str, in_use: Sequence[str]) -> dict[str, str]:
     """Return the words that a new entry must not repeat, each with the reason."""
-    known = dict.fromkeys(folded_words(query), REPEATS_QUERY)
+    known = dict.fromkeys(folded_runs(query), REPEATS_QUERY)
     for text in in_use:
-        for word in folded_words(text):
+        for word in folded_runs(text):
             known.setdefault(word, IN_USE)
     return known
 
@@ -148,7 +148,7 @@ def _split_new_words(text: str, known: Mapping[str, str]) -> tuple[list[str], li
     repeated: list[LeftOut] = []
     taken: set[str] = set()
     for word in phrase_parts(text):
-        parts = folded_words(word)
+        parts = folded_runs(word)
         if any(part not in known and part not in taken for part in parts):
             new_words.append(word)
             taken.update(parts)
@@ -169,8 +169,8 @@ def clean_whole(
         query: The original query. An entry that has no other words than the query is left out.
         in_use: Words that are added to the query already.
     """
-    query_words = set(folded_words(query))
-    seen = {tuple(folded_words(text)): IN_USE for text in in_use}
+    query_words = set(folded_runs(query))
+    seen = {tuple(folded_runs(text)): IN_USE for text in in_use}
     kept: list[str] = []
     left_out: list[LeftOut] = []
     for candidate in candidates:
@@ -180,7 +180,7 @@ def clean_whole(
             continue
 
         entry = tidy(str(candidate))
-        words = tuple(folded_words(entry))
+        words = tuple(folded_runs(entry))
         repetition = _find_repetition(words, query_words) or seen.get(words)
         if repetition:
             left_out.append(_leave_out(candidate, repetition))
@@ -222,7 +222,7 @@ def clean_passage(text: str, *, query: str = "") -> tuple[str, tuple[LeftOut, ..
     passage = tidy(text)
     if not passage:
         return "", ()
-    problem = _find_repetition(folded_words(passage), set(folded_words(query)))
+    problem = _find_repetition(folded_runs(passage), set(folded_runs(query)))
     if problem:
         return "", (_leave_out(passage, problem),)
     if len(passage) <= LONGEST_PASSAGE:

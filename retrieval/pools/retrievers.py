@@ -17,7 +17,13 @@ from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import chunks
-from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer, sendable
+from fairqr.retrieval.texts.words import (
+    ANALYZER_NAME,
+    english_analyzer,
+    index_terms,
+    indexed_text,
+    sendable,
+)
 
 WRITER_BYTES = 15 << 20
 """The smallest memory that tantivy accepts, in bytes."""
@@ -81,7 +87,7 @@ class MemoryIndex:
         index.register_tokenizer(ANALYZER_NAME, english_analyzer())
         with index.writer(WRITER_BYTES, 1) as writer:
             for text in texts:
-                entry = {"body": text, "number": self.size}
+                entry = {"body": indexed_text(text), "number": self.size}
                 writer.add_document(tantivy.Document.from_dict(entry, self._schema))
                 self.size += 1
             writer.commit()
@@ -92,7 +98,7 @@ class MemoryIndex:
         """Return the score of each text, shape (n,); 0 for texts without a term of the query."""
         terms = [
             (tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "body", term))
-            for term in english_analyzer().analyze(query)
+            for term in index_terms(query)
         ]
         matching = tantivy.Query.boolean_query(terms)
         hits = self._searcher.search(matching, max(1, self.size), count=False).hits

@@ -2,8 +2,9 @@
 
 A word is a run of letters, combining marks and digits. Python's ``re`` does not count marks as
 parts of words, so it would cut Hindi or Thai words at their vowels. Joiners inside a word belong to
-it, as in Persian. Scripts without spaces between words, such as Thai or Chinese, are not segmented:
-a whole run is one word. :func:`occurs` finds a shorter word inside of it.
+it, as in Persian. In scripts without spaces between words, such as Thai or Chinese, words compare
+by all pairs of neighbouring characters (:func:`segmented`), as in Lucene's ``cjk_bigram``: what is
+sought is found inside a longer run, whichever words a reader would see there.
 
 Indexes of ours analyze English as Elasticsearch's ``english`` analyzer does: words are split as
 Unicode's standard tokenizer does, lowercased, freed of stop words, and stemmed. The stop words are
@@ -14,9 +15,11 @@ on real text the two give nearly the same rankings.
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import unicodedata
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 # Loaded when first used: no command needs it for its help.
@@ -35,8 +38,13 @@ WORD = (
 # The range holds the two zero-width joiners.
 _WORD = r"[\p{L}\p{N}](?:[\x{200c}-\x{200d}]*[\p{L}\p{M}\p{N}])*"
 _JOINED = rf"{_WORD}(?:['’.-]{_WORD})*"
-_UNSPACED = (
-    r"[\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}]"
+
+# Thai to Myanmar, Khmer, radicals, signs of repetition, kana and Bopomofo, and Han in its blocks.
+_UNSPACED = re.compile(
+    "["
+    "\u0e00-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005\u3007\u3040-\u312f\u31a0-\u31bf"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
+    "]+"
 )
 
 
@@ -79,9 +87,40 @@ def words_in(text: str) -> list[str]:
 def folded_words(text: str) -> list[str]:
     """Return the words of a text without case and in one Unicode form, so that they compare.
 
-    This is Unicode's canonical caseless matching.
+    This is Unicode's canonical caseless matching. Runs without spaces are in pairs of characters.
     """
+    return words_in(segmented(_folded(text)))
+
+
+def folded_runs(text: str) -> list[str]:
+    """Return the same, but each run without spaces as one word."""
     return words_in(_folded(text))
+
+
+def segmented(text: str) -> str:
+    """Return a text with each run of a script without spaces as pairs of its characters.
+
+    A pair is two neighbouring letters with their marks; a letter alone stays alone.
+    """
+    return text if text.isascii() else _UNSPACED.sub(_in_pairs, text)
+
+
+def _in_pairs(run: re.Match[str]) -> str:
+    """Return a run as pairs with a space around each; signs that are no letters stand apart."""
+    stretches: list[list[str]] = [[]]
+    for character in run[0]:
+        kind = unicodedata.category(character)[0]
+        if kind == "M" and stretches[-1]:
+            stretches[-1][-1] += character
+        elif kind in "LM":
+            stretches[-1].append(character)
+        else:
+            stretches += [[character], []]
+    return f" {' '.join(pair for stretch in stretches for pair in _pairs_of(stretch))} "
+
+
+def _pairs_of(letters: list[str]) -> list[str]:
+    return [first + second for first, second in pairwise(letters)] or letters
 
 
 def _folded(text: str) -> str:
@@ -92,19 +131,6 @@ def _folded(text: str) -> str:
 def phrase_parts(text: str) -> list[str]:
     """Return the words of a text, where words such as ``O'Neill`` or ``sci-fi`` stay one."""
     return _finder(_JOINED).analyze(sendable(text))
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _is_unspaced(word: str) -> bool:
-    return bool(_finder(_UNSPACED).analyze(word))
-
-
-def occurs(word: str, words: Collection[str]) -> bool:
-    """Return whether a folded word is one of these words, or is inside one that has no spaces.
-
-    A run of Thai or Chinese is one word to us, but engines for these languages find its parts.
-    """
-    return word in words or (_is_unspaced(word) and any(word in other for other in words))
 
 
 def holders_of(names: Collection[str], texts: Mapping[str, str]) -> set[str]:
@@ -131,7 +157,7 @@ def holders_by_name(names: Collection[str], texts: Mapping[str, str]) -> dict[st
         }
         line = _in_a_row(text) if likely else ""
         for name, words in likely.items():
-            if _holds(line, " ".join(words)):
+            if f" {' '.join(words)} " in line:
                 holders[name].add(id_)
     return holders
 
@@ -141,14 +167,19 @@ def _in_a_row(text: str) -> str:
     return f" {' '.join(folded_words(text))} "
 
 
-def _holds(line: str, needle: str) -> bool:
-    # In a script without spaces, a name may be a part of a longer run.
-    return f" {needle} " in line or (_is_unspaced(needle) and needle in line)
-
-
 def english_analyzer() -> tantivy.TextAnalyzer:
     """Return this thread's analyzer; register it with each index."""
     return _analyzer(WORD, True, threading.get_ident())
+
+
+def index_terms(text: str) -> list[str]:
+    """Return the terms that an index of ours has for a text, in order and with repeats."""
+    return english_analyzer().analyze(indexed_text(text))
+
+
+def indexed_text(text: str) -> str:
+    """Return a text as an index of ours reads it."""
+    return segmented(composed(sendable(text)))
 
 
 def terms_of(text: str) -> list[str]:

@@ -68,7 +68,7 @@ from fairqr.retrieval.fairness.relevance import (
     standardised,
 )
 from fairqr.retrieval.sources.documents import ProgressFunction
-from fairqr.retrieval.texts.words import english_analyzer, sendable
+from fairqr.retrieval.texts.words import index_terms, sendable
 
 RANKED = 500
 """How many ranks are evidence, as deep as the first search of a run."""
@@ -139,7 +139,7 @@ class Estimates(NamedTuple):
 
 def hashed_terms(text: str) -> Terms:
     """Return stems as numbers. Among a million distinct ones, one in 4,000 shares its number."""
-    stems = english_analyzer().analyze(text)
+    stems = index_terms(text)
     return np.array([zlib.crc32(stem.encode()) for stem in stems], dtype=np.uint32)
 
 

@@ -41,7 +41,7 @@ from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.documents import Document, ProgressFunction, chunks, read_documents
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema
-from fairqr.retrieval.texts.words import ANALYZER_NAME, composed, english_analyzer
+from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer, indexed_text
 
 Announce = Callable[[str], ProgressFunction]
 """Called with the name of what is being made; returns the callback for the number of documents."""
@@ -440,7 +440,7 @@ def _add(
         parts = [document.id, document.title, document.text, dict(document.fields)]
         fields = {
             "id": document.id,
-            "body": composed(f"{document.title}\n{document.text}"),
+            "body": indexed_text(f"{document.title}\n{document.text}"),
             "source": json.dumps(parts, ensure_ascii=False).encode(),
             "number": number + row,
             **dict(zip(ID_COLUMNS, words, strict=False)),

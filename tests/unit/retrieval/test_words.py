@@ -10,7 +10,8 @@ import pytest
 
 from fairqr.agents.attribution.overlap import content_words
 from fairqr.agents.refiners.cleaning import KEYWORDS_LIMIT, clean_words
-from fairqr.retrieval.texts.words import folded_words, occurs, words_in
+from fairqr.retrieval.engines.hybrid.texts import hashed_terms
+from fairqr.retrieval.texts.words import folded_words, holders_of, index_terms, terms_of, words_in
 
 # "Woman scientist", and other plain words.
 IN_SCRIPTS = {
@@ -35,16 +36,52 @@ def test_a_word_is_one_word(word: str) -> None:
     assert content_words(word) == set(folded_words(word))
 
 
-def test_a_word_is_found_inside_a_run_of_a_script_without_spaces() -> None:
-    """But a keyword stays beside a query that only contains it, and an English word is whole."""
-    for text, keyword in (("เธอเป็นนักฟิสิกส์ชาวไทย", "นักฟิสิกส์"), ("她是物理学家", "物理学")):
-        assert occurs(keyword, set(folded_words(text)))
+UNSPACED = {
+    "她是物理学家": "物理学",
+    "เธอเป็นนักฟิสิกส์ชาวไทย": "นักฟิสิกส์",
+    "彼女はノーベル物理学賞を受賞した": "物理学賞",
+    "アインシュタインの論文": "論文",
+    "ນາງເປັນນັກວິທະຍາສາດ": "ນັກວິທະຍາສາດ",
+    "သူမသည်ရူပဗေဒပညာရှင်ဖြစ်သည်": "ရူပဗေဒ",
+    "AI研究者の女性": "研究者",
+}
+
+
+@pytest.mark.parametrize(("text", "word"), UNSPACED.items())
+def test_a_word_is_found_inside_a_run_of_a_script_without_spaces(text: str, word: str) -> None:
+    """By an index, by names, by evidence and by overlap alike."""
+    assert set(index_terms(word)) <= set(index_terms(text))
+    assert set(folded_words(word)) <= set(folded_words(text))
+    assert set(terms_of(word)) <= set(terms_of(text))
+    assert holders_of([word], {"it": text, "other": "她 เธอ 彼女 アイ"}) == {"it"}
+    assert set(hashed_terms(word)) <= set(hashed_terms(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("物理学", ["物理", "理学"]),
+        ("学", ["学"]),
+        ("AI研究・2024年", ["ai", "研究", "2024", "年"]),
+        ("น้ำใจ", ["น้ำ", "ำใ", "ใจ"]),
+        ("plain words", ["plain", "words"]),
+        ("여성 과학자", ["여성", "과학자"]),
+        ("", []),
+    ],
+)
+def test_runs_without_spaces_are_read_in_pairs(text: str, pairs: list[str]) -> None:
+    assert folded_words(text) == pairs
+
+
+def test_a_keyword_stays_beside_a_query_that_only_contains_it() -> None:
+    """Some engines find whole runs alone; an English word is whole."""
+    for keyword in ("นักฟิสิกส์", "物理学"):
         longer = clean_words([keyword], KEYWORDS_LIMIT, query=f"โรง{keyword}")
         assert longer.kept == (keyword,)
         same = clean_words([keyword], KEYWORDS_LIMIT, query=keyword)
         assert same.kept == ()
-    assert not occurs("man", {"woman"})
-    assert not occurs("मह", {"महिला"})
+    assert "man" not in folded_words("woman")
+    assert "मह" not in folded_words("महिला")
 
 
 def test_words_are_found_while_other_threads_find_some() -> None:
