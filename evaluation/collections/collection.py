@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, StringConstraints, TypeAdapter, ValidationError, WrapValidator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    WrapValidator,
+)
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
@@ -87,15 +94,25 @@ def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
             raise bad_line(path, number, error) from None
 
 
+def _as_topic(record: Any) -> Any:
+    """Return a record with the names of a topic, if it has BEIR's."""
+    if not isinstance(record, Mapping) or "_id" not in record:
+        return record
+    renamed = {"id": record["_id"], "title": record.get("title") or record.get("text")}
+    return renamed | {key: record[key] for key in ("id", "keywords") if key in record}
+
+
 def read_topics(path: Path) -> tuple[Topic, ...]:
     """Read topics, one JSON object with ``id``, ``title`` and optional ``keywords`` per line.
+
+    As in BEIR's ``queries.jsonl``, they may be called ``_id`` and ``text``.
 
     Raises:
         CorpusError: The file cannot be read or is empty, a line is not a topic, or two topics have
             the same id; the message names the line, or the id.
     """
     topics: dict[str, Topic] = {}
-    for topic in read_lines(path, Topic):
+    for topic in read_lines(path, Annotated[Topic, BeforeValidator(_as_topic)]):
         if topics.setdefault(topic.id, topic) is not topic:
             raise CorpusError(f"{path} has two topics with the id '{one_line(topic.id)}'.")
     if not topics:

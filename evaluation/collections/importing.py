@@ -44,7 +44,7 @@ COMPRESSION = 1
 _JSON = r".*\.jsonl?(\.gz)?$"
 OWN = {
     "schema": r"\.ya?ml$",
-    "qrels": r"\.(txt|qrels)$",
+    "qrels": r"^(?!.*(topics|queries)).*\.(txt|qrels|tsv)$",
     "topics": "topics|queries",
     "documents": "",
 }
@@ -108,8 +108,8 @@ def read_own(paths: Sequence[Path], _: Path) -> Parts:
     """Read documents, a schema, topics and judgements.
 
     Args:
-        paths: The schema ends in ``.yaml``, judgements in ``.txt`` or ``.qrels``, topics have
-            "topics" or "queries" in their name, and what remains are the documents.
+        paths: The schema ends in ``.yaml``, topics have "topics" or "queries" in their name,
+            judgements end in ``.txt``, ``.tsv`` or ``.qrels``, and what remains are the documents.
 
     Raises:
         CorpusError: A file is missing or there are too many, or a line is wrong; it is named.
@@ -132,7 +132,7 @@ def read_own(paths: Sequence[Path], _: Path) -> Parts:
 
 
 def _split(path: Path) -> str | None:
-    match = re.fullmatch(r"(?:topics|qrels)-(.+)\.(?:jsonl|txt)", path.name)
+    match = re.fullmatch(r"(?:topics|qrels)-(.+)\.(?:jsonl|txt|tsv)", path.name)
     return match and match[1]
 
 

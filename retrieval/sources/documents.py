@@ -111,10 +111,13 @@ def parse_line(line: str) -> Document:
         ValueError: The line is not a JSON object with an ``id``.
     """
     data = parse_object(line)
+    id_ = data.pop("id", None)
+    if id_ is None:  # as BEIR names it
+        id_ = data.pop("_id", None)
     return Document(
-        id=identifier(data.pop("id", None)),
-        title=_text(data.pop("title", ""), "title"),
-        text=_text(data.pop("text", ""), "text"),
+        id=identifier(id_),
+        title=_text(data.pop("title", None), "title"),
+        text=_text(data.pop("text", None), "text"),
         fields=data,
     )
 

@@ -2,7 +2,8 @@
 
 The file name says the format; ``.gz`` files are unpacked:
 
-- ``.jsonl``, ``.ndjson``: objects with ``query``, ``text`` or ``title``, and optionally ``id``.
+- ``.jsonl``, ``.ndjson``: objects with ``query``, ``text`` or ``title``, and optionally ``id`` or,
+  as BEIR names it, ``_id``.
 - ``.csv``: the first line names the columns, by the same keys.
 - Any other file: tab-separated columns if its first line has a tab, otherwise one query a line. A
   table whose first line names no column contains TREC topics: id and text.
@@ -32,6 +33,9 @@ from fairqr.retrieval.sources.documents import (
 TEXTS = ("query", "text", "title")
 """Possible names of a query's text; the first that is present is used."""
 
+IDS = ("id", "_id", "qid", "query_id", "query-id")
+"""Possible names of a query's id; the first that is present is used."""
+
 JSON_LINES = (".json", ".jsonl", ".ndjson")
 
 MARKUP = ("<top", "<?xml", "<!doctype")
@@ -46,7 +50,7 @@ class QueryColumns:
 
     Attributes:
         text: The text of a query; by default the first name in :data:`TEXTS` that is present.
-        id: The id of a query; by default ``id``, if present.
+        id: The id of a query; by default the first name in :data:`IDS` that is present, if any.
         weight: How often a query was asked; by default each line counts once.
         segment: What the queries are grouped by, such as their topic; by default nothing.
     """
@@ -149,7 +153,7 @@ def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRo
         raise _wrong(path, number, problem)
     names = [_key(cell) for cell in first]
     has_text = any(_key(text) in names for text in columns.texts)
-    has_names = has_text and ("id" in names or not need_ids)
+    has_names = has_text and (not need_ids or not {*IDS}.isdisjoint(names))
     if not is_list and (has_names or columns.named or (is_csv and not need_ids)):
         yield from _named(path, first, number, cells, "queries")
         return
@@ -185,7 +189,8 @@ def query_row(number: int, row: Mapping[str, Any], columns: QueryColumns) -> Que
     text = value(*columns.texts)
     if text is not None and not isinstance(text, str):
         raise ValueError("its text is not text")
-    id_ = row.get("id") if columns.id is None else value(columns.id)
+    named = next((row[name] for name in IDS if row.get(name) is not None), None)
+    id_ = named if columns.id is None else value(columns.id)
     return QueryRow(
         number,
         None

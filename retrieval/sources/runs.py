@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -21,6 +21,18 @@ from fairqr.retrieval.sources.documents import numbered_lines, wrong_line
 Ties = Literal["rank", "id", "trec_eval"]
 TIES = {"rank": "the rank in the file", "id": "id", "trec_eval": "id, descending"}
 """What decides the order of equal scores, in words for users."""
+SHAPE = "query Q0 document rank score tag"
+"""The fields of a line."""
+
+NUMBERED = ("rank", "score", "grade")
+"""The fields that are numbers."""
+
+_COLUMN = re.compile(r"(?i)^[a-z_-]*(rank|score|grade|rel|label|judg|pos)[a-z_-]*$")
+"""What columns of numbers are called."""
+
+FROM_COMMAS = r"tr ',' '\t' < FILE"
+FROM_RANKS = """awk '{print $1, "Q0", $2, $3, 1 / $3, "run"}' FILE"""
+
 _SAMPLE = re.compile(r"#[0-9]+$")
 
 Places = dict[str, tuple[float, int]]
@@ -65,7 +77,7 @@ def read_run(path: Path, *, ties: Ties = "rank") -> SystemRun:
     found: dict[str, dict[str, Places]] = {}
     places: Places = {}
     name, last = "", ("", "")
-    for line, fields in trec_fields(path, 6, "query Q0 document rank score tag"):
+    for line, fields in trec_fields(path, SHAPE):
         query, _, document, rank, score, tag = fields
         problem = ""
         if last != (query, tag):
@@ -77,8 +89,8 @@ def read_run(path: Path, *, ties: Ties = "rank") -> SystemRun:
         if document in places:
             problem = f"the document '{one_line(document)}' comes twice"
         try:
-            places[document] = float(score), int(rank)
-        except ValueError:
+            places[document] = float(score), whole_number(rank)
+        except (ValueError, OverflowError):
             places[document] = math.nan, 0
         if not math.isfinite(places[document][0]):
             place = f"its rank '{one_line(rank, 60)}' or its score '{one_line(score, 60)}'"
@@ -119,21 +131,58 @@ def _ranked(places: Places, ties: Ties) -> tuple[Ranking, int]:
     return Ranking(ids, scores.tolist()), int((np.diff(scores) == 0).sum())
 
 
-def trec_fields(path: Path, count: int, shape: str) -> Iterator[tuple[int, list[str]]]:
+def trec_fields(path: Path, *shapes: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each line of a file in a TREC format.
+
+    Comments, which begin with ``#``, and a first line that names the columns are left out.
 
     Args:
         path: The file; unpacked while reading if its name ends in ``.gz``.
-        count: The number of fields a line must have.
-        shape: The names of the fields, for messages.
+        shapes: The names of the fields; all lines have those of one shape, whose last but the tag
+            of a run is a number.
 
     Raises:
         CorpusError: The file cannot be read, or a line has more or fewer fields.
     """
+    counts = {len(shape.split()): shape for shape in shapes}
+    found = 0
     for number, line in numbered_lines(path):
         fields = line.split()
-        if len(fields) == count:
+        if line.lstrip().startswith("#"):
+            continue
+        if len(fields) not in counts or found not in (0, len(fields)):
+            raise wrong_line(path, number, _say_wrong_shape(fields, shapes), kind=CorpusError)
+        is_first = not found
+        found = len(fields)
+        if not (is_first and _names_columns(fields, counts[found])):
             yield number, fields
-        else:
-            problem = f"it has {len(fields)} fields instead of the {count} in '{shape}'"
-            raise wrong_line(path, number, problem, kind=CorpusError)
+
+
+def _names_columns(fields: list[str], shape: str) -> bool:
+    """Return whether a line has names of columns where numbers belong."""
+    named = shape.split()
+    places = [named.index(name) for name in NUMBERED if name in named]
+    return all(_COLUMN.search(fields[place]) for place in places)
+
+
+def _say_wrong_shape(fields: list[str], shapes: Sequence[str]) -> str:
+    """Return what is wrong with a line, and the command that makes what is wanted."""
+    wanted = " or ".join(f"the {len(shape.split())} in '{shape}'" for shape in shapes)
+    problem = f"it has {len(fields)} fields instead of {wanted}"
+    if len(fields) == 1 and "," in fields[0]:
+        return f"{problem}; {FROM_COMMAS} makes tabs of commas"
+    if len(fields) == 3 and SHAPE in shapes:
+        return f"{problem}; {FROM_RANKS} makes it of query, document and rank"
+    return problem
+
+
+def whole_number(text: str) -> int:
+    """Return a whole number, which may be written as ``1.0``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(f"{text} is not a whole number")
+    return int(number)
