@@ -75,6 +75,15 @@ def student_quantile(level: float, freedom: int) -> float:
     return float(special().stdtrit(freedom, (1 + level) / 2))
 
 
+def are_equal(sample: FloatArray) -> bool:
+    """Return whether values are equal but for rounding, which processors do differently.
+
+    Args:
+        sample: At least one value, shape (n,).
+    """
+    return bool(np.ptp(sample) <= ROUNDING * (1 + np.abs(sample).max()))
+
+
 def mean_interval(values: ArrayLike) -> Interval | None:
     """Return Student's 95 % interval of a mean.
 
@@ -90,7 +99,7 @@ def mean_interval(values: ArrayLike) -> Interval | None:
     """
     level = 0.95
     sample = np.asarray(values, dtype=np.float64)
-    if too_few(sample.size, 1 - level) or not np.ptp(sample) > 0:
+    if too_few(sample.size, 1 - level) or are_equal(sample):
         return None
     half = student_quantile(level, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size)
     mean = sample.mean()
@@ -118,8 +127,7 @@ def sums_ratio_interval(above: ArrayLike, below: ArrayLike) -> Interval | None:
     if not one.any() or not other.any():
         return None
     shifts = one.size * (one / one.sum() - other / other.sum())
-    # Rounded, because clusters with the same ratio say nothing about its spread.
-    found = mean_interval(np.log(one.sum() / other.sum()) + shifts.round(12))
+    found = mean_interval(np.log(one.sum() / other.sum()) + shifts)
     return found and replace(found, low=np.exp(found.low), high=np.exp(found.high))
 
 

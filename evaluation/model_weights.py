@@ -97,7 +97,7 @@ def fit_weights(products: FloatArray, baseline: FloatArray) -> int:
     # The share of a topic: the mean over its cells.
     by_topic = np.nanmean(shares, axis=1)
     differences = by_topic[:, [best]] - by_topic
-    errors = differences.std(axis=0, ddof=1) / np.sqrt(len(differences))
+    errors = (differences.std(axis=0, ddof=1) / np.sqrt(len(differences))).round(12)
     if is_safe[0] and scores[best] - scores[0] <= errors[0]:
         return 0
     is_near = is_safe & (scores >= scores[best] - NOISE * errors)

@@ -18,7 +18,7 @@ import numpy as np
 from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.errors import FairqrError, InputError, SourceError, one_line
 from fairqr.evaluation.audit.bundle import PairScores
-from fairqr.evaluation.estimates import Estimate, divided, estimate, p_of_means, shares
+from fairqr.evaluation.estimates import ROUNDING, Estimate, divided, estimate, p_of_means, shares
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.reports.text import counted
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
@@ -308,5 +308,8 @@ def _parts(scores: FloatArray) -> FloatArray:
 def _standardised(totals: FloatArray) -> FloatArray:
     """Return the mean difference in standard deviations, shape (…, 1); NaN if no score differs."""
     count, difference, mean, square = (totals[..., place] for place in range(4))
-    spread = np.sqrt(np.maximum(square / count - (mean / count) ** 2, 0.0))
+    variance = square / count - (mean / count) ** 2
+    # The difference of equal numbers may be a little above 0 on one processor and not on another.
+    is_spread = variance > ROUNDING * (1 + square / count)
+    spread = np.sqrt(np.where(is_spread, variance, 0.0))
     return divided(difference / count, spread)[..., None]

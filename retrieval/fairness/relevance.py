@@ -75,6 +75,9 @@ SAMPLE_QUERIES = tuple(Query(word, 10) for word in SAMPLE_WORDS.split())
 USUAL_SIMILARITY = (0.2, 0.1)
 """Mean and deviation with MiniLM; used when common words find no documents."""
 
+SAME = 1e-9
+"""Cosines that deviate no more than this are equal but for rounding."""
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -216,7 +219,10 @@ def standardised(
     mean, deviation = USUAL_SIMILARITY
     sample = sample[~np.isnan(sample)]
     if len(sample) > 1:
-        mean, deviation = float(sample.mean()), float(sample.std()) or 1.0
+        mean = float(sample.mean())
+        deviation = float(sample.std())
+        if deviation <= SAME:
+            deviation = 1.0
     return np.asarray(np.nan_to_num((cosines - mean) / deviation))
 
 

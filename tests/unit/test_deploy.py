@@ -18,7 +18,8 @@ from fairqr.graph.service.proxy.settings import ProxySettings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-NOT_OURS = {"OPENAI_API_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT", "PATH", "PYTHONUNBUFFERED"}
+NOT_OURS = {"FORWARDED_ALLOW_IPS", "OPENAI_API_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+NOT_OURS |= {"PATH", "PYTHONUNBUFFERED"}
 
 
 @pytest.fixture(scope="module")

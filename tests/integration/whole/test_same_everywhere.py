@@ -60,6 +60,23 @@ def test_another_machine_gives_the_same_lists_and_figures(environment: dict[str,
     compare(here, there)
 
 
+PART = (
+    *("tests/unit/evaluation/reports", "tests/unit/evaluation/test_estimates.py"),
+    *("tests/unit/evaluation/probes", "tests/unit/agents/test_statistics.py"),
+    "tests/unit/graph/test_golden_results.py",
+)
+"""The tests of what is compared and printed."""
+
+
+@pytest.mark.parametrize("environment", MACHINES, ids=["old", "other"])
+def test_a_part_of_the_tests_passes_on_another_machine(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PART]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
 @pytest.mark.model
 def test_an_audit_of_this_machine_verifies_on_others(
     command: Command, minilm_cache: Path, tmp_path: Path

@@ -87,6 +87,11 @@ def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
         assert too_few(count, 0.05) == (tested is None or tested > 0.05)
         assert (mean_interval(values[:count]) is None) == too_few(count, 0.05)
     assert mean_interval([0.5] * 20) is None
+    # Equal but for the last digit, which another processor has.
+    assert mean_interval([1.0] * 19 + [1.0 - 1e-16]) is None
+    assert mean_interval([0.1 + 0.2] * 10 + [0.3] * 10) is None
+    assert mean_interval([1e9] * 19 + [1e9 + 1e-6]) is None
+    assert mean_interval([1.0] * 19 + [1.0 - 1e-9]) is not None
 
 
 @pytest.mark.parametrize("count", [6, 10, 40])

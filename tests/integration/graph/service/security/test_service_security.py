@@ -193,7 +193,7 @@ class TestCosts:
             ("search", {"budget": {"tokens": 10**12}}),
         ],
     )
-    def test_what_may_cost_too_much_is_not_events_of(
+    def test_what_may_cost_too_much_is_not_begun(
         self, service: Served, kind: str, asked: dict[str, Any]
     ) -> None:
         service.model.does(answers_all)
