@@ -112,7 +112,9 @@ def read_topics(path: Path) -> tuple[Topic, ...]:
             the same id; the message names the line, or the id.
     """
     topics: dict[str, Topic] = {}
-    for topic in read_lines(path, Annotated[Topic, BeforeValidator(_as_topic)]):
+    kind: Any = Annotated[Topic, BeforeValidator(_as_topic)]
+    topic: Topic
+    for topic in read_lines(path, kind):
         if topics.setdefault(topic.id, topic) is not topic:
             raise CorpusError(f"{path} has two topics with the id '{one_line(topic.id)}'.")
     if not topics:

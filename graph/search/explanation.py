@@ -65,9 +65,10 @@ def is_likely_to_fit(result: SearchResult) -> bool:
 def is_unanswered(result: SearchResult) -> bool:
     """Return whether a model was asked, and not one of its answers came."""
     topics = [round_.topic for round_ in result.iterations] + [result.unused_topic]
-    groups = [group for round_ in result.iterations for group in round_.refinements]
-    asked = [*filter(None, topics), *groups, *result.unused_refinements]
-    return bool(asked) and all(reply.status in UNANSWERED for reply in asked)
+    statuses = [topic.status for topic in topics if topic is not None]
+    statuses += [group.status for round_ in result.iterations for group in round_.refinements]
+    statuses += [group.status for group in result.unused_refinements]
+    return bool(statuses) and all(status in UNANSWERED for status in statuses)
 
 
 def fit_of(result: SearchResult) -> str:

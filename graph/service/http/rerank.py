@@ -259,7 +259,8 @@ def _options_of(model: str, asked: RerankRequest) -> tuple[str, dict[str, Any], 
     """
     name, _, options = model.partition("?")
     read = parse_qs(options, keep_blank_values=True).items()
-    given = {it: values if values[1:] else values[0] for it, values in read} | asked.fairqr
+    given: dict[str, Any] = {it: values if values[1:] else values[0] for it, values in read}
+    given |= asked.fairqr
     texts = given.pop("documents") if given.get("documents") in ("ids", "texts") else ""
     if unknown := given.keys() - {*OPTIONS}:
         raise InputError(
