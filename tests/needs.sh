@@ -8,6 +8,7 @@ if [ -z "$(command -v chromium)" ] || [ "$(id -u)" -eq 0 ]; then  # half the tim
   lacks chromium-headless-shell chromium-headless-shell  # the page, and reports of audits
 fi
 lacks nginx nginx-light        # several workers behind a balancer
+lacks pgbouncer pgbouncer      # a pooler before PostgreSQL
 lacks ssh-keygen openssh-client  # signatures of audits
 lacks openssl openssl          # servers with certificates of their own
 lacks npm npm                  # brings Elasticsearch and OpenSearch
@@ -30,7 +31,7 @@ if [ "$(id -u)" -eq 0 ] && [ -n "$(command -v apt-get)" ]; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${known[@]}"
 fi
 if [ "${#missing[@]}" -gt 0 ]; then
-  echo "Tests of the page (chromium-headless-shell), of a balancer (nginx-light), of signatures (openssh-client), of the"
+  echo "Tests of the page (chromium-headless-shell), of a balancer (nginx-light), of a pooler (pgbouncer), of signatures (openssh-client), of the"
   echo "image (buildah, mmdebstrap), and of Elasticsearch and OpenSearch (npm, openssl) are skipped for"
   echo "what is missing: ${missing[*]}."
 fi

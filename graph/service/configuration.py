@@ -77,6 +77,11 @@ def _of_the_file(value: Any) -> Any:
     return {name: known.get(name, {}) for name in _split(value)}
 
 
+def _is_root_path(text: str) -> bool:
+    """Return whether a text is empty or a path without a slash at its end."""
+    return not text or re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", text) is not None
+
+
 def _is_origin(text: str) -> bool:
     """Return whether a text is an origin as browsers send it: without a path."""
     return text == "*" or (general.is_web_address(text) and text.count("/") == 2)
@@ -208,6 +213,7 @@ class ServiceSettings(_Section, BaseSettings):
     Attributes:
         host: The address to listen on. Any other than loopback requires access keys.
         port: The port to listen on; 0 takes a free one.
+        root_path: The path below which a proxy offers the service, such as /fair; by default none.
         database: The database of runs: sqlite:///… or postgresql://…; defaults to the file
             service/runs.sqlite in the data folder.
         corpora: The sources, indexes and built-in corpora that clients may search; all by default.
@@ -239,6 +245,7 @@ class ServiceSettings(_Section, BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8080, ge=0, le=65_535)
+    root_path: Annotated[str, _written(_is_root_path, "a path such as /fair")] = ""
     database: str = Field("", repr=False)  # may hold a password
     corpora: _Names = ()
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()

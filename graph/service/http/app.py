@@ -28,6 +28,7 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http import capabilities, openai, rerank, runs
 from fairqr.graph.service.http.access import MCP_PATH, Guard
 from fairqr.graph.service.http.answers import CLOSES, HANDLERS, PROBLEMS, answer_error, refusal
+from fairqr.graph.service.http.below import Below
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.problems import problem_of, told_in_log
 
@@ -95,6 +96,7 @@ def create_app(parts: Parts) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         telemetry=_TELEMETRY,
+        servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     app.state.parts = parts
     for module in (runs, rerank, capabilities, openai):
@@ -112,6 +114,8 @@ def create_app(parts: Parts) -> FastAPI:
             expose_headers=["Location", "Retry-After"],
         )
     app.add_middleware(Edge, metrics=parts.metrics)
+    if settings.root_path:
+        app.add_middleware(Below, root=settings.root_path)
     return app
 
 

@@ -184,7 +184,8 @@ async def _message(request: Request, corpus: str, result: Mapping[str, Any]) -> 
         async with executor.lend_engine(corpus) as engine:
             links = await links_of(engine, [*used], executor.capabilities.link(corpus))
     place, source = {"start_index": 0, "end_index": len(text)}, urlencode({"corpus": corpus})
-    own = f"{request.base_url}v1/documents/"
+    root = parts_of(request).settings.root_path.lstrip("/")
+    own = f"{request.base_url}{root}{'/' if root else ''}v1/documents/"
     citations = [
         {"url": links.get(id_, f"{own}{quote(id_, safe='')}?{source}"), "title": title, **place}
         for id_, title in used.items()

@@ -132,7 +132,7 @@ async def start_run(
         submitting = submit(request, kind, checked.body, checked.query, idempotency)
         run = await asyncio.shield(submitting)
         events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
-        return StartedRun(run, events, _place(run))
+        return StartedRun(run, events, _place(request, run))
     execute = partial(parts.executor.execute, checked, steps=steps)
     started = await parts.runs.start_ephemeral(
         kind, checked.query, execute, key=key, carrier=carrier_of(request)
@@ -150,8 +150,8 @@ async def submit(
     return await parts_of(request).runs.submit(caller_of(request.scope).id, **asked)
 
 
-def _place(run: Run) -> dict[str, str]:
-    return {"Location": path_of(run.id)}
+def _place(request: Request, run: Run) -> dict[str, str]:
+    return {"Location": f"{parts_of(request).settings.root_path}{path_of(run.id)}"}
 
 
 async def run_to_end(
@@ -332,7 +332,7 @@ async def begin_audit(
     """
     checked = await parts_of(request).executor.check_audit(asked)
     run = await submit(request, "audit", checked.body, checked.query, idempotency)
-    return Json(run, 202, _place(run))
+    return Json(run, 202, _place(request, run))
 
 
 def _file(media_type: str) -> dict[str, Any]:

@@ -51,6 +51,9 @@ export async function call(path, { method = "GET", body, headers = {}, signal } 
   }
 }
 
+/** The whole address of a path of the service, which may lie below a path of another server. */
+export const address = (path) => new URL(path.slice(1), document.baseURI).href;
+
 /** Send a request, and return the object of the answer. */
 export async function json(path, options) {
   const response = await call(path, options);
@@ -59,7 +62,7 @@ export async function json(path, options) {
 
 async function sent(path, options) {
   try {
-    return await fetch(path, options);
+    return await fetch(address(path), options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Unreachable();

@@ -1,6 +1,6 @@
 // An audit: who gets seen over many queries, how sure that is, and the files that prove it.
 
-import { call } from "./api.js";
+import { address, call } from "./api.js";
 import { bars } from "./bars.js";
 import { el, fact, foreign } from "./dom.js";
 import { percent, whole, words } from "./format.js";
@@ -80,14 +80,14 @@ function report(path, id) {
   return el("section", { class: "card", "aria-label": "Report" },
     el("h2", {}, "Report"),
     isFree ? el("p", { class: "row" },
-      el("a", { href: page[0], target: "_blank", rel: "noopener" }, "Open the report in a new tab"),
-      el("a", { href: bundle[0], download: bundle[1] }, bundle[2]))
+      el("a", { href: address(page[0]), target: "_blank", rel: "noopener" }, "Open the report in a new tab"),
+      el("a", { href: address(bundle[0]), download: bundle[1] }, bundle[2]))
       : el("p", { class: "row" },
         download([...page, "Download the report"], note), download(bundle, note)),
     el("p", { class: "hint" }, "The files are evidence: ", el("code", {}, "fairqr audit verify"),
       " checks them without the search engine."),
     note,
-    isFree ? el("iframe", { class: "report", src: page[0], sandbox: "", title: "The report of the audit" })
+    isFree ? el("iframe", { class: "report", src: address(page[0]), sandbox: "", title: "The report of the audit" })
       : null);
 }
 

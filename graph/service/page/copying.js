@@ -1,6 +1,6 @@
 // A finished request to take along: as a command, as a program, or as a link that fills the form.
 
-import { json } from "./api.js";
+import { address, json } from "./api.js";
 import { el } from "./dom.js";
 import { authorization } from "./key.js";
 
@@ -22,7 +22,7 @@ const written = (value) => JSON.stringify(value, (_, it) => it ?? undefined);
 function curlOf(kind, request) {
   const key = authorization().Authorization ? ` -H "Authorization: Bearer $FAIRQR_KEY"` : "";
   const body = JSON.stringify(request).replaceAll("'", String.raw`'\''`);
-  return `curl -s ${location.origin}/v1/${kind}${key} -H 'Content-Type: application/json' -d '${body}'`;
+  return `curl -s ${address(`/v1/${kind}`)}${key} -H 'Content-Type: application/json' -d '${body}'`;
 }
 
 function pythonOf(kind, request) {
@@ -35,7 +35,7 @@ function pythonOf(kind, request) {
     `request = ${literal(request)}`,
     'headers = {"Content-Type": "application/json"}',
     keyed ? 'headers["Authorization"] = f"Bearer {os.environ[\'FAIRQR_KEY\']}"' : null,
-    `asked = Request("${location.origin}/v1/${kind}", json.dumps(request).encode(), headers)`,
+    `asked = Request("${address(`/v1/${kind}`)}", json.dumps(request).encode(), headers)`,
     "with urlopen(asked) as response:",
     "    result = json.load(response)",
     "print(json.dumps(result, indent=2))",
@@ -52,7 +52,7 @@ function literal(value) {
 }
 
 const linkOf = (kind, request) =>
-  `${location.origin}/#/ask/${kind}/${encodeURIComponent(JSON.stringify(request))}`;
+  `${address("/")}#/ask/${kind}/${encodeURIComponent(JSON.stringify(request))}`;
 
 /** The request in the hash of an address, or null. */
 export function linked(hash) {

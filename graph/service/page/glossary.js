@@ -1,8 +1,9 @@
 // What the terms on the page mean, in the words of the documentation's glossary.
 
+import { address } from "./api.js";
 import { el, hidden } from "./dom.js";
 
-const glossary = fetch("/page/glossary.md")
+const glossary = fetch(address("/page/glossary.md"))
   .then((answer) => (answer.ok ? answer.text() : ""))
   .then((text) => new Map(text.split(/^## /m).slice(1).map((entry) => {
     const [term, ...lines] = entry.split("\n");

@@ -74,6 +74,9 @@ _log = logging.getLogger(__name__)
 _DAMAGED = re.compile("malformed|not a database")
 """What SQLite says of a damaged file."""
 
+STARTUP = "startup parameter"
+"""What a pooler says of the options of a connection."""
+
 TOLD_EVERY = 10.0
 """Seconds between two lines of the log that say that the database is away."""
 
@@ -201,15 +204,49 @@ class Database:
             StoreUnavailableError: The database does not respond, refuses, or is a newer one.
         """
         try:
+            if not self.file:
+                await self._require_sessions()
             async with contextlib.nullcontext() if self.file else self._alone():
                 async with self._engine.begin() as connection:
                     await connection.run_sync(make_tables)
                 await self._prepare_checkpoints()
         except _FAILURES as error:
+            if STARTUP in str(error):  # PgBouncer does not pass them on
+                raise self._pooled() from error
             raise StoreUnavailableError(
                 f"The database of runs at {self.place} cannot be used: {_said(error).rstrip('.')}; "
                 "check its URL, and that it is running."
             ) from error
+
+    async def _require_sessions(self) -> None:
+        """Check that a connection stays one session, with its own settings, as queues need it.
+
+        Raises:
+            ConfigError: A pooler stands between that gives each transaction another session.
+        """
+        one = await self._connected()
+        other = await self._connected()
+        try:
+            await one.set_autocommit(True)
+            asked = "SELECT pg_backend_pid(), current_setting('search_path')"
+            first = await (await one.execute(asked)).fetchone()
+            await other.execute("SELECT 1")  # begins a transaction, perhaps where the first one was
+            async with asyncio.timeout(CONNECT):
+                again = await (await one.execute(asked)).fetchone()
+            if first != again or first[1] != SCHEMA:
+                raise self._pooled()
+        except (TimeoutError, psycopg.errors.ProtocolViolation):
+            # The only session is taken, or there are no transactions.
+            raise self._pooled() from None
+        finally:
+            await other.close()
+            await one.close()
+
+    def _pooled(self) -> ConfigError:
+        return ConfigError(
+            f"The database of runs at {self.place} is behind a pooler, such as PgBouncer, which "
+            "keeps neither sessions nor their settings; name PostgreSQL itself."
+        )
 
     async def _prepare_checkpoints(self) -> None:
         connection = await self._connected()

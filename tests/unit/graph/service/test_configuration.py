@@ -53,7 +53,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         **{"host": "h", "database": "sqlite:///x", "models": "a:b, feedback", "traces": "t"},
         **{"replies": "r", "audits": "a", "require_keys": "true", "port": "0", "work": "true"},
         **{"traffic.rate": "5/second", "traffic.share": "0.5", "log": "json"},
-        **{"cors_origins": "https://a.example, *"},
+        **{"cors_origins": "https://a.example, *", "root_path": "/a"},
     }
     numbers = {"require_keys": 1, "work": 1, "port": 0, "traffic.share": 0.5}
     names = [*setting_names()]

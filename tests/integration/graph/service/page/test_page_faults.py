@@ -65,7 +65,7 @@ def test_a_model_that_fails_is_told_of_and_the_baseline_ranking_stays(
     expect(warning).to_be_visible()
     expect(page.locator(".rounds")).to_contain_text("no words: denied")
     expect(page.locator(".figures")).to_contain_text("the model failed")
-    expect(page.locator(".paid")).to_contain_text("openai:fake was asked in vain.")
+    expect(page.locator(".paid")).to_contain_text("openai:fake did not answer; a warning says why.")
     before = page.get_by_role("table", name="Before: baseline ranking")
     expect(before.get_by_role("row")).to_have_count(11)
     # Without its model there is no answer, and the page says why.
