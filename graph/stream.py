@@ -27,8 +27,8 @@ NODES = {"search": SEARCH_NODES, "answer": ANSWER_NODES, "probe": PROBE_NODES}
 """The nodes of each graph whose ends are told."""
 
 
-RESUMED = "result"
-"""The last step of a resumed run, with the whole state: earlier steps are not told again."""
+WHOLE_STATE = "result"
+"""The step that has the whole state: of a run whose steps nobody follows, or were told before."""
 
 RunEvent = Step | AIMessageChunk
 """What happens in a run: a step, or a piece of an answer."""
@@ -123,7 +123,7 @@ def run_graph(
         journal: The journal of a durable run.
         thread: The name of the thread in which the checkpointer keeps the states.
         resume: Resume the run of the thread after an interrupt. A durable run then yields a last
-            step :data:`RESUMED` with the whole state.
+            step :data:`WHOLE_STATE` with the whole state.
     """
     given = None if resume else {"query": query}
     modes = ["updates"]
@@ -151,7 +151,7 @@ def run_graph(
                             await events.join()
                 if resume and journal is not None:
                     state = await graph.aget_state(config)
-                    events.put_nowait(Step(RESUMED, state.values))
+                    events.put_nowait(Step(WHOLE_STATE, state.values))
 
     return told_by(run, events)
 
@@ -181,7 +181,7 @@ async def told_by(
 async def result_of(graph: Any, query: str, context: Context) -> Step:
     """Run one of the three graphs whose steps nobody follows, and return what it returns."""
     with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
-        return Step(RESUMED, await graph.ainvoke({"query": query}, config, context=context))
+        return Step(WHOLE_STATE, await graph.ainvoke({"query": query}, config, context=context))
 
 
 @contextmanager

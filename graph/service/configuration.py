@@ -190,7 +190,8 @@ class Traffic(_Section):
         wait: The most seconds that a run without a record waits to begin.
         body_seconds: The most seconds until the whole body of a request has arrived.
         requests: The most requests under way at once, without those whose body has not arrived.
-        arriving: The most bodies under way at once from one address.
+        arriving: The most bodies under way at once of one key, or from one address; and the most
+            requests to paths that need no key.
         share: The largest part of the runs under way (``concurrency``) and of ``requests`` that one
             key may have, so that others find room.
     """

@@ -115,9 +115,9 @@ class Guard:
         self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
         self._under_way = 0
         self._by_key: Counter[str] = Counter()
-        """The requests under way of each key."""
+        """The requests under way of each key, and to open paths from each address."""
         self._arriving: Counter[str] = Counter()
-        """The bodies under way from each address."""
+        """The bodies under way of each key, and from each address without one."""
 
     async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
@@ -130,6 +130,7 @@ class Guard:
             return messages.pop() if messages else await receive()
 
         is_probe = scope["path"] == "/healthz"
+        counted = NOBODY
         has_room = is_probe
         try:
             if not is_probe:
@@ -139,11 +140,13 @@ class Guard:
             scope.setdefault("state", {})["caller"] = caller
             if scope["method"] == "POST":
                 has_room = False
-                body = await self._body(request)
+                body = await self._body(request, caller)
                 messages.append({"type": "http.request", "body": body, "more_body": False})
                 has_room = True
             if not is_probe:
-                self._require_room(caller.id)
+                is_open = needed(scope["method"], scope["path"]) is None
+                counted = _address(scope) if is_open else caller.id
+                self._require_room(counted, is_open=is_open)
         except ClientDisconnect:
             return None
         except (errors.FairqrError, HTTPException) as error:
@@ -153,17 +156,21 @@ class Guard:
                 response.headers["connection"] = "close"
             return await response(scope, receive, send)
         self._under_way += 1
-        self._by_key[caller.id] += 1
+        self._by_key[counted] += 1
         try:
             return await self._app(scope, replay, send)
         finally:
             self._under_way -= 1
-            self._by_key[caller.id] -= 1
-            if not self._by_key[caller.id]:
-                del self._by_key[caller.id]
+            self._by_key[counted] -= 1
+            if not self._by_key[counted]:
+                del self._by_key[counted]
 
-    def _require_room(self, key: str = NOBODY) -> None:
-        """Refuse a request where there are too many, or too many of its key.
+    def _require_room(self, who: str = NOBODY, *, is_open: bool = False) -> None:
+        """Refuse a request where there are too many, or too many of its key or its address.
+
+        Args:
+            who: The id of the key, or the address; nobody has no share of its own.
+            is_open: Whether the path is open to all, so that the address counts.
 
         Raises:
             BusyError: There are.
@@ -172,29 +179,34 @@ class Guard:
         if self._under_way >= most:
             many = f"The service has {most:,} requests under way; try again later."
             raise errors.BusyError(many, retry_after=2.0, own=False)
-        own = most_of(most, self._settings.traffic.share)
-        if key != NOBODY and self._by_key[key] >= own:
-            many = f"Your key has {own:,} requests under way, streams too; let some end first."
+        if who == NOBODY:
+            return
+        traffic = self._settings.traffic
+        own = traffic.arriving if is_open else most_of(most, traffic.share)
+        if self._by_key[who] >= own:
+            whose = "Your address" if is_open else "Your key"
+            many = f"{whose} has {own:,} requests under way, streams too; let some end first."
             raise errors.BusyError(many, retry_after=2.0, own=True)
 
-    async def _body(self, request: Request) -> bytes:
-        """Return the body of a request. Until it has arrived, it only counts for its address.
+    async def _body(self, request: Request, caller: AccessKey) -> bytes:
+        """Return the body of a request. Until it has arrived, it only counts for whose it is.
 
         Raises:
-            BusyError: Too many are on their way from there.
+            BusyError: Too many of the key, or from the address without one, are on their way.
         """
-        address = _address(request.scope)
+        who = f"key {caller.id}" if caller.id else _address(request.scope)
         most = self._settings.traffic.arriving
-        if self._arriving[address] >= most:
-            many = f"{most:,} bodies are on their way from your address; send them whole."
+        if self._arriving[who] >= most:
+            whose = "of your key" if caller.id else "from your address"
+            many = f"{most:,} bodies {whose} are on their way; send them whole."
             raise errors.BusyError(many, retry_after=2.0, own=True)
-        self._arriving[address] += 1
+        self._arriving[who] += 1
         try:
             return await read_body(request, self._settings)
         finally:
-            self._arriving[address] -= 1
-            if not self._arriving[address]:
-                del self._arriving[address]
+            self._arriving[who] -= 1
+            if not self._arriving[who]:
+                del self._arriving[who]
 
     async def _admit(self, scope: Connection) -> AccessKey:
         """Return the caller of a request that may be served.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import mimetypes
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -91,7 +93,8 @@ def create_app(parts: Parts) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         responses=PROBLEMS,
         exception_handlers=HANDLERS,
-        # FastAPI's own pages load scripts from other hosts.
+        # FastAPI writes it anew for each request, and its own pages load scripts from other hosts.
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -197,6 +200,14 @@ def _add_pages(app: FastAPI) -> None:
     # In a checkout, the glossary is a link to the documentation's.
     files = _Files(packages=[("fairqr.graph.service", "page")], follow_symlink=True)
     app.mount("/page", files)
+
+    @cache
+    def written() -> bytes:
+        return json.dumps(app.openapi()).encode()
+
+    @app.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
+    async def openapi() -> Response:
+        return Response(written(), media_type="application/json")
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page(request: Request) -> Response:

@@ -58,6 +58,9 @@ class Connection(H11Protocol):
                 self.transport.write(sent)
         self.transport.close()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: whoever asks for another protocol is answered in this one."""
+
     def _await_headers(self) -> None:
         self._awaiting_headers = self.loop.call_later(self.timeout_keep_alive, self._end)
 

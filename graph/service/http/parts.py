@@ -33,6 +33,7 @@ from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.shared_metrics import are_shared
 from fairqr.graph.service.records import LIVE, Kind, Run, Status
 from fairqr.graph.service.runs.manager import Runs
+from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
 
@@ -208,7 +209,11 @@ class DurableCounts(Collector):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a running service."""
+    """The parts of a running service.
+
+    Attributes:
+        bundling: Lets one file of all files of an audit be made at a time, keys in turns.
+    """
 
     settings: ServiceSettings
     store: Store
@@ -217,6 +222,7 @@ class Parts:
     metrics: Metrics
     readiness: Readiness
     evidence: ListEvidence = field(default_factory=ListEvidence)
+    bundling: Slots = field(default_factory=lambda: Slots(1, share=1.0))
 
     @classmethod
     @asynccontextmanager

@@ -23,7 +23,7 @@ from fairqr.graph.integrations.order import (
 )
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.execution.requests import example, or_text, parsed
-from fairqr.graph.service.http.access import RERANK
+from fairqr.graph.service.http.access import RERANK, caller_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import unless_gone
@@ -229,9 +229,11 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
         evidence = None
         if words and not scores and texts != "ids":
             evidence = Evidence(parts.evidence, parts.executor.learnt_words(checked.body["model"]))
-        work = fair_list(engine, checked.context, words, listed, evidence)
+        key = caller_of(request.scope).id
         try:
-            found, hits, labelled = await unless_gone(request, work)
+            async with parts.runs.slot(key):  # it takes as much of a processor as a search
+                work = fair_list(engine, checked.context, words, listed, evidence)
+                found, hits, labelled = await unless_gone(request, work)
         except NoLabelsError as error:
             answer |= {"results": _results_of(asked, order[: asked.top_n])}
             return Json({**answer, "warnings": [str(error)]}, headers={"fairqr": UNCHANGED})

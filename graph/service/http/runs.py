@@ -5,7 +5,7 @@ import asyncio
 import os
 import shutil
 import zipfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from pathlib import Path
@@ -129,7 +129,7 @@ async def start_run(
     checked = parts.executor.check(kind, asked)
     if asked.keep:
         # A client that leaves takes nothing back.
-        submitting = submit(request, kind, checked.body, checked.query, idempotency)
+        submitting = keep_run(request, kind, checked.body, checked.query, idempotency)
         run = await asyncio.shield(submitting)
         events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
         return StartedRun(run, events, _place(request, run))
@@ -140,7 +140,7 @@ async def start_run(
     return StartedRun(started.run, started, {"X-Request-ID": started.run.id})
 
 
-async def submit(
+async def keep_run(
     request: Request, kind: Kind, body: dict[str, Any], query: str, idempotency: str | None
 ) -> Run:
     """Accept a durable run of a checked request, or return that of a request that is repeated."""
@@ -155,7 +155,7 @@ def _place(request: Request, run: Run) -> dict[str, str]:
 
 
 async def run_to_end(
-    request: Request, kind: Kind, asked: RunRequest
+    request: Request, kind: Kind, asked: RunRequest, idempotency: str | None = None
 ) -> tuple[StartedRun, dict[str, Any]]:
     """Do a run to its end, unless the client disconnects; see :func:`start_run`.
 
@@ -168,7 +168,7 @@ async def run_to_end(
     """
 
     async def do() -> tuple[StartedRun, Event]:
-        started = await start_run(request, kind, asked, steps=False)
+        started = await start_run(request, kind, asked, steps=False, idempotency=idempotency)
         async with started.events as events:
             async for event in events:
                 if event.last:
@@ -236,16 +236,17 @@ def _add_routes(kind: Kind, about: str, result: type[BaseModel]) -> None:
     """Add the two routes of a kind of run: one waits for its result, the other streams it."""
     shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
 
-    async def wait(asked: RunRequest, request: Request) -> Response:
-        started, found = await run_to_end(request, kind, asked)
+    async def wait(asked: RunRequest, request: Request, idempotency: _Named = None) -> Response:
+        started, found = await run_to_end(request, kind, asked, idempotency)
         return Json(found, headers=started.headers)
 
     async def follow(
-        asked: RunRequest, request: Request, response: Response
+        asked: RunRequest, request: Request, response: Response, idempotency: _Named = None
     ) -> AsyncIterator[Events]:
         if kind == "answer" and "stream" not in asked.model_fields_set:
             asked = asked.model_copy(update={"stream": True})
-        started = await unless_gone(request, start_run(request, kind, asked))
+        starting = start_run(request, kind, asked, idempotency=idempotency)
+        started = await unless_gone(request, starting)
         response.headers.update(started.headers)
         async with started.events as events:
             yield events
@@ -331,7 +332,7 @@ async def begin_audit(
     removes it with its files.
     """
     checked = await parts_of(request).executor.check_audit(asked)
-    run = await submit(request, "audit", checked.body, checked.query, idempotency)
+    run = await keep_run(request, "audit", checked.body, checked.query, idempotency)
     return Json(run, 202, _place(request, run))
 
 
@@ -352,7 +353,9 @@ async def get_report(request: Request, id: _Id) -> Response:
 @router.get("/audits/{id}/bundle.zip", **_file("application/zip"))
 async def get_bundle(request: Request, id: _Id) -> Response:
     """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
-    file = await asyncio.to_thread(_zipped, await _folder(request, id))
+    folder = await _folder(request, id)
+    async with parts_of(request).bundling.held(caller_of(request.scope).id):
+        file = await asyncio.to_thread(_zipped, folder)
     headers = {
         "Content-Disposition": f'attachment; filename="audit-{id}.zip"',
         "Content-Length": str(file.seek(0, os.SEEK_END)),
@@ -370,8 +373,11 @@ def _zipped(folder: Path) -> IO[bytes]:
     return file
 
 
-def _pieces_of(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file from its beginning, and close it, also if nobody reads on."""
+async def _pieces_of(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """Yield a file from its beginning, and close it, also if nobody reads on.
+
+    It was just written, so that reading waits for no disk, and needs no thread.
+    """
     with file:
         file.seek(0)
         while piece := file.read(PIECE):

@@ -24,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 from fairqr.base.errors import ConfigError
 from fairqr.graph.service.http.serving import Server
 from fairqr.graph.service.proxy.ordering import Told
-from fairqr.graph.service.proxy.requests import Search, UnavailableError, planned
+from fairqr.graph.service.proxy.requests import NO_FIELDS, Search, UnavailableError, planned
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.worker import Worker
@@ -160,7 +160,8 @@ class Proxy:
             index, at = self.settings.indexes.get(name), 0 if alone else 2 * place + 1
             plan: Search | str = "index"
             if index:
-                plan = planned(lines[at], {**parameters, **head}, index, name, at)
+                labels = self.worker.label_fields.get(name, NO_FIELDS)
+                plan = planned(lines[at], {**parameters, **head}, index, name, at, labels)
                 if isinstance(plan, str):
                     self.seen.passed(name, plan)
             plans.append(plan)

@@ -8,17 +8,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, SourceError
 from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
 from fairqr.graph.integrations.order import Evidence, Given, fair_list
 from fairqr.graph.search.context import Context
-from fairqr.graph.service.proxy.requests import Search, UnavailableError, hits_in, with_page
+from fairqr.graph.service.proxy.requests import (
+    LabelFields,
+    Search,
+    UnavailableError,
+    hits_in,
+    with_page,
+)
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.elasticsearch.mapping import HitReader
+from fairqr.retrieval.engines.engine import SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
@@ -62,7 +69,9 @@ class IndexOrder:
         hits, first = documents[: search.window], search.fair and search.start == 0
         if not all("_id" in hit for hit in hits):
             raise UnavailableError("ids")
-        key = (search.key, *(hit["_id"] for hit in hits))
+        # A client may leave the texts out, and the next one may not.
+        has_texts = any(hit.get("_source") for hit in hits)
+        key = (search.key, str(has_texts), *(hit["_id"] for hit in hits))
         since, told = self.kept.pop(key, (0.0, None))
         if told is None or time.monotonic() - since > SECONDS_KEPT or (self.deficit and first):
             since, told = time.monotonic(), await self._told(hits, search.words)
@@ -85,6 +94,8 @@ class IndexOrder:
                 Evidence(self.evidence, self.learnt, later=True),
                 deficit=self.deficit.by_group if self.deficit else None,
             )
+        except SourceError:  # of a hit without its id
+            raise UnavailableError("ids") from None
         except InputError:
             raise UnavailableError("labels") from None
         if self.afterwards and not found.words_of:
@@ -104,19 +115,42 @@ class IndexOrder:
             },
         }
 
+    @property
+    def label_fields(self) -> LabelFields:
+        """What is to be asked for with each window, so that labels and ids are known."""
+        if self.reader is None:
+            return LabelFields()
+        asked = self.reader.request
+        return LabelFields(tuple(asked["docvalue_fields"]), tuple(asked["fields"]))
+
+    @property
+    def reader(self) -> HitReader | None:
+        """What reads the hits of an attached index; None for a source of another kind."""
+        return getattr(lexical_of(self.engine), "reader", None)
+
     def _given(self, place: int, hit: Any) -> Given:
         values = partial(value_at, hit.get("_source") or {})
-        own, title = (getattr(self.source, name, None) for name in ("id", "title"))
-        id_ = values(own) if own and own != "_id" else hit["_id"]
+        title = getattr(self.source, "title", None)
+        reader = self.reader
+        if reader is not None:
+            id_ = reader.id_of(hit)
+            labels = {name: own[0] for name, own in reader.values([hit]).items()}
+        else:
+            id_ = hit["_id"]
+            labels = {
+                name: values(it.field)
+                for name, it in self.engine.schema.attributes.items()
+                if it.field
+            }
         named = values(title) if title else None
         texts = [named, *map(values, getattr(self.source, "text", ()))]
         text = "\n".join(it for it in texts if isinstance(it, str))
         return Given(
             place=place,
-            id="" if id_ is None else str(id_),
+            id=id_,
             text=text,
             title=named if isinstance(named, str) else "",
-            label=lambda it: values(it.field) if it.field else None,
+            label=lambda it: labels.get(it.name),
         )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,42 @@ SIZE = 10
 """How many hits a search returns that does not say."""
 
 
+@dataclass(frozen=True, slots=True)
+class LabelFields:
+    """What is asked for with each window, so that labels are read as searches and audits read them.
+
+    Attributes:
+        columns: Entries of ``docvalue_fields``.
+        others: Entries of ``fields``, for what has no columns.
+    """
+
+    columns: tuple[dict[str, str], ...] = ()
+    others: tuple[dict[str, str], ...] = ()
+
+    def beside(self, asked: Mapping[str, Any], parameters: Mapping[str, str]) -> LabelFields:
+        """Return those that a client does not ask for itself."""
+        own = [*_listed(asked.get("docvalue_fields")), *_listed(asked.get("fields"))]
+        own += [name for name in parameters.get("docvalue_fields", "").split(",") if name]
+        patterns = [str(it["field"]) if isinstance(it, Mapping) else str(it) for it in own]
+
+        def is_new(entry: dict[str, str]) -> bool:
+            return not any(fnmatchcase(entry["field"], pattern) for pattern in patterns)
+
+        return LabelFields(tuple(filter(is_new, self.columns)), tuple(filter(is_new, self.others)))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all fields."""
+        return frozenset(entry["field"] for entry in (*self.columns, *self.others))
+
+
+NO_FIELDS = LabelFields()
+
+
+def _listed(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [] if given is None else [given]
+
+
 class UnavailableError(Exception):
     """Nothing is re-ranked; the text is one word that says why."""
 
@@ -55,6 +92,7 @@ class Search:
         words: What was searched for, empty if the query has no words.
         key: Stands for the query, whatever the page.
         fair: Whether the fair list is shown; otherwise it is only recorded.
+        added: The fields that were asked for beside those of the client, and are cut out again.
     """
 
     index: str
@@ -66,10 +104,16 @@ class Search:
     words: str
     key: str
     fair: bool
+    added: frozenset[str] = frozenset()
 
 
 def planned(
-    body: Any, parameters: Mapping[str, str], index: ProxiedIndex, name: str = "", place: int = 0
+    body: Any,
+    parameters: Mapping[str, str],
+    index: ProxiedIndex,
+    name: str = "",
+    place: int = 0,
+    labels: LabelFields = NO_FIELDS,
 ) -> Search | str:
     """Return how to re-rank a search, or why it passes.
 
@@ -79,6 +123,7 @@ def planned(
         index: What to do with its searches; all pages of a query are of one kind.
         name: The index, as the client names it.
         place: The line of the body that has it.
+        labels: The fields of labels.
     """
     asked = {} if body is None else body
     if not isinstance(asked, Mapping):
@@ -100,8 +145,14 @@ def planned(
     key = hashlib.sha256(told.encode()).hexdigest()[:16]
     words = parameters.get("q", "") or " ".join(dict.fromkeys(words_in(asked.get("query"))))
     whole = {**asked, "from": 0, "size": max(index.window, start + size)}
+    if labels.names & {*asked.get("runtime_mappings", {})}:
+        return "runtime_mappings"  # the client means something else by the name of a label
+    added = labels.beside(asked, parameters)
+    for option, entries in (("docvalue_fields", added.columns), ("fields", added.others)):
+        if entries:
+            whole[option] = [*_listed(asked.get(option)), *entries]
     fair = index.mode == "fair" and int(key, 16) / 2**64 < index.share
-    return Search(name, place, whole, start, size, index.window, words, key, fair)
+    return Search(name, place, whole, start, size, index.window, words, key, fair, added.names)
 
 
 def kinds_in(query: Any) -> Iterator[str]:
@@ -167,8 +218,35 @@ def with_page(text: str, search: Search, hits: Sequence[Part], order: Sequence[i
         return text
     ordered = [*(hits[number] for number in order), *hits[len(order) :]]
     page = ordered[search.start : search.start + search.size]
-    written = ",".join(text[begin:end] for begin, end, _ in page)
+    written = ",".join(_without_added(text, hit, search.added) for hit in page)
     return text[: hits[0][0]] + written + text[hits[-1][1] :]
+
+
+def _without_added(text: str, hit: Part, added: frozenset[str]) -> str:
+    """Return a hit as it would be without the fields that the client did not ask for."""
+    begin, end, value = hit
+    there = value.get("fields", {}).keys()
+    if not added & there:
+        return text[begin:end]
+    if there <= added:
+        return _without(text, begin, end, {"fields"})
+    first, last, _ = _parts(text, begin)["fields"]
+    return text[begin:first] + _without(text, first, last, added) + text[last:end]
+
+
+def _without(text: str, begin: int, end: int, names: Collection[str]) -> str:
+    """Return an object in a text without some members, and all else as it is written."""
+    kept: list[str] = []
+    before = begin + 1
+    for name, (_, after, _) in _parts(text, begin).items():
+        if name not in names:
+            member = _between(text, before).end()  # after the comma
+            separator = (
+                text[before:member] if kept else text[begin : _between(text, begin + 1).end()]
+            )
+            kept.append(separator + text[member:after])
+        before = after
+    return "".join(kept) + text[before:end]
 
 
 def _parts(text: str, at: int) -> dict[Any, Part]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from fairqr.base.errors import FairqrError
 from fairqr.graph.service.proxy.ordering import IndexOrder, Told, opened, reranked
-from fairqr.graph.service.proxy.requests import Search, UnavailableError
+from fairqr.graph.service.proxy.requests import LabelFields, Search, UnavailableError
 from fairqr.graph.service.proxy.settings import proxy_settings
 
 FROZEN = 5.0
@@ -47,6 +47,8 @@ class Worker:
         self._input: asyncio.StreamWriter | None = None
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._number = 0
+        self.label_fields: dict[str, LabelFields] = {}
+        """By index, once the process has opened it."""
 
     async def keep(self) -> None:
         """Start the process, and start it again whenever it ends, until this is cancelled."""
@@ -111,7 +113,7 @@ class Worker:
         how: Any = {"stdin": PIPE, "stdout": PIPE, "start_new_session": True}
         process: Any = await asyncio.create_subprocess_exec(*program, **how)
         try:
-            _, why = await _heard(process.stdout)
+            _, why, self.label_fields = await _heard(process.stdout)
             if why:
                 return str(why)
             self._input, sign = process.stdin, None
@@ -175,7 +177,7 @@ async def _answer_all(path: Path) -> None:
         orders.update(await opened(settings))
     except Exception as error:  # in one sentence, for the log
         why = str(error) if isinstance(error, FairqrError) else repr(error)
-    tell(0, why)
+    tell(0, why, {name: order.label_fields for name, order in orders.items()})
     if not why:
         await asyncio.Event().wait()
 

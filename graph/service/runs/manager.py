@@ -8,7 +8,7 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,11 @@ from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import Checkpoints, lasting
 from fairqr.graph.stream import RunEvent
 
-SOON, FOLLOW = 0.02, 0.2
-"""Seconds between the first two and between later looks at a run that is not done here."""
+SOON = 0.02
+FOLLOW = 0.2
+FOLLOW_WAITING = 1.0
+"""Seconds between the first two looks at a run that is not done here, between later ones, and at
+most between looks at one that has not started."""
 
 STEPLESS = 2**31 - 1
 """Who follows a run from this event on hears of its end alone."""
@@ -49,7 +52,7 @@ class EphemeralRuns:
     Attributes:
         accepting: Whether runs are accepted; false once :meth:`drain` was called.
         waiting: The key of each run that waits for a slot.
-        under_way: The runs that have one.
+        ephemeral: The runs that have one.
     """
 
     def __init__(self, settings: ServiceSettings, finished: Callable[[Run], None]) -> None:
@@ -57,6 +60,7 @@ class EphemeralRuns:
         self._finished = finished
         # For runs of both kinds.
         self._slots = Slots(settings.concurrency, settings.traffic.share)
+        self._audit_slots = Slots(settings.audit_concurrency, share=1.0)
         self.accepting = True
         self.waiting: list[str] = []
         self.ephemeral: set[live.EphemeralRun] = set()
@@ -85,26 +89,8 @@ class EphemeralRuns:
             BusyError: The key has too many runs, too many runs wait, no slot became free in time,
                 or the service is stopping.
         """
-        traffic, longest = self._settings.traffic, self._settings.limits.seconds
-        own = [*self.waiting, *(run.key for run in self.ephemeral)].count(key)
-        accepting = self.accepting
-        if not accepting:
-            raise busy("draining", traffic.live)
-        if own >= traffic.live:
-            raise busy("live", traffic.live)
-        if len(self.waiting) >= traffic.queue:
-            raise busy("queue", traffic.live)
-        self.waiting.append(key)
-        try:
-            async with asyncio.timeout(traffic.wait):
-                await self._slots.acquire(key)
-        except TimeoutError:
-            raise busy("queue", traffic.live) from None
-        finally:
-            self.waiting.remove(key)
-        if not self.accepting:
-            self._slots.release(key)
-            raise busy("draining", traffic.live)
+        longest = self._settings.limits.seconds
+        await self._wait_for_slot(self._slots_for(kind), key)
         now = time.time()
         run = Run(
             id=uuid.uuid4().hex,
@@ -123,16 +109,56 @@ class EphemeralRuns:
         started.task.add_done_callback(lambda _: self._over(started))
         return started
 
+    @contextlib.asynccontextmanager
+    async def slot(self, key: str) -> AsyncIterator[None]:
+        """Hold a slot for work that is no run, such as the re-ranking of a list.
+
+        Raises:
+            BusyError: As of :meth:`start_ephemeral`.
+        """
+        await self._wait_for_slot(self._slots, key)
+        try:
+            yield
+        finally:
+            self._slots.release(key)
+
+    def _slots_for(self, kind: Kind) -> Slots:
+        return self._audit_slots if kind == "audit" else self._slots
+
+    async def _wait_for_slot(self, slots: Slots, key: str) -> None:
+        """Wait for a slot; raises as :meth:`start_ephemeral`."""
+        traffic = self._settings.traffic
+        own = [*self.waiting, *(run.key for run in self.ephemeral)].count(key)
+        accepting = self.accepting
+        if not accepting:
+            raise busy("draining", traffic.live)
+        if own >= traffic.live:
+            raise busy("live", traffic.live)
+        if len(self.waiting) >= traffic.queue:
+            raise busy("queue", traffic.live)
+        self.waiting.append(key)
+        try:
+            async with asyncio.timeout(traffic.wait):
+                await slots.acquire(key)
+        except TimeoutError:
+            raise busy("queue", traffic.live) from None
+        finally:
+            self.waiting.remove(key)
+        if not self.accepting:
+            slots.release(key)
+            raise busy("draining", traffic.live)
+
     def _over(self, run: live.EphemeralRun) -> None:
         run.conclude()  # it may have been stopped before its first step
         self.ephemeral.discard(run)
-        self._slots.release(run.key)
+        self._slots_for(run.run.kind).release(run.key)
 
     async def drain(self, grace: float) -> None:
         """Accept no more runs, and give those under way ``grace`` seconds; then stop them."""
         if self.accepting:
             self.accepting = False
-            self._slots.open()  # whoever waits for one sees that
+            for slots in (self._slots, self._audit_slots):
+                slots.open()  # whoever waits for one sees that
         await live.wait_for((run.task for run in self.ephemeral), grace)
         for run in self.ephemeral:
             run.stop(
@@ -166,7 +192,7 @@ class Runs(EphemeralRuns):
         finished: Hears of the end of each run.
 
     Attributes:
-        doing: The durable runs under way here, by id.
+        durable: The durable runs under way here, by id.
     """
 
     def __init__(
@@ -276,7 +302,8 @@ class Runs(EphemeralRuns):
             if self._drained:
                 return
             await asyncio.sleep(pause)
-            pause = min(FOLLOW, 1.5 * pause)
+            # One that waits for its turn has nothing to tell, and may have many followers.
+            pause = min(FOLLOW if run.started else FOLLOW_WAITING, 1.5 * pause)
             run = await lasting(partial(self._store.run, run.id, key))
 
     async def cancel(self, id_: str, key: str) -> None:

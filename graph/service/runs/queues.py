@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fairqr.base.errors import ConfigError, NotAllowedError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.runs.live import STOPPING, wait_for
+from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import PUTTING_BACK
 from fairqr.graph.service.store.store import Queued
@@ -36,7 +37,7 @@ class LocalQueue:
         self._store = store
         self._works = settings.work
         self._do: Do | None = None
-        self._audits = asyncio.Semaphore(settings.audit_concurrency)
+        self._audits = Slots(settings.audit_concurrency, share=1.0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lock = FileLock(f"{store.database.file}.lock")
 
@@ -76,7 +77,8 @@ class LocalQueue:
             task.add_done_callback(lambda _: self._tasks.pop(run.id))
 
     async def _done(self, do: Do, run: Queued) -> None:
-        async with self._audits if run.kind == "audit" else contextlib.nullcontext():
+        turn = self._audits.held(run.key) if run.kind == "audit" else contextlib.nullcontext()
+        async with turn:
             await do(run.id, run.key)
 
     async def put_back(self) -> None:

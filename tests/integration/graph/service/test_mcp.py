@@ -159,6 +159,8 @@ async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None
         nothing = await said("audit", queries=[])
         assert "queries" in nothing
         assert "pydantic" not in nothing
+        nested = await said("audit", queries="[" * 100_000)
+        assert "bug" not in nested
         as_text = {"query": "physicist", "attributes": '["gender"]'}
         assert not (await client.call_tool("fair_search", as_text)).is_error
         assert not (await client.call_tool("fair_search", as_text | {"attributes": None})).is_error

@@ -138,6 +138,19 @@ def test_a_request_that_is_sent_again_begins_no_second_run(service: Served) -> N
     assert begin("").status_code == 422
 
 
+def test_a_kept_search_that_is_sent_again_is_the_same_run(service: Served) -> None:
+    """As a run that was asked for in the background; its first answer was lost on the way."""
+    asked = {**PHYSICIST, "ask": "never", "keep": True}
+    named = {"Idempotency-Key": "kept"}
+    places = {
+        service.client.post("/v1/search", json=asked, headers=named).headers["location"]
+        for _ in range(3)
+    }
+    with service.client.stream("POST", "/v1/search/stream", json=asked, headers=named) as response:
+        places.add(response.headers["location"])
+    assert len(places) == 1
+
+
 @pytest.mark.parametrize("path", ["0" * 101, "0/events", "0" * 101 + "/events"])
 def test_ids_and_events_that_cannot_be_are_refused(service: Served, path: str) -> None:
     headers = {"Last-Event-ID": "x"} if path.startswith("0/") else {}

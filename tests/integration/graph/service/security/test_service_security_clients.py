@@ -26,7 +26,7 @@ from tests.patience import PATIENCE, until
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["path"] == "/slow":
+    if scope["path"].endswith("/slow"):
         while (await receive())["type"] != "http.disconnect":
             pass
         return
@@ -152,6 +152,61 @@ async def test_too_many_requests_are_told_so() -> None:
             task.cancel()
         await asyncio.wait(slow)
         assert (await client.get("/")).status_code == 200
+
+
+async def test_who_reads_nothing_of_open_paths_leaves_room_for_others() -> None:
+    """They need no key, so the address counts."""
+    settings = ServiceSettings(traffic=Traffic(requests=20, arriving=5))
+    nothing: Any = None
+    transport = httpx.ASGITransport(Guard(answer, settings, nothing))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", timeout=PATIENCE
+    ) as client:
+        slow = [asyncio.create_task(client.get("/page/slow")) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        refused = await client.get("/page/app.js")
+        assert refused.status_code == 429
+        assert "Your address has 5 requests under way" in refused.json()["detail"]
+        assert (await client.get("/v1/me")).status_code == 200
+        for task in slow:
+            task.cancel()
+        await asyncio.wait(slow)
+        assert (await client.get("/page/app.js")).status_code == 200
+
+
+async def test_half_sent_bodies_count_for_their_key() -> None:
+    """So that another key at the same address, as behind a proxy, can send its own."""
+
+    class Keys:
+        async def key_for(self, secret: str) -> AccessKey:
+            return AccessKey(id=secret, name="", scopes=SCOPES, created=0, sha256="")
+
+    keys: Any = Keys()
+    traffic = Traffic(requests=100, arriving=3)
+    settings = ServiceSettings(traffic=traffic, require_keys=True)
+    transport = httpx.ASGITransport(Guard(answer, settings, keys))
+    one, other = ({"Authorization": f"Bearer {name}"} for name in ("one", "other"))
+    never = asyncio.Event()
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"{"
+        await never.wait()
+
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", timeout=PATIENCE
+    ) as client:
+        form = {"Content-Type": "application/json"}
+        slow = [
+            asyncio.create_task(client.post("/v1/search", content=half(), headers={**one, **form}))
+            for _ in range(3)
+        ]
+        await asyncio.sleep(0.05)
+        refused = await client.post("/v1/search", json={}, headers=one)
+        assert (refused.status_code, "of your key" in refused.json()["detail"]) == (429, True)
+        assert (await client.post("/v1/search", json={}, headers=other)).status_code == 200
+        for task in slow:
+            task.cancel()
+        await asyncio.wait(slow)
 
 
 async def test_one_key_leaves_room_for_others() -> None:
