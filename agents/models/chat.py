@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from tenacity import RetryCallState
 
+LIMITS = ("max_completion_tokens", "max_tokens")
+"""The features of a request that bound its reply."""
+
 LONGEST_TOKEN = 16
 """A streamed reply ends after so many characters for each token that it may have, since some
 servers know no limit."""
@@ -86,6 +89,8 @@ class ChatModel(LanguageModel):
         self.base_url = provider.base_url_for(self._provider, base_url)
         self._timeout = timeout
         self._reasoning_tokens = reasoning_tokens
+        self._most_tokens: int | None = None
+        """What its server allows, once that was said."""
         self._thinks = False
         """Whether it was seen to think before it answers."""
         self._hides_thinking = False
@@ -242,13 +247,21 @@ class ChatModel(LanguageModel):
         """Return how many tokens a reply may have, with what the model thinks before it."""
         if question.wanted == "choice":
             return 1
-        return question.reply_tokens + (self._reasoning_tokens if self._thinks else 0)
+        tokens = question.reply_tokens + (self._reasoning_tokens if self._thinks else 0)
+        return tokens if self._most_tokens is None else min(tokens, self._most_tokens)
 
     def _learn_thinking(self, message: AIMessage, answer: Completion) -> None:
         """Note whether the model thinks before it answers, so that it gets room for that."""
         self._thinks = self._thinks or answer.thought
         if hides_thinking(written_text(message)):
             self._hides_thinking = True
+
+    def _learn_refusal(self, feature: str, lower: int | None) -> None:
+        """Leave a feature out from now on; a limit of tokens that is too large is lowered."""
+        if feature in LIMITS and lower is not None:
+            self._most_tokens = lower
+        else:
+            self._left_out.add(feature)
 
     def _say_too_short(self, question: Question) -> str:
         """Return the sentence about a reply that ended before it began."""
@@ -310,13 +323,13 @@ class ChatModel(LanguageModel):
             raise self._late(self._timeout, exchange.tries) from None
         except Exception as error:
             # Look at this request's features: another request may have learnt the same meanwhile.
-            refused = read_complaint(error).refused(features)
+            complaint = read_complaint(error)
+            refused = complaint.refused(features)
             if refused is None:
                 key = self._options.get("api_key")
                 is_given = self._is_foreign
                 raise translated(error, self.name, self.base_url, key, is_given) from None
-        # From now on, the feature is left out.
-        self._left_out.add(refused)
+        self._learn_refusal(refused, complaint.lower_limit(self._tokens_for(question)))
         return await self._send(messages, question, relay, exchange)
 
     @property

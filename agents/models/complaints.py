@@ -22,9 +22,20 @@ from fairqr.base.retries import is_used_up, status_of
 from fairqr.base.secrets import without_secrets
 
 REASON_KEYS = (
-    *("error", "errors", "message", "msg", "detail", "details", "description", "reason", "title"),
-    *("error_message", "error_description", "errorMessage", "metadata", "raw", "innererror"),
-    *("fieldViolations", "invalid-params", "invalid_params"),
+    *(
+        "error",
+        "errors",
+        "choices",
+        "message",
+        "msg",
+        "detail",
+        "details",
+        "description",
+        "reason",
+        "title",
+    ),
+    *("error_message", "error_description", "errormessage", "metadata", "raw", "innererror"),
+    *("fieldviolations", "invalid-params", "invalid_params", "base_resp", "status_msg"),
 )
 """The members that hold a reason, or something with a reason inside."""
 
@@ -48,6 +59,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     "presence_penalty": ("presence_penalty",),
     "response_format": (
         *("response_format", "json_schema", "response_schema", "structured_output"),
+        *("generate_json", "json_validate"),
         *("structured_outputs", "json_object", "json_mode", "guided_json", "grammar"),
     ),
     "stream_options": ("stream_options", "include_usage"),
@@ -57,7 +69,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     "system": (
         *("system_role", "system_message", "system_messages", "system_instruction"),
         *("system_instructions", "system_prompt", "developer_role", "developer_message"),
-        *("developer_instruction", "role_system", "roles_must_alternate", "messages_0_role"),
+        *("developer_instruction", "role", "roles"),
     ),
 }
 """What a request may do that some servers do not know, and the words by which they say so."""
@@ -107,10 +119,26 @@ class Complaint:
             return None
         named = _bounded("_".join(self.places))
         for text in (named, _bounded(_snake(self.reason))):
-            for feature in features:
-                if any(_bounded(word) in text for word in FEATURES[feature]):
-                    return feature
+            # A server that lists what it knows names what it does not know first.
+            places = {feature: _place_of(FEATURES[feature], text) for feature in features}
+            told = [feature for feature, place in places.items() if place is not None]
+            if told:
+                return min(told, key=lambda feature: places[feature] or 0)
         return None
+
+    def lower_limit(self, tokens: int) -> int | None:
+        """Return the largest number of the reason that is less than the tokens asked for.
+
+        That is what a server allows that finds a limit too large.
+        """
+        numbers = [int(it) for it in re.findall(r"(?<![\w.])\d{2,7}(?![\w.]*\w)", self.reason)]
+        return max((it for it in numbers if it < tokens), default=None)
+
+
+def _place_of(words: Sequence[str], text: str) -> int | None:
+    """Return where the first of some words stands in a text."""
+    found = [place for word in words if (place := text.find(_bounded(word))) >= 0]
+    return min(found, default=None)
 
 
 def read_complaint(error: BaseException) -> Complaint:
@@ -144,9 +172,14 @@ def status_in(body: Any) -> int | None:
 
 
 def is_error(body: Any) -> bool:
-    """Return whether a body that came with status 200 tells of an error, and of nothing else."""
+    """Return whether a body that came with status 200 tells of an error, and of no completion."""
     said = body[0] if isinstance(body, list) and len(body) == 1 else body
-    return isinstance(said, Mapping) and bool(said.get("error")) and not said.get("choices")
+    if not isinstance(said, Mapping):
+        return False
+    choices = said.get("choices")
+    if isinstance(choices, list) and choices:
+        return all(isinstance(it, Mapping) and bool(it.get("error")) for it in choices)
+    return next(_reasons(said), "") != ""
 
 
 def _body_of(error: BaseException) -> Any:
@@ -191,11 +224,12 @@ def _reasons(said: Any, depth: int = 0) -> Iterator[str]:
         else:
             yield from _reasons(data, depth + 1)
     elif isinstance(said, Mapping):
+        by_name = {str(key).lower(): value for key, value in said.items()}
         inner = (
             reason
             for key in REASON_KEYS
-            if key in said
-            for reason in _reasons(said[key], depth + 1)
+            if key in by_name
+            for reason in _reasons(by_name[key], depth + 1)
         )
         where = _as_path(said.get("loc"))
         yield from (f"{where}: {reason}" if where else reason for reason in inner)
@@ -264,10 +298,14 @@ def translated(
     """
     complaint = read_complaint(error)
     address = without_secrets(base_url) if base_url else ""
-    if complaint.status is None:
+    said = one_line(without_keys(complaint.reason, api_key))
+    kind: Status
+    if complaint.status is None and complaint.codes and said:  # in the middle of a stream
+        kind = "unavailable"
+        what = f"reported an error ({said}); try later"
+    elif complaint.status is None:
         kind, what = _without_status(type(error).__name__, address, is_given)
     else:
-        said = one_line(without_keys(complaint.reason, api_key))
         is_about_quota = complaint.is_about_quota or is_used_up(error)
         kind, what = _with_status(complaint.status, said, address, is_about_quota)
     return ModelError(kind, f"The model {model} {what}.")

@@ -28,7 +28,8 @@ def read_message(message: AIMessage, wanted: Wanted, exchange: Exchange) -> Comp
     metadata = message.response_metadata
     step = exchange.step
     reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "").lower()
-    reason = reason if reason in FINISH_REASONS else ""
+    # Some servers say it with each piece of a stream, and the pieces are joined.
+    reason = next((it for it in FINISH_REASONS if reason == it * max(1, reason.count(it))), "")
     written = written_text(message)
     text = without_thoughts(written)
     if wanted == "object" and not text.strip():

@@ -32,17 +32,29 @@ _LIST = re.compile(r"(?:\s|`{3}\w*)*\[")
 """A list counts only where the reply begins with it: inside prose it is a reference or a remark,
 and inside an object with mistakes a part."""
 
-_TAGS = ("think", "thinking", "thought", "thoughts", "reasoning")
+_TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think")
 
-THOUGHTS = {
-    **{f"<{tag}>": f"</{tag}>" for tag in _TAGS},
-    "[think]": "[/think]",
-    "<|channel|>analysis": "<|channel|>final<|message|>",
-}
-"""The marks before thoughts, and those after them, in lower case."""
+THOUGHTS = (
+    *(f"<{tag}>" for tag in _TAGS),
+    *("[think]", "◁think▷", "<|start_thinking|>", "<|channel|>analysis"),
+)
+"""The marks before thoughts, in lower case; those in angle brackets may have attributes."""
 
-_CLOSING = re.compile("|".join(map(re.escape, THOUGHTS.values())), re.IGNORECASE)
-_LONGEST_MARK = max(map(len, THOUGHTS.values()))
+_OPENING = re.compile(
+    r"\s*(?:"
+    + "|".join([rf"<(?:{'|'.join(_TAGS)})(?:\s[^>]*)?>", *map(re.escape, THOUGHTS[len(_TAGS) :])])
+    + ")",
+    re.IGNORECASE,
+)
+_CLOSING = re.compile(
+    rf"</(?:{'|'.join(_TAGS)})>|\[/think\]|◁/think▷|<\|end_thinking\|>"
+    r"|<\|channel\|>\s*final[^<]*(?:<\|constrain\|>\s*\w+\s*)?<\|message\|>",
+    re.IGNORECASE,
+)
+_END = re.compile(r"(?:\s*<\|(?:return|end|im_end|eot_id)\|>)+\s*$")
+"""Marks of the end that some servers leave in the text."""
+
+_LONGEST_MARK = 80
 
 _BULLET = re.compile(r"^\s*(?:[-*•·]|\d+[.)])\s+")
 _LIST_ENTRY = re.compile(r"[^.!?:{}\[\]<>]{1,40}")
@@ -58,12 +70,12 @@ def without_thoughts(text: str) -> str:
     """
     marks = [*_CLOSING.finditer(text)]
     answer = text[marks[-1].end() :] if marks else text
-    return "" if _begins_with_thoughts(answer) else answer
+    return "" if _OPENING.match(answer) else _END.sub("", answer)
 
 
 def hides_thinking(text: str) -> bool:
     """Return whether thoughts stand at the beginning of a text, and no mark before them."""
-    return bool(_CLOSING.search(text)) and not _begins_with_thoughts(text)
+    return bool(_CLOSING.search(text)) and not _OPENING.match(text)
 
 
 class ThoughtFilter:
@@ -82,7 +94,7 @@ class ThoughtFilter:
         """Return what is to be shown by now."""
         self._held += piece
         if self._may_begin:
-            if _begins_with_thoughts(self._held):
+            if _OPENING.match(self._held):
                 self._is_thinking = True
             elif _may_become_mark(self._held):
                 return ""
@@ -109,11 +121,10 @@ class ThoughtFilter:
 def _may_become_mark(text: str) -> bool:
     """Return whether a text is the beginning of a mark before thoughts."""
     begun = text.lstrip().lower()
-    return any(mark.startswith(begun) for mark in THOUGHTS)
-
-
-def _begins_with_thoughts(text: str) -> bool:
-    return text.lstrip().lower().startswith(tuple(THOUGHTS))
+    if any(mark.startswith(begun) for mark in THOUGHTS):
+        return True
+    has_attributes = re.match(rf"<(?:{'|'.join(_TAGS)})\s[^>]*$", begun) is not None
+    return has_attributes and len(begun) < _LONGEST_MARK
 
 
 def read_object(text: str, fields: Sequence[str] = (), main: str = "") -> dict[str, Any]:

@@ -90,22 +90,26 @@ def _pattern_of(java: str) -> re.Pattern[str] | None:
     for part in _PARTS.finditer(java):
         whole = part[0]
         letter = part[2]
-        if letter is None:
+        if whole in "[]":
+            parts.append("(?:" if whole == "[" else ")?")
+        elif letter is None:
             quoted = part[1] or "'" if whole.startswith("'") else whole
             parts.append(re.escape(quoted))
-        elif letter in "yuxY" and not (letter == "x" and has_year) and not has_year:
-            digits = r"\d{2}" if len(whole) == 2 else rf"[+-]?\d{{{max(len(whole), 1)},9}}"
+        elif letter in "yuxY" and not has_year:
+            digits = r"\d{2}" if len(whole) == 2 else r"\d{4}"
             parts.append(f"({digits})")
             has_year = True
         elif letter in "XxZzVO":
             parts.append(r"\S+")
         elif letter in _WORDS and (len(whole) > 2 or letter in "EaGB"):
-            parts.append(r"[^\W\d]+\.?")
+            parts.append(r"[^\W\d](?:[^\W\d]|\.)*")
         elif letter in _DIGITS:
             parts.append(rf"\d{{1,{max(len(whole), 2)}}}")
         else:
             parts.append(r"\S*")
     if not has_year:
         return None
-    fixed = "".join(parts).replace("[+-]?\\d{4,9}", "\\d{4}")
-    return re.compile(f"{fixed}$")
+    try:
+        return re.compile(f"{''.join(parts)}$")
+    except re.error:  # a bracket alone, which Java refuses
+        return None

@@ -71,12 +71,18 @@ def value_at(fields: Mapping[str, Any], path: str) -> Any:
     return [value for part in parts for value in part]
 
 
+SUBFIELDS = ("keyword", "raw")
+"""What engines call a field that holds the same as the one above it, as one value."""
+
+
 def _values_at(held: Any, path: str) -> Iterator[Any]:
     """Yield the fields at a path, one for each object of a list on the way."""
     if isinstance(held, list):
         for each in held:
             yield from _values_at(each, path)
     if not isinstance(held, Mapping):
+        if held is not None and not isinstance(held, list) and path in SUBFIELDS:
+            yield held
         return
     if path in held:
         yield held[path]
@@ -87,6 +93,11 @@ def _values_at(held: Any, path: str) -> Iterator[Any]:
             yield from _values_at(held[head], rest)
         name, _, rest = rest.partition(".")
         head = f"{head}.{name}"
+
+
+IDS = ("id", "_id", "docid", "doc_id", "docno")
+TEXTS = ("text", "contents")
+"""Possible names of a document's id and text: ours, and those of BEIR, Pyserini and ir_datasets."""
 
 
 def parse_document(line: str, schema: Schema) -> Document:
@@ -111,13 +122,12 @@ def parse_line(line: str) -> Document:
         ValueError: The line is not a JSON object with an ``id``.
     """
     data = parse_object(line)
-    id_ = data.pop("id", None)
-    if id_ is None:  # as BEIR names it
-        id_ = data.pop("_id", None)
+    id_ = next((data.pop(name) for name in IDS if data.get(name) is not None), None)
+    text = next((data.pop(name) for name in TEXTS if data.get(name) is not None), None)
     return Document(
         id=identifier(id_),
         title=_text(data.pop("title", None), "title"),
-        text=_text(data.pop("text", None), "text"),
+        text=_text(text, "text"),
         fields=data,
     )
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import date
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 from fairqr.base.errors import one_line
@@ -68,8 +69,12 @@ def _weights(label: Mapping[Any, Any], *, strict: bool) -> Iterator[tuple[Any, f
 
 def _plain(value: Any) -> Any:
     """Return a value of NumPy or pandas as one of Python's."""
-    if type(value).__name__ == "datetime64":  # its own value may be a number of nanoseconds
+    if getattr(getattr(value, "dtype", None), "kind", "") == "M":
+        value = value.astype(str)  # its own value may be a number of nanoseconds
+    if type(value).__name__ == "Period":
         return str(value)
+    if isinstance(value, Enum):
+        return value.value
     if isinstance(value, Decimal):
         return float(value)
     to_list = getattr(value, "tolist", None)

@@ -233,9 +233,14 @@ class AuditRequest(Frozen):
 
 _TEXT_PARTS = ("text", "input_text")
 
-_SAID_BY = r"(?im)^\W*(?:\"role\"\s*:\s*\")?(?:{0})\b\W{{0,4}}[:\",]"
-_BY_USER = re.compile(_SAID_BY.format("user|human"))
-_BY_ASSISTANT = re.compile(_SAID_BY.format("assistant|ai|bot|model"))
+_SPEAKER = re.compile(
+    r"(?im)(?:^\W*|\"role\"\s*:\s*\")"
+    r"(?:(?P<user>user|human)|(?P<assistant>assistant|ai|bot|model|response))\b\W{0,4}[:\",]"
+)
+"""Who speaks next in a conversation that is quoted."""
+
+
+_CONTENT = re.compile(r'^\W*content"\s*:\s*"')
 
 
 def _format_named(name: str) -> dict[str, Any]:
@@ -304,12 +309,13 @@ class ChatRequest(Documented):
     def name_of_chat(self) -> str:
         """The first words of a conversation that is quoted; empty if this is a question."""
         text = self._question()
-        said = _BY_USER.search(text)
-        if said is None or not _BY_ASSISTANT.search(text):
+        turns = [*_SPEAKER.finditer(text)]
+        users = [turn for turn in turns if turn["user"]]
+        if not users or len(users) == len(turns):
             return ""
-        return (
-            one_line(text[said.end() :].strip().partition("\n")[0].strip(' ",{}'), NAMED) or "Chat"
-        )
+        said = _CONTENT.sub("", text[users[0].end() :]).strip()
+        first = said.partition("\n")[0].partition('"')[0]
+        return one_line(first.strip(" ,{}"), NAMED) or "Chat"
 
     def _question(self) -> str:
         content = next((m.content for m in reversed(self.messages) if m.role == "user"), None)
@@ -322,6 +328,11 @@ class ChatRequest(Documented):
         question = "\n".join(text for text in texts if isinstance(text, str))
         if not question or len(texts) < len(parts):
             raise InputError("Put the question into the last message of the user, as text alone.")
+        turns = [*_SPEAKER.finditer(question)]
+        if len(turns) > 1 and turns[-1]["assistant"] and not question[turns[-1].end() :].strip():
+            # A prompt to go on with a conversation: what the user said last is the question.
+            last = next((turn for turn in reversed(turns) if turn["user"]), turns[-1])
+            return question[last.end() : turns[-1].start()].strip() or question
         return question
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
-from pydantic import BaseModel, BeforeValidator, Field, FiniteFloat
+from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, FiniteFloat
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -87,12 +87,18 @@ class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
 
     def label(self, attribute: Attribute) -> object:
         """Return its own label for an attribute; None if it has none."""
-        if attribute.name in self.labels or not attribute.field:
-            return self.labels.get(attribute.name)
+        own = self.labels.get(attribute.name)
+        if own is not None or not attribute.field:
+            return own
         return value_at({**(self.model_extra or {}), **self.fields}, attribute.field)
 
 
-_Document = Annotated[RerankDocument, or_text(lambda text: {"text": text}, RerankDocument)]
+_Document = Annotated[RerankDocument, _or({}), or_text(lambda text: {"text": text}, RerankDocument)]
+
+
+def _text_inside(query: Any) -> Any:
+    """Return the text of a query that comes as an object, as clients of several media send it."""
+    return query.get("text", "") if isinstance(query, dict) else query
 
 
 _PEOPLE = {"Niels Bohr": "male", "Max Planck": "male", "Lise Meitner": "female"}
@@ -121,9 +127,9 @@ class RerankRequest(Documented):
     )
 
     model: str = Field(max_length=2000)
-    query: _Text = ""
+    query: Annotated[_Text, BeforeValidator(_text_inside)] = ""
     documents: list[_Document] = Field(min_length=1, fail_fast=True)
-    top_n: int | None = Field(None, ge=1)
+    top_n: int | None = Field(None, ge=1, validation_alias=AliasChoices("top_n", "top_k"))
     return_documents: Annotated[bool, _or(False)] = False
     fairqr: _Members = Field(default_factory=dict)
 

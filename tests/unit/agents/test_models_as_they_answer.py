@@ -96,6 +96,16 @@ REFUSED = [
             }
         },
     ),
+    (
+        "seed",
+        422,
+        "Failed to deserialize: unknown field `seed`, expected one of `model`, `temperature`",
+    ),
+    (
+        "response_format",
+        400,
+        {"error": {"code": "json_validate_failed", "message": "Failed to generate JSON."}},
+    ),
     ("seed", 400, {"title": "Bad request", "invalid-params": [{"name": "seed", "reason": "no"}]}),
     (
         "presence_penalty",
@@ -153,6 +163,27 @@ async def test_the_limit_of_a_reply_has_two_names(server: ModelServer, body: Any
     assert not {"max_tokens", "max_completion_tokens"} & server.asked[-1].body.keys()
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "max_tokens is too large: 5000. This model supports at most 4096 completion tokens.",
+        "max_completion_tokens: 5000 > 4096, which is the maximum allowed for this model",
+        "`max_tokens` must be less than or equal to `4096`",
+    ],
+)
+async def test_a_limit_that_is_too_large_is_lowered_and_not_forgotten(
+    server: ModelServer, reason: str
+) -> None:
+    def is_too_large(asked: Asked) -> bool:
+        return asked.body.get("max_completion_tokens", 10**9) > 4096
+
+    server.does(unless(is_too_large, failure(400, reason)))
+    asked = model(server)
+    assert (await asked.ask(question(max_tokens=5000))).status == "ok"
+    assert (await asked.ask(question("y", max_tokens=9000))).status == "ok"
+    assert [it.body["max_completion_tokens"] for it in server.asked] == [5000, 4096, 4096]
+
+
 async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelServer) -> None:
     server.does(stream(["word "] * 100_000))
     shown: list[str] = []
@@ -168,6 +199,8 @@ async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelSe
         (400, {"error": {"message": "System role not supported"}}),
         (500, {"error": {"code": 500, "message": "Jinja: System role not supported here"}}),
         (400, {"error": {"message": "Developer instruction is not enabled for models/gemma"}}),
+        (400, {"error": "Only user and assistant roles are supported!"}),
+        (400, [{"error": {"message": "Please use a valid role: user, model."}}]),
         (400, {"message": "Conversation roles must alternate user/assistant/user/assistant"}),
         (
             422,
@@ -197,6 +230,9 @@ async def test_an_instruction_goes_into_the_message_of_the_user_where_no_system_
         {"error": {"message": "Too many", "status": "429"}},
         [{"error": {"code": 429, "message": "Resource exhausted"}}],
         {"error": "overloaded"},
+        {"choices": [{"error": {"code": 502, "message": "Upstream"}, "finish_reason": "error"}]},
+        {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}, "choices": None},
+        {"object": "error", "message": "internal", "code": 500},
         {"error": {"message": "Upstream failed", "code": "server_error"}, "choices": []},
     ],
 )
@@ -254,6 +290,12 @@ async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body:
             "Error code",
         ),
         (body_of(422, "The prompt holds nothing."), "invalid_request", ["The prompt holds"], "URL"),
+        (
+            body_of(403, {"Message": "Authentication failed"}),
+            "denied",
+            ["Authentication fa"],
+            "URL",
+        ),
         (failure(402, "Insufficient credits"), "rate_limited", ["Insufficient credits"], "URL"),
         (body_of(200, "<html><body>Welcome</body></html>"), "unavailable", ["base URL"], "Error"),
         (
@@ -281,6 +323,11 @@ THOUGHTS = [
     'Perhaps {"n": 7}?</think>\n\n{"n": 1}',
     '<thinking>\n{"n": 7}\n</thinking>\n```json\n{"n": 1}\n```',
     '[THINK]{"n": 7}[/THINK]{"n": 1}',
+    '◁think▷{"n": 7}◁/think▷{"n": 1}',
+    '<seed:think>{"n": 7}</seed:think>{"n": 1}',
+    '<|START_THINKING|>{"n": 7}<|END_THINKING|>{"n": 1}',
+    '<think reason="x">{"n": 7}</think>{"n": 1}',
+    '<|channel|>analysis<|message|>{"n": 7}<|channel|>final <|constrain|>json<|message|>{"n": 1}',
     '<|channel|>analysis<|message|>{"n": 7}<|end|><|channel|>final<|message|>{"n": 1}',
 ]
 
@@ -391,6 +438,13 @@ def test_an_object_is_read_in_whatever_form_it_comes(text: str) -> None:
 def test_what_means_no_object_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no whole JSON object"):
         read_object(text, FIELDS, "topic")
+
+
+async def test_an_error_in_the_middle_of_a_stream_has_its_reason(server: ModelServer) -> None:
+    event = json.dumps({"error": {"message": "Upstream failed", "code": "server_error"}})
+    server.does(Answer(200, f"data: {event}\n\n".encode(), content_type="text/event-stream"))
+    reply = await model(server, attempts=1).write(question(), on_token=lambda _: None)
+    assert "reported an error (Upstream failed); try later" in reply.message
 
 
 async def reply_to(server: ModelServer, message: dict[str, Any], end: str = "stop") -> Reply:

@@ -94,6 +94,8 @@ def test_runs_that_are_none_are_refused_with_what_helps(
     [
         {"_id": "d1", "title": "A", "text": "b", "metadata": {"sex": "F"}},
         {"id": "d1", "title": "A", "text": "b", "metadata": {"sex": "F"}, "_id": "other"},
+        {"docid": "d1", "contents": "b", "metadata": {"sex": "F"}},
+        {"doc_id": "d1", "text": "b", "metadata": {"sex": "F"}},
         {"_id": "d1", "title": None, "text": "A\nb", "metadata": {"sex": "F"}},
     ],
 )

@@ -34,6 +34,8 @@ UNKNOWN = (0.0, 0.0)
         ("1950/03/01 10:11:12", "yyyy/MM/dd HH:mm:ss"),
         ("Wed Mar 01 10:00:00 +0100 1950", "EEE MMM dd HH:mm:ss Z yyyy"),
         ("March 1, 1950", "MMMM d, yyyy"),
+        *((it, "dd.MM.yyyy[ HH:mm]") for it in ("01.03.1950", "01.03.1950 10:11")),
+        ("03/01/1950 10:11 a.m.", "MM/dd/yyyy hh:mm a"),
         ("19500301T101112Z", "yyyyMMdd'T'HHmmssX"),
         ("1950060", "basic_ordinal_date"),
         (-631152000, "epoch_second"),
@@ -68,7 +70,8 @@ def test_no_text_and_no_format_raises(text: str, formats: str) -> None:
     [
         *((it, NEW) for it in (pd.Timestamp("1950-03-01"), np.datetime64("1950-03-01"))),
         *((it, NEW) for it in (np.datetime64("1950-03-01T00:00:00.000000000"), pd.Series([1950]))),
-        *((it, NEW) for it in (["1950", None], np.int32(1950), [[1950]])),
+        *((it, NEW) for it in (["1950", None], np.int32(1950), [[1950]], pd.Period("1950-03"))),
+        (np.array(["1950-03-01"], dtype="datetime64[ns]"), NEW),
         *((it, OLD) for it in ("1850-01", np.float64(1850), "1850-W01")),
         *((it, UNKNOWN) for it in (pd.NaT, pd.NA, np.datetime64("NaT"), "soon", [])),
     ],

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,12 @@ async def test_fields_are_read_beside_files_in_the_order_of_the_schema(tmp_path:
     assert [(v.value, v.documents) for v in report.without_group] == [("x", 2)]
 
 
+class Sex(str, Enum):  # noqa: UP042 - as programs of older Pythons have it
+    """A label of a program."""
+
+    FEMALE = "F"
+
+
 F = [1, 0]
 M = [0, 1]
 UNKNOWN_LABEL = [0, 0]
@@ -252,6 +259,7 @@ UNKNOWN_LABEL = [0, 0]
         *((it, F) for it in (["F", None], [["F"]], [[["F"]], []], ["F", ""], ("F",), {"F"})),
         *((it, F) for it in (np.str_("F"), np.array(["F"]), np.array(["F", None], dtype=object))),
         *((it, F) for it in (np.int64(1), np.float32(1.0), 1.0, Decimal(1), [{"F": 1}])),
+        *((it, F) for it in (Sex.FEMALE, [Sex.FEMALE])),
         *((it, M) for it in (np.bool_(True), np.array([True]), {"M": np.float64(2)})),
         *((it, [0.5, 0]) for it in (["F", {"name": "x"}], ["F", object()], ["F", b"F"])),
         *((it, UNKNOWN_LABEL) for it in ([], [[]], [None], {}, float("nan"), np.float64("nan"))),

@@ -327,6 +327,9 @@ def test_one_label_that_cannot_be_read_is_unknown_and_told(service: Served, unre
         {"documents": [{**MAN, "id": None}, {**WOMAN, "text": None, "fields": None}]},
         {"query": ""},
         {"query": None},
+        {"query": {"text": "physicist"}},
+        {"documents": [MAN, WOMAN, None], "top_k": 2},
+        {"documents": [MAN, {**WOMAN, "labels": {"gender": None}}]},
         {"query": " "},
     ],
 )

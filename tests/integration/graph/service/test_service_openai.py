@@ -137,6 +137,7 @@ def test_questions_come_in_many_forms(service: Served, content: Any, more: dict[
         "# Task:\nName it.\n<chat>\nUSER: Who won in 1903?\nASSISTANT: Curie.\n</chat>",
         "Write 1-3 tags.\n\n**User:** Who won in 1903?\n\n**Assistant:** Marie Curie.",
         "Provide a title.\nHuman: Who won in 1903?\nAI: Marie Curie",
+        '||>User:\n"Who won in 1903?"\n||>Response:\n"Curie."',
         '[{"role": "user", "content": "Who won in 1903?"},\n{"role": "assistant", "content": 1}]',
     ],
 )
@@ -156,6 +157,19 @@ def test_what_a_chat_interface_asks_for_itself_costs_nothing(
         assert found.usage.total_tokens == 0
     assert "Who won in 1903?" in said
     assert service.model.asked == []
+
+
+def test_a_prompt_to_go_on_with_a_conversation_is_the_last_question(
+    service: Served, client: openai.OpenAI
+) -> None:
+    """As LangChain's chains of conversations write it."""
+    text = "Human: Hi there!\nAI: Hello.\nHuman: Which physicist is it?\nAI:"
+    found = client.chat.completions.create(
+        model="people", messages=[{"role": "user", "content": text}]
+    )
+    assert found.choices[0].message.content == SENTENCE
+    assert "Which physicist is it?" in service.model.asked[-1].last_message
+    assert "Hi there" not in service.model.asked[-1].last_message
 
 
 def test_a_question_with_colons_is_a_question(client: openai.OpenAI) -> None:
