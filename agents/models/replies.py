@@ -138,6 +138,8 @@ class Question:
         max_tokens: The longest reply; defaults to the prompt's own limit.
         wanted: The form of the reply.
         labels: Words that a choice is between, distinct regardless of their case.
+        fields: The members by which an object is known, so that others are only wrappings; by
+            default those of the schema.
         main: The member of an object that a list alone stands for; by default a list alone is no
             reply.
     """
@@ -152,6 +154,7 @@ class Question:
     max_tokens: int | None = None
     wanted: Wanted = "object"
     labels: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
     main: str = ""
 
     @property
@@ -188,7 +191,7 @@ class Question:
         A label has the probability of all its tokens, in any case and after a space.
         """
         if self.wanted == "object":
-            fields = list((self.schema or {}).get("properties", ()))
+            fields = self.fields or tuple((self.schema or {}).get("properties", ()))
             return self.validate(read_object(answer.text, fields, self.main))
         if self.wanted == "text":
             return {"text": answer.text.strip()}

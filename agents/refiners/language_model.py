@@ -265,6 +265,7 @@ class LLMRefiner:
             temperature=request.temperature,
             seed=request.seed,
             may_ask_again=request.may_ask_again,
+            fields=(*LIST_FIELDS, *TEXT_FIELDS),
             main=next((name for name in prompt.output if name in LIMITS), ""),
         )
         return await self._model.ask(question, deadline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
@@ -27,6 +28,8 @@ from fairqr.graph.service.http.access import RERANK, caller_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import unless_gone
+from fairqr.retrieval.engines.elasticsearch.mapping import HitReader
+from fairqr.retrieval.engines.engine import SearchEngine, lexical_of
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -85,10 +88,15 @@ class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
         title = {**(self.model_extra or {}), **self.fields}.get("title")
         return title if isinstance(title, str) else ""
 
-    def label(self, attribute: Attribute) -> object:
-        """Return its own label for an attribute; None if it has none."""
+    def label(self, unread: frozenset[str], attribute: Attribute) -> object:
+        """Return its own label for an attribute; None if it has none.
+
+        Args:
+            unread: The attributes whose fields say something else in a document than in the index.
+            attribute: The attribute.
+        """
         own = self.labels.get(attribute.name)
-        if own is not None or not attribute.field:
+        if own is not None or not attribute.field or attribute.name in unread:
             return own
         return value_at({**(self.model_extra or {}), **self.fields}, attribute.field)
 
@@ -229,8 +237,10 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
         if texts == "texts":
             ids = await ids_of(engine, [it.text for it in documents])
         ranked = ((place, documents[place]) for place in order)
+        unread = _unread(engine)
         listed = [
-            Given(place, it.id or ids[place], it.text, it.title, it.label) for place, it in ranked
+            Given(place, it.id or ids[place], it.text, it.title, partial(it.label, unread))
+            for place, it in ranked
         ]
         evidence = None
         if words and not scores and texts != "ids":
@@ -257,6 +267,13 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
         by += f", words of {found.words_of}"
     headers = {"fairqr": f"re-ranked; {by}".encode("ascii", "replace").decode()}
     return Json({**answer, "warnings": labelled.notes}, headers=headers)
+
+
+def _unread(engine: SearchEngine) -> frozenset[str]:
+    """Return the attributes that a server makes of a document's fields, as by a normalizer."""
+    reader: HitReader | None = getattr(lexical_of(engine), "reader", None)
+    labels = () if reader is None else reader.labels
+    return frozenset(it.attribute.name for it in labels if not it.mapped.is_in_source)
 
 
 def _options_of(model: str, asked: RerankRequest) -> tuple[str, dict[str, Any], str]:

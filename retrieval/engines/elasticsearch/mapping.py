@@ -31,6 +31,9 @@ DATES = frozenset({"date", "date_nanos"})
 TEXTS = frozenset({"annotated_text", "match_only_text", "search_as_you_type", "text"})
 COLUMNS = frozenset({"boolean", "constant_keyword", "ip", "keyword", "version", "wildcard"})
 COLUMNS |= NUMBERS | DATES
+AS_WRITTEN = DATES | (NUMBERS - {"half_float", "scaled_float"}) | {"boolean", "ip", "keyword"}
+"""The types whose values the server does not change."""
+
 WORDS = TEXTS | {"constant_keyword", "flattened", "keyword", "wildcard"}
 VECTORS = frozenset({"dense_vector", "knn_vector"})
 WITHOUT_VALUES = TEXTS | {"nested", "object"}
@@ -61,12 +64,21 @@ class MappedField:
         by_column: Whether a search can return its values from columns, which are fast to read.
         nested: Whether it belongs to nested documents.
         settings: The field's entry in the mapping.
+        is_made: Whether its values are made by the server and stand in no ``_source``, as those of
+            a runtime field.
     """
 
     type: str
     by_column: bool
     nested: bool
     settings: Mapping[str, Any]
+    is_made: bool = False
+
+    @property
+    def is_in_source(self) -> bool:
+        """Whether ``_source`` has the same values as columns, dates in their own format."""
+        is_changed = self.is_made or "normalizer" in self.settings
+        return self.type in AS_WRITTEN and not is_changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +162,12 @@ def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
     found = dict(_properties(mappings.get("properties", {}), "", False))
     for name, settings in mappings.get("runtime", {}).items():
         # A runtime field hides a mapped field of the same name.
-        found[name] = MappedField(str(settings.get("type")), True, False, settings)
+        found[name] = MappedField(str(settings.get("type")), True, False, settings, is_made=True)
     for name, held in found.items():
         if held.type == "alias":
             target = found.get(str(held.settings.get("path")), held)
-            found[name] = replace(target, settings={**target.settings, **held.settings})
+            settings = {**target.settings, **held.settings}
+            found[name] = replace(target, settings=settings, is_made=True)
     return found
 
 

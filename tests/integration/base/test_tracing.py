@@ -312,7 +312,7 @@ def test_langsmith_does_not_get_the_key_that_a_model_server_repeats(
         LANGSMITH_API_KEY="ls-key",
     )
     assert run.code == 0
-    assert "refused the API key (401)" in run.stderr
+    assert "refused the API key (401: " in run.stderr
     posted = repr(collector.requests)
     assert f"{IN_REPLY}: wrong key" in posted
     assert KEY not in posted

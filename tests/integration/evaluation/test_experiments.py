@@ -98,7 +98,7 @@ def _rankings(folder: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (failure(401, "Wrong key."), "refused the API key (401)"),
+        (failure(401, "Wrong key."), "refused the API key (401: Wrong key)"),
         (failure(404, "Gone."), "(404: Gone)"),
         (Answer(body=b"<html>", content_type="text/html"), "did not send a chat completion"),
     ],

@@ -245,7 +245,7 @@ def test_what_a_query_retrieves_is_probed(
     model_server.does(failure(401, "No such key."))
     wrong = quick(*query)
     assert wrong.code == 2
-    assert "refused the API key (401)" in wrong.stderr.splitlines()[-1]
+    assert "refused the API key (401: No such key)" in wrong.stderr.splitlines()[-1]
     compares = scoring(women)
     model_server.does(lambda it: (ranks if "passages" in it.last_message else compares)(it))
     run = quick(*query, "--words", "females,males")

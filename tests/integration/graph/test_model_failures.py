@@ -85,7 +85,7 @@ def assert_made_without_it(result: SearchResult) -> None:
 
 FAILING: dict[str, tuple[Answer, int, str]] = {
     "prose": (says("Women have always been in physics."), 4, "no whole JSON object"),
-    "nothing but marks": (only("<>", "(((", "-", "\u202e"), 2, "no usable keyword"),
+    "nothing but marks": (only("<>", "(((", "-", "\u202e"), 3, "no usable keyword"),
     "a number for a list": (says({"keywords": 7}), 3, "no usable keyword"),
     "nested lists": (says('[{"keywords":' * 100_000), 4, "no whole JSON object"),
     "401": (failure(401, f"Incorrect API key provided: {KEY}"), 2, "(401: Incorrect"),

@@ -118,7 +118,7 @@ def test_a_budget_that_is_too_small_and_a_model_that_ranks_nothing_are_failures(
     model_server.does(failure(401, "No such key."))
     wrong = search(quick, model_server, people, "--method", "pairwise")
     assert wrong.code == 0, wrong
-    assert "refused the API key (401); check the key of the provider" in wrong.stderr
+    assert "refused the API key (401: No such key); check the key of the provider" in wrong.stderr
 
 
 def test_what_is_asked_is_said_beforehand_and_much_has_to_be_agreed_to(

@@ -171,7 +171,7 @@ def test_what_throws_passes_and_says_so(tmp_path: Path, cluster: Server) -> None
         reply = proxy.client.post("/people/_search", content=deep, headers=KIND)
         assert (reply.status_code, reply.headers["fairqr"]) == (400, "passed; body")
         bare = [{**it, "_source": False} for it in QUERIES[1:3]]
-        assert proxy.outcome(body=bare[0]) == "passed; labels"
+        assert proxy.outcome(body=bare[0]) == "re-ranked; ranks"  # labels are no part of it
         cluster.client.delete("/labels")
         assert proxy.outcome(body=bare[1]) == "passed; IndexNotFoundError"
         assert proxy.outcome() == "re-ranked; ranks"

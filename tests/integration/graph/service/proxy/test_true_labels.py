@@ -14,6 +14,7 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.sources.source import load_source
 from tests.integration.graph.service.proxy.proxied import Proxied, proxied
+from tests.integration.service_client import in_process
 from tests.patience import PATIENCE, until
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.timeout(600)]
@@ -182,3 +183,21 @@ def test_a_client_that_gives_a_label_another_meaning_is_passed(
     runtime = {"plain": {"type": "keyword", "script": "emit('female')"}}
     body = {"query": {"match": {"bio": "physicist"}}, "runtime_mappings": runtime}
     assert proxy[0].outcome(index=INDEX, body=body) == "passed; runtime_mappings"
+
+
+@pytest.mark.parametrize("name", ["folded", "shadowed"])
+async def test_a_list_to_re_rank_is_labelled_by_the_index_where_fields_say_something_else(
+    cluster: httpx.Client, proxy: tuple[Proxied, Path], name: str
+) -> None:
+    """By the ids of its documents; without ids nothing is known of them."""
+    documents = [{"id": str(number), "fields": document(number)} for number in range(6)]
+    asked = {"model": f"people?attributes={name}", "query": "", "documents": documents}
+    async with in_process(sources=(proxy[1] / "people.yaml",)) as client:
+        found = (await client.post("/v1/rerank", json=asked)).json()
+        assert found["fairqr"]["unlabelled"] == {name: 0}
+        asked["documents"] = [{"fields": one["fields"]} for one in documents]
+        found = await client.post("/v1/rerank", json=asked)
+        assert found.headers["fairqr"] == "not re-ranked; no labels"
+        asked["model"] = "people?attributes=plain"
+        found = (await client.post("/v1/rerank", json=asked)).json()
+        assert found["fairqr"]["unlabelled"] == {"plain": 0}
