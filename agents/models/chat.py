@@ -372,6 +372,9 @@ class ChatModel(LanguageModel):
         async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
             async for chunk in chunks:
                 whole = chunk if whole is None else whole + chunk
+                if self._speaks_openai and chunk.usage_metadata:
+                    # Some servers count in each piece what it was until then.
+                    whole.usage_metadata = chunk.usage_metadata
                 room -= len(chunk.text)
                 relay.send(shown.feed(chunk.text))
                 if room < 0:  # the server knows no limit

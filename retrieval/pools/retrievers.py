@@ -20,8 +20,8 @@ from fairqr.retrieval.sources.documents import chunks
 from fairqr.retrieval.texts.words import (
     ANALYZER_NAME,
     english_analyzer,
-    index_terms,
     indexed_text,
+    query_terms,
     sendable,
 )
 
@@ -98,7 +98,7 @@ class MemoryIndex:
         """Return the score of each text, shape (n,); 0 for texts without a term of the query."""
         terms = [
             (tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "body", term))
-            for term in index_terms(query)
+            for term in query_terms(query)
         ]
         matching = tantivy.Query.boolean_query(terms)
         hits = self._searcher.search(matching, max(1, self.size), count=False).hits

@@ -122,6 +122,8 @@ def parse_line(line: str) -> Document:
         ValueError: The line is not a JSON object with an ``id``.
     """
     data = parse_object(line)
+    if isinstance(data.get("_source"), Mapping):  # a hit, as elasticdump writes it
+        data = {"_id": data.get("_id"), **data["_source"]}
     id_ = next((data.pop(name) for name in IDS if data.get(name) is not None), None)
     text = next((data.pop(name) for name in TEXTS if data.get(name) is not None), None)
     return Document(

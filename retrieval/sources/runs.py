@@ -169,6 +169,8 @@ def _say_wrong_shape(fields: list[str], shapes: Sequence[str]) -> str:
     """Return what is wrong with a line, and the command that makes what is wanted."""
     wanted = " or ".join(f"the {len(shape.split())} in '{shape}'" for shape in shapes)
     problem = f"it has {len(fields)} fields instead of {wanted}"
+    if fields[0].startswith(("{", "[")):
+        return f"{problem}; it is JSON: save it in TREC's format, as with kind='trec' in ranx"
     if len(fields) == 1 and "," in fields[0]:
         return f"{problem}; {FROM_COMMAS} makes tabs of commas"
     if len(fields) == 3 and SHAPE in shapes:

@@ -97,18 +97,24 @@ def folded_runs(text: str) -> list[str]:
     return words_in(_folded(text))
 
 
-def segmented(text: str) -> str:
+def segmented(text: str, *, letters: bool = False) -> str:
     """Return a text with each run of a script without spaces as pairs of its characters.
 
     A pair is two neighbouring letters with their marks; a letter alone stays alone.
+
+    Args:
+        text: The text.
+        letters: Whether each letter of a pair stands alone, too, as in what is indexed.
     """
-    return text if text.isascii() else _UNSPACED.sub(_in_pairs, text)
+    if text.isascii():
+        return text
+    return _UNSPACED.sub(lambda run: _in_pairs(run[0], letters=letters), text)
 
 
-def _in_pairs(run: re.Match[str]) -> str:
+def _in_pairs(run: str, *, letters: bool) -> str:
     """Return a run as pairs with a space around each; signs that are no letters stand apart."""
     stretches: list[list[str]] = [[]]
-    for character in run[0]:
+    for character in run:
         kind = unicodedata.category(character)[0]
         if kind == "M" and stretches[-1]:
             stretches[-1][-1] += character
@@ -116,11 +122,13 @@ def _in_pairs(run: re.Match[str]) -> str:
             stretches[-1].append(character)
         else:
             stretches += [[character], []]
-    return f" {' '.join(pair for stretch in stretches for pair in _pairs_of(stretch))} "
-
-
-def _pairs_of(letters: list[str]) -> list[str]:
-    return [first + second for first, second in pairwise(letters)] or letters
+    found: list[str] = []
+    for stretch in stretches:
+        pairs = [first + second for first, second in pairwise(stretch)]
+        found += pairs or stretch
+        if letters and pairs:
+            found += stretch
+    return f" {' '.join(found)} "
 
 
 def _folded(text: str) -> str:
@@ -172,14 +180,19 @@ def english_analyzer() -> tantivy.TextAnalyzer:
     return _analyzer(WORD, True, threading.get_ident())
 
 
-def index_terms(text: str) -> list[str]:
-    """Return the terms that an index of ours has for a text, in order and with repeats."""
+def query_terms(text: str) -> list[str]:
+    """Return the terms by which an index of ours is searched for a text."""
+    return english_analyzer().analyze(segmented(composed(sendable(text))))
+
+
+def document_terms(text: str) -> list[str]:
+    """Return the terms that an index of ours has for a document, in order and with repeats."""
     return english_analyzer().analyze(indexed_text(text))
 
 
 def indexed_text(text: str) -> str:
-    """Return a text as an index of ours reads it."""
-    return segmented(composed(sendable(text)))
+    """Return the text of a document as an index of ours reads it."""
+    return segmented(composed(sendable(text)), letters=True)
 
 
 def terms_of(text: str) -> list[str]:

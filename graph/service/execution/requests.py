@@ -240,6 +240,9 @@ _SPEAKER = re.compile(
 """Who speaks next in a conversation that is quoted."""
 
 
+_TAGGED = re.compile(r"(?is)<(\w+)>\s*(?:user|human)\s*:.*</\1>")
+"""A conversation between tags; perhaps only the user has spoken yet."""
+
 _CONTENT = re.compile(r'^\W*content"\s*:\s*"')
 
 
@@ -311,7 +314,8 @@ class ChatRequest(Documented):
         text = self._question()
         turns = [*_SPEAKER.finditer(text)]
         users = [turn for turn in turns if turn["user"]]
-        if not users or len(users) == len(turns):
+        are_both = 0 < len(users) < len(turns)
+        if not are_both and not _TAGGED.search(text):
             return ""
         said = _CONTENT.sub("", text[users[0].end() :]).strip()
         first = said.partition("\n")[0].partition('"')[0]

@@ -68,7 +68,7 @@ from fairqr.retrieval.fairness.relevance import (
     standardised,
 )
 from fairqr.retrieval.sources.documents import ProgressFunction
-from fairqr.retrieval.texts.words import index_terms, sendable
+from fairqr.retrieval.texts.words import document_terms, query_terms, sendable
 
 RANKED = 500
 """How many ranks are evidence, as deep as the first search of a run."""
@@ -138,8 +138,14 @@ class Estimates(NamedTuple):
 
 
 def hashed_terms(text: str) -> Terms:
-    """Return stems as numbers. Among a million distinct ones, one in 4,000 shares its number."""
-    stems = index_terms(text)
+    """Return the stems of a document's text as numbers.
+
+    Among a million distinct ones, one in 4,000 shares its number.
+    """
+    return _hashed(document_terms(text))
+
+
+def _hashed(stems: Sequence[str]) -> Terms:
     return np.array([zlib.crc32(stem.encode()) for stem in stems], dtype=np.uint32)
 
 
@@ -485,7 +491,7 @@ class TextRelevance:
             return None
         words, made_by = _readable(query), self._texts.vectors
         (vector,) = await encode_documents(made_by.encoder, [words], made_by.dimensions)
-        scores = bm25(hashed_terms(words), terms, self.reference)
+        scores = bm25(_hashed(query_terms(words)), terms, self.reference)
         sharing = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores)]
         both, alone = (
             self._texts.likeness(vector, vectors, (rows.tolist(), vectors))

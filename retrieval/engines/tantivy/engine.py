@@ -39,7 +39,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import best_positions
 from fairqr.retrieval.sources.documents import MAX_ID_BYTES, Document
 from fairqr.retrieval.sources.schema import Schema
-from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer, index_terms, sendable
+from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer, query_terms, sendable
 
 Addresses = list[tantivy.DocAddress]
 Numbers = NDArray[np.int64]
@@ -72,7 +72,7 @@ class IndexManifest(BaseModel, frozen=True):
         corpus_schema: The attributes, with the groups that label files name.
     """
 
-    format: Literal[5] = 5
+    format: Literal[6] = 6
     source: str
     fingerprint: str
     files: str = ""
@@ -194,7 +194,7 @@ class Snapshot:
         occur = tantivy.Occur
         each = occur.Must if query.every_word else occur.Should
         # tantivy does not accept a lone surrogate, which a query can contain.
-        terms = index_terms(query.text)
+        terms = query_terms(query.text)
         return tantivy.Query.boolean_query(
             [(each, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
         )
@@ -225,7 +225,7 @@ class Snapshot:
         That is the mean over the documents; 0 without documents. See
         :mod:`fairqr.retrieval.fairness.answerable`.
         """
-        words = set(index_terms(text))
+        words = set(query_terms(text))
         if not words or not ids:
             return 0.0
         occur = tantivy.Occur

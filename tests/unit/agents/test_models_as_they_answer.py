@@ -447,6 +447,20 @@ async def test_an_error_in_the_middle_of_a_stream_has_its_reason(server: ModelSe
     assert "reported an error (Upstream failed); try later" in reply.message
 
 
+async def test_tokens_that_are_counted_in_each_piece_count_once(server: ModelServer) -> None:
+    """Each count is of all until then, as some servers send it; the last one is that of all."""
+    answer = stream(["Marie", " Curie"])
+    lines = answer.body.decode().split("\n\n")
+    counted = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    for number, event in enumerate(counted):
+        event["usage"] = {"prompt_tokens": 100, "completion_tokens": number, "total_tokens": 100}
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in counted) + "data: [DONE]\n\n"
+    server.does(Answer(200, body.encode(), content_type="text/event-stream"))
+    reply = await model(server).write(question(), on_token=lambda _: None)
+    assert reply.text == "Marie Curie"
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (100, len(counted) - 1)
+
+
 async def reply_to(server: ModelServer, message: dict[str, Any], end: str = "stop") -> Reply:
     server.does(completion(message, end))
     return await model(server).ask(question())

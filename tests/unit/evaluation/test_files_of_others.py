@@ -77,6 +77,7 @@ def test_runs_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
     [
         ("q1 d1 1\n", 'awk \'{print $1, "Q0", $2, $3, 1 / $3, "run"}\' FILE makes it of query'),
         ("q1,Q0,d1,1,2,s\n", "makes tabs of commas"),
+        ('{"q1": {"d1": 0.5}}\n', "save it in TREC's format, as with kind='trec' in ranx"),
         ("q1 Q0 d1 1.5 2 s\n", "its rank '1.5'"),
         ("q1 Q0 d1 x 2 s\n", "its rank 'x'"),
     ],
@@ -94,6 +95,7 @@ def test_runs_that_are_none_are_refused_with_what_helps(
     [
         {"_id": "d1", "title": "A", "text": "b", "metadata": {"sex": "F"}},
         {"id": "d1", "title": "A", "text": "b", "metadata": {"sex": "F"}, "_id": "other"},
+        {"_index": "i", "_id": "d1", "_source": {"text": "b", "metadata": {"sex": "F"}}},
         {"docid": "d1", "contents": "b", "metadata": {"sex": "F"}},
         {"doc_id": "d1", "text": "b", "metadata": {"sex": "F"}},
         {"_id": "d1", "title": None, "text": "A\nb", "metadata": {"sex": "F"}},

@@ -137,6 +137,7 @@ def test_questions_come_in_many_forms(service: Served, content: Any, more: dict[
         "# Task:\nName it.\n<chat>\nUSER: Who won in 1903?\nASSISTANT: Curie.\n</chat>",
         "Write 1-3 tags.\n\n**User:** Who won in 1903?\n\n**Assistant:** Marie Curie.",
         "Provide a title.\nHuman: Who won in 1903?\nAI: Marie Curie",
+        "Write queries.\n<chat_history>\nUSER: Who won in 1903?\n</chat_history>",
         '||>User:\n"Who won in 1903?"\n||>Response:\n"Curie."',
         '[{"role": "user", "content": "Who won in 1903?"},\n{"role": "assistant", "content": 1}]',
     ],
