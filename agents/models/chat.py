@@ -231,8 +231,10 @@ class ChatModel(LanguageModel):
         except TimeoutError:
             raise self._late(self._timeout, exchange.tries) from None
 
-    def _parameters(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
-        tokens = self._tokens_for(question)
+    def _parameters(
+        self, question: Question, relay: TokenRelay | None, exchange: Exchange | None = None
+    ) -> dict[str, Any]:
+        tokens = self._tokens_for(question, exchange)
         if not self._speaks_openai:
             return provider.parameters_for(question, tokens, self._left_out)
         return provider.parameters_of_openai(
@@ -243,12 +245,13 @@ class ChatModel(LanguageModel):
             streams=relay is not None,
         )
 
-    def _tokens_for(self, question: Question) -> int:
+    def _tokens_for(self, question: Question, exchange: Exchange | None = None) -> int:
         """Return how many tokens a reply may have, with what the model thinks before it."""
         if question.wanted == "choice":
             return 1
         tokens = question.reply_tokens + (self._reasoning_tokens if self._thinks else 0)
-        return tokens if self._most_tokens is None else min(tokens, self._most_tokens)
+        limits = [self._most_tokens, None if exchange is None else exchange.most_tokens]
+        return min([tokens, *(limit for limit in limits if limit is not None)])
 
     def _learn_thinking(self, message: AIMessage, answer: Completion) -> None:
         """Note whether the model thinks before it answers, so that it gets room for that."""
@@ -256,12 +259,20 @@ class ChatModel(LanguageModel):
         if hides_thinking(written_text(message)):
             self._hides_thinking = True
 
-    def _learn_refusal(self, feature: str, lower: int | None) -> None:
-        """Leave a feature out from now on; a limit of tokens that is too large is lowered."""
-        if feature in LIMITS and lower is not None:
+    def _learn_refusal(self, feature: str, lower: int | None, exchange: Exchange | None) -> None:
+        """Leave a feature out from now on; a limit of tokens that is too large is lowered.
+
+        Args:
+            feature: What was refused.
+            lower: What the server allows, if it is a limit.
+            exchange: The only question that this is for, if it depends on its prompt.
+        """
+        if feature not in LIMITS or lower is None:
+            self._left_out.add(feature)
+        elif exchange is None:
             self._most_tokens = lower
         else:
-            self._left_out.add(feature)
+            exchange.most_tokens = lower
 
     def _say_too_short(self, question: Question) -> str:
         """Return the sentence about a reply that ended before it began."""
@@ -298,13 +309,14 @@ class ChatModel(LanguageModel):
             messages = provider.without_system_role(messages)
         if question.wanted == "choice" and not self.gives_probabilities:
             raise self._unsupported()
-        features = provider.features_of(self._parameters(question, relay), messages)
+        parameters = self._parameters(question, relay, exchange)
+        features = provider.features_of(parameters, messages)
 
         async def attempt() -> AIMessage | Exception:
             exchange.tries += 1
             try:
                 async with asyncio.timeout(self._timeout):
-                    return await self._request(client, messages, question, relay)
+                    return await self._request(client, messages, question, relay, parameters)
             except Exception as error:
                 has_begun = relay is not None and relay.began_at is not None
                 if has_begun or read_complaint(error).refused(features):
@@ -329,7 +341,8 @@ class ChatModel(LanguageModel):
                 key = self._options.get("api_key")
                 is_given = self._is_foreign
                 raise translated(error, self.name, self.base_url, key, is_given) from None
-        self._learn_refusal(refused, complaint.lower_limit(self._tokens_for(question)))
+        lower = complaint.lower_limit(self._tokens_for(question, exchange))
+        self._learn_refusal(refused, lower, exchange if complaint.prompt_tokens else None)
         return await self._send(messages, question, relay, exchange)
 
     @property
@@ -343,23 +356,27 @@ class ChatModel(LanguageModel):
         messages: Messages,
         question: Question,
         relay: TokenRelay | None,
+        parameters: Mapping[str, Any],
     ) -> AIMessage:
         """Send one request, and return the whole reply."""
         if relay is not None:
-            return await self._streamed(client, messages, question, relay)
+            room = LONGEST_TOKEN * self._tokens_for(question)
+            return await self._streamed(client, messages, relay, parameters, room)
         if question.wanted == "object" and question.schema and self._is_foreign:
             return await _structured(client, messages, provider.without_bounds(question.schema))
-        parameters = self._parameters(question, relay)
         return await client.ainvoke(messages, UNSTREAMED, **parameters)
 
     async def _streamed(
         self,
         client: BaseChatModel,
         messages: Messages,
-        question: Question,
         relay: TokenRelay,
+        parameters: Mapping[str, Any],
+        room: int,
     ) -> AIMessage:
         """Pass each piece on as it comes, without thoughts, and return the whole message.
+
+        A reply of more than ``room`` characters is cut.
 
         Raises:
             ConnectionError: The stream ended early. OpenAI's servers mark the end of a text; from
@@ -367,8 +384,7 @@ class ChatModel(LanguageModel):
         """
         whole: AIMessageChunk | None = None
         shown = ThoughtFilter(is_thinking=self._hides_thinking)
-        room = LONGEST_TOKEN * self._tokens_for(question)
-        pieces = client.astream(messages, UNSTREAMED, **self._parameters(question, relay))
+        pieces = client.astream(messages, UNSTREAMED, **parameters)
         async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
             async for chunk in chunks:
                 whole = chunk if whole is None else whole + chunk

@@ -44,6 +44,9 @@ PLACE_KEYS = ("param", "parameter", "loc", "field", "path", "pointer", "name")
 
 CODE_KEYS = ("code", "type", "status", "error_type")
 
+INVENTED_STATUS = "fairqr.invented_status"
+"""The extension of a response that is an error, though it came with status 200 and states none."""
+
 FIRST_ERROR = 400
 LAST_ERROR = 599
 
@@ -78,6 +81,11 @@ _SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
 _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
 _KEY_WORDS = re.compile(r"(?i)\b(key|token|credentials?|auth\w*|permissions?|scopes?)\b")
 _VERSION = re.compile(r"/v\d")
+
+_NUMBER = re.compile(r"(?<![\w.])\d{2,7}(?![\w.]*\w)")
+_OF_THE_PROMPT = re.compile(
+    r"(?i)(\d{1,7})\s+(?:tokens?\s+)?(?:input|prompt|in (?:the |your )?(?:messages|prompt|input))"
+)
 
 UNKNOWN_FEATURE = frozenset({400, 404, 405, 415, 422, 500, 501})
 """The statuses of servers that do not know a parameter. llama.cpp answers 500 to a role."""
@@ -127,12 +135,27 @@ class Complaint:
         return None
 
     def lower_limit(self, tokens: int) -> int | None:
-        """Return the largest number of the reason that is less than the tokens asked for.
+        """Return how many tokens a reply may have, if a server finds the limit too large.
 
-        That is what a server allows that finds a limit too large.
+        It states the largest limit, or how much prompt and reply may have together and how long the
+        prompt was.
+
+        Args:
+            tokens: The limit that was asked for.
         """
-        numbers = [int(it) for it in re.findall(r"(?<![\w.])\d{2,7}(?![\w.]*\w)", self.reason)]
-        return max((it for it in numbers if it < tokens), default=None)
+        numbers = [int(it) for it in _NUMBER.findall(self.reason)]
+        prompt = self.prompt_tokens
+        if prompt is None:
+            return max((it for it in numbers if it < tokens), default=None)
+        others = [it for it in numbers if it not in (prompt, tokens)]
+        rest = [it - prompt for it in others or [tokens]]
+        return max((it for it in rest if 0 < it < tokens), default=None)
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """How many tokens the prompt had, if the reason says so."""
+        stated = _OF_THE_PROMPT.search(self.reason)
+        return int(stated[1]) if stated else None
 
 
 def _place_of(words: Sequence[str], text: str) -> int | None:
@@ -156,7 +179,11 @@ def read_complaint(error: BaseException) -> Complaint:
     places = [*_members(body, PLACE_KEYS), getattr(error, "param", None)]
     words = [word for place in places for word in re.split(r"\W+", _as_path(place)) if word]
     status = status_of(error)
-    if status is None or status < FIRST_ERROR:  # an answer with status 200 that is none
+    response = getattr(error, "response", None)
+    is_invented = bool(getattr(response, "extensions", {}).get(INVENTED_STATUS))
+    if (
+        status is None or status < FIRST_ERROR or is_invented
+    ):  # an answer with status 200 that is none
         status = status_in(body)
     return Complaint(status, reason, frozenset(codes), tuple(map(_snake, words)))
 
@@ -300,15 +327,26 @@ def translated(
     address = without_secrets(base_url) if base_url else ""
     said = one_line(without_keys(complaint.reason, api_key))
     kind: Status
-    if complaint.status is None and complaint.codes and said:  # in the middle of a stream
+    if complaint.status is None and said and is_from_a_model(error):
         kind = "unavailable"
-        what = f"reported an error ({said}); try later"
+        remedy = f"check the base URL{_hint_of(address)} or try later" if _hint_of(address) else ""
+        what = f"reported an error ({said}); {remedy or 'try later'}"
     elif complaint.status is None:
         kind, what = _without_status(type(error).__name__, address, is_given)
     else:
         is_about_quota = complaint.is_about_quota or is_used_up(error)
         kind, what = _with_status(complaint.status, said, address, is_about_quota)
     return ModelError(kind, f"The model {model} {what}.")
+
+
+def is_from_a_model(error: BaseException) -> bool:
+    """Return whether a server said what is wrong: in a body, or in the middle of a stream."""
+    return _has_invented_status(error) or bool(getattr(error, "body", None))
+
+
+def _has_invented_status(error: BaseException) -> bool:
+    extensions = getattr(getattr(error, "response", None), "extensions", None)
+    return isinstance(extensions, dict) and bool(extensions.get(INVENTED_STATUS))
 
 
 def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> tuple[Status, str]:

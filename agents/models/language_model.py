@@ -28,6 +28,7 @@ class Exchange:
     step: Span
     usage: Usage = Usage()  # noqa: RUF009 - frozen
     tries: int = 0
+    most_tokens: int | None = None
 
     def record(self, kind: str, messages: Messages, **more: Any) -> None:
         """Record messages in the form of ``gen_ai.input.messages``, or of the output."""

@@ -11,7 +11,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from fairqr.agents.models.complaints import is_error, status_in, without_keys
+from fairqr.agents.models.complaints import (
+    INVENTED_STATUS,
+    is_error,
+    status_in,
+    without_keys,
+)
 from fairqr.agents.models.local import start_local
 from fairqr.agents.models.replies import RECORDED, Messages, Question, say_only_refines
 from fairqr.base.errors import ModelUnavailableError
@@ -331,7 +336,7 @@ def _http_client(*, trust_env: bool) -> Any:
 async def _with_true_status(response: Any) -> Any:
     """Return a response; one that is an error, though it has status 200, with the status it states.
 
-    Where it states none, that of a server that is not ready, so that it is asked again.
+    Where it states none, that of a server that is not ready, and a mark that it is invented.
     """
     kind = response.headers.get("content-type", "")
     if response.status_code != OK or "json" not in kind:
@@ -342,9 +347,11 @@ async def _with_true_status(response: Any) -> Any:
         body = json.loads(content)
     if not is_error(body):
         return response
+    status = status_in(body)
     return type(response)(
-        status_in(body) or NOT_READY,
+        status or NOT_READY,  # so that it is asked again
         headers={"content-type": kind},
         content=content,
         request=response.request,
+        extensions={} if status else {INVENTED_STATUS: True},
     )

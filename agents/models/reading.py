@@ -51,6 +51,9 @@ _CLOSING = re.compile(
     r"|<\|channel\|>\s*final[^<]*(?:<\|constrain\|>\s*\w+\s*)?<\|message\|>",
     re.IGNORECASE,
 )
+_UNMARKED = re.compile(r"(?s)^\s*analysis.*?assistantfinal")
+"""Thoughts whose marks a server has taken out, so that only their words are left."""
+
 _END = re.compile(r"(?:\s*<\|(?:return|end|im_end|eot_id)\|>)+\s*$")
 """Marks of the end that some servers leave in the text."""
 
@@ -68,6 +71,7 @@ def without_thoughts(text: str) -> str:
     Some servers leave out the mark before the thoughts, so all before the last mark after them is
     a thought.
     """
+    text = _UNMARKED.sub("", text)
     marks = [*_CLOSING.finditer(text)]
     answer = text[marks[-1].end() :] if marks else text
     return "" if _OPENING.match(answer) else _END.sub("", answer)

@@ -40,6 +40,12 @@ from fairqr.retrieval.sources.label_values import UNREADABLE, weighted_values
 UNKNOWN = "unknown"
 """The name of the group for documents without a label, and for the unlabelled part of others."""
 
+FIRST_BOUND = 1000
+LAST_BOUND = 2999
+"""Ranges between these are of years."""
+
+LAST_YEAR = 9999
+
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 
@@ -258,7 +264,16 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         if not self._ranges:
             return None
         number = year_of(value, self.dates) if self.dates else _as_number(value)
+        if number is not None and self._are_years and abs(number) > LAST_YEAR:
+            return None  # a date in a form that nobody stated
         return next((group for group, range_ in self._ranges if range_.holds(number)), None)
+
+    @cached_property
+    def _are_years(self) -> bool:
+        """Whether the groups are ranges of years, as far as their bounds tell."""
+        bounds = [bound for _, it in self._ranges for bound in it.model_dump().values()]
+        stated = [bound for bound in bounds if bound is not None]
+        return bool(stated) and all(FIRST_BOUND <= bound <= LAST_BOUND for bound in stated)
 
     @cached_property
     def _pairs(self) -> list[tuple[str, str]]:

@@ -137,7 +137,7 @@ class RerankRequest(Documented):
     model: str = Field(max_length=2000)
     query: Annotated[_Text, BeforeValidator(_text_inside)] = ""
     documents: list[_Document] = Field(min_length=1, fail_fast=True)
-    top_n: int | None = Field(None, ge=1, validation_alias=AliasChoices("top_n", "top_k"))
+    top_n: int | None = Field(None, ge=1, validation_alias=AliasChoices("top_n", "top_k", "topN"))
     return_documents: Annotated[bool, _or(False)] = False
     fairqr: _Members = Field(default_factory=dict)
 

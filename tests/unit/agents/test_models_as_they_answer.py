@@ -184,6 +184,39 @@ async def test_a_limit_that_is_too_large_is_lowered_and_not_forgotten(
     assert [it.body["max_completion_tokens"] for it in server.asked] == [5000, 4096, 4096]
 
 
+async def test_a_limit_goes_by_the_prompt_where_the_server_counts_both(
+    server: ModelServer,
+) -> None:
+    """As vLLM and OpenAI say it; a shorter prompt has its own room."""
+    context = 4096
+
+    def answer(asked: Asked) -> Answer:
+        limit = asked.body["max_completion_tokens"]
+        prompt = 2000 if "long" in asked.last_message else 74
+        if limit <= context - prompt:
+            return GOOD
+        return failure(
+            400,
+            f"'max_tokens' is too large: {limit}. This model's maximum context length is {context} "
+            f"tokens and your request has {prompt} input tokens ({limit} > {context} - {prompt}).",
+        )
+
+    server.does(answer)
+    asked = model(server)
+    assert (await asked.ask(question("long", max_tokens=4192))).status == "ok"
+    assert (await asked.ask(question("x", max_tokens=4192))).status == "ok"
+    limits = [it.body["max_completion_tokens"] for it in server.asked]
+    assert limits == [4192, context - 2000, 4192, context - 74]
+    says_both = failure(
+        400,
+        "This model's maximum context length is 4097 tokens. However, you requested 5000 tokens "
+        "(1000 in the messages, 4000 in the completion: max_tokens).",
+    )
+    server.does(unless(lambda it: it.body["max_completion_tokens"] > 3097, says_both))
+    assert (await model(server).ask(question("y", max_tokens=4000))).status == "ok"
+    assert server.asked[-1].body["max_completion_tokens"] == 3097
+
+
 async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelServer) -> None:
     server.does(stream(["word "] * 100_000))
     shown: list[str] = []
@@ -245,7 +278,7 @@ async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body:
 @pytest.mark.parametrize(
     ("answer", "status", "words", "not_words"),
     [
-        (body_of(200, {"error": "overloaded"}), "unavailable", ["overloaded", "try later"], "URL"),
+        (body_of(200, {"error": "overloaded"}), "unavailable", ["overloaded", "try later"], "50"),
         (
             body_of(200, {"error": {"message": "Slow down", "code": 429}}),
             "rate_limited",
@@ -332,7 +365,10 @@ THOUGHTS = [
 ]
 
 
-@pytest.mark.parametrize("text", THOUGHTS)
+WITHOUT_MARKS = 'analysisWe need n. Perhaps {"n": 7}? No.assistantfinal{"n": 1}'
+
+
+@pytest.mark.parametrize("text", [*THOUGHTS, WITHOUT_MARKS])
 async def test_thoughts_are_no_answer(server: ModelServer, text: str) -> None:
     server.does(says(text))
     assert (await model(server).ask(question())).value == {"n": 1}

@@ -85,6 +85,11 @@ def test_a_number_that_can_be_no_year_is_unknown_where_the_field_has_dates() -> 
     assert dated.membership(19500301, strict=False) == NEW
     assert dated.membership(18500301, strict=False) == OLD
     assert dated.membership(7, strict=False) == UNKNOWN
+    # Neither where nobody says that they are dates, but all groups are of years.
+    for value in (-631152000000, 19500301, "631152000000"):
+        assert CENTURIES.membership(value, strict=False) == UNKNOWN
+    prices = {"name": "price", "field": "p", "groups": {"low": {"lt": 5}, "high": {"gte": 5}}}
+    assert Attribute.model_validate(prices).membership(19500301, strict=False) == NEW
 
 
 @pytest.mark.parametrize(
