@@ -210,7 +210,7 @@ class ChatModel(LanguageModel):
                     self._learn_thinking(message, answer)
                     if answer.is_cut and not answer.text and question.wanted != "choice":
                         if had_room or self._given is not None:
-                            raise ModelError("empty", self._say_too_short(question))
+                            raise ModelError("empty", self._say_too_short(question, exchange))
                         self._thinks = True
                         continue
                     # Some servers give no probabilities for a token that is half a character.
@@ -223,7 +223,7 @@ class ChatModel(LanguageModel):
                     except ValueError as error:
                         step.event("fairqr.unusable_reply")
                         if answer.is_cut:
-                            raise ValueError(self._say_cut(question)) from None
+                            raise ValueError(self._say_cut(question, exchange)) from None
                         if not may_ask_again:
                             raise
                         may_ask_again = False
@@ -271,25 +271,29 @@ class ChatModel(LanguageModel):
             self._left_out.add(feature)
         elif exchange is None:
             self._most_tokens = lower
-        else:
+        elif exchange.most_tokens is None:
             exchange.most_tokens = lower
+        else:  # lowering it once did not help, and each try costs a request
+            self._left_out.add(feature)
 
-    def _say_too_short(self, question: Question) -> str:
+    def _say_too_short(self, question: Question, exchange: Exchange) -> str:
         """Return the sentence about a reply that ended before it began."""
         if self._given is not None:
             remedy = "raise the limit of the chat model that you gave"
         else:
             remedy = "raise reasoning_tokens, or let it think less"
+        tokens = self._tokens_for(question, exchange)
         return (
-            f"The model {self.name} reached its limit of {self._tokens_for(question):,} tokens "
-            f"before it answered; {remedy}."
+            f"The model {self.name} reached its limit of {tokens:,} tokens before it answered; "
+            f"{remedy}."
         )
 
-    def _say_cut(self, question: Question) -> str:
+    def _say_cut(self, question: Question, exchange: Exchange) -> str:
         """Return why a reply that was cut cannot be used."""
+        tokens = self._tokens_for(question, exchange)
         return (
-            f"it reached the limit of {self._tokens_for(question):,} tokens; raise max_tokens in "
-            f"the prompt {question.prompt.id}"
+            f"it reached the limit of {tokens:,} tokens; raise max_tokens in the prompt "
+            f"{question.prompt.id}"
         )
 
     async def _send(
@@ -338,9 +342,14 @@ class ChatModel(LanguageModel):
             complaint = read_complaint(error)
             refused = complaint.refused(features)
             if refused is None:
-                key = self._options.get("api_key")
-                is_given = self._is_foreign
-                raise translated(error, self.name, self.base_url, key, is_given) from None
+                raise translated(
+                    error,
+                    complaint,
+                    self.name,
+                    base_url=self.base_url,
+                    api_key=self._options.get("api_key"),
+                    is_given=self._is_foreign,
+                ) from None
         lower = complaint.lower_limit(self._tokens_for(question, exchange))
         self._learn_refusal(refused, lower, exchange if complaint.prompt_tokens else None)
         return await self._send(messages, question, relay, exchange)

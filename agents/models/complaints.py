@@ -22,18 +22,8 @@ from fairqr.base.retries import is_used_up, status_of
 from fairqr.base.secrets import without_secrets
 
 REASON_KEYS = (
-    *(
-        "error",
-        "errors",
-        "choices",
-        "message",
-        "msg",
-        "detail",
-        "details",
-        "description",
-        "reason",
-        "title",
-    ),
+    *("error", "errors", "choices", "message", "msg"),
+    *("detail", "details", "description", "reason", "title"),
     *("error_message", "error_description", "errormessage", "metadata", "raw", "innererror"),
     *("fieldviolations", "invalid-params", "invalid_params", "base_resp", "status_msg"),
 )
@@ -70,9 +60,8 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     "max_completion_tokens": LENGTH_LIMITS,
     "max_tokens": LENGTH_LIMITS,
     "system": (
-        *("system_role", "system_message", "system_messages", "system_instruction"),
-        *("system_instructions", "system_prompt", "developer_role", "developer_message"),
-        *("developer_instruction", "role", "roles"),
+        *("system_message", "system_messages", "system_instruction", "system_instructions"),
+        *("system_prompt", "developer_message", "developer_instruction", "role", "roles"),
     ),
 }
 """What a request may do that some servers do not know, and the words by which they say so."""
@@ -312,25 +301,32 @@ def _bounded(words: str) -> str:
 
 
 def translated(
-    error: BaseException, model: str, base_url: str | None, api_key: Any, is_given: bool
+    error: BaseException,
+    complaint: Complaint,
+    model: str,
+    *,
+    base_url: str | None,
+    api_key: Any,
+    is_given: bool,
 ) -> ModelError:
     """Return our typed error for an error of a client: what the provider said, and what helps.
 
     Args:
         error: The error that ended the request for good.
+        complaint: What :func:`read_complaint` reads in it.
         model: The name of the model, for the message.
         base_url: The address of its server, if not the provider's own.
         api_key: The client's key, a text or a ``SecretStr``; it is never shown.
         is_given: Whether the client is the caller's own.
     """
-    complaint = read_complaint(error)
     address = without_secrets(base_url) if base_url else ""
     said = one_line(without_keys(complaint.reason, api_key))
     kind: Status
-    if complaint.status is None and said and is_from_a_model(error):
+    if complaint.status is None and said and _is_from_a_server(error):
         kind = "unavailable"
-        remedy = f"check the base URL{_hint_of(address)} or try later" if _hint_of(address) else ""
-        what = f"reported an error ({said}); {remedy or 'try later'}"
+        hint = _hint_of(address)
+        remedy = f"check the base URL{hint} or try later" if hint else "try later"
+        what = f"reported an error ({said}); {remedy}"
     elif complaint.status is None:
         kind, what = _without_status(type(error).__name__, address, is_given)
     else:
@@ -339,7 +335,7 @@ def translated(
     return ModelError(kind, f"The model {model} {what}.")
 
 
-def is_from_a_model(error: BaseException) -> bool:
+def _is_from_a_server(error: BaseException) -> bool:
     """Return whether a server said what is wrong: in a body, or in the middle of a stream."""
     return _has_invented_status(error) or bool(getattr(error, "body", None))
 

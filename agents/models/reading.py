@@ -33,21 +33,16 @@ _LIST = re.compile(r"(?:\s|`{3}\w*)*\[")
 and inside an object with mistakes a part."""
 
 _TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think")
+_ANY_TAG = "|".join(_TAGS)
+_OTHER_MARKS = ("[think]", "◁think▷", "<|start_thinking|>", "<|channel|>analysis")
 
-THOUGHTS = (
-    *(f"<{tag}>" for tag in _TAGS),
-    *("[think]", "◁think▷", "<|start_thinking|>", "<|channel|>analysis"),
-)
-"""The marks before thoughts, in lower case; those in angle brackets may have attributes."""
+THOUGHTS = (*(f"<{tag}>" for tag in _TAGS), *_OTHER_MARKS)
+"""The marks before thoughts, in lower case; those of tags may have attributes."""
 
-_OPENING = re.compile(
-    r"\s*(?:"
-    + "|".join([rf"<(?:{'|'.join(_TAGS)})(?:\s[^>]*)?>", *map(re.escape, THOUGHTS[len(_TAGS) :])])
-    + ")",
-    re.IGNORECASE,
-)
+_ANY_OTHER_MARK = "|".join(map(re.escape, _OTHER_MARKS))
+_OPENING = re.compile(rf"\s*(?:<(?:{_ANY_TAG})(?:\s[^>]*)?>|{_ANY_OTHER_MARK})", re.IGNORECASE)
 _CLOSING = re.compile(
-    rf"</(?:{'|'.join(_TAGS)})>|\[/think\]|◁/think▷|<\|end_thinking\|>"
+    rf"</(?:{_ANY_TAG})>|\[/think\]|◁/think▷|<\|end_thinking\|>"
     r"|<\|channel\|>\s*final[^<]*(?:<\|constrain\|>\s*\w+\s*)?<\|message\|>",
     re.IGNORECASE,
 )
@@ -59,7 +54,7 @@ _END = re.compile(r"(?:\s*<\|(?:return|end|im_end|eot_id)\|>)+\s*$")
 
 _LONGEST_MARK = 80
 
-_BULLET = re.compile(r"^\s*(?:[-*•·]|\d+[.)])\s+")
+BULLET = re.compile(r"^\s*(?:[-*•·]|\d+[.)])\s+")
 _LIST_ENTRY = re.compile(r"[^.!?:{}\[\]<>]{1,40}")
 MOST_WORDS = 4
 FEWEST_ENTRIES = 3
@@ -127,7 +122,7 @@ def _may_become_mark(text: str) -> bool:
     begun = text.lstrip().lower()
     if any(mark.startswith(begun) for mark in THOUGHTS):
         return True
-    has_attributes = re.match(rf"<(?:{'|'.join(_TAGS)})\s[^>]*$", begun) is not None
+    has_attributes = re.match(rf"<(?:{_ANY_TAG})\s[^>]*$", begun) is not None
     return has_attributes and len(begun) < _LONGEST_MARK
 
 
@@ -220,8 +215,8 @@ def listed(text: str) -> list[str]:
     """
     text = text.strip().strip("`").strip()
     lines = [line for line in text.splitlines() if line.strip()]
-    are_bullets = len(lines) > 1 and all(map(_BULLET.match, lines))
-    parts = [_BULLET.sub("", line) for line in lines] if are_bullets else re.split(r"[,;\n]", text)
+    are_bullets = len(lines) > 1 and all(map(BULLET.match, lines))
+    parts = [BULLET.sub("", line) for line in lines] if are_bullets else re.split(r"[,;\n]", text)
     entries = [part.strip().strip("\"'“”„«»") for part in parts]
     entries = [entry for entry in entries if entry]
     if len(entries) < (2 if are_bullets else FEWEST_ENTRIES):

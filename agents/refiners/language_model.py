@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from fairqr.agents.models.language_model import LanguageModel
+from fairqr.agents.models.reading import BULLET
 from fairqr.agents.models.replies import Question, Reply
 from fairqr.agents.refiners.cleaning import (
     LIMITS,
@@ -34,8 +35,6 @@ LONGEST_REASON = 1000
 
 LONGEST_LIST = 1000
 """No model has a use for more entries; a longer list is cut."""
-
-BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 
 QUOTES = ('""', "''", "“”", "„“", "«»", "‹›", "「」", "``")
 """The pairs of marks that models put around an entry."""

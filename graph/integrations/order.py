@@ -27,6 +27,7 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.fair import FairStep, objective_of
+from fairqr.retrieval.sources.label_values import weighted_values
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 WORDS, BEST = 300, 3
@@ -249,7 +250,7 @@ async def labels_of(engine: SearchEngine, context: Context, documents: Sequence[
         rows = members[it.name] = np.array([row(it, *pair) for pair in pairs])
         without = np.flatnonzero(~rows[:, : len(it.groups)].any(axis=1)).tolist()
         unlabelled[it.name] = len(without)
-        if unread := [labels[place] for place in without if labels[place] not in (None, "")]:
+        if unread := [labels[place] for place in without if any(weighted_values(labels[place]))]:
             notes.append(
                 f"{len(unread)} of {len(documents)} documents have a {it.name} of no group, such "
                 f"as {one_line(repr(unread[0]), 60)}."

@@ -93,7 +93,7 @@ def create_app(parts: Parts) -> FastAPI:
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         responses=PROBLEMS,
         exception_handlers=HANDLERS,
-        # FastAPI writes it anew for each request, and its own pages load scripts from other hosts.
+        # FastAPI would write it for each request; its own pages load scripts from other hosts.
         openapi_url=None,
         docs_url=None,
         redoc_url=None,

@@ -28,8 +28,8 @@ from fairqr.graph.service.http.access import RERANK, caller_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import unless_gone
-from fairqr.retrieval.engines.elasticsearch.mapping import HitReader
-from fairqr.retrieval.engines.engine import SearchEngine, lexical_of
+from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -271,7 +271,7 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
 
 def _unread(engine: SearchEngine) -> frozenset[str]:
     """Return the attributes that a server makes of a document's fields, as by a normalizer."""
-    reader: HitReader | None = getattr(lexical_of(engine), "reader", None)
+    reader = reader_of(engine)
     labels = () if reader is None else reader.labels
     return frozenset(it.attribute.name for it in labels if not it.mapped.is_in_source)
 

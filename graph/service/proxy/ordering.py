@@ -16,6 +16,7 @@ from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
 from fairqr.graph.integrations.order import Evidence, Given, fair_list
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.requests import (
+    NO_FIELDS,
     LabelFields,
     Search,
     UnavailableError,
@@ -24,8 +25,8 @@ from fairqr.graph.service.proxy.requests import (
 )
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.engines.elasticsearch.mapping import HitReader
-from fairqr.retrieval.engines.engine import SearchEngine, lexical_of
+from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
+from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
@@ -118,20 +119,16 @@ class IndexOrder:
     @property
     def label_fields(self) -> LabelFields:
         """What is to be asked for with each window, so that labels and ids are known."""
-        if self.reader is None:
-            return LabelFields()
-        asked = self.reader.request
+        reader = reader_of(self.engine)
+        if reader is None:
+            return NO_FIELDS
+        asked = reader.request
         return LabelFields(tuple(asked["docvalue_fields"]), tuple(asked["fields"]))
-
-    @property
-    def reader(self) -> HitReader | None:
-        """What reads the hits of an attached index; None for a source of another kind."""
-        return getattr(lexical_of(self.engine), "reader", None)
 
     def _given(self, place: int, hit: Any) -> Given:
         values = partial(value_at, hit.get("_source") or {})
         title = getattr(self.source, "title", None)
-        reader = self.reader
+        reader = reader_of(self.engine)
         if reader is not None:
             id_ = reader.id_of(hit)
             labels = {name: own[0] for name, own in reader.values([hit]).items()}

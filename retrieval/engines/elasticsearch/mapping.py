@@ -19,6 +19,7 @@ import numpy as np
 
 from fairqr.base.errors import SourceError, nearest_names, one_line
 from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
+from fairqr.retrieval.engines.engine import SearchEngine, lexical_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.dates import DEFAULT_FORMATS
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range, as_text
@@ -354,6 +355,12 @@ class HitReader:
             f"{which} belongs to two documents of '{self._index}'; set 'id' to a field whose "
             "values are unique, or narrow 'index'."
         )
+
+
+def reader_of(engine: SearchEngine) -> HitReader | None:
+    """Return what reads the hits of an attached index; None for an engine of another kind."""
+    reader: HitReader | None = getattr(lexical_of(engine), "reader", None)
+    return reader
 
 
 def warnings_of(answer: Mapping[str, Any], index: str) -> list[str]:

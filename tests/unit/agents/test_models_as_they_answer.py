@@ -217,6 +217,13 @@ async def test_a_limit_goes_by_the_prompt_where_the_server_counts_both(
     assert server.asked[-1].body["max_completion_tokens"] == 3097
 
 
+async def test_a_server_that_refuses_every_limit_is_asked_a_few_times(server: ModelServer) -> None:
+    server.does(failure(400, "max_tokens: not possible with 12 input tokens"))
+    reply = await model(server).ask(question(max_tokens=4000))
+    assert reply.status == "invalid_request"
+    assert len(server.asked) < 8
+
+
 async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelServer) -> None:
     server.does(stream(["word "] * 100_000))
     shown: list[str] = []

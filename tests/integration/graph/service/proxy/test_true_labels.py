@@ -140,7 +140,7 @@ def test_the_reply_is_the_clusters_but_for_its_order(
 async def test_groups_are_those_of_a_search(
     cluster: httpx.Client, proxy: tuple[Proxied, Path]
 ) -> None:
-    """Of each attribute, whatever of its source a client wants to see."""
+    """For each attribute, whichever fields a client asks for."""
     source = load_source(proxy[1] / "people.yaml")
     engine = await open_source(source, retriever="bm25")
     (hits,) = await engine.search([Query("physicist renown", COUNT)])
