@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
 
 from benchmarks.measuring import on_elasticsearch
 from fairqr.base.errors import FairqrError
@@ -29,6 +30,7 @@ def main() -> int:
         corpus = find_collection(given.name).corpus
     except FairqrError as error:
         parser.error(str(error))
+    _forget_what_was_left(name)
     with on_elasticsearch(name, corpus) as (_, source):
         Catalog().attach(source)
         try:
@@ -38,6 +40,13 @@ def main() -> int:
             return subprocess.run([sys.executable, "-m", "fairqr", *command]).returncode
         finally:
             Catalog().detach(name)
+
+
+def _forget_what_was_left(name: str) -> None:
+    """Detach what a run that was killed left attached: its file is a temporary one."""
+    left = Catalog().sources().get(name)
+    if left is not None and left.is_relative_to(tempfile.gettempdir()):
+        Catalog().detach(name)
 
 
 if __name__ == "__main__":
