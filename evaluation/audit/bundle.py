@@ -22,7 +22,7 @@ from fairqr.base import errors
 from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.base.files import open_beside, write_beside
 from fairqr.base.secrets import WITHHELD
-from fairqr.evaluation.audit.lists import LISTS
+from fairqr.evaluation.audit.lists import SEEN
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.folder import Folder, Lines, Record, SealedManifest
@@ -254,7 +254,7 @@ class AuditFolder(Folder[AuditManifest]):
     manifest_type = AuditManifest
     name = "manifest.json"
     what = "audit"
-    evidence = frozenset((QUERIES, TITLES, OBSERVATIONS, PAIRS, LISTS))
+    evidence = frozenset((QUERIES, TITLES, OBSERVATIONS, PAIRS, SEEN))
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

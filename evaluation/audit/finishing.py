@@ -24,7 +24,7 @@ from fairqr.base.files import write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.audit.bundle import QUERIES, REDACTED, TITLES, AuditFolder, AuditManifest
 from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, REASONS, GroupFigures
-from fairqr.evaluation.audit.lists import LISTS, BothLists, figures_of_lists
+from fairqr.evaluation.audit.lists import SEEN, SeenSearches, figures_of_lists
 from fairqr.evaluation.audit.measuring import AuditFigures, Contribution, measure
 from fairqr.evaluation.audit.pairs import PairwiseAudit, VersionComparison, compare_versions
 from fairqr.evaluation.audit.queries import Queries
@@ -92,7 +92,7 @@ class Audit:
         figures: The figures of these queries.
         titles: The titles of documents, by id, as far as they are known and may be shown.
         pairs: What the versions of documents say; None if none were given.
-        lists: The engine's list and the fair one of each query, where both are known.
+        seen: What a proxy saw of these searches; None if it is no audit of a log.
     """
 
     folder: Path
@@ -102,7 +102,12 @@ class Audit:
     figures: AuditFigures
     titles: Mapping[str, str] = field(default_factory=dict)
     pairs: PairwiseAudit | None = None
-    lists: Sequence[BothLists] = ()
+    seen: SeenSearches | None = None
+
+    @property
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        """The figures of two lists of each query, if a proxy saw both."""
+        return figures_of_lists(self.seen.lists if self.seen else ())
 
     @property
     def digest(self) -> str:
@@ -214,8 +219,9 @@ def audit_json(audit: Audit) -> bytes:
         "contributions": [as_data(it) | printed[it.query] for it in figures.contributions],
         "pairs": pairs,
     }
-    if audit.lists:
-        found["lists"] = figures_of_lists(audit.lists)
+    if audit.seen is not None:
+        found["lists"] = audit.lists
+        found["coverage"] = audit.seen.coverage()
     data = json.dumps(as_data(found), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
     return f"{data}\n".encode(errors="backslashreplace")
@@ -336,9 +342,9 @@ def measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
     )
     titles = folder.read(TITLES, dict[str, str])
     pairs = compare_versions(manifest.pairs_by, scores, spec.seed) if scores else None
-    is_there = (folder.folder / LISTS).exists()
-    lists = folder.read(LISTS, list[BothLists]) if is_there else []
-    return Audit(folder.folder, manifest, spec, queries, figures, titles, pairs, lists)
+    is_there = (folder.folder / SEEN).exists()
+    seen = folder.read(SEEN, SeenSearches) if is_there else None
+    return Audit(folder.folder, manifest, spec, queries, figures, titles, pairs, seen)
 
 
 def finish(audit: Audit, folder: AuditFolder, layout: str) -> Audit:
@@ -372,7 +378,8 @@ def findings_of(audit: Audit) -> dict[str, list[str]]:
     sure = [it for it in plain if it.is_sure] or ordered
     values = {
         "audit": audit,
-        "lists": figures_of_lists(audit.lists),
+        "lists": audit.lists,
+        "coverage": audit.seen.coverage() if audit.seen else None,
         "ordered": ordered,
         "plain": plain,
         "foremost": next(name for name in VERDICTS if any(it.verdict == name for it in sure)),
@@ -443,7 +450,8 @@ def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:
         "about": "",
         "layout": layout,
         "audit": audit,
-        "lists": figures_of_lists(audit.lists),
+        "lists": audit.lists,
+        "coverage": audit.seen.coverage() if audit.seen else None,
         "findings": findings_of(audit),
         "attributes": {name: _first(groups) for name, groups in audit.figures.by_attribute.items()},
         "examples": _examples(audit),

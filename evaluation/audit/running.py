@@ -18,7 +18,7 @@ from fairqr.base.secrets import WITHHELD, without_secrets
 from fairqr.evaluation.audit import finishing
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest, Observation, Relevance
 from fairqr.evaluation.audit.finishing import Audit
-from fairqr.evaluation.audit.lists import LISTS
+from fairqr.evaluation.audit.lists import SEEN, SeenSearches
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
 from fairqr.evaluation.audit.pairs import Pairs, ScoredPairs, open_pairs
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
@@ -326,7 +326,7 @@ async def audit_engine(
     *,
     qrels: Qrels | None = None,
     pairs: Pairs | None = None,
-    lists: Sequence[Mapping[str, Any]] = (),
+    seen: SeenSearches | None = None,
     rate: float | None = None,
     concurrency: int,
     watcher: StageWatcher,
@@ -346,7 +346,7 @@ async def audit_engine(
         qrels: Judgements by query id. Without them relevance is estimated from texts, where that
             is possible.
         pairs: Documents in several versions.
-        lists: Figures of two lists of each query, as :class:`BothLists` has them.
+        seen: What a proxy saw of these searches.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries may be under way.
         watcher: Told how far it is.
@@ -450,8 +450,8 @@ async def audit_engine(
             await _ask(observer, queries, scored, folder, manifest, rate, concurrency, watcher)
             watcher.note("All queries were asked; the figures are computed.")
             await asyncio.to_thread(folder.settle, queries, redact=redact)
-            if lists:
-                folder.write(LISTS, lists)
+            if seen is not None:
+                folder.write(SEEN, seen)
         # The folder says that it is redacted only once it is sealed.
         manifest = folder.manifest().model_copy(update={"redacted": redact})
         audit = await asyncio.to_thread(finishing.measured, folder, manifest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,15 +29,19 @@ class ListEvidence:
     MiniLM. So does the probability that anything in the list is relevant, of which a list of fewer
     than five texts tells nothing: then at least one is taken to be. MiniLM is loaded when it is
     first needed, and no text is encoded twice.
+
+    Args:
+        encode_later: Takes the texts that have no vector yet, to encode them when there is time.
+            Until then only the vectors that are kept count. Without it, texts are encoded at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, encode_later: Callable[[list[str]], None] | None = None) -> None:
         self._reader: TextReader | None = None
         self._turn = asyncio.Lock()
-        self._later: asyncio.Task[Float32Array] | None = None
+        self._encode_later = encode_later
 
     async def estimated(
-        self, queries: Sequence[str], texts: Sequence[str], hits: Hits, *, later: bool = False
+        self, queries: Sequence[str], texts: Sequence[str], hits: Hits
     ) -> list[Hits]:
         """Return a list, once for each query, with the probability that documents are relevant.
 
@@ -47,8 +51,6 @@ class ListEvidence:
             queries: What was searched for, and perhaps other queries for the same documents.
             texts: The texts of the documents; only the first 200 are read.
             hits: The list, best first.
-            later: Only use vectors that are kept, and encode what is missing afterwards, one list
-                at a time. Texts that come meanwhile are encoded when they come again.
 
         Raises:
             ModelError: The encoder failed.
@@ -62,8 +64,8 @@ class ListEvidence:
         reader = await self.opened()
         known = await reader.vectors.kept([*read, *asked])
         missing = [text for text, row in zip([*read, *asked], known, strict=True) if row is None]
-        if missing and later:
-            self._encode_later(reader, missing)
+        if missing and self._encode_later is not None:
+            self._encode_later(missing)
         elif missing:
             async with self._turn:  # one alone takes all processors, and leaves vectors for others
                 known = [*await reader.vectors.encode([*read, *asked])]
@@ -74,13 +76,6 @@ class ListEvidence:
         return [
             hits if row is None else _estimated(reader, row, documents, hits) for row in of_queries
         ]
-
-    def _encode_later(self, reader: TextReader, texts: Sequence[str]) -> None:
-        """Encode texts afterwards, unless others are being encoded; nobody waits for it."""
-        if self._later is None or self._later.done():
-            self._later = asyncio.create_task(reader.vectors.encode(texts))
-            # Nobody waits for an error; the list is in order without it.
-            self._later.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def opened(self) -> TextReader:
         """Load the encoder, if it is not yet there."""

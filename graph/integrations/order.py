@@ -58,12 +58,10 @@ class Evidence(NamedTuple):
     Attributes:
         texts: Compares the texts of the documents with queries.
         words: Knows the words that a model gave for the query before; they count beside the query.
-        later: Whether no text is encoded now; see :meth:`ListEvidence.estimated`.
     """
 
     texts: ListEvidence
     words: LearntWords | None = None
-    later: bool = False
 
 
 class Shown(Objective):
@@ -85,6 +83,8 @@ class FairOrder(NamedTuple):
         before: The first k as they were.
         after: The first k as they are now.
         target: The exposure that each group should get, by attribute; not moved by deficits.
+        members: The share of each group in each document, in the order they were given, by
+            attribute, or for the product of all.
         words_of: The model whose words of earlier searches count; empty if none do.
     """
 
@@ -92,6 +92,7 @@ class FairOrder(NamedTuple):
     before: Shown
     after: Shown
     target: Shares
+    members: Memberships
     words_of: str = ""
 
 
@@ -141,9 +142,7 @@ async def _estimated(
     if evidence.words is not None:
         learnt = await evidence.words.of(engine, context, query)
     others = [] if learnt is None else [it["text"] for it in learnt.queries]
-    estimated, *by_words = await evidence.texts.estimated(
-        [query, *others], texts, hits, later=evidence.later
-    )
+    estimated, *by_words = await evidence.texts.estimated([query, *others], texts, hits)
     words_count = any(it.relevance is not None for it in by_words)
     if learnt is None or estimated.relevance is None or not words_count:
         return estimated, ""
@@ -178,8 +177,9 @@ def fair_order(
         table, listed, dimensions, targets, discount, relevance=hits.relevance
     )
     step = FairStep(weight=context.fairness_weight, order=context.order, pursue=pursued)
-    fair = step.take(candidates, k)
-    objective = objective_of(candidates, pursued, fair.weight, k)
+    present = candidates.with_absent_groups_as_one()
+    fair = step.take(present, k)
+    objective = objective_of(present, pursued, fair.weight, k)
     best = fair.positions.tolist()
 
     def shown(places: list[int]) -> Shown:
@@ -192,6 +192,7 @@ def fair_order(
         before=shown([*range(k)]),
         after=shown(best),
         target=target,
+        members=dict(zip(candidates.dimensions, candidates.memberships, strict=True)),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,12 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
+
+MANY_ABSENT = 50
+"""So many groups without documents, or more, count as one where that changes no order."""
+
+OTHERS = "all others"
+"""The name of that group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +80,42 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.ranking)
 
+    def with_absent_groups_as_one(self) -> Candidates:
+        """Return the same candidates, with the many groups that no document has as one.
+
+        The best order is the same: no order gives these groups any exposure, and without exposure
+        the share of a group in the Jensen–Shannon divergence is linear in its target.
+        """
+        folded = [
+            _folded(members, target, groups)
+            for members, target, groups in zip(
+                self.memberships, self.targets, self.groups, strict=True
+            )
+        ]
+        return replace(
+            self,
+            memberships=[members for members, _, _ in folded],
+            targets=[target for _, target, _ in folded],
+            groups=[groups for _, _, groups in folded],
+        )
+
     def taken(self, positions: NDArray[np.intp], warnings: tuple[str, ...] = ()) -> RerankResult:
         """Return the documents at these positions, in that order; the scores are 1/rank."""
         return RerankResult(by_rank([self.ranking.ids[place] for place in positions]), warnings)
+
+
+def _folded(
+    members: FloatArray, target: FloatArray, groups: Sequence[str]
+) -> tuple[FloatArray, FloatArray, Sequence[str]]:
+    """Return a dimension in which the groups without documents are one, if they are many."""
+    present = np.asarray(members.any(axis=0))
+    if np.count_nonzero(~present) < MANY_ABSENT:
+        return members, target, groups
+    return (
+        np.column_stack([members[:, present], np.zeros(len(members))]),
+        np.append(target[present], target[~present].sum()),
+        [*itertools.compress(groups, present.tolist()), OTHERS],
+    )
 
 
 class Reranker(BaseModel, frozen=True, extra="forbid"):

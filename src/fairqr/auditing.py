@@ -14,6 +14,7 @@ from fairqr.api import Named, check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_errors
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import LAYOUTS, Audit
+from fairqr.evaluation.audit.lists import SeenSearches
 from fairqr.evaluation.audit.pairs import read_pairs
 from fairqr.evaluation.audit.queries import collect_queries
 from fairqr.evaluation.audit.running import audit_engine
@@ -45,7 +46,7 @@ async def audit(
     retriever: str | Encoder | Embeddings = "auto",
     folder: Path | str | None = None,
     pairs: Path | str | None = None,
-    lists: Sequence[Mapping[str, Any]] = (),
+    seen: SeenSearches | None = None,
     rate: float | None = None,
     concurrency: int = 4,
     redact: bool = False,
@@ -73,7 +74,7 @@ async def audit(
             temporary folder, which :meth:`Audit.write` copies.
         pairs: A file of documents in several versions, described in
             ``docs/how-to/audit-an-engine.md``.
-        lists: Figures of the engine's list and of a fair one, as the log of a proxy has them.
+        seen: What a proxy saw of these searches, as its log has it.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries to run at a time.
         redact: Replace all queries by pseudonyms.
@@ -119,7 +120,7 @@ async def audit(
                 AuditFolder(Path(place)),
                 qrels=qrels,
                 pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
-                lists=lists,
+                seen=seen,
                 watcher=watcher,
                 rate=rate,
                 concurrency=concurrency,

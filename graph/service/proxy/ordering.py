@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from fairqr.base.errors import InputError, SourceError
+from fairqr.base.errors import FairqrError, InputError, SourceError
 from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
-from fairqr.graph.integrations.order import Evidence, Given, fair_list
+from fairqr.graph.integrations.order import Evidence, FairOrder, Given, fair_list
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.result import Shares
+from fairqr.graph.search.target import by_group
 from fairqr.graph.service.proxy.requests import (
     NO_FIELDS,
     LabelFields,
     Search,
     UnavailableError,
-    hits_in,
+    windows_in,
     with_page,
 )
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import Hits, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
+from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.exposure import exposure
+from fairqr.retrieval.rerankers.base import MANY_ABSENT, OTHERS
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -35,6 +42,21 @@ Told = dict[str, Any]
 
 KEPT, SECONDS_KEPT = 1_000, 300.0
 """How many fair lists we keep, and for how long: all pages are cut from one."""
+
+
+@dataclass
+class KeptList:
+    """A fair list, from which all pages of a query are cut.
+
+    Attributes:
+        since: When it was made, by the monotonic clock.
+        told: What became of the list.
+        found: Its order, and the groups of its documents.
+    """
+
+    since: float
+    told: Told
+    found: FairOrder
 
 
 @dataclass
@@ -49,7 +71,8 @@ class IndexOrder:
         deficit: The amortised deficits of groups, if they count.
         learnt: Knows what a model said about queries before, if one is named.
         afterwards: Asks it about queries that it knows nothing of, if that is wished.
-        kept: When fair lists were made, and the lists, by query and hits.
+        names: The names by which its documents are searched.
+        kept: Fair lists by query and hits.
     """
 
     source: Any
@@ -59,61 +82,104 @@ class IndexOrder:
     deficit: AmortisedDeficit | None
     learnt: LearntWords | None = None
     afterwards: AskAfterwards | None = None
-    kept: dict[tuple[str, ...], tuple[float, Told]] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+    kept: dict[tuple[str, ...], KeptList] = field(default_factory=dict)
 
     async def __call__(self, documents: Sequence[Any], search: Search, until: float) -> Told:
         """Return the fair order of the hits of a whole window, and what it gains.
 
         Raises:
-            UnavailableError: There is nothing to re-rank by.
+            UnavailableError: There is nothing to re-rank by, or it is too late.
         """
+        if time.monotonic() > until:
+            raise UnavailableError("slow")
         hits, first = documents[: search.window], search.fair and search.start == 0
         if not all("_id" in hit for hit in hits):
             raise UnavailableError("ids")
         # A client may leave the texts out, and the next one may not.
         has_texts = any(hit.get("_source") for hit in hits)
         key = (search.key, str(has_texts), *(hit["_id"] for hit in hits))
-        since, told = self.kept.pop(key, (0.0, None))
-        if told is None or time.monotonic() - since > SECONDS_KEPT or (self.deficit and first):
-            since, told = time.monotonic(), await self._told(hits, search.words)
-        self.kept[key] = since, told
+        one = self.kept.pop(key, None)
+        if one is None or time.monotonic() - one.since > SECONDS_KEPT or (self.deficit and first):
+            one = await self._new_list(hits, search.words)
+        self.kept[key] = one
         if len(self.kept) > KEPT:
             del self.kept[next(iter(self.kept))]
         if self.deficit and first and time.monotonic() < until:  # later it is not shown
-            self.deficit.add(told["exposure"]["target"], told["exposure"]["fair"])
-        return told
+            self.deficit.add(one.found.target, one.found.after.exposure)
+        return self._with_shown(one, search)
 
-    async def _told(self, hits: Sequence[Any], words: str) -> Told:
+    async def measured(self, hits: Sequence[Any]) -> Told:
+        """Return the exposure in a first page that was shown as it came, and the target.
+
+        Raises:
+            UnavailableError: Nothing is known of these hits.
+        """
+        if not all("_id" in hit for hit in hits):
+            raise UnavailableError("ids")
+        lexical = lexical_of(self.engine)
+        if isinstance(lexical, ElasticsearchEngine):
+            hits = await lexical.labelled(hits)
+        found, listed = await self._fair_list(hits, "", None)
+        shown = self._exposure(found, range(len(hits)))
+        shares = {"target": found.target, "shown": shown, "engine": shown}
+        return {
+            "exposure": _readable(shares),
+            "ids": [hit["_id"] for hit in hits],
+            "groups": self._groups(listed),
+        }
+
+    async def _new_list(self, hits: Sequence[Any], words: str) -> KeptList:
+        evidence = Evidence(self.evidence, self.learnt)
+        found, listed = await self._fair_list(hits, words, evidence)
+        if self.afterwards and not found.words_of:
+            self.afterwards.add(self.engine, self.context, words)
+        lists = {"engine": found.before, "fair": found.after}
+        exposure = {name: it.exposure for name, it in lists.items()}
+        told = {
+            "by": "ranks" if listed.relevance is None else "vectors",
+            "model": found.words_of,
+            "exposure": _readable({**exposure, "target": found.target}),
+            "quality": {name: [it.relevance, it.fairness] for name, it in lists.items()},
+            "ids": [hit["_id"] for hit in hits],
+            "order": found.positions,
+            "groups": self._groups(listed),
+        }
+        return KeptList(time.monotonic(), told, found)
+
+    async def _fair_list(
+        self, hits: Sequence[Any], words: str, evidence: Evidence | None
+    ) -> tuple[FairOrder, Hits]:
         if not hits:
             raise UnavailableError("empty")
+        given = [self._given(place, hit) for place, hit in enumerate(hits)]
+        deficit = self.deficit.by_group if self.deficit else None
         try:
             found, listed, _ = await fair_list(
-                self.engine,
-                self.context,
-                words,
-                [self._given(place, hit) for place, hit in enumerate(hits)],
-                Evidence(self.evidence, self.learnt, later=True),
-                deficit=self.deficit.by_group if self.deficit else None,
+                self.engine, self.context, words, given, evidence, deficit=deficit
             )
         except SourceError:  # of a hit without its id
             raise UnavailableError("ids") from None
         except InputError:
             raise UnavailableError("labels") from None
-        if self.afterwards and not found.words_of:
-            self.afterwards.add(self.engine, self.context, words)
-        lists = {"engine": found.before, "fair": found.after}
-        exposure = {name: it.exposure for name, it in lists.items()}
+        return found, listed
+
+    def _with_shown(self, one: KeptList, search: Search) -> Told:
+        """Return what became of a list, with the exposure in the page that its client sees."""
+        order = one.found.positions if search.fair else range(len(one.told["ids"]))
+        shown = self._exposure(one.found, order[: search.size])
+        readable = _readable({"target": one.found.target, "shown": shown})
+        return {**one.told, "exposure": {**one.told["exposure"], "shown": readable["shown"]}}
+
+    def _exposure(self, found: FairOrder, places: Sequence[int]) -> Shares:
+        """Return the exposure of each group in a page with the documents of these places."""
+        schema, context = self.engine.schema, self.context
+        dimensions = dimensions_of(schema, context.attributes, intersect=context.intersect)
         return {
-            "by": "ranks" if listed.relevance is None else "vectors",
-            "model": found.words_of,
-            "exposure": {**exposure, "target": found.target},
-            "quality": {name: [it.relevance, it.fairness] for name, it in lists.items()},
-            "ids": [hit["_id"] for hit in hits],
-            "order": found.positions,
-            "groups": {
-                name: [_named(self.engine.schema.attribute(name), row) for row in rows.tolist()]
-                for name, rows in listed.memberships.items()
-            },
+            it.name: by_group(
+                it, exposure(found.members[it.name][[*places]], self.context.discount)
+            )
+            for it in dimensions
         }
 
     @property
@@ -150,6 +216,14 @@ class IndexOrder:
             label=lambda it: labels.get(it.name),
         )
 
+    def _groups(self, listed: Hits) -> dict[str, list[Any]]:
+        """Return the group of each document, by attribute."""
+        attributes = {name: self.engine.schema.attribute(name) for name in listed.memberships}
+        return {
+            name: [_named(attributes[name], row) for row in rows.tolist()]
+            for name, rows in listed.memberships.items()
+        }
+
 
 def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:
     """Return a document's group, the shares of several, or None if it has none."""
@@ -157,50 +231,91 @@ def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float]
     return next(iter(shares)) if [*shares.values()] == [1.0] else shares or None
 
 
-async def opened(settings: ProxySettings) -> dict[str, IndexOrder]:
-    """Open the sources of all indexes, by the names that clients use.
+def _readable(lists: Mapping[str, Shares]) -> dict[str, Shares]:
+    """Return the shares in several lists; of many groups, those that no list has are one."""
+    found: dict[str, Shares] = {name: {} for name in lists}
+    for attribute in next(iter(lists.values())):
+        groups = list(lists["target"][attribute])
+        named = groups
+        if len(groups) >= MANY_ABSENT:
+            seen = [own[attribute] for name, own in lists.items() if name != "target"]
+            named = [group for group in groups if any(own[group] for own in seen)]
+        for name, own in lists.items():
+            shares = {group: own[attribute][group] for group in named}
+            if len(named) < len(groups):
+                shares[OTHERS] = sum(own[attribute].values()) - sum(shares.values())
+            found[name][attribute] = shares
+    return found
+
+
+async def opened(
+    settings: ProxySettings, name: str, encode_later: Callable[[list[str]], None]
+) -> IndexOrder:
+    """Open the source of an index.
+
+    Args:
+        settings: The settings of the proxy.
+        name: The index, as clients name it.
+        encode_later: Takes the texts that have no vectors yet.
 
     Raises:
-        FairqrError: One cannot be opened.
+        FairqrError: It cannot be opened.
     """
-    evidence, found = ListEvidence(), {}
+    evidence = ListEvidence(encode_later)
     if is_pulled(MiniLmEncoder.name):
         await evidence.opened()  # not within a search
     learnt = settings.learnt_words()
     afterwards = None
     if learnt is not None and settings.ask == "afterwards":
         afterwards = AskAfterwards(learnt)
-    for name, index in settings.indexes.items():
-        source, context = index.opened(settings.folder)
-        deficit = AmortisedDeficit(settings.folder / index.amortised) if index.amortised else None
-        engine = await open_source(source)
-        found[name] = IndexOrder(source, engine, context, evidence, deficit, learnt, afterwards)
-    return found
+    index = settings.indexes[name]
+    source, context = index.opened(settings.folder)
+    deficit = AmortisedDeficit(settings.folder / index.amortised) if index.amortised else None
+    engine = await open_source(source)
+    names = frozenset([name])
+    if isinstance(lexical := lexical_of(engine), ElasticsearchEngine):
+        with suppress(FairqrError):  # the account may not see aliases
+            names |= await lexical.names()
+    return IndexOrder(source, engine, context, evidence, deficit, learnt, afterwards, names)
 
 
 async def reranked(
-    orders: Mapping[str, IndexOrder], searches: Sequence[Search], reply: bytes, until: float
-) -> tuple[list[Told | str], bytes]:
-    """Re-rank the searches of a reply; return what was done to each, or why nothing, and the reply.
+    order: IndexOrder, searches: Sequence[Search], reply: str, until: float
+) -> tuple[list[Told | str], str]:
+    """Re-rank searches of a reply; return what was done to each, or why nothing, and the reply.
 
     Args:
-        orders: By index.
-        searches: Those that can be re-ranked.
+        order: Finds the fair order.
+        searches: Those of its index that can be re-ranked.
         reply: The cluster's reply to whole windows.
         until: How long somebody waits for it, by the monotonic clock.
 
     Raises:
         UnavailableError: The reply cannot be cut.
     """
-    text, outcomes = reply.decode(), list[Told | str]()
-    pairs = [*zip(searches, hits_in(text, searches), strict=True)]
-    for search, hits in reversed(pairs):  # so that what comes before stays in its place
-        order = list[int]()
+    outcomes = list[Told | str]()
+    pairs = [*zip(searches, windows_in(reply, searches), strict=True)]
+    for search, (hits, is_partial) in reversed(pairs):  # so that what comes before stays in place
+        places = list[int]()
         try:
-            told = await orders[search.index]([hit for *_, hit in hits], search, until)
+            if is_partial:
+                raise UnavailableError("partial")
+            told = await order([hit for *_, hit in hits], search, until)
             outcomes.insert(0, told)
-            order = told["order"] if search.fair else []
+            places = told["order"] if search.fair else []
         except UnavailableError as error:
             outcomes.insert(0, str(error))
-        text = with_page(text, search, hits, order)
-    return outcomes, text.encode()
+        reply = with_page(reply, search, hits, places)
+    return outcomes, reply
+
+
+def as_asked(searches: Sequence[Search], reply: str) -> str:
+    """Cut the pages of searches from whole windows, in the cluster's own order.
+
+    Raises:
+        UnavailableError: The reply cannot be cut.
+    """
+    pairs = [*zip(searches, windows_in(reply, searches), strict=True)]
+    for search, window in reversed(pairs):
+        reply = with_page(reply, search, window.hits, [])
+    return reply

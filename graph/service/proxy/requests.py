@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -141,9 +141,7 @@ def planned(
     if start >= index.window:
         return "from"
     query = {name: asked[name] for name in ("query", "min_score", "post_filter") if name in asked}
-    told = json.dumps([query, parameters.get("q", "")], sort_keys=True)
-    key = hashlib.sha256(told.encode()).hexdigest()[:16]
-    words = parameters.get("q", "") or " ".join(dict.fromkeys(words_in(asked.get("query"))))
+    key = key_of(query, parameters.get("q", ""))
     whole = {**asked, "from": 0, "size": max(index.window, start + size)}
     if labels.names & {*asked.get("runtime_mappings", {})}:
         return "runtime_mappings"  # the client means something else by the name of a label
@@ -151,8 +149,34 @@ def planned(
     for option, entries in (("docvalue_fields", added.columns), ("fields", added.others)):
         if entries:
             whole[option] = [*_listed(asked.get(option)), *entries]
-    fair = index.mode == "fair" and int(key, 16) / 2**64 < index.share
-    return Search(name, place, whole, start, size, index.window, words, key, fair, added.names)
+    return Search(
+        index=name,
+        place=place,
+        body=whole,
+        start=start,
+        size=size,
+        window=index.window,
+        words=words_of(asked, parameters),
+        key=key,
+        fair=is_fair(key, index),
+        added=added.names,
+    )
+
+
+def key_of(query: Mapping[str, Any], text: str) -> str:
+    """Return what stands for a query in logs: a hash of it and of the text in the address."""
+    told = json.dumps([query, text], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def is_fair(key: str, index: ProxiedIndex) -> bool:
+    """Return whether a query is one of those that get fair lists."""
+    return index.mode == "fair" and int(key, 16) / 2**64 < index.share
+
+
+def words_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> str:
+    """Return what a search is for; empty if it has no words."""
+    return parameters.get("q", "") or " ".join(dict.fromkeys(words_in(asked.get("query"))))
 
 
 def kinds_in(query: Any) -> Iterator[str]:
@@ -190,23 +214,34 @@ _value = json.JSONDecoder().raw_decode
 _between: Any = re.compile(r"[\s,:]*").match
 
 
-def hits_in(text: str, searches: Sequence[Search]) -> list[list[Part]]:
-    """Return the hits that a reply has for each of these searches.
+class Window(NamedTuple):
+    """What a reply has for a search.
+
+    Attributes:
+        hits: The hits.
+        is_partial: Whether only a part of the shards answered, or not in time.
+    """
+
+    hits: list[Part]
+    is_partial: bool
+
+
+def windows_in(text: str, searches: Sequence[Search]) -> list[Window]:
+    """Return what a reply has for each of these searches.
 
     Raises:
-        UnavailableError: This is no reply, or a search failed; or only a part of the shards
-            answered in time, perhaps because we asked for more than the client.
+        UnavailableError: This is no reply, or a search failed.
     """
-    begins, found = [0], list[list[Part]]()
+    begins, found = [0], list[Window]()
     try:
         whole = _parts(text, 0)
         if "responses" in whole:
             begins = [begin for begin, *_ in _parts(text, whole["responses"][0]).values()]
         for search in searches:
             reply = _parts(text, begins[search.place // 2])
-            if reply["timed_out"][2] or reply["_shards"][2].get("failed"):
-                raise UnavailableError("partial")
-            found.append([*_parts(text, _parts(text, reply["hits"][0])["hits"][0]).values()])
+            hits = _parts(text, _parts(text, reply["hits"][0])["hits"][0])
+            is_partial = reply["timed_out"][2] or reply["_shards"][2].get("failed")
+            found.append(Window([*hits.values()], bool(is_partial)))
     except (ValueError, LookupError):
         raise UnavailableError("reply") from None
     return found

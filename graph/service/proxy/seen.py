@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Semaphore
@@ -18,11 +18,16 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, st
 
 from fairqr.base.errors import ConfigError
 from fairqr.graph.service.proxy.ordering import Told
+from fairqr.graph.service.proxy.pages import Page
 from fairqr.graph.service.proxy.requests import COUNTED, Search
 from fairqr.graph.service.proxy.settings import ProxySettings
+from fairqr.retrieval.rerankers.base import OTHERS
 
 LOG, OLDER = "log.jsonl", "log.older.jsonl"
 """The files of a log. When the newer one has half of all bytes, it becomes the older one."""
+
+RERANKED = "re-ranked"
+"""What became of a search that was shown a fair list."""
 
 WAITING = 1_000
 """So many records may wait for the disk; others are lost."""
@@ -43,6 +48,8 @@ class Seen:
         of: Any = {"namespace": "fairqr_proxy", "registry": self.registry}
         what = "Searches, by what became of them: re-ranked, shadow, or why they passed."
         self._searches = Counter("searches", what, ["index", "outcome"], **of)
+        what = "Searches, of those, whose list is in no figure of exposure, by the reason."
+        self._unseen = Counter("unseen", what, ["index", "reason"], **of)
         what = "Seconds that re-ranking added to searches."
         self._seconds = Histogram("added_seconds", what, ["index"], **of)
         what = "The exposure of a group in a list: shown, the engine's, the fair one, the target."
@@ -57,37 +64,55 @@ class Seen:
             except OSError as error:
                 raise ConfigError(f"metrics_port: {error.strerror}; choose another.") from None
 
-    def passed(self, index: str, why: str) -> None:
-        """Count a search that is none to re-rank."""
-        self._searches.labels(index, why if why in COUNTED else "other").inc()
-
-    def failed(self, searches: Iterable[Search], why: str) -> None:
-        """Count searches that should have been looked at."""
-        for it in searches:
-            self._searches.labels(it.index, why if it.fair else f"shadow: {why}").inc()
-
-    def shown(self, search: Search, told: Told, seconds: float) -> None:
-        """Record a search that was looked at; further pages are of the same list.
+    def shown(self, search: Search | Page, outcome: str, told: Told) -> None:
+        """Record a search whose list is known.
 
         Args:
             search: The search.
-            told: What became of it.
-            seconds: What looking at it took.
+            outcome: What became of it: re-ranked, shadow, or why it passed.
+            told: Its lists.
         """
-        self._searches.labels(search.index, "re-ranked" if search.fair else "shadow").inc()
-        if search.fair:
-            self._seconds.labels(search.index).observe(seconds)
-        if search.start:
-            return
-        arm, lists = "fair" if search.fair else "engine", told["exposure"]
-        for name, shares in (*lists.items(), ("shown", lists[arm])):
+        self._count(search, outcome)
+        if "seconds" in told:
+            self._seconds.labels(search.index).observe(told["seconds"])
+        for name, shares in told["exposure"].items():
             for attribute, groups in shares.items():
+                if OTHERS in groups:  # thousands of groups would be thousands of series
+                    continue
                 for group, share in groups.items():
                     self._exposure.labels(search.index, attribute, group, name).observe(share)
-        if self._log is not None:
-            record = {"time": round(time.time(), 3), "index": search.index, "query": search.key}
-            record |= {"words": search.words} if self._words else {}
-            self._log.add({**record, "arm": arm, "size": search.size, **told})
+        self._record(search, outcome, told)
+
+    def unseen(self, search: Search | Page, outcome: str, reason: str) -> None:
+        """Record a search whose list is in no figure.
+
+        Args:
+            search: The search.
+            outcome: What became of it: re-ranked, shadow, or why it passed.
+            reason: Why its list is not known, or does not count.
+        """
+        self._count(search, outcome)
+        self._unseen.labels(search.index, reason).inc()
+        self._record(search, outcome, {"unseen": reason})
+
+    def _count(self, search: Search | Page, outcome: str) -> None:
+        # Clients choose the words of some outcomes.
+        known = outcome if outcome in COUNTED else "other"
+        self._searches.labels(search.index, known).inc()
+
+    def _record(self, search: Search | Page, outcome: str, told: Mapping[str, Any]) -> None:
+        if self._log is None:
+            return
+        record = {
+            "time": round(time.time(), 3),
+            "index": search.index,
+            "query": search.key,
+            "arm": "fair" if search.fair else "engine",
+            "outcome": outcome,
+            "size": search.size,
+        }
+        words = {"words": search.words} if self._words else {}
+        self._log.add({**record, **words, **told})
 
 
 class Log:

@@ -1,104 +1,161 @@
-"""The process that re-ranks, and the proxy's end of it.
+"""The process that re-ranks one index, and the proxy's end of it.
 
-Whatever happens to it, the proxy goes on and shows the cluster's own hits.
+Each index has its own, so none can harm another. Whatever happens to it, the proxy goes on and
+shows the cluster's own hits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import pickle
-import resource
 import sys
-import threading
+import time
 from asyncio.subprocess import PIPE
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fairqr.base.errors import FairqrError
-from fairqr.graph.service.proxy.ordering import IndexOrder, Told, opened, reranked
-from fairqr.graph.service.proxy.requests import LabelFields, Search, UnavailableError
-from fairqr.graph.service.proxy.settings import proxy_settings
+from fairqr.graph.service.proxy.breaker import Breaker
+from fairqr.graph.service.proxy.messages import Answered, Measure, Opened, Rerank, pauses
+from fairqr.graph.service.proxy.ordering import Told
+from fairqr.graph.service.proxy.requests import NO_FIELDS, Search, UnavailableError
+
+PROGRAM = "fairqr.graph.service.proxy.process"
+"""The module that the process runs."""
 
 FROZEN = 5.0
 """Seconds of silence after which we ask the process for a sign, and after as many more end it."""
 
-BEHIND = 32
-"""So many searches may wait for it; others are shown as they are."""
+HARMLESS = frozenset(["busy", "empty", "ids", "labels", "partial", "paused"])
+"""Why a search is not re-ranked though nothing failed and no list was late."""
 
-PAUSE = 2.0
-"""Seconds until it is started again."""
+USUAL = 0.02
+"""Seconds that a list is thought to take before any was made."""
 
 log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Keeps the process alive and asks it.
+    """Keeps the process of an index alive and asks it.
 
     Args:
         settings: The file of the proxy's settings, which the process reads as well.
+        index: The index, as clients name it.
+        encode_later: Takes texts that have no vectors yet.
+
+    Attributes:
+        index: The index.
+        breaker: Says when nothing is tried, since it mostly fails.
+        is_idle: Set while nobody waits for a list.
+        label_fields: What is asked for with each window, once the index is open.
+        names: The names by which the same documents are searched, once it is open.
     """
 
-    def __init__(self, settings: Path) -> None:
+    def __init__(
+        self, settings: Path, index: str, encode_later: Callable[[Sequence[str]], None]
+    ) -> None:
+        self.index = index
+        self.breaker = Breaker(index)
+        self.is_idle = asyncio.Event()
+        self.is_idle.set()
+        self.label_fields = NO_FIELDS
+        self.names: frozenset[str] = frozenset()
         self._settings = settings
+        self._encode_later = encode_later
+        self._is_open = False
         self._input: asyncio.StreamWriter | None = None
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._asked: dict[int, asyncio.Future[Answered]] = {}
+        self._waiting = 0
+        self._usual = USUAL
         self._number = 0
-        self.label_fields: dict[str, LabelFields] = {}
-        """By index, once the process has opened it."""
 
     async def keep(self) -> None:
         """Start the process, and start it again whenever it ends, until this is cancelled."""
-        while True:
+        for pause in pauses():
             try:
                 why = await self._live()
             except Exception as error:  # whatever it is, we try again
                 why = f"The process that does it cannot start: {error!r}."
             self._input = None
+            self._is_open = False
             self._asked.clear()
-            log.warning("Nothing is re-ranked at present. %s", why)
-            await asyncio.sleep(PAUSE)
+            self._say(why)
+            await asyncio.sleep(pause)
 
-    def check(self) -> None:
-        """Check that the process takes another search.
-
-        Raises:
-            UnavailableError: It does not.
-        """
-        if self._input is None or self._input.is_closing():
-            raise UnavailableError("worker")
-        if len(self._asked) >= BEHIND:
-            raise UnavailableError("busy")
-        if any(asked.cancelled() for asked in self._asked.values()):
-            raise UnavailableError("slow")  # somebody has waited for nothing already
-
-    async def ask(
-        self, searches: Sequence[Search], reply: bytes, within: float
-    ) -> tuple[list[Told | str], bytes]:
-        """Have a reply of the cluster re-ranked; see :func:`reranked`.
+    def refusal(self, within: float) -> str:
+        """Return why the process takes no other search at present; empty if it does.
 
         Args:
-            searches: The searches, in the order of the reply.
-            reply: The reply.
+            within: Seconds that somebody would wait.
+        """
+        if self._input is None or self._input.is_closing():
+            return "worker"
+        if not self._is_open:
+            return "opening"
+        if self.breaker.is_open:
+            return "paused"
+        if any(asked.cancelled() for asked in self._asked.values()):
+            return "slow"  # somebody has waited for nothing already
+        if (self._waiting + 1) * self._usual > within:
+            return "busy"
+        return ""
+
+    async def rerank(
+        self, searches: Sequence[Search], reply: str, within: float
+    ) -> tuple[list[Told | str], str]:
+        """Have searches re-ranked; see :func:`reranked`.
+
+        Args:
+            searches: Searches of this index, in the order of the reply.
+            reply: The reply to whole windows.
             within: Seconds to wait.
 
         Raises:
             UnavailableError: It is not done.
         """
-        self.check()
+        started = time.monotonic()
+        self._waiting += 1
+        self.is_idle.clear()
         try:
-            async with asyncio.timeout(within) as limit:
-                why, told, shown = await self._ask(searches, reply, limit.when())
-        except TimeoutError:
-            raise UnavailableError("slow" if self._input else "worker") from None
-        if why:
-            raise UnavailableError(why)
+            told, shown = await self._answer(Rerank(searches, reply, started + within), within)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.is_idle.set()
         return told, shown
 
-    def _ask(self, *what: Any) -> asyncio.Future[Any]:
+    async def look(self, what: Rerank | Measure, within: float) -> Any:
+        """Have something looked at that nobody waits for.
+
+        Raises:
+            UnavailableError: It is not done.
+        """
+        if not self._is_open or self.breaker.is_open:
+            raise UnavailableError("paused" if self._is_open else "opening")
+        return await self._answer(what, within)
+
+    async def _answer(self, what: Rerank | Measure, within: float) -> Any:
+        """Ask the process, and count how it went.
+
+        Raises:
+            UnavailableError: There is no answer, or it is late.
+        """
+        try:
+            async with asyncio.timeout(within):
+                answered = await self._ask(what)
+        except TimeoutError:
+            self.breaker.add(failed=True)
+            raise UnavailableError("slow" if self._input else "worker") from None
+        why = answered.why
+        self.breaker.add(failed=bool(why) and why not in HARMLESS)
+        if why:
+            raise UnavailableError(why)
+        self._usual = 0.9 * self._usual + 0.1 * answered.seconds
+        return answered.answer
+
+    def _ask(self, what: Rerank | Measure | None) -> asyncio.Future[Answered]:
         self._number += 1
         # It stays here until it is answered, even if nobody waits for it any more.
         asked = self._asked[self._number] = asyncio.get_running_loop().create_future()
@@ -107,80 +164,58 @@ class Worker:
         return asked
 
     async def _live(self) -> str:
-        """Run the process, and return why it could not start or was ended."""
+        """Run the process, and return why it ended."""
         # -P: no file of the current folder is taken for a module.
-        program = (sys.executable, "-P", "-m", __name__, str(self._settings))
+        program = (sys.executable, "-P", "-m", PROGRAM, str(self._settings), self.index)
         how: Any = {"stdin": PIPE, "stdout": PIPE, "start_new_session": True}
         process: Any = await asyncio.create_subprocess_exec(*program, **how)
+        self._input = process.stdin
         try:
-            _, why, self.label_fields = await _heard(process.stdout)
-            if why:
-                return str(why)
-            self._input, sign = process.stdin, None
-            while True:
-                try:
-                    async with asyncio.timeout(FROZEN):
-                        number, answer = await _heard(process.stdout)
-                except TimeoutError:
-                    if sign and not sign.done():
-                        return "The process that does it is frozen."
-                    sign = self._ask()
-                    continue
-                if not (asked := self._asked.pop(number)).done():
-                    asked.set_result(answer)
+            await self._hear(process)
         except EOFError:
             return f"The process that does it ended with {await process.wait()}."
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+        return "The process that does it is frozen."
+
+    async def _hear(self, process: Any) -> None:
+        """Hear what the process says, until it gives no sign of life any more.
+
+        Raises:
+            EOFError: It ended.
+        """
+        sign: asyncio.Future[Answered] | None = None
+        while True:
+            try:
+                async with asyncio.timeout(FROZEN if self._is_open else None):
+                    number, said = await _heard(process.stdout)
+            except TimeoutError:
+                if sign and not sign.done():
+                    return
+                sign = self._ask(None)
+                continue
+            if isinstance(said, Opened):
+                self._take(said)
+                continue
+            self._encode_later(said.missing)
+            asked = self._asked.pop(number)
+            if not asked.done():
+                asked.set_result(said)
+
+    def _take(self, said: Opened) -> None:
+        """Take what the process says of its index."""
+        self._is_open = not said.why
+        self.label_fields = said.label_fields
+        self.names = said.names
+        if said.why:
+            self._say(said.why)
+
+    def _say(self, why: str) -> None:
+        log.warning("Nothing of '%s' is re-ranked at present. %s", self.index, why)
 
 
 async def _heard(output: asyncio.StreamReader) -> Any:
     size = int.from_bytes(await output.readexactly(8))
     return pickle.loads(await output.readexactly(size))  # noqa: S301  of our own process
-
-
-async def _answer_all(path: Path) -> None:
-    """Re-rank what is asked on stdin, until it is closed: that is when the proxy has ended."""
-    orders: dict[str, IndexOrder] = {}
-    loop, output = asyncio.get_running_loop(), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anything prints is no answer
-
-    def tell(number: int, *answer: Any) -> None:
-        told = pickle.dumps((number, *answer))
-        output.write(len(told).to_bytes(8) + told)
-        output.flush()
-
-    async def answer(number: int, what: Sequence[Any]) -> None:
-        try:
-            tell(number, ("", *await reranked(orders, *what)) if what else None)
-        except UnavailableError as error:
-            tell(number, (str(error), [], b""))
-        except Exception as error:  # whatever it is, the cluster's own hits are shown
-            tell(number, (type(error).__name__, [], b""))
-
-    def listen() -> None:
-        try:
-            while True:
-                asked = pickle.load(sys.stdin.buffer)  # noqa: S301  of our own process
-                asyncio.run_coroutine_threadsafe(answer(*asked), loop)
-        finally:  # the proxy has ended, or there is no memory to read what it asks
-            os._exit(1)
-
-    threading.Thread(target=listen, daemon=True).start()
-    why = ""
-    try:
-        settings = proxy_settings(path)
-        with suppress(ValueError):  # it is limited to less already
-            resource.setrlimit(resource.RLIMIT_DATA, (settings.memory * 2**20,) * 2)
-        orders.update(await opened(settings))
-    except Exception as error:  # in one sentence, for the log
-        why = str(error) if isinstance(error, FairqrError) else repr(error)
-    tell(0, why, {name: order.label_fields for name, order in orders.items()})
-    if not why:
-        await asyncio.Event().wait()
-
-
-if __name__ == "__main__":
-    asyncio.run(_answer_all(Path(sys.argv[1])))

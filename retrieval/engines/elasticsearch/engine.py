@@ -23,6 +23,7 @@ from fairqr.retrieval.engines.elasticsearch.mapping import (
     NONE,
     VECTORS,
     WORDS,
+    Hit,
     HitReader,
     IndexMapping,
     warnings_of,
@@ -278,6 +279,31 @@ class ElasticsearchEngine:
         if whole:
             self._shares = time.monotonic(), shares
         return shares
+
+    async def labelled(self, hits: Sequence[Hit]) -> list[Hit]:
+        """Return hits of the server with the fields of labels, without those that are gone.
+
+        Args:
+            hits: Hits that another search of the index found, each with its ``_id``.
+
+        Raises:
+            FairqrError: The server does not answer.
+        """
+        wanted = {"query": {"ids": {"values": [hit["_id"] for hit in hits]}}, "size": len(hits)}
+        (answer,) = await self.msearch([{**wanted, **self.reader.request}])
+        found = {(hit["_index"], hit["_id"]): hit for hit in answer["hits"]["hits"]}
+        keys = [(hit.get("_index"), hit["_id"]) for hit in hits]
+        return [found[key] for key in keys if key in found]
+
+    async def names(self) -> frozenset[str]:
+        """Return the names by which these documents are searched: of indices, and of aliases.
+
+        Raises:
+            FairqrError: The server does not say.
+        """
+        answer = await self.server.ask("indices.get_alias", index=self.source.index)
+        aliases = [name for state in answer.values() for name in state.get("aliases", ())]
+        return frozenset([self.source.index, *answer, *aliases])
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""

@@ -19,6 +19,7 @@ from fairqr.evaluation.audit.specification import AuditSpec
 
 if TYPE_CHECKING:
     from fairqr.evaluation.audit.finishing import Audit
+    from fairqr.evaluation.audit.lists import SeenSearches
     from fairqr.retrieval.engines.engine import SearchEngine
 
 FAILED, DOUBTFUL = 3, 4
@@ -129,8 +130,8 @@ def measure(
 
     with Progress() as progress, TemporaryDirectory() as place:
         if from_log:
-            settings, spec, lists = _of_log(from_log, settings, spec, Path(place))
-            queries, more = Path(place) / "queries.jsonl", {"lists": lists, "withhold_place": True}
+            settings, spec, seen = _of_log(from_log, settings, spec, Path(place))
+            queries, more = Path(place) / "queries.jsonl", {"seen": seen, "withhold_place": True}
         found = run(work(), "audit")
     if sign is not None:
         verifying.sign(manifest, sign)
@@ -169,12 +170,13 @@ def _aims(audit: Audit) -> list[str]:
 
 def _of_log(
     folders: list[Path], settings: AuditRunSettings, spec: AuditSpec, place: Path
-) -> tuple[AuditRunSettings, AuditSpec, list[dict[str, Any]]]:
-    """Write what proxies recorded as a source; return what audits it, and figures of both lists.
+) -> tuple[AuditRunSettings, AuditSpec, SeenSearches]:
+    """Write what proxies recorded as a source; return what audits it, and what they saw.
 
     By default as many results count as shown as most searches asked for, and the target is what
     fair lists aimed at.
     """
+    from fairqr.evaluation.audit.lists import SeenSearches
     from fairqr.graph.service.proxy.log import as_run
     from fairqr.retrieval.fairness.target import Target
 
@@ -187,7 +189,8 @@ def _of_log(
     }
     spec = spec.model_copy(update={it: usual[it] for it in usual.keys() - spec.model_fields_set})
     source = {"corpus": str(place / "source.yaml"), "weight": "weight"}
-    return settings.model_copy(update=source), spec, logged.lists
+    seen = SeenSearches.model_validate(logged.seen)
+    return settings.model_copy(update=source), spec, seen
 
 
 def _of_run(engine: SearchEngine) -> list[dict[str, str]]:

@@ -30,9 +30,11 @@ TOLD: dict[str, Any] = {
         "engine": {"gender": {"female": 0.0, "male": 1.0}},
         "fair": {"gender": {"female": 0.4, "male": 0.6}},
         "target": {"gender": {"female": 0.5, "male": 0.5, "other": 0.0}},
+        "shown": {"gender": {"female": 0.1, "male": 0.9}},
     },
     "quality": {"engine": [1.0, 0.5], "fair": [0.9, 0.9]},
 }
+HALVES = {"gender": {"female": 0.5, "male": 0.5}}
 WOMEN = {**TOLD, "ids": ["x", "y", "z"], "groups": {"gender": ["female"] * 3}}
 
 
@@ -56,7 +58,7 @@ def search(words: str, start: int = 0, share: float = 0.0, index: str = "it") ->
 
 def show(seen: Seen, *words: str, told: dict[str, Any] = TOLD, share: float = 0.0) -> None:
     for one in words:
-        seen.shown(search(one, share=share), told, 0.1)
+        seen.shown(search(one, share=share), "re-ranked" if share else "shadow", told)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -130,21 +132,35 @@ def test_figures_count_what_was_shown_and_clients_cannot_fill_the_memory(
     seen = opened(log=None)
     show(seen, "a", "b", "c")
     show(seen, "d", share=1.0)
-    seen.shown(search("d", 2, 1.0), TOLD, 0.1)  # another page of the same list
+    seen.unseen(search("d", 2, 1.0), "re-ranked", "further page")  # of the same list
     for number in range(200):
-        seen.passed("it", f"field of a client {number}")
-    seen.passed("it", "sort")
-    seen.failed([search("a", share=1.0)], "slow")
-    seen.failed([search("a")], "labels")
+        seen.unseen(search("e"), f"field of a client {number}", "no hits")
+    seen.shown(search("f"), "sort", {"exposure": {"target": HALVES, "shown": HALVES}})
+    seen.unseen(search("a", share=1.0), "slow", "busy")
     found = figures(seen)
     of = 'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="it",list="{}"}}'
     sums = {it: found[of.format("sum", it)] for it in ("shown", "engine", "fair", "target")}
-    assert sums == pytest.approx({"shown": 0.4, "engine": 0.0, "fair": 1.6, "target": 2.0})
-    assert found[of.format("count", "shown")] == 4
-    named = 'fairqr_proxy_searches_total{{index="it",outcome="{}"}}'
-    outcomes = {it: n for it, n in found.items() if it.startswith("fairqr_proxy_searches_total")}
-    counted = {"shadow": 3, "re-ranked": 2, "other": 200, "sort": 1, "slow": 1, "shadow: labels": 1}
-    assert outcomes == {named.format(it): n for it, n in counted.items()}
+    assert sums == pytest.approx({"shown": 0.9, "engine": 0.0, "fair": 1.6, "target": 2.5})
+    assert found[of.format("count", "shown")] == 5
+
+    def counts(name: str) -> dict[str, float]:
+        pattern = re.compile(rf'fairqr_proxy_{name}_total{{index="it",\w+="(.*)"}}')
+        return {by[1]: n for it, n in found.items() if (by := pattern.fullmatch(it))}
+
+    assert counts("searches") == {"shadow": 3, "re-ranked": 2, "other": 200, "sort": 1, "slow": 1}
+    assert counts("unseen") == {"further page": 1, "no hits": 200, "busy": 1}
+
+
+def test_thousands_of_groups_are_in_the_log_and_are_no_series(
+    opened: Callable[..., Seen], tmp_path: Path
+) -> None:
+    seen = opened()
+    sellers = {"seller": {"one": 0.5, "all others": 0.5}}
+    shares = {"exposure": {"target": sellers, "shown": sellers}, "ids": [], "groups": {}}
+    seen.shown(search("a"), "sort", shares)
+    until(lambda: len(lines(tmp_path / "log")) == 1)
+    assert lines(tmp_path / "log")[0]["exposure"]["shown"] == sellers
+    assert not any("exposure" in name for name in figures(seen))
 
 
 def test_the_dashboard_and_the_alerts_name_figures_that_there_are(
@@ -156,7 +172,8 @@ def test_the_dashboard_and_the_alerts_name_figures_that_there_are(
     asked += [it["expr"] for group in rules["groups"] for it in group["rules"]]
     seen = opened()
     show(seen, "a")
-    show(seen, "b", share=1.0)
+    show(seen, "b", told={**TOLD, "seconds": 0.1}, share=1.0)
+    seen.unseen(search("c"), "slow", "busy")
     seen._lost.labels("slow")
     there = {name.split("{")[0] for name in figures(seen)}
     named = {it for text in asked for it in re.findall(r"fairqr_proxy_\w+", text)}
@@ -198,9 +215,9 @@ def test_an_audit_of_a_log_says_who_was_seen_by_whom_asked(
     assert fairqr("audit", "verify", "out").code == 0
     again = audited(fairqr, "--from-log", "log", "-o", "out")  # as it was made
     assert {**again, "warned": ""} == {**found, "warned": ""}
-    lists = Path("out/raw/lists.json")
+    lists = Path("out/raw/seen.json")
     lists.write_text(lists.read_text().replace("0.9", "0.8"))
-    assert "raw/lists.json was changed" in fairqr("audit", "verify", "out").stderr
+    assert "raw/seen.json was changed" in fairqr("audit", "verify", "out").stderr
 
 
 def test_two_arms_stand_beside_each_other(
@@ -228,7 +245,7 @@ def test_an_audit_says_which_log_and_index_it_needs(
     seen = opened()
     for index in ("it", "other"):
         for number in range(9):
-            seen.shown(search(f"a {number}", index=index), TOLD, 0.1)
+            seen.shown(search(f"a {number}", index=index), "shadow", TOLD)
     until(lambda: len(lines(tmp_path / "log")) == 18)
     asking = ("audit", "--from-log", "log", "-o", "out")
     assert "name one by --corpus" in fairqr(*asking).complaint()

@@ -367,16 +367,19 @@ async def test_texts_tell_which_documents_are_relevant(minilm_cache: Path) -> No
     """Only the first 200 are read, and none twice."""
     texts = ["A recipe for onion soup"] * 3 + ["She studied the physics of atoms", " "]
     ids = [str(place) for place in range(300)]
+    missing: list[str] = []
     hits, known = Hits(ids[:5], [1.0] * 5, {}), ListEvidence()
-    (later,) = await known.estimated(["physicist"], texts, hits, later=True)
-    assert later.relevance is None  # encoded afterwards
+    patient = ListEvidence(encode_later=missing.extend)
+    (later,) = await patient.estimated(["physicist"], texts, hits)
+    assert later.relevance is None
+    assert {"physicist", *texts} == set(missing)  # to be encoded afterwards
     estimated, of_another = await known.estimated(["physicist", "onion soup"], texts, hits)
     assert of_another.relevance is not None
     assert of_another.relevance[:3].min() > of_another.relevance[3]
     probabilities = estimated.relevance
     assert probabilities is not None
     assert probabilities[3] > 0.5 > probabilities[:3].max()
-    (again,) = await known.estimated(["physicist"], texts, hits, later=True)
+    (again,) = await patient.estimated(["physicist"], texts, hits)
     assert again.relevance is not None
     assert again.relevance.tolist() == probabilities.tolist()
     (long,) = await known.estimated(["physicist"], texts * 60, Hits(ids, [1.0] * 300, {}))

@@ -12,6 +12,9 @@ from fairqr.base.errors import TargetError
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.order import fair_order
 from fairqr.retrieval.engines.engine import Hits
+from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.fair import objective_of
 from tests.unit.retrieval.embedded import GENDER
 
 
@@ -68,3 +71,37 @@ def test_deficits_fade_and_outlast_a_restart(
         assert AmortisedDeficit(tmp_path / "deficit.json").by_group == {}
     deficit = AmortisedDeficit(tmp_path / "deficit.json" / "below a file")
     deficit.add(target, target)  # a file that cannot be written costs nothing but itself
+
+
+def test_groups_that_no_document_has_count_as_one() -> None:
+    """Of 300 groups a list has few. Each order is as good as with all of them, to rounding."""
+    draw = np.random.default_rng(1)
+    members = np.zeros((30, 300))
+    members[np.arange(30), draw.integers(0, 300, 30)] = draw.uniform(0.5, 1, 30)
+    ids = [*map(str, range(30))]
+    candidates = Candidates(
+        ranking=Ranking(ids, [1 / (place + 1) for place in range(30)]),
+        memberships=[members],
+        targets=[draw.dirichlet(np.ones(300))],
+        dimensions=["seller"],
+        groups=[[f"s{number}" for number in range(300)]],
+        relevance=np.linspace(0.9, 0.1, 30),
+    )
+    folded = candidates.with_absent_groups_as_one()
+    (groups,) = folded.groups
+    present = [f"s{number}" for number in np.flatnonzero(members.any(axis=0))]
+    assert groups == [*present, "all others"]
+    assert folded.targets[0].sum() == pytest.approx(1)
+    one, all_of_them = (objective_of(it, (), 0.7, 10) for it in (folded, candidates))
+    for _ in range(100):
+        order = draw.permutation(30)[:10].tolist()
+        assert one.quality(order).figures == pytest.approx(all_of_them.quality(order).figures)
+
+
+def test_a_few_absent_groups_stay_as_they_are() -> None:
+    members = np.eye(30)[:, :29]
+    ids = [*map(str, range(30))]
+    few = Candidates(
+        Ranking(ids, [1.0] * 30), [members[:3]], [np.full(29, 1 / 29)], ["it"], [ids[:29]]
+    )
+    assert few.with_absent_groups_as_one().groups == [ids[:29]]

@@ -15,7 +15,7 @@ from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.ordering import IndexOrder
-from fairqr.graph.service.proxy.requests import Search, planned
+from fairqr.graph.service.proxy.requests import Search, UnavailableError, planned
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 from tests.unit.graph.corpora import indexed
 
@@ -115,7 +115,8 @@ async def test_a_list_that_comes_too_late_is_no_deficit(tmp_path: Path) -> None:
     assert isinstance(plan, Search)
     context, hits = Context.of(target="uniform:1"), [{"_id": one["id"]} for one in labels]
     order = IndexOrder(None, engine, context, ListEvidence(), deficit := AmortisedDeficit())
-    await order(hits, plan, until=0)
+    with pytest.raises(UnavailableError, match="slow"):
+        await order(hits, plan, until=0)
     assert deficit.by_group == {}
     await order(hits, plan, until=math.inf)
     assert deficit.by_group

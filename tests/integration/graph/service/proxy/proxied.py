@@ -59,8 +59,12 @@ class Proxied:
     def ready(self) -> int:
         """Wait until searches are re-ranked, and return the id of the process that does it."""
         until(lambda: self.outcome().startswith("re-ranked"))
-        (worker,) = psutil.Process(self.process.pid).children()
-        return worker.pid
+        (worker,) = (it.pid for it in self.children() if "proxy.process" in " ".join(it.cmdline()))
+        return worker
+
+    def children(self) -> list[psutil.Process]:
+        """Return its processes: one for each index, and perhaps one that encodes texts."""
+        return psutil.Process(self.process.pid).children()
 
     def end(self) -> int:
         """Tell it to end, and return its exit code."""

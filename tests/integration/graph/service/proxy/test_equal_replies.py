@@ -167,4 +167,4 @@ def test_windows_that_the_cluster_refuses_or_are_too_long_pass(sides: DirectAndP
     sides.direct.put("/people/_settings", json={"index": {"max_result_window": None}})
     long = "x" * 60_000
     scripted = {"script_fields": {"a": {"script": f"return '{long}'"}}}
-    assert sides.proxy.outcome(body={**QUERY, **scripted}) == "passed; reply too long"
+    assert sides.proxy.outcome(body={**QUERY, **scripted}) == "passed; long"

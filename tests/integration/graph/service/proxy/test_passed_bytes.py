@@ -159,7 +159,7 @@ def test_a_dead_cluster_is_told_by_a_sentence_and_nothing_secret(tmp_path: Path)
             assert reply.headers["fairqr"] == "passed; cluster"
             reason = {"type": "fairqr_proxy", "reason": "The cluster gave no reply: ConnectError."}
             assert reply.json() == {"error": reason, "status": 502}
-        until(lambda: "Nothing is re-ranked at present" in proxy.log)
+        until(lambda: "Nothing of 'people' is re-ranked at present" in proxy.log)
         assert proxy.end() == 0
         assert SECRET not in proxy.log
         assert "Traceback" not in proxy.log
@@ -196,7 +196,10 @@ def test_each_request_ends_with_its_reason(cluster: RawCluster, proxy: Proxied) 
         ("GET", "/_cat/indices", b"", "no search"),
         ("POST", "/people/_count", body, "no search"),
         ("POST", "/other/_search", body, "index"),
-        ("POST", "/_search", body, "index"),
+        ("POST", "/_search", body, "name"),
+        ("POST", "/peop*,other/_search", body, "name"),
+        ("POST", "/people/_search/template", body, "template"),
+        ("POST", "/people/_async_search", body, "async"),
         ("POST", "/people/_search", b" " * 2000, "body"),
         ("POST", "/people/_search", b'{"size": 1, "size": 2}', "body"),
         ("POST", "/people/_search", '{"a \nb\u20ac": 1}'.replace("\n", "\\n").encode(), "a_b_"),

@@ -260,4 +260,4 @@ def test_what_only_the_worker_notices_is_one_sentence_in_the_log(
         until(lambda: "nowhere" in proxy.log)
         assert "Traceback" not in proxy.log
         assert proxy.end() == 0
-        assert "Nothing is re-ranked at present." in proxy.log.splitlines()[0]
+        assert "Nothing of 'people' is re-ranked at present." in proxy.log.splitlines()[0]

@@ -1,0 +1,74 @@
+"""Stops trying for a while where re-ranking an index mostly fails, as circuit breakers do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+
+SPAN = 60.0
+"""Seconds whose outcomes count."""
+
+FAILURES = 10
+"""So many failures in a span open the breaker, if they are at least half of what was tried."""
+
+PAUSES = (60.0, 300.0)
+"""Seconds that it stays open at first, and each time that it opens again soon after."""
+
+log = logging.getLogger(__name__)
+
+
+class Breaker:
+    """Counts failures of one index, and is open where they are too many.
+
+    Args:
+        index: The index, for the log.
+    """
+
+    def __init__(self, index: str) -> None:
+        self._index = index
+        self._outcomes: deque[tuple[float, bool]] = deque()
+        self._open_until = 0.0
+        self._openings = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is tried at present."""
+        if not self._open_until:
+            return False
+        if time.monotonic() < self._open_until:
+            return True
+        log.warning("Searches of '%s' are re-ranked again.", self._index)
+        self._open_until = 0.0
+        return False
+
+    def add(self, *, failed: bool) -> None:
+        """Count what was tried, and open where it mostly fails."""
+        if self.is_open:  # it was tried before
+            return
+        now = time.monotonic()
+        self._outcomes.append((now, failed))
+        while self._outcomes[0][0] < now - SPAN:
+            self._outcomes.popleft()
+
+        failures = sum(one for _, one in self._outcomes)
+        if not failed:
+            succeeded = len(self._outcomes) - failures
+            if succeeded >= FAILURES:
+                self._openings = 0  # it has recovered
+        elif failures >= FAILURES and 2 * failures >= len(self._outcomes):
+            self._open(failures)
+
+    def _open(self, failures: int) -> None:
+        pause = PAUSES[min(self._openings, len(PAUSES) - 1)]
+        tried = len(self._outcomes)
+        self._open_until = time.monotonic() + pause
+        self._openings += 1
+        self._outcomes.clear()
+        log.warning(
+            "Searches of '%s' are not re-ranked for %.0f s: %s of the last %s failed or were late.",
+            self._index,
+            pause,
+            failures,
+            tried,
+        )

@@ -1,0 +1,219 @@
+"""The cluster behind the proxy: requests go on to it as they are, or for whole windows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from fairqr.graph.service.proxy.requests import UnavailableError
+from fairqr.graph.service.proxy.settings import ProxySettings
+
+HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
+    b"transfer-encoding upgrade host".split()
+)
+"""Headers that are for the next server alone, and the name by which it is asked."""
+
+OF_BODY = HOP | {b"content-length", b"content-encoding"}
+"""Headers that a body has no longer once we have changed it."""
+
+LONGEST = 5_000_000
+"""Longer replies, in bytes, are not read."""
+
+CONNECTING = {"connect": 5.0}
+"""Seconds; how long a reply may take is the client's decision."""
+
+OVERLOADED = frozenset([429, *range(500, 600)])
+"""Statuses of a cluster that is not asked again: it has too much to do, or is broken."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class RefusedError(Exception):
+    """The cluster cannot answer, which is what its client is told.
+
+    Attributes:
+        response: What the client is told.
+    """
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+class Cluster:
+    """The connections to a cluster. No client, which would keep cookies and follow redirects.
+
+    Args:
+        settings: Where it is.
+    """
+
+    def __init__(self, settings: ProxySettings) -> None:
+        self._address = settings.cluster
+        self._prefix = urlsplit(settings.cluster).path.encode()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)
+        self.connections = httpx.AsyncHTTPTransport(
+            settings.trusted(), limits=limits, trust_env=False
+        )
+
+    async def pass_on(
+        self,
+        request: Request,
+        stack: AsyncExitStack,
+        body: bytes | AsyncIterator[bytes],
+        why: str,
+        shown: Callable[[bytes | None, str], None] | None = None,
+    ) -> Response:
+        """Pass a request on as it is, and the reply back as it comes.
+
+        Args:
+            request: The request.
+            stack: Closes the reply.
+            body: Its body.
+            why: Why it passes.
+            shown: Told the whole reply and its ``content-encoding`` once it is out; no reply if
+                that was an error, too long, or did not arrive.
+        """
+        query = request.scope["query_string"].decode("latin-1")
+        content = body if has_body(request) else None
+        headers = _onward(request.headers.raw)
+        if "transfer-encoding" in request.headers:  # which says where the body ends
+            headers = _without(headers, frozenset([b"content-length"]))
+        try:
+            reply = await self._ask(request, query, headers, content)
+        except httpx.TransportError as error:
+            if shown is not None:
+                shown(None, "")
+            return _no_reply(error)
+        stack.push_async_callback(reply.aclose)
+        pieces = reply.aiter_raw()
+        if shown is not None:
+            pieces = _copied(pieces, reply, shown)
+        response = StreamingResponse(pieces, reply.status_code)
+        response.raw_headers = [*_onward(reply.headers.raw), told(f"passed; {why}")]
+        return response
+
+    async def windows(
+        self, request: Request, lines: Sequence[Any], patience: float | None = None
+    ) -> tuple[httpx.Response, str]:
+        """Ask for whole windows in place of pages.
+
+        Args:
+            request: The request, whose address and headers count.
+            lines: The lines of the body.
+            patience: The most seconds, or None if somebody waits for the reply as for any other.
+
+        Returns:
+            The reply, and its body.
+
+        Raises:
+            RefusedError: The cluster has too much to do, is broken, or cannot be reached.
+            UnavailableError: It gives another error, perhaps because the window is too large for
+                it, or the reply is too long.
+        """
+        query = parameters_of(request)
+        if len(lines) == 1:
+            query = [it for it in query if it[0] not in ("from", "size")]
+        body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        headers = _without(request.headers.raw, OF_BODY | {b"accept-encoding"})
+        if "content-type" not in request.headers:
+            headers.append((b"content-type", b"application/json"))
+        window = bytearray()
+        try:
+            async with asyncio.timeout(patience):
+                reply = await self._ask(request, urlencode(query, quote_via=quote), headers, body)
+                async with aclosing(reply):
+                    async for piece in reply.aiter_raw():
+                        window += piece
+                        if len(window) > LONGEST:
+                            raise UnavailableError("long")
+        except httpx.ConnectTimeout as error:
+            raise RefusedError(_no_reply(error)) from None
+        except (httpx.TransportError, TimeoutError):  # such as a connection that was closed
+            raise UnavailableError("cluster") from None
+        if reply.status_code in OVERLOADED:
+            raise RefusedError(answered(reply, bytes(window), "passed; cluster"))
+        if reply.status_code != 200:
+            raise UnavailableError("cluster")
+        try:
+            return reply, window.decode()
+        except UnicodeDecodeError:
+            raise UnavailableError("reply") from None
+
+    async def _ask(
+        self, request: Request, query: str, headers: Headers, body: Any
+    ) -> httpx.Response:
+        target = self._prefix + request.scope["raw_path"]
+        target += f"?{query}".encode("latin-1") if query else b""
+        how = {"target": target, "timeout": CONNECTING}
+        asked = httpx.Request(
+            request.method, self._address, headers=headers, content=body, extensions=how
+        )
+        return await self.connections.handle_async_request(asked)
+
+
+def answered(reply: httpx.Response, body: bytes, outcome: str) -> Response:
+    """Return a response with a reply's headers and another body."""
+    length = (b"content-length", str(len(body)).encode())
+    response = Response(body, reply.status_code)
+    response.raw_headers = [*_without(reply.headers.raw, OF_BODY), length, told(outcome)]
+    return response
+
+
+def told(what: str) -> tuple[bytes, bytes]:
+    """Return the header that says what became of a request."""
+    return b"fairqr", what.encode("ascii", "replace")
+
+
+def has_body(request: Request) -> bool:
+    """Return whether a request has a body."""
+    return any(it in request.headers for it in ("content-length", "transfer-encoding"))
+
+
+def parameters_of(request: Request) -> list[tuple[str, str]]:
+    """Return the parameters in the address, as clusters read them."""
+    query = request.scope["query_string"].decode("latin-1").replace(";", "&")
+    return parse_qsl(query, keep_blank_values=True)
+
+
+def _no_reply(error: httpx.TransportError) -> Response:
+    reason = f"The cluster gave no reply: {type(error).__name__}."
+    body = {"error": {"type": "fairqr_proxy", "reason": reason}, "status": 502}
+    return JSONResponse(body, 502, {"fairqr": "passed; cluster"})
+
+
+def _without(headers: Headers, names: frozenset[bytes]) -> Headers:
+    return [it for it in headers if it[0].lower() not in names]
+
+
+def _onward(headers: Headers) -> Headers:
+    """Return the headers that go on: not those that belong to this connection."""
+    own = b",".join(value for name, value in headers if name.lower() == b"connection").split(b",")
+    return _without(headers, HOP.union(it.strip().lower() for it in own))
+
+
+async def _copied(
+    pieces: AsyncIterator[bytes],
+    reply: httpx.Response,
+    shown: Callable[[bytes | None, str], None],
+) -> AsyncIterator[bytes]:
+    """Yield the pieces of a reply, and tell somebody the whole once all are through."""
+    copy = bytearray()
+    is_whole = False
+    try:
+        async for piece in pieces:
+            if len(copy) <= LONGEST:
+                copy += piece
+            yield piece
+        is_whole = reply.status_code == 200 and len(copy) <= LONGEST
+    finally:
+        packing = reply.headers.get("content-encoding", "")
+        shown(bytes(copy) if is_whole else None, packing)

@@ -1,0 +1,158 @@
+"""Finds out what lists searches showed, once their replies are out; no client waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from fairqr.graph.service.proxy.cluster import RefusedError
+from fairqr.graph.service.proxy.messages import Measure, Rerank
+from fairqr.graph.service.proxy.ordering import Told
+from fairqr.graph.service.proxy.pages import Page, Shown
+from fairqr.graph.service.proxy.requests import Search, UnavailableError
+from fairqr.graph.service.proxy.seen import Seen
+from fairqr.graph.service.proxy.worker import Worker
+
+WAITING = 1_000
+"""So many searches of an index may wait to be looked at; the lists of others are not known."""
+
+HELD = 64 * 2**20
+"""The most bytes of replies that wait."""
+
+AT_ONCE = 2
+"""So many searches of an index are looked at at the same time."""
+
+MOST = 1_000
+"""So many hits of a page that passed count."""
+
+PATIENT = 10.0
+"""Seconds that looking at one may take."""
+
+log = logging.getLogger(__name__)
+
+Look = Callable[[], Awaitable[None]]
+
+
+class Watcher:
+    """Looks at what was shown while the worker of an index has nothing else to do.
+
+    Args:
+        workers: The workers, by index.
+        seen: Records it.
+    """
+
+    def __init__(self, workers: Mapping[str, Worker], seen: Seen) -> None:
+        self._workers = workers
+        self._seen = seen
+        self._looks: dict[str, asyncio.Queue[tuple[Look, int]]] = {
+            index: asyncio.Queue(WAITING) for index in workers
+        }
+        self._held = 0
+
+    async def keep(self) -> None:
+        """Look at what was shown, until this is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for index in self._workers:
+                for _ in range(AT_ONCE):
+                    tasks.create_task(self._look_at_all(index))
+
+    async def _look_at_all(self, index: str) -> None:
+        looks = self._looks[index]
+        while True:
+            look, size = await looks.get()
+            await self._workers[index].is_idle.wait()
+            try:
+                await look()
+            finally:
+                self._held -= size
+
+    def page(self, page: Page, shown: Shown) -> None:
+        """Look at a page that went out as it came.
+
+        Args:
+            page: The search.
+            shown: The reply that has its hits.
+        """
+
+        async def look() -> None:
+            hits = await asyncio.to_thread(shown.hits, page.place)
+            if not hits:
+                reason = "reply" if hits is None else "no hits"
+                self._seen.unseen(page, page.why, reason)
+                return
+            by_id = bool(self._workers[page.index].label_fields.names)
+            known = _only_ids(hits) if by_id else hits
+            until = time.monotonic() + PATIENT
+            await self._record(page, page.why, Measure(known[:MOST], until))
+
+        self._add(page, page.why, look, shown.size)
+
+    def window(self, search: Search, outcome: str, reply: str) -> None:
+        """Look at a page that was cut from a whole window in the cluster's own order.
+
+        Args:
+            search: The search.
+            outcome: What became of it.
+            reply: The reply with the window.
+        """
+
+        async def look() -> None:
+            until = time.monotonic() + PATIENT
+            await self._record(search, outcome, Rerank([search], reply, until))
+
+        self._add(search, outcome, look, len(reply))
+
+    def later(self, search: Search, outcome: str, ask: Callable[[], Awaitable[str]]) -> None:
+        """Ask for the whole window of a search, and look at it.
+
+        Args:
+            search: The search.
+            outcome: What became of it.
+            ask: Asks the cluster for the window, and returns its reply.
+        """
+
+        async def look() -> None:
+            try:
+                reply = await ask()
+            except RefusedError:
+                self._seen.unseen(search, outcome, "cluster")
+                return
+            except UnavailableError as error:
+                self._seen.unseen(search, outcome, str(error))
+                return
+            until = time.monotonic() + PATIENT
+            await self._record(search, outcome, Rerank([search], reply, until))
+
+        self._add(search, outcome, look)
+
+    def _add(self, search: Search | Page, outcome: str, look: Look, size: int = 0) -> None:
+        """Have something looked at, unless too much waits."""
+        if search.start != 0:  # or nobody knows which page it is
+            self._seen.unseen(search, outcome, "further page")
+        elif self._held + size > HELD or self._looks[search.index].full():
+            self._seen.unseen(search, outcome, "busy")
+        else:
+            self._held += size
+            self._looks[search.index].put_nowait((look, size))
+
+    async def _record(self, search: Search | Page, outcome: str, what: Rerank | Measure) -> None:
+        """Have the worker look at something, and record what it says."""
+        worker = self._workers[search.index]
+        try:
+            answer = await worker.look(what, PATIENT)
+        except UnavailableError as error:
+            self._seen.unseen(search, outcome, str(error))
+            return
+        told: Told | str = answer if isinstance(what, Measure) else answer[0][0]
+        if isinstance(told, str):
+            self._seen.unseen(search, outcome, told)
+        else:
+            self._seen.shown(search, outcome, told)
+
+
+def _only_ids(hits: Sequence[Any]) -> list[Any]:
+    """Return hits without what no label is read from."""
+    return [{name: it for name, it in hit.items() if name in ("_id", "_index")} for hit in hits]

@@ -1,0 +1,133 @@
+"""The figures of a proxy are those of what its clients were shown, whatever became of a search."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.integration.attached_people import PEOPLE, TOPICS, people
+from tests.integration.graph.service.proxy.proxied import proxied
+from tests.integration.model_server import Main
+from tests.patience import until
+from tests.ports import free_port
+
+pytestmark = [
+    pytest.mark.elasticsearch,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("people"),
+]
+
+GROUPS = {"F": "female", "f": "female", "M": "male"}
+SIZE = 10
+ALIAS = "persons"
+TARGET = {"parameters": {"target": "gender=female:0.9,male:0.1", "k": 10}}
+TEMPLATE = {"query": {"match": {"bio": "{{words}}"}}, "size": SIZE}
+
+
+def asked(number: int) -> tuple[str, dict[str, Any]]:
+    """Return one of 400 searches of 56 texts, in the ways in which clients ask."""
+    words = f"{TOPICS[number % 8]} {TOPICS[number % 7]}"
+    body: dict[str, Any] = {"query": {"match": {"bio": words}}, "size": SIZE}
+    match number % 10:
+        case 0:
+            return "people/_search", {**body, "sort": ["height", "number"]}
+        case 1:
+            return f"{ALIAS}/_search", body
+        case 2:
+            return "people/_search/template", {"source": TEMPLATE, "params": {"words": words}}
+        case 3:
+            return "people/_async_search?wait_for_completion_timeout=60s", body
+        case 4:
+            return "people/_search", {**body, "collapse": {"field": "number"}}
+    return "people/_search", body
+
+
+def women_in(reply: Any) -> float:
+    """Count by hand which share of the exposure in a page women have."""
+    hits = reply.get("response", reply)["hits"]["hits"]
+    groups = [GROUPS.get(PEOPLE[hit["_id"]].get("person", {}).get("sex", "")) for hit in hits]
+    weights = 1 / np.log2(np.arange(len(hits)) + 2)
+    women, men = (
+        float(sum(weights[[group == name for group in groups]])) for name in ("female", "male")
+    )
+    return women / (women + men)
+
+
+def figures(port: int) -> dict[str, float]:
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+    return {name: float(it) for name, it in re.findall(r"^([^# ].*) (\S+)$", text, re.MULTILINE)}
+
+
+def counted(port: int, name: str) -> float:
+    return sum(it for key, it in figures(port).items() if key.startswith(f"fairqr_proxy_{name}"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "within"), [("shadow", 5.0), ("fair", 5.0), ("fair", 0.001)], ids=str
+)
+def test_figures_equal_an_own_count_over_all_that_clients_were_shown(
+    elasticsearch_url: str, quick: Main, tmp_path: Path, mode: str, within: float
+) -> None:
+    index = {"mode": mode, **TARGET}
+    port = free_port()
+    how = {"index": index, "within": within, "log": "log", "metrics_port": port}
+    warming = Counter[str]()
+
+    def is_warm() -> bool:
+        warming["searches"] += 1
+        proxy.search()
+        return counted(port, "exposure_count") > 0
+
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(people(elasticsearch_url, "people"))
+        server.client.put(f"/people/_alias/{ALIAS}").raise_for_status()
+        proxy = stack.enter_context(proxied(tmp_path, elasticsearch_url, **how))
+        until(is_warm)
+        before = warming["searches"]
+        until(lambda: counted(port, "searches_total") == before)
+        known = _exposure(port)
+        shown, outcomes = [], Counter[str]()
+        for number in range(400):
+            path, body = asked(number)
+            reply = proxy.client.post(f"/{path}", json=body)
+            assert reply.status_code == 200, reply.text
+            shown.append(women_in(reply.json()))
+            outcomes[reply.headers["fairqr"]] += 1
+        until(lambda: counted(port, "searches_total") == before + 400)
+        women, lists = (now - was for now, was in zip(_exposure(port), known, strict=True))
+        assert lists == 400
+        assert women / lists == pytest.approx(np.mean(shown), abs=1e-3)
+        assert outcomes["passed; template"] == outcomes["passed; async"] == 40
+        assert outcomes["passed; name"] == 40
+        if within < 1:
+            assert not any(told.startswith("re-ranked") for told in outcomes)
+        elif mode == "fair":
+            assert outcomes["re-ranked; ranks"] > 200 - 10
+        assert proxy.end() == 0
+
+    told = quick("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out", "--json")
+    assert told.code == 0, told.stderr
+    audit = json.loads(told.stdout)
+    (group,) = (it for it in audit["groups"] if it["group"] == "female")
+    coverage = audit["coverage"]
+    assert coverage["searches"] == before + 400
+    # What was asked until the proxy had started is in the log, too.
+    mean = (known[0] + sum(shown)) / (known[1] + 400)
+    assert group["exposure"]["value"] == pytest.approx(mean, abs=1e-3)
+    assert coverage["in_figures"] == known[1] + 400
+    assert coverage["outcomes"]["sort"] == 40
+
+
+def _exposure(port: int) -> tuple[float, float]:
+    """Return the exposure of women as it was shown, summed over lists, and the number of lists."""
+    of = 'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="people",list="shown"}}'
+    found = figures(port)
+    return found.get(of.format("sum"), 0.0), found.get(of.format("count"), 0.0)
