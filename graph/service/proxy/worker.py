@@ -98,7 +98,7 @@ class Worker:
             return "paused"
         if any(asked.cancelled() for asked in self._asked.values()):
             return "slow"  # somebody has waited for nothing already
-        if (self._waiting + 1) * self._usual > within:
+        if self._waiting and (self._waiting + 1) * self._usual > within:
             return "busy"
         return ""
 
@@ -152,7 +152,8 @@ class Worker:
         self.breaker.add(failed=bool(why) and why not in HARMLESS)
         if why:
             raise UnavailableError(why)
-        self._usual = 0.9 * self._usual + 0.1 * answered.seconds
+        if isinstance(what, Rerank):
+            self._usual = 0.9 * self._usual + 0.1 * answered.seconds
         return answered.answer
 
     def _ask(self, what: Rerank | Measure | None) -> asyncio.Future[Answered]:
