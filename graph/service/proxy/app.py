@@ -226,7 +226,7 @@ class Proxy:
             for search, told in zip(listed.searches, listed.told, strict=True)
             if search.fair
         ]
-        return answered(reply, text.encode(), _outcome(fair, asked.whys))
+        return answered(request, reply, text.encode(), _outcome(fair, asked.whys))
 
     async def _windows(self, request: Request, asked: Asked) -> tuple[httpx.Response, str]:
         """Ask for whole windows, and learn how large they are.
@@ -276,7 +276,7 @@ class Proxy:
             _, documents = await self.cluster.windows(request, [page])
             text = await asyncio.to_thread(with_documents, text, documents, search)
         self._record([listed])
-        return answered(reply, text.encode(), _outcome(listed.told, asked.whys))
+        return answered(request, reply, text.encode(), _outcome(listed.told, asked.whys))
 
     async def _listed(
         self, index: str, searches: list[Search], window: str, until: float

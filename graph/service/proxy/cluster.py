@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
@@ -27,6 +29,15 @@ OF_BODY = HOP | {b"content-length", b"content-encoding"}
 
 LONGEST = 5_000_000
 """Longer replies, in bytes, are not read."""
+
+PACKED = 1_000
+"""Shorter bodies, in bytes, are not packed."""
+
+UNPACKS = re.compile(r"\bgzip\b(?! *; *q=0(\.0*)?(,|$))")
+"""What a client accepts that unpacks gzip."""
+
+FAST = 1
+"""The level of compression: the fastest, since somebody waits."""
 
 CONNECTING = {"connect": 5.0}
 """Seconds; how long a reply may take is the client's decision."""
@@ -140,7 +151,7 @@ class Cluster:
         except (httpx.TransportError, TimeoutError):  # such as a connection that was closed
             raise UnavailableError("cluster") from None
         if reply.status_code in OVERLOADED:
-            raise RefusedError(answered(reply, bytes(window), "passed; cluster"))
+            raise RefusedError(answered(request, reply, bytes(window), "passed; cluster"))
         if reply.status_code != 200:
             raise UnavailableError("cluster")
         try:
@@ -160,11 +171,22 @@ class Cluster:
         return await self.connections.handle_async_request(asked)
 
 
-def answered(reply: httpx.Response, body: bytes, outcome: str) -> Response:
-    """Return a response with a reply's headers and another body."""
-    length = (b"content-length", str(len(body)).encode())
+def answered(request: Request, reply: httpx.Response, body: bytes, outcome: str) -> Response:
+    """Return a response with a reply's headers and another body.
+
+    Args:
+        request: The request, which says whether its client unpacks gzip.
+        reply: The reply.
+        body: The body.
+        outcome: What became of the request.
+    """
+    headers = [*_without(reply.headers.raw, OF_BODY), told(outcome)]
+    if len(body) >= PACKED and UNPACKS.search(request.headers.get("accept-encoding", "")):
+        body = gzip.compress(body, compresslevel=FAST)
+        headers.append((b"content-encoding", b"gzip"))
+    headers.append((b"content-length", str(len(body)).encode()))
     response = Response(body, reply.status_code)
-    response.raw_headers = [*_without(reply.headers.raw, OF_BODY), length, told(outcome)]
+    response.raw_headers = headers
     return response
 
 

@@ -168,3 +168,22 @@ def test_windows_that_the_cluster_refuses_or_are_too_long_pass(sides: DirectAndP
     long = "x" * 60_000
     scripted = {"script_fields": {"a": {"script": f"return '{long}'"}}}
     assert sides.proxy.outcome(body={**QUERY, **scripted}) == "passed; long"
+
+
+def test_a_re_ranked_reply_is_packed_for_clients_that_unpack(sides: DirectAndProxied) -> None:
+    body = {**QUERY, "size": 50}
+    replies = {
+        accepted: sides.proxy.search(body, headers={"accept-encoding": accepted})
+        for accepted in ("gzip, deflate", "identity", "gzip;q=0", "*;q=0.1")
+    }
+    packings = {accepted: it.headers.get("content-encoding") for accepted, it in replies.items()}
+    assert packings == {
+        "gzip, deflate": "gzip",
+        "identity": None,
+        "gzip;q=0": None,
+        "*;q=0.1": None,
+    }
+    assert {it.headers["fairqr"] for it in replies.values()} == {"re-ranked; ranks"}
+    assert len({json.dumps(it.json()["hits"]) for it in replies.values()}) == 1
+    sizes = {it: int(reply.headers["content-length"]) for it, reply in replies.items()}
+    assert sizes["gzip, deflate"] < sizes["identity"] / 3
