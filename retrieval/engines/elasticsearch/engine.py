@@ -8,6 +8,7 @@ shard copies, so this choice stays the same until the index changes.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -23,10 +24,12 @@ from fairqr.retrieval.engines.elasticsearch.mapping import (
     NONE,
     VECTORS,
     WORDS,
+    Hit,
     HitReader,
     IndexMapping,
     warnings_of,
 )
+from fairqr.retrieval.engines.elasticsearch.titles import Titles, joined
 from fairqr.retrieval.engines.engine import (
     NOT_TOLD,
     Capability,
@@ -118,6 +121,7 @@ class ElasticsearchEngine:
         }
         self.capabilities = frozenset(capability for capability, able in can.items() if able)
         self._shares: tuple[float, Mapping[str, FloatArray]] = (-math.inf, {})
+        self._titles = Titles(source.title, mapping)
 
     async def info(self) -> EngineInfo:
         """Return what we know of the index."""
@@ -166,9 +170,14 @@ class ElasticsearchEngine:
 
     def found(self, searches: Sequence[Search]) -> Generator[list[Body], list[Any], list[Hits]]:
         """Send searches as a step of a plan, and return their hits."""
-        answers = yield [body for _, body in searches]
-        pairs = zip(searches, answers, strict=True)
-        return [self._hits(query, answer) for (query, _), answer in pairs]
+        is_titled = any(query.with_titles for query, _ in searches)
+        probe = self._titles.probe if is_titled else []
+        answers = yield [*(body for _, body in searches), *probe]
+        pairs = zip(searches, answers, strict=False)
+        found = [self._hits(query, answer) for (query, _), answer in pairs]
+        for answer in answers[len(searches) :]:
+            self._titles.learn(answer)
+        return found
 
     def sought(self, query: Query) -> Search:
         """Return the search that answers a query by its words, or counts what matches them.
@@ -201,7 +210,10 @@ class ElasticsearchEngine:
         size = min(query.n, self.most, math.inf if query.only is None else len(query.only))
         # We count given documents to find out whether two share an id.
         counts = {"size": size, "track_total_hits": query.only is not None}
-        return replace(query, n=min(query.n, self.most)), {**body, **counts, **self.reader.request}
+        request = self.reader.request
+        if query.with_titles:
+            request = self._titles.with_hits(request)
+        return replace(query, n=min(query.n, self.most)), {**body, **counts, **request}
 
     def filters(self, query: Query) -> list[Body]:
         """Return the source's filter and the filters for what the query is limited to."""
@@ -246,13 +258,33 @@ class ElasticsearchEngine:
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
-        names = [self.source.title, *self.source.text, self.source.link]
-        request = self.reader.request
-        fields = [*request["fields"], *filter(None, names)]
-        answers = await self.msearch(self.reading(ids, {**request, "fields": fields}))
-        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
-        found = dict(zip(self.reader.ids(hits), map(self._document, hits), strict=True))
-        return [replace(found[id_], id=id_) for id_ in ids if id_ in found]
+        answers = await self.msearch(self.reading(ids, self._whole))
+        found = self._documents([hit for answer in answers for hit in answer["hits"]["hits"]])
+        return [found[id_] for id_ in ids if id_ in found]
+
+    async def titles(self, ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the titles of these documents by id, without ids that the index lacks.
+
+        We ask for those that no search and no reading of the last ten minutes has returned.
+        """
+        known = self._titles.known(ids)
+        missing = [id_ for id_ in ids if id_ not in known]
+        request = self._titles.in_documents(self.reader.request)
+        answers = await self.msearch(self.reading(missing, request))
+        found = self._documents([hit for answer in answers for hit in answer["hits"]["hits"]])
+        return {**known, **{id_: document.title for id_, document in found.items()}}
+
+    @property
+    def sample_key(self) -> str:
+        """Changes when the documents, or the texts that we read of them, may be others."""
+        source = self.source
+        read = [self.server.url, self.mapping.fingerprint, source.title, source.text, source.filter]
+        return sha256(json.dumps(read).encode()).hexdigest()
+
+    async def random_documents(self, n: int) -> list[Document]:
+        """Return n random documents, or all if there are fewer; the same ones each time."""
+        (answer,) = await self.msearch([self.sample(n, self._whole)])
+        return [*self._documents(answer["hits"]["hits"]).values()]
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
         """Return for each attribute labelled by a field the mean membership over all documents.
@@ -327,6 +359,8 @@ class ElasticsearchEngine:
         found = answer["hits"]["hits"]
         ids = self.reader.ids(found)
         memberships = self.labels.memberships(ids, self.reader.values(found))
+        if query.with_titles:
+            self._titles.keep(ids, found)
         warnings = warnings_of(answer, self.source.index)
         total = answer["hits"].get("total", {"value": 0})["value"]
         if query.n < 1:
@@ -340,9 +374,23 @@ class ElasticsearchEngine:
         scores = [float(hit["_score"]) for hit in found]
         return best_first(ids, scores, memberships, query.n, warnings=warnings)
 
-    def _document(self, hit: Mapping[str, Any]) -> Document:
-        named, link = (self.source.title, *self.source.text), self.source.link
-        fields = hit.get("fields", {})
-        title, *texts = [" ".join(map(str, fields.get(name, ()))) for name in named]
+    @property
+    def _whole(self) -> Body:
+        """What is requested of documents that are read with their texts."""
+        names = [self.source.title, *self.source.text, self.source.link]
+        request = self.reader.request
+        return {**request, "fields": [*request["fields"], *filter(None, names)]}
+
+    def _documents(self, hits: Sequence[Hit]) -> dict[str, Document]:
+        """Return the documents in hits by id, and keep their titles."""
+        ids = self.reader.ids(hits)
+        documents = {id_: self._document(id_, hit) for id_, hit in zip(ids, hits, strict=True)}
+        self._titles.keep_all({id_: document.title for id_, document in documents.items()})
+        return documents
+
+    def _document(self, id_: str, hit: Hit) -> Document:
+        fields, link = hit.get("fields", {}), self.source.link
+        title = joined(fields.get(self.source.title, ()))
+        texts = [joined(fields.get(name, ())) for name in self.source.text]
         more = {link: next(iter(fields.get(link, ())), None)} if link else {}
-        return Document("", title, "\n".join(filter(None, texts)), more)
+        return Document(id_, title, "\n".join(filter(None, texts)), more)
