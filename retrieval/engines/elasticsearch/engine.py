@@ -66,6 +66,20 @@ OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collap
 """Parts of a source's own request that affect the ranking beyond its query."""
 
 
+def random_query(matching: Body) -> Body:
+    """Return the search that puts documents in a random order, which is the same each time."""
+    random = {"query": matching, "random_score": RANDOM, "boost_mode": "replace"}
+    return {"query": {"function_score": random}}
+
+
+def _ranks_by_query(body: Mapping[str, Any]) -> bool:
+    """Return whether a source's own request ranks by its query alone, which others may hold."""
+    query = body.get("query")
+    # OpenSearch takes a hybrid query only by itself, and a pipeline makes its scores.
+    is_hybrid = isinstance(query, Mapping) and "hybrid" in query
+    return query is not None and not is_hybrid and not {*OTHER_RANKINGS} & {*body}
+
+
 class ElasticsearchEngine:
     """An attached index; :class:`SearchEngine` documents its methods."""
 
@@ -97,9 +111,7 @@ class ElasticsearchEngine:
             mapping.require(source.vectors.field, "the field of vectors", VECTORS)
         self.reader = HitReader(source.id, labels.field_attributes, mapping)
         # Only a query can also score given documents, count, and be limited to a group.
-        by_query = source.body is None or (
-            "query" in source.body and not {*OTHER_RANKINGS} & {*source.body}
-        )
+        by_query = source.body is None or _ranks_by_query(source.body)
         if source.filter and not by_query:
             raise SourceError(
                 "The filter cannot be added to this body, because the body ranks by more than its "
@@ -350,9 +362,7 @@ class ElasticsearchEngine:
 
     def sample(self, n: int, request: Mapping[str, Any], matching: Body = ALL) -> Body:
         """Return the search for n random documents, which are the same each time."""
-        random = {"query": self.filtered(matching), "random_score": RANDOM}
-        query = {"function_score": {**random, "boost_mode": "replace"}}
-        return {"query": query, "size": min(n, self.most), **request}
+        return {**random_query(self.filtered(matching)), "size": min(n, self.most), **request}
 
     def _hits(self, query: Query, answer: Any) -> Hits:
         """Return the hits in the server's response to a query, with their groups."""

@@ -103,16 +103,33 @@ class IndexMapping:
     common: frozenset[str] = frozenset()
     sources: Sequence[Mapping[str, Any]] = ()
 
+    def field(self, name: str) -> MappedField | None:
+        """Return a field, or a key of one that is flattened; None if there is neither."""
+        found = self.fields.get(name)
+        if found is not None:
+            return found
+        levels = name.split(".")
+        for depth in range(1, len(levels)):
+            above = self.fields.get(".".join(levels[:depth]))
+            if above is not None and above.type == "flattened":
+                has_column = above.settings.get("doc_values", True) is not False
+                settings = {key: above.settings[key] for key in ("index",) if key in above.settings}
+                return MappedField("keyword", has_column, above.nested, settings, is_made=True)
+        return None
+
     def keeps(self, name: str) -> bool:
         """Return whether a field can be read from the documents: they are kept, and it in them."""
-        path = str(self.fields[name].settings.get("path", name))
+        held = self.field(name)
+        path = str(held.settings.get("path", name)) if held else name
         return all(_is_kept(path, settings) for settings in self.sources)
 
     def column_of(self, name: str) -> str | None:
         """Return the column that has the values of a text as they are, or None."""
-        path = str(self.fields[name].settings.get("path", name))
-        parts = self.fields[name].settings.get("fields", {})
-        for column in (name, *(f"{path}.{part}" for part in parts)):
+        title = self.fields.get(name)
+        if title is None:
+            return None
+        path = title.settings.get("path", name)
+        for column in (name, *(f"{path}.{part}" for part in title.settings.get("fields", {}))):
             held = self.fields[column]
             is_text = held.type in KEYWORDS and "normalizer" not in held.settings
             if is_text and held.by_column and column in self.common:
@@ -138,7 +155,7 @@ class IndexMapping:
         Raises:
             SourceError: There is none, or it has another type.
         """
-        found = self.fields.get(name)
+        found = self.field(name)
         if found is None:
             hint = nearest_names(name, self.fields) or "correct its name."
             said = f"'{self.index}' has no field '{one_line(name, 100)}' for {purpose}; {hint}"
@@ -202,7 +219,7 @@ def _is_kept(name: str, settings: Mapping[str, Any]) -> bool:
 
 def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
     found = dict(_properties(mappings.get("properties", {}), "", False))
-    for name, settings in mappings.get("runtime", {}).items():
+    for name, settings in _runtime_fields(mappings.get("runtime", {})):
         # A runtime field hides a mapped field of the same name.
         found[name] = MappedField(str(settings.get("type")), True, False, settings, is_made=True)
     for name, held in found.items():
@@ -211,6 +228,16 @@ def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
             settings = {**target.settings, **held.settings}
             found[name] = replace(target, settings=settings, is_made=True)
     return found
+
+
+def _runtime_fields(runtime: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the runtime fields of a mapping; a composite one holds others."""
+    for name, settings in runtime.items():
+        if settings.get("type") == "composite":
+            parts = settings.get("fields", {})
+            yield from ((f"{name}.{part}", parts[part]) for part in parts)
+        else:
+            yield name, settings
 
 
 def _properties(

@@ -12,7 +12,7 @@ import pytest
 
 from fairqr import FairSearch, SearchResult
 from fairqr.api import open_engine
-from fairqr.retrieval.engines.elasticsearch.attaching import draft
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration import attached_people
