@@ -85,7 +85,8 @@ async def draft(url: str | None, index: str, credentials: str | None = None) -> 
 
 
 async def _drafted(source: ElasticsearchSource) -> str:
-    server, index = SearchServer(source), source.index
+    index = source.index
+    server = SearchServer(source)
     try:
         await server.require_product()
         mapping = await read_index(server, index)
