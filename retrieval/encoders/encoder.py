@@ -85,7 +85,7 @@ class EncoderMark:
 
     @property
     def text(self) -> str:
-        """The mark as text, for the keys of what is kept."""
+        """The mark as text, for the keys of what is kept; another model may have the same name."""
         probe = " ".join(f"{value:.2f}" for value in self.probe)
         return f"{self.name}\n{self.dimensions}\n{probe}\n"
 
@@ -166,7 +166,8 @@ class KeptVectors:
 
     async def _looked_up(self, texts: Sequence[str]) -> tuple[list[str], dict[str, Float32Array]]:
         """Return the key of each text, and the vectors that are kept, by key."""
-        whole = ((self.mark.text + text).encode("utf-8", "surrogatepass") for text in texts)
+        prefix = self.mark.text
+        whole = ((prefix + text).encode("utf-8", "surrogatepass") for text in texts)
         keys = [sha256(data).hexdigest() for data in whole]
         kept = await asyncio.to_thread(self._file.get_many, [*dict.fromkeys(keys)])
         size = 4 * self.dimensions

@@ -183,7 +183,7 @@ class ElasticsearchEngine:
     def found(self, searches: Sequence[Search]) -> Generator[list[Body], list[Any], list[Hits]]:
         """Send searches as a step of a plan, and return their hits."""
         is_titled = any(query.with_titles for query, _ in searches)
-        probe = self._titles.probe if is_titled else []
+        probe = self._titles.probe(self.filtered(ALL)) if is_titled else []
         answers = yield [*(body for _, body in searches), *probe]
         pairs = zip(searches, answers, strict=False)
         found = [self._hits(query, answer) for (query, _), answer in pairs]

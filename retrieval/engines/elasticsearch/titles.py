@@ -13,16 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fairqr.retrieval.engines.elasticsearch.client import Body
-from fairqr.retrieval.engines.elasticsearch.mapping import ALL, Hit, IndexMapping
+from fairqr.retrieval.engines.elasticsearch.mapping import Hit, IndexMapping
 
 LARGE = 10_000
 """From so many characters on, a document is large: 500 titles of such cost the server 15 ms."""
 
 SECONDS_KEPT = 600.0
 MOST_KEPT = 100_000
-
-ONE_DOCUMENT: Body = {"query": ALL, "size": 1, "_source": True, "track_total_hits": False}
-"""The search for a document of a usual size."""
 
 
 class Titles:
@@ -41,10 +38,15 @@ class Titles:
         self._known: dict[str, str] = {}
         self._since = time.monotonic()
 
-    @property
-    def probe(self) -> list[Body]:
-        """The search that says whether titles are cheap, unless that is known."""
-        return [ONE_DOCUMENT] if self._is_cheap is None else []
+    def probe(self, query: Body) -> list[Body]:
+        """Return the search that says whether titles are cheap, unless that is known.
+
+        Args:
+            query: Matches all documents that the source has.
+        """
+        if self._is_cheap is not None:
+            return []
+        return [{"query": query, "size": 1, "_source": True, "track_total_hits": False}]
 
     def learn(self, answer: Mapping[str, Any]) -> None:
         """Take the answer to the probe."""
