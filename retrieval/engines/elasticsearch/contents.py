@@ -121,7 +121,7 @@ def _is_searched(source: ElasticsearchSource, name: str, settings: Mapping[str, 
         *(f"{name}.{part}" for part in settings.get("fields", {})),
     ]
     if source.body is not None:
-        body = json.dumps(source.body, ensure_ascii=False)
+        body = json.dumps(source.body, ensure_ascii=False, default=str)
         return "*" in body or any(one in body for one in names)
     patterns = [field.partition("^")[0] for field in source.searched_fields]
     return any(fnmatchcase(one, pattern) for one in names for pattern in patterns)

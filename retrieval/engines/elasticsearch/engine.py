@@ -290,8 +290,10 @@ class ElasticsearchEngine:
     def sample_key(self) -> str:
         """Changes when the documents, or the texts that we read of them, may be others."""
         source = self.source
-        read = [self.server.url, self.mapping.fingerprint, source.title, source.text, source.filter]
-        return sha256(json.dumps(read).encode()).hexdigest()
+        index = [self.server.url, self.mapping.fingerprint, source.credentials]
+        read = [source.title, source.text, source.filter]
+        # A filter in YAML may hold dates.
+        return sha256(json.dumps([index, read], default=str).encode()).hexdigest()
 
     async def random_documents(self, n: int) -> list[Document]:
         """Return n random documents, or all if there are fewer; the same ones each time."""

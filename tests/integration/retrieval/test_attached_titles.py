@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from datetime import date
 from typing import Any
 
 import pytest
@@ -105,7 +105,7 @@ async def test_titles_of_large_documents_are_read_alone(server: Server) -> None:
 
 
 async def test_the_usual_similarity_is_that_of_random_documents_in_any_language(
-    server: Server, tmp_path: Path
+    server: Server,
 ) -> None:
     """Of the source's own, the same each time, with their texts in one request."""
     words = ["वैज्ञानिक", "गणितज्ञ", "कवि", "चित्रकार", "नदी"]
@@ -133,6 +133,9 @@ async def test_the_usual_similarity_is_that_of_random_documents_in_any_language(
                 held = people[document.id]
                 assert (held["gender"], document.text) == ("F", held["bio"])
             assert len(await engine.random_documents(500)) == 150
+            dated = {"filter": {"range": {"born": {"gte": date(1980, 1, 1)}}}}
+            async with attached(source.model_copy(update=dated)) as other:
+                assert other.sample_key != engine.sample_key
             hybrid = await EncodedPoolEngine.open(engine, CountingEncoder(), keeps_order=True)
             hits = await hits_of(hybrid, "वैज्ञानिक", 20)
             assert hits.relevance is not None
