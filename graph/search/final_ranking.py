@@ -22,7 +22,14 @@ from fairqr.graph.search.result import Measured, Objective, SearchResult, Shares
 from fairqr.graph.search.state import State
 from fairqr.graph.search.stopping import best_of
 from fairqr.graph.search.target import by_group
-from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require, searched
+from fairqr.retrieval.engines.engine import (
+    Hits,
+    Query,
+    SearchEngine,
+    require,
+    searched,
+    titles_of,
+)
 from fairqr.retrieval.fairness.best_ranking import attainable_exposure
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -30,7 +37,6 @@ from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.rerankers.base import Candidates, Reranker
 from fairqr.retrieval.rerankers.fair import objective_of, relevance_probabilities
 from fairqr.retrieval.rerankers.registry import open_reranker
-from fairqr.retrieval.sources.documents import Document
 
 IDS_AT_ONCE = 10_000
 """How many documents one query scores, since servers limit the hits of a search."""
@@ -222,7 +228,7 @@ async def assemble(
     engine = pool.engine
     final = await _chosen(pool, ranker)
     shown = [*final.ranking.ids, *pool.baseline.ids]
-    documents, missing = await _documents(engine, shown)
+    titles, missing = await _titles(engine, shown)
     judged = judge(pool, final.ranking.ids)
     report = final.by_model.report if final.by_model else None
     last = _last_answers(state)
@@ -230,7 +236,7 @@ async def assemble(
     was_asked = state["stop_reason"] == "model_failed" or last.topic or last.groups
     if not was_asked and not any(round_.topic or round_.refinements for round_ in pool.rounds):
         refiner = None
-    lister = _Lister(pool, documents, judged.attainable)
+    lister = _Lister(pool, titles, judged.attainable)
     result = SearchResult(
         query=state["query"],
         corpus=engine.name,
@@ -326,16 +332,14 @@ class _Lister:
         attributes: The measured attributes.
     """
 
-    def __init__(
-        self, pool: Pool, documents: Mapping[str, Document], attainable: Shares | None
-    ) -> None:
+    def __init__(self, pool: Pool, titles: Mapping[str, str], attainable: Shares | None) -> None:
         self._pool = pool
-        self._documents = documents
+        self._titles = titles
         self._attainable = attainable
         self.attributes = [
             factor.name for dimension in pool.dimensions for factor in dimension.factors
         ]
-        self._groups = _groups_of(pool, self.attributes, list(documents))
+        self._groups = _groups_of(pool, self.attributes, list(titles))
 
     def fields(
         self, ranking: Ranking, measured: Measured, objective: Objective | None
@@ -344,11 +348,11 @@ class _Lister:
         relevance = self._pool.relevance or {}
         places: list[results.RankedDocument] = []
         for id_, score in zip(ranking.ids, ranking.scores, strict=True):
-            if id_ in self._documents:
+            if id_ in self._titles:
                 place = results.RankedDocument(
                     rank=len(places) + 1,
                     id=id_,
-                    title=self._documents[id_].title,
+                    title=self._titles[id_],
                     score=score,
                     groups=self._groups[id_],
                     relevance=relevance.get(id_),
@@ -380,20 +384,18 @@ class _Lister:
         return evidence
 
 
-async def _documents(
-    engine: SearchEngine, ids: Sequence[str]
-) -> tuple[dict[str, Document], list[str]]:
-    """Return the documents to show, and sentences about those that could not be read."""
+async def _titles(engine: SearchEngine, ids: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the titles of the documents to show, and sentences about those not read."""
     wanted = list(dict.fromkeys(ids))
-    documents = {document.id: document for document in await engine.documents(wanted)}
-    missing = [id_ for id_ in wanted if id_ not in documents]
+    titles = {**await titles_of(engine, wanted)}
+    missing = [id_ for id_ in wanted if id_ not in titles]
     if not missing:
-        return documents, []
+        return titles, []
     if "read_by_id" in engine.capabilities:
-        return documents, [f"{len(missing)} documents were deleted during the search."]
+        return titles, [f"{len(missing)} documents were deleted during the search."]
     # The engine only remembers documents that it has met, so these may still exist.
-    documents |= {id_: Document(id_, title="", text="") for id_ in missing}
-    return documents, [f"The titles of {len(missing)} documents could not be read again."]
+    titles |= dict.fromkeys(missing, "")
+    return titles, [f"The titles of {len(missing)} documents could not be read again."]
 
 
 def _gaps(target: Shares, exposure: Shares, attainable: Shares) -> results.Gaps:

@@ -197,7 +197,7 @@ async def _retrieve_original(state: State, context: Context, parts: SearchParts)
     """Run the original query, and get what else the first round needs of the engine."""
     engine = parts.engine
     query = words.original_query(state["query"])
-    answers = await _search([query], context, engine)
+    answers = await _search([query], context, engine, with_titles=True)
     rankings = records_of(0, [query], answers, context, engine.schema)
     update: Update = {
         "iteration": 0,
@@ -219,7 +219,11 @@ async def _retrieve_original(state: State, context: Context, parts: SearchParts)
 
 
 async def _search(
-    queries: Sequence[QueryRecord], context: Context, engine: engines.SearchEngine
+    queries: Sequence[QueryRecord],
+    context: Context,
+    engine: engines.SearchEngine,
+    *,
+    with_titles: bool = False,
 ) -> list[engines.Hits]:
     """Run queries in one round trip, each as deep as its kind needs."""
     # A person may have rejected all words.
@@ -229,7 +233,10 @@ async def _search(
     depths = {"query": max(depth, TARGET_DEPTH), "group": min(depth, GROUP_DEPTH)}
     if not context.words_are_evidence:
         depths["group"] = depth
-    asked = [engines.Query(query["text"], depths.get(query["kind"], depth)) for query in queries]
+    asked = [
+        engines.Query(query["text"], depths.get(query["kind"], depth), with_titles=with_titles)
+        for query in queries
+    ]
     attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
     kind: Kind = "internal" if engine.in_process else "client"
     with span(f"retrieval {engine.name}", kind=kind, **attributes) as step:

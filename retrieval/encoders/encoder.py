@@ -83,6 +83,12 @@ class EncoderMark:
         (vector,) = await encode_documents(encoder, [PROBE])
         return cls(encoder.name, len(vector), tuple(vector[:PROBE_VALUES].tolist()))
 
+    @property
+    def text(self) -> str:
+        """The mark as text, for the keys of what is kept; another model may have the same name."""
+        probe = " ".join(f"{value:.2f}" for value in self.probe)
+        return f"{self.name}\n{self.dimensions}\n{probe}\n"
+
 
 class KeptVectors:
     """Encodes texts, each only once for all processes of a user.
@@ -97,9 +103,6 @@ class KeptVectors:
 
     def __init__(self, encoder: Encoder, mark: EncoderMark) -> None:
         self.encoder, self.mark, self.dimensions = encoder, mark, mark.dimensions
-        # Another model may have the same name.
-        probe = " ".join(f"{value:.2f}" for value in mark.probe)
-        self._prefix = f"{mark.name}\n{mark.dimensions}\n{probe}\n"
         self._file: KeptFile[bytes] = KeptFile(cache_dir() / "vectors.sqlite", MAX_BYTES)
 
     @classmethod
@@ -163,7 +166,8 @@ class KeptVectors:
 
     async def _looked_up(self, texts: Sequence[str]) -> tuple[list[str], dict[str, Float32Array]]:
         """Return the key of each text, and the vectors that are kept, by key."""
-        whole = ((self._prefix + text).encode("utf-8", "surrogatepass") for text in texts)
+        prefix = self.mark.text
+        whole = ((prefix + text).encode("utf-8", "surrogatepass") for text in texts)
         keys = [sha256(data).hexdigest() for data in whole]
         kept = await asyncio.to_thread(self._file.get_many, [*dict.fromkeys(keys)])
         size = 4 * self.dimensions

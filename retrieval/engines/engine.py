@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -68,6 +68,8 @@ class Query:
             specially does so with the first documents of the group. This combines with all of the
             above: with ``only``, the hits are the given documents of the group, and a query without
             text that only counts gives the size of the group.
+        with_titles: Titles of the hits will be asked for (:func:`titles_of`). An engine that can
+            return them with the hits at little cost may do so.
     """
 
     text: str
@@ -75,6 +77,7 @@ class Query:
     only: tuple[str, ...] | None = None
     every_word: bool = False
     within: tuple[str, str] | None = None
+    with_titles: bool = False
 
     @property
     def is_ranking(self) -> bool:
@@ -216,6 +219,37 @@ class SearchEngine(Protocol):
         ...
 
 
+@runtime_checkable
+class TitlingEngine(Protocol):
+    """An engine that knows titles of what it found last, and reads the others."""
+
+    async def titles(self, ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the titles of these documents by id, without ids that the engine lacks."""
+        ...
+
+
+@runtime_checkable
+class SampledEngine(Protocol):
+    """An engine that returns random documents.
+
+    Attributes:
+        sample_key: Changes when the documents, or the texts that we read of them, may be others.
+    """
+
+    sample_key: str
+
+    async def random_documents(self, n: int) -> list[Document]:
+        """Return n random documents, or all if there are fewer; the same ones each time."""
+        ...
+
+
+async def titles_of(engine: SearchEngine, ids: Sequence[str]) -> Mapping[str, str]:
+    """Return the titles of documents by id, without ids that the engine lacks."""
+    if isinstance(engine, TitlingEngine):
+        return await engine.titles(ids)
+    return {document.id: document.title for document in await engine.documents(ids)}
+
+
 class EngineOverWords:
     """The common part of engines that rank another engine's documents in their own way.
 
@@ -236,6 +270,10 @@ class EngineOverWords:
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the engine lacks are left out."""
         return await self.lexical.documents(ids)
+
+    async def titles(self, ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the titles of these documents by id; see :func:`titles_of`."""
+        return await titles_of(self.lexical, ids)
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
         """Return for each attribute the mean membership over all documents."""

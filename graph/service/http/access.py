@@ -38,7 +38,8 @@ _ONLY_READS = {"Allow": "GET", **CLOSES}
 MOST_VALUES = 5_000
 
 # The paths of re-ranking, whose clients always send a token; a document may have as many values.
-RERANK, OF_A_DOCUMENT = ("/v1/rerank", "/v2/rerank"), 25
+RERANK = ("/v1/rerank", "/v2/rerank", "/rerank")
+OF_A_DOCUMENT = 25
 
 OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with its weight
 

@@ -204,6 +204,7 @@ def _results_of(asked: RerankRequest, places: Sequence[int]) -> list[dict[str, A
     return results
 
 
+@router.post(RERANK[2], include_in_schema=False)  # as clients of vLLM and Infinity ask
 @router.post(RERANK[1], include_in_schema=False)  # as Cohere's newer clients ask
 @router.post(RERANK[0], response_model=RerankResult, response_model_exclude_none=True)
 async def rerank(asked: RerankRequest, request: Request) -> Response:

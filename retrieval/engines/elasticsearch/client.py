@@ -7,6 +7,7 @@ add what they lack: the wait for a busy server, limits on how much we ask, and e
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
@@ -35,6 +36,12 @@ from fairqr.retrieval.sources.source import ElasticsearchSource, OpenSearchSourc
 Body = dict[str, Any]
 
 REDIRECTED = "the server redirects"
+CUT_OFF = "broke off its reply; try again, or look at what stands between"
+PAGE = re.compile(r"<(!doctype html|html|head|body|h1)\b|text/html", re.IGNORECASE)
+"""What shows a page, which a login or a proxy sends in place of the server's reply."""
+
+TOO_OLD = "media_type_header_exception"
+"""What Elasticsearch 7 says to a client of version 8."""
 NODE_FAILED = (502, 503, 504)
 """The statuses after which a client tries another node at once; 429 asks us to wait instead."""
 
@@ -43,6 +50,7 @@ UNREACHABLE = {
     "certificate verify failed": "has a certificate that is not trusted; name the file of its CA "
     "as ca_certs in the settings, or renew the certificate",
     "SSL": "does not speak TLS as expected; check whether its url starts with http:// or https://",
+    "payload is not completed": CUT_OFF,
     "ConnectionTimeout": "did not answer in time; try again, or raise 'timeout'",
     "": "cannot be reached; start it, or correct its url",
 }
@@ -153,6 +161,17 @@ class SearchServer:
         except self._errors as error:
             raise self._told(error) from None
 
+    async def require_product(self) -> None:
+        """Refuse an old Elasticsearch that looks like OpenSearch, as it does not tell its name.
+
+        Raises:
+            IndexUnavailableError: It is an Elasticsearch before version 8, or cannot be reached.
+        """
+        if self.product == "OpenSearch":
+            version = (await self.ask("info")).get("version", {})
+            if "number" in version and "distribution" not in version:
+                raise self.too_old(one_line(version["number"], 20))
+
     async def version(self) -> str | None:
         """Return the server's version, or None if the account may not see it."""
         try:
@@ -200,6 +219,11 @@ class SearchServer:
         said = f"The server at {self.url} is not {self.product}; correct its url, or its engine."
         return AnotherProductError(said)
 
+    def too_old(self, version: str) -> FairqrError:
+        """Return the error for a server of an Elasticsearch before version 8."""
+        said = f"The server at {self.url} is Elasticsearch {version}; upgrade it to 8 or later."
+        return IndexUnavailableError(said)
+
     def no_index(self, index: object) -> FairqrError:
         """Return the error for an index that does not exist."""
         said = f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index'."
@@ -213,6 +237,14 @@ class SearchServer:
             why = next(UNREACHABLE[sign] for sign in UNREACHABLE if sign in said)
             return IndexUnavailableError(f"{self.product} at {self.url} {why}.")
         body = getattr(error, "body", None) or getattr(error, "info", None)
+        is_page = not isinstance(body, Mapping) and PAGE.search(f"{body} {error}")
+        if is_page and (status or 0) < 500:
+            return IndexUnavailableError(
+                f"{self.product} at {self.url} sends a page of HTML; correct its url, or look at "
+                "what stands before it."
+            )
+        if "Serialization" in kind:
+            return IndexUnavailableError(f"{self.product} at {self.url} {CUT_OFF}.")
         says_why = isinstance(body, Mapping) and "error" in body
         if says_why or status in REFUSED or (status or 0) >= 500:
             return self.refusal(int(status or 0), body)
@@ -225,6 +257,13 @@ class SearchServer:
         kind = str(error.get("type"))
         if kind == "index_not_found_exception":
             return self.no_index(error.get("index", "that is named"))
+        if kind == "index_closed_exception":
+            name = one_line(error.get("index", "that is named"), 100)
+            return IndexUnavailableError(
+                f"The index '{name}' is closed; open it, or name only open ones in 'index'."
+            )
+        if kind == TOO_OLD:
+            return self.too_old("7")
         if "maxClauseCount" in str(error) or "too_many" in kind:
             return QueryError(f"The query has more words than {self.product} accepts; shorten it.")
         said = REFUSED.get(status)

@@ -8,6 +8,7 @@ shard copies, so this choice stays the same until the index changes.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ from fairqr.retrieval.engines.elasticsearch.mapping import (
     IndexMapping,
     warnings_of,
 )
+from fairqr.retrieval.engines.elasticsearch.titles import Titles, joined
 from fairqr.retrieval.engines.engine import (
     NOT_TOLD,
     Capability,
@@ -64,6 +66,20 @@ OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collap
 """Parts of a source's own request that affect the ranking beyond its query."""
 
 
+def random_query(matching: Body) -> Body:
+    """Return the search that puts documents in a random order, which is the same each time."""
+    random = {"query": matching, "random_score": RANDOM, "boost_mode": "replace"}
+    return {"query": {"function_score": random}}
+
+
+def _ranks_by_query(body: Mapping[str, Any]) -> bool:
+    """Return whether a source's own request ranks by its query alone, which others may hold."""
+    query = body.get("query")
+    # OpenSearch takes a hybrid query only by itself, and a pipeline makes its scores.
+    is_hybrid = isinstance(query, Mapping) and "hybrid" in query
+    return query is not None and not is_hybrid and not {*OTHER_RANKINGS} & {*body}
+
+
 class ElasticsearchEngine:
     """An attached index; :class:`SearchEngine` documents its methods."""
 
@@ -95,9 +111,7 @@ class ElasticsearchEngine:
             mapping.require(source.vectors.field, "the field of vectors", VECTORS)
         self.reader = HitReader(source.id, labels.field_attributes, mapping)
         # Only a query can also score given documents, count, and be limited to a group.
-        by_query = source.body is None or (
-            "query" in source.body and not {*OTHER_RANKINGS} & {*source.body}
-        )
+        by_query = source.body is None or _ranks_by_query(source.body)
         if source.filter and not by_query:
             raise SourceError(
                 "The filter cannot be added to this body, because the body ranks by more than its "
@@ -119,6 +133,7 @@ class ElasticsearchEngine:
         }
         self.capabilities = frozenset(capability for capability, able in can.items() if able)
         self._shares: tuple[float, Mapping[str, FloatArray]] = (-math.inf, {})
+        self._titles = Titles(source.title, mapping)
 
     async def info(self) -> EngineInfo:
         """Return what we know of the index."""
@@ -167,9 +182,14 @@ class ElasticsearchEngine:
 
     def found(self, searches: Sequence[Search]) -> Generator[list[Body], list[Any], list[Hits]]:
         """Send searches as a step of a plan, and return their hits."""
-        answers = yield [body for _, body in searches]
-        pairs = zip(searches, answers, strict=True)
-        return [self._hits(query, answer) for (query, _), answer in pairs]
+        is_titled = any(query.with_titles for query, _ in searches)
+        probe = self._titles.probe(self.filtered(ALL)) if is_titled else []
+        answers = yield [*(body for _, body in searches), *probe]
+        pairs = zip(searches, answers, strict=False)
+        found = [self._hits(query, answer) for (query, _), answer in pairs]
+        for answer in answers[len(searches) :]:
+            self._titles.learn(answer)
+        return found
 
     def sought(self, query: Query) -> Search:
         """Return the search that answers a query by its words, or counts what matches them.
@@ -202,7 +222,10 @@ class ElasticsearchEngine:
         size = min(query.n, self.most, math.inf if query.only is None else len(query.only))
         # We count given documents to find out whether two share an id.
         counts = {"size": size, "track_total_hits": query.only is not None}
-        return replace(query, n=min(query.n, self.most)), {**body, **counts, **self.reader.request}
+        request = self.reader.request
+        if query.with_titles:
+            request = self._titles.with_hits(request)
+        return replace(query, n=min(query.n, self.most)), {**body, **counts, **request}
 
     def filters(self, query: Query) -> list[Body]:
         """Return the source's filter and the filters for what the query is limited to."""
@@ -247,13 +270,35 @@ class ElasticsearchEngine:
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
-        names = [self.source.title, *self.source.text, self.source.link]
-        request = self.reader.request
-        fields = [*request["fields"], *filter(None, names)]
-        answers = await self.msearch(self.reading(ids, {**request, "fields": fields}))
-        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
-        found = dict(zip(self.reader.ids(hits), map(self._document, hits), strict=True))
-        return [replace(found[id_], id=id_) for id_ in ids if id_ in found]
+        answers = await self.msearch(self.reading(ids, self._whole))
+        found = self._documents([hit for answer in answers for hit in answer["hits"]["hits"]])
+        return [found[id_] for id_ in ids if id_ in found]
+
+    async def titles(self, ids: Sequence[str]) -> Mapping[str, str]:
+        """Return the titles of these documents by id, without ids that the index lacks.
+
+        We ask for those that no search and no reading of the last ten minutes has returned.
+        """
+        known = self._titles.known(ids)
+        missing = [id_ for id_ in ids if id_ not in known]
+        request = self._titles.in_documents(self.reader.request)
+        answers = await self.msearch(self.reading(missing, request))
+        found = self._documents([hit for answer in answers for hit in answer["hits"]["hits"]])
+        return {**known, **{id_: document.title for id_, document in found.items()}}
+
+    @property
+    def sample_key(self) -> str:
+        """Changes when the documents, or the texts that we read of them, may be others."""
+        source = self.source
+        index = [self.server.url, self.mapping.fingerprint, source.credentials]
+        read = [source.title, source.text, source.filter]
+        # A filter in YAML may hold dates.
+        return sha256(json.dumps([index, read], default=str).encode()).hexdigest()
+
+    async def random_documents(self, n: int) -> list[Document]:
+        """Return n random documents, or all if there are fewer; the same ones each time."""
+        (answer,) = await self.msearch([self.sample(n, self._whole)])
+        return [*self._documents(answer["hits"]["hits"]).values()]
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
         """Return for each attribute labelled by a field the mean membership over all documents.
@@ -344,15 +389,15 @@ class ElasticsearchEngine:
 
     def sample(self, n: int, request: Mapping[str, Any], matching: Body = ALL) -> Body:
         """Return the search for n random documents, which are the same each time."""
-        random = {"query": self.filtered(matching), "random_score": RANDOM}
-        query = {"function_score": {**random, "boost_mode": "replace"}}
-        return {"query": query, "size": min(n, self.most), **request}
+        return {**random_query(self.filtered(matching)), "size": min(n, self.most), **request}
 
     def _hits(self, query: Query, answer: Any) -> Hits:
         """Return the hits in the server's response to a query, with their groups."""
         found = answer["hits"]["hits"]
         ids = self.reader.ids(found)
         memberships = self.labels.memberships(ids, self.reader.values(found))
+        if query.with_titles:
+            self._titles.keep(ids, found)
         warnings = warnings_of(answer, self.source.index)
         total = answer["hits"].get("total", {"value": 0})["value"]
         if query.n < 1:
@@ -366,9 +411,23 @@ class ElasticsearchEngine:
         scores = [float(hit["_score"]) for hit in found]
         return best_first(ids, scores, memberships, query.n, warnings=warnings)
 
-    def _document(self, hit: Mapping[str, Any]) -> Document:
-        named, link = (self.source.title, *self.source.text), self.source.link
-        fields = hit.get("fields", {})
-        title, *texts = [" ".join(map(str, fields.get(name, ()))) for name in named]
+    @property
+    def _whole(self) -> Body:
+        """What is requested of documents that are read with their texts."""
+        names = [self.source.title, *self.source.text, self.source.link]
+        request = self.reader.request
+        return {**request, "fields": [*request["fields"], *filter(None, names)]}
+
+    def _documents(self, hits: Sequence[Hit]) -> dict[str, Document]:
+        """Return the documents in hits by id, and keep their titles."""
+        ids = self.reader.ids(hits)
+        documents = {id_: self._document(id_, hit) for id_, hit in zip(ids, hits, strict=True)}
+        self._titles.keep_all({id_: document.title for id_, document in documents.items()})
+        return documents
+
+    def _document(self, id_: str, hit: Hit) -> Document:
+        fields, link = hit.get("fields", {}), self.source.link
+        title = joined(fields.get(self.source.title, ()))
+        texts = [joined(fields.get(name, ())) for name in self.source.text]
         more = {link: next(iter(fields.get(link, ())), None)} if link else {}
-        return Document("", title, "\n".join(filter(None, texts)), more)
+        return Document(id_, title, "\n".join(filter(None, texts)), more)

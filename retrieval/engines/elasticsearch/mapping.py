@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any
 
@@ -91,12 +92,49 @@ class IndexMapping:
         fields: The fields by their full names.
         window: The most hits that one search may return.
         fingerprint: Changes when an index or its mapping changes.
+        common: The names of fields that all its indices have.
+        sources: What each index keeps in ``_source``, as its mapping says.
     """
 
     index: str
     fields: Mapping[str, MappedField]
     window: int
     fingerprint: str
+    common: frozenset[str] = frozenset()
+    sources: Sequence[Mapping[str, Any]] = ()
+
+    def field(self, name: str) -> MappedField | None:
+        """Return a field, or a key of one that is flattened; None if there is neither."""
+        found = self.fields.get(name)
+        if found is not None:
+            return found
+        levels = name.split(".")
+        for depth in range(1, len(levels)):
+            above = self.fields.get(".".join(levels[:depth]))
+            if above is not None and above.type == "flattened":
+                has_column = above.settings.get("doc_values", True) is not False
+                settings = {key: above.settings[key] for key in ("index",) if key in above.settings}
+                return MappedField("keyword", has_column, above.nested, settings, is_made=True)
+        return None
+
+    def keeps(self, name: str) -> bool:
+        """Return whether a field can be read from the documents: they are kept, and it in them."""
+        held = self.field(name)
+        path = str(held.settings.get("path", name)) if held else name
+        return all(_is_kept(path, settings) for settings in self.sources)
+
+    def column_of(self, name: str) -> str | None:
+        """Return the column that has the values of a text as they are, or None."""
+        title = self.fields.get(name)
+        if title is None:
+            return None
+        path = title.settings.get("path", name)
+        for column in (name, *(f"{path}.{part}" for part in title.settings.get("fields", {}))):
+            held = self.fields[column]
+            is_text = held.type in KEYWORDS and "normalizer" not in held.settings
+            if is_text and held.by_column and column in self.common:
+                return column
+        return None
 
     def date_formats(self) -> dict[str, str]:
         """Return how ``_source`` writes the dates of each field of dates."""
@@ -117,7 +155,7 @@ class IndexMapping:
         Raises:
             SourceError: There is none, or it has another type.
         """
-        found = self.fields.get(name)
+        found = self.field(name)
         if found is None:
             hint = nearest_names(name, self.fields) or "correct its name."
             said = f"'{self.index}' has no field '{one_line(name, 100)}' for {purpose}; {hint}"
@@ -141,27 +179,47 @@ async def read_index(server: SearchServer, index: str) -> IndexMapping:
         IndexNotFoundError: There is no such index.
         IndexUnavailableError: The server cannot be reached, or is no such server.
     """
-    wanted = "*.mappings,*.settings.index.max_result_window"
+    wanted = "*.mappings,*.settings.index.max_result_window,*.settings.index.uuid"
     answer = await server.ask("indices.get", index=index, filter_path=wanted)
     if not answer:
         raise server.no_index(index)
     fields: dict[str, MappedField] = {}
     windows = []
+    names = []
+    sources = []
     try:
         for state in answer.values():
             settings = state.get("settings", {}).get("index", {})
             windows.append(int(settings.get("max_result_window", DEFAULT_WINDOW)))
+            mappings = state.get("mappings", {})
+            own = _fields(mappings)
+            names.append(frozenset(own))
+            sources.append(mappings.get("_source", {}))
             # If indices of a pattern differ, the first one counts.
-            fields = {**_fields(state.get("mappings", {})), **fields}
+            fields = {**own, **fields}
     except (AttributeError, TypeError, ValueError):  # The JSON is not a mapping.
         raise server.another_product() from None
     fingerprint = sha256(json.dumps([index, {**answer}]).encode()).hexdigest()
-    return IndexMapping(index, fields, min(windows), fingerprint)
+    common = frozenset.intersection(*names)
+    return IndexMapping(index, fields, min(windows), fingerprint, common, sources)
+
+
+def _is_kept(name: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a field is in ``_source``, by the settings of that."""
+    levels = name.split(".")
+    names = [".".join(levels[:depth]) for depth in range(1, len(levels) + 1)]
+
+    def is_among(patterns: Sequence[str]) -> bool:
+        return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+    included = settings.get("includes") or ["*"]
+    is_enabled = settings.get("enabled", True) is not False
+    return is_enabled and is_among(included) and not is_among(settings.get("excludes") or ())
 
 
 def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
     found = dict(_properties(mappings.get("properties", {}), "", False))
-    for name, settings in mappings.get("runtime", {}).items():
+    for name, settings in _runtime_fields(mappings.get("runtime", {})):
         # A runtime field hides a mapped field of the same name.
         found[name] = MappedField(str(settings.get("type")), True, False, settings, is_made=True)
     for name, held in found.items():
@@ -170,6 +228,16 @@ def _fields(mappings: Mapping[str, Any]) -> dict[str, MappedField]:
             settings = {**target.settings, **held.settings}
             found[name] = replace(target, settings=settings, is_made=True)
     return found
+
+
+def _runtime_fields(runtime: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the runtime fields of a mapping; a composite one holds others."""
+    for name, settings in runtime.items():
+        if settings.get("type") == "composite":
+            parts = settings.get("fields", {})
+            yield from ((f"{name}.{part}", parts[part]) for part in parts)
+        else:
+            yield name, settings
 
 
 def _properties(

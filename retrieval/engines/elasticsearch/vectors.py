@@ -240,7 +240,7 @@ class FieldHybridEngine(EngineOverWords):
         if query.only is not None and "rescore" not in lexical.capabilities:
             # A body that cannot score given documents still has their groups.
             given = replace(given, text="")
-        near = self._nearest(replace(whole, n=FUSED), vector)
+        near = self._nearest(replace(whole, n=FUSED, with_titles=False), vector)
         own = [] if given == whole else [lexical.sought(given)]
         leading, nearest, *limited = yield from lexical.found([lexical.sought(whole), near, *own])
         scored = limited[0] if limited else leading
@@ -297,6 +297,6 @@ class FieldHybridEngine(EngineOverWords):
 
     def _compared(self, query: Query, ids: Sequence[str], vector: Float32Array) -> Search:
         """Return the search for the cosines of documents."""
-        asked = replace(query, n=len(ids), only=tuple(ids))
+        asked = replace(query, n=len(ids), only=tuple(ids), with_titles=False)
         given = {"bool": {"filter": self.lexical.filters(asked)}}
         return self.lexical.limited(asked, {"query": self._field.by_cosine(vector, given)})

@@ -35,12 +35,14 @@ from fairqr.retrieval.encoders.encoder import (
     encode_documents,
     text_of,
 )
+from fairqr.retrieval.encoders.kept_samples import KeptSample
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineOverWords,
     Hits,
     Query,
+    SampledEngine,
     SearchEngine,
     best_first,
     first_of,
@@ -248,11 +250,11 @@ class EncodedPoolEngine(EngineOverWords):
 
     We encode the first 200 documents that it finds, or all documents that a query is limited to.
     Documents further down, or without text, get the mean similarity; if none of the pool has a
-    text, nothing is estimated. The mean and deviation of similarities come from 200 documents that
-    common words find, since the engine may not list its documents. For ten minutes we do not ask
-    for a text again, and we never encode a text twice; see :class:`TextReader`. Within a group, the
-    first 200 documents are the group's, so a document may have its own similarity there but not in
-    a search of all documents.
+    text, nothing is estimated. The mean and deviation of similarities come from 200 random
+    documents, or from those that common words find if the engine returns no random ones. For ten
+    minutes we do not ask for a text again, and we never encode a text twice; see
+    :class:`TextReader`. Within a group, the first 200 documents are the group's, so a document may
+    have its own similarity there but not in a search of all documents.
 
     It finds only what the engine finds. An index with its own vectors finds more
     (:class:`fairqr.retrieval.engines.hybrid.embedded.HybridEngine`).
@@ -277,7 +279,7 @@ class EncodedPoolEngine(EngineOverWords):
         *,
         keeps_order: bool,
     ) -> EncodedPoolEngine:
-        """Wrap an engine, and encode the documents that common words find.
+        """Wrap an engine, and encode a sample of its documents, or read what is kept of it.
 
         Args:
             lexical: Finds documents.
@@ -291,9 +293,12 @@ class EncodedPoolEngine(EngineOverWords):
             FairqrError: Any error of the engine.
         """
         texts = TextReader(lexical, await KeptVectors.of(encoder), with_terms=False)
-        found = await lexical.search(SAMPLE_QUERIES)
-        sample = await texts.read([id_ for hits in found for id_ in hits.ids], progress)
-        texts.background = texts.stacked(it for it in sample.values() if it.vector.any())
+        if isinstance(lexical, SampledEngine):
+            texts.background = await _random_background(lexical, texts.vectors, progress)
+        else:
+            found = await lexical.search(SAMPLE_QUERIES)
+            sample = await texts.read([id_ for hits in found for id_ in hits.ids], progress)
+            texts.background = texts.stacked(it for it in sample.values() if it.vector.any())
         await texts.compare()
         return cls(texts, keeps_order=keeps_order)
 
@@ -354,6 +359,22 @@ class EncodedPoolEngine(EngineOverWords):
     def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:
         """Return the documents of a query whose own vectors count."""
         return hits.ids[:POOL] if query.only is None else hits.ids
+
+
+async def _random_background(
+    engine: SampledEngine, vectors: KeptVectors, progress: ProgressFunction | None
+) -> Float32Array:
+    """Return the vectors of random documents that have texts, shape (n, d), from disk if kept."""
+    kept = KeptSample(engine.sample_key, vectors.mark)
+    background = await kept.read()
+    if background is not None:
+        return background
+    documents = await engine.random_documents(SAMPLED)
+    texts = [_readable(text_of(document)) for document in documents]
+    rows = await vectors.encode(texts, progress)
+    background = rows[rows.any(axis=1)]
+    await kept.write(background)
+    return background
 
 
 class Reference:

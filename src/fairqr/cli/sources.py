@@ -89,7 +89,7 @@ def _draft(
 ) -> Printed:
     """Write a source file for an index, or print it."""
     from fairqr.base.files import write_beside
-    from fairqr.retrieval.engines.elasticsearch.attaching import draft
+    from fairqr.retrieval.engines.elasticsearch.drafting import draft
 
     if index is None:
         raise InputError("--draft needs the index to describe; name it with --index.")

@@ -16,7 +16,7 @@ from fairqr.base.errors import (
     SourceError,
     UnsupportedError,
 )
-from fairqr.retrieval.engines.elasticsearch.attaching import draft
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.engines.request_template import fill_template
@@ -396,7 +396,7 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     found = load_source(tmp_path / "people.source.yaml")
     assert isinstance(found, ElasticsearchSource)
     assert (found.name, found.engine) == (INDEX, server.engine)
-    assert found.searched_fields == ("headline", "bio", "note")
+    assert found.searched_fields == ("headline", "bio"), "all notes are the same"
     fields = ["person.sex", "place", "alive", "published"]
     assert [one.field for one in found.attributes.values()] == fields, "flags come last"
     report = await check_source(found)

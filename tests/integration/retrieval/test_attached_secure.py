@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import IndexUnavailableError
-from fairqr.retrieval.engines.elasticsearch.attaching import draft
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from tests.integration.attached_people import PEOPLE, Server, attached, described, state

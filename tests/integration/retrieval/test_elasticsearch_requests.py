@@ -12,7 +12,7 @@ import pytest
 
 from fairqr import FairSearch, SearchResult
 from fairqr.api import open_engine
-from fairqr.retrieval.engines.elasticsearch.attaching import draft
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import ElasticsearchSource
 from tests.integration import attached_people
@@ -55,6 +55,11 @@ def proxy(elasticsearch_url: str, tmp_path: Path) -> Iterator[CountingProxy]:
         yield proxy
 
 
+@pytest.fixture
+def minilm(clean_environment: Path, minilm_cache: Path) -> None:
+    """MiniLM's weights, in an environment that has nothing else."""
+
+
 ATTRIBUTES = [["gender"], ["gender", "continent", "decade"]]
 
 
@@ -69,6 +74,57 @@ async def test_a_round_is_two_requests_and_texts_are_one(
     assert any(round_.refinements for round_ in result.iterations)
     assert len(asked) <= 2 * len(result.iterations) + 1, asked
     assert result.ranking[0].title
+
+
+@pytest.mark.usefixtures("minilm")
+async def test_one_round_is_three_requests_and_two_where_no_texts_are_read(
+    proxy: CountingProxy,
+) -> None:
+    """The mapping, the search and the texts, and once a sample; an open engine knows the mapping.
+
+    Titles come with the hits.
+    """
+    assert await counted(proxy, "bm25") == [2, 1, 1]
+    assert await counted(proxy, "bm25") == [2, 1, 1]
+    assert await counted(proxy, "auto") == [4, 2, 1], "the sample is first taken"
+    assert await counted(proxy, "auto") == [3, 2, 1], "the texts of a query are known for a while"
+
+
+@pytest.mark.usefixtures("minilm")
+async def test_a_sample_is_taken_again_where_it_may_be_another(
+    proxy: CountingProxy, elasticsearch_url: str
+) -> None:
+    """Of an index that was made again under the same name, and where other texts are read."""
+    assert await counted(proxy, "auto") == [4, 2, 1]
+    assert await counted(proxy, "auto", text=["text", "title"]) == [4, 2, 1]
+    assert await counted(proxy, "auto", filter={"exists": {"field": "gender"}}) == [4, 2, 1]
+    assert await counted(proxy, "auto", link="title") == [3, 2, 1]
+    server = Server(elasticsearch_url)
+    with server.client:
+        kept = server.ask("GET", f"/{INDEX}/_search?size=600")["hits"]["hits"]
+        mapping = server.ask("GET", f"/{INDEX}/_mapping")[INDEX]["mappings"]
+        server.ask("DELETE", f"/{INDEX}")
+        settings = {"number_of_replicas": 0}
+        server.ask("PUT", f"/{INDEX}", {"mappings": mapping, "settings": settings})
+        server.write(INDEX, {hit["_id"]: hit["_source"] for hit in kept})
+    assert await counted(proxy, "auto") == [4, 2, 1]
+
+
+async def counted(proxy: CountingProxy, retriever: str, **changes: Any) -> list[int]:
+    """Return how often three searches of one engine ask; the last is the same as the first."""
+    source = described(proxy).model_copy(update=changes)
+    asked = []
+    proxy.passed.clear()
+    async with aclosing(await open_engine(source, retriever=retriever)) as engine:
+        for query in ("physicist", "laboratory", "physicist"):
+            result = await FairSearch(engine).search(
+                query, attributes=["gender"], k=10, max_iterations=0
+            )
+            assert len(result.ranking) == 10
+            assert all(document.title for document in (*result.ranking, *result.baseline.ranking))
+            asked.append(len(proxy.passed))
+            proxy.passed.clear()
+    return asked
 
 
 async def test_a_check_is_seven_requests_and_a_draft_two(proxy: CountingProxy) -> None:

@@ -25,8 +25,8 @@ from fairqr.base.errors import (
     QueryError,
     SourceError,
 )
-from fairqr.retrieval.engines.elasticsearch.attaching import draft
 from fairqr.retrieval.engines.elasticsearch.client import SearchServer, _with_port
+from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.source import ElasticsearchSource, source_of
 from tests.integration.attached_people import attached
@@ -107,16 +107,23 @@ NO_INDEX = {"type": "index_not_found_exception", "index": "people"}
 BLOCKED = {"type": "cluster_block_exception", "reason": "disk\nfull"}
 CAUSED = {"reason": "a", "caused_by": {"reason": "b"}}
 TOO_MANY = {"type": "too_many_nested_clauses"}
+CLOSED = {"type": "index_closed_exception", "reason": "closed", "index": "hr-2020"}
+OLD = {"type": "media_type_header_exception", "reason": "Invalid media-type value on headers"}
+A_PAGE = r"sends a page of HTML; correct its url, or look at what stands before it\.$"
 OTHER = r"^The server at http\S+ is not .*its engine"
 
 
 @ENGINES
 async def test_refusals_are_told_and_not_tried_again(engine: str) -> None:
     refusals: list[tuple[Answer, type[Exception] | None, str]] = [
-        ((200, {"content-type": "text/html"}, b"<h1>It works!</h1>"), None, OTHER),
+        ((200, {"content-type": "text/html"}, b"<h1>It works!</h1>"), None, A_PAGE),
+        ((200, ELASTICSEARCH, b"<!DOCTYPE html><title>Log in</title>"), None, A_PAGE),
+        ((403, {"content-type": "text/html"}, b"<html><body>No</body></html>"), None, A_PAGE),
         ((405, {}, b""), None, OTHER),
         ((200, ELASTICSEARCH, b'["hr"]'), None, OTHER),
-        ((200, ELASTICSEARCH, b'{"count": '), None, OTHER),
+        ((200, ELASTICSEARCH, b'{"count": '), None, "broke off its reply; try again"),
+        (of_json(400, {"error": CLOSED}), None, r"^The index 'hr-2020' is closed; open it"),
+        (of_json(400, {"error": OLD}), None, r"is Elasticsearch 7; upgrade it to 8 or later\.$"),
         ((200, ELASTICSEARCH, b'{"responses": ["a"]}'), None, OTHER),
         (of_json(401, {"error": None}), None, "or asks for some; set FAIRQR_"),
         (of_json(403, {"error": None}), None, "privileges 'read' and 'view_index_metadata' on the"),
@@ -130,6 +137,43 @@ async def test_refusals_are_told_and_not_tried_again(engine: str) -> None:
         for number, (_, error, says) in enumerate(refusals, start=1):
             await refused(url, error or IndexUnavailableError, says, engine)
             assert len(asked) == number
+
+
+@ENGINES
+async def test_a_reply_that_ends_too_early_is_called_that(engine: str) -> None:
+    """The server is there: nobody has to start it."""
+    headers = {**ELASTICSEARCH, "content-length": "500", "connection": "close"}
+    with answering(lambda *_: (200, headers, b'{"hr": {"mappings": {')) as (url, _):
+        await refused(url, IndexUnavailableError, "broke off its reply; try again", engine)
+
+
+async def test_an_old_elasticsearch_is_not_drafted_as_opensearch() -> None:
+    """One that does not tell its name yet, and answers what it is asked."""
+    about = {"version": {"number": "7.10.2", "build_flavor": "default"}}
+
+    def answer(_: int, asked: Received) -> Answer:
+        content = about if asked.path == "/" else MAPPING
+        return 200, {"content-type": "application/json"}, json.dumps(content).encode()
+
+    said = pytest.raises(IndexUnavailableError, match=r"is Elasticsearch 7\.10\.2; upgrade it to 8")
+    with answering(answer) as (url, _), said:
+        await draft(url, "x")
+
+
+async def test_a_hybrid_query_of_opensearch_is_sent_as_it_is() -> None:
+    """It stands alone in a body; a filter around it is one sentence."""
+    queries = [{"match": {"bio": "{{query}}"}}, {"neural": {"vector": {"query_text": "{{query}}"}}}]
+    body = {"query": {"hybrid": {"queries": queries}}, "search_pipeline": "normalised"}
+    changes: dict[str, Any] = {"engine": "opensearch", "body": body, "query": None}
+    with answering(serving(found())) as (url, asked):
+        async with attached(source(url, **changes)) as engine:
+            assert not {"rescore", "document_frequencies", "within_group"} & engine.capabilities
+            await engine.search([Query("physics", 5)])
+        sent = json.loads(asked[-1].body.splitlines()[1])
+        assert sent["query"]["hybrid"]["queries"][0] == {"match": {"bio": "physics"}}
+        assert sent["search_pipeline"] == "normalised"
+        with pytest.raises(SourceError, match="filter cannot be added to this body"):
+            await searched(url, **changes, filter={"term": {"published": True}})
 
 
 @ENGINES

@@ -175,6 +175,20 @@ BY_JINA = {**BY_ID, "model": "jina-reranker-v2-base-multilingual"}
 FOR_IT = f"/v1/rerank?{urlencode({'model': MODEL})}"
 
 
+@pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
+def test_another_path_is_the_same(service: Served, path: str) -> None:
+    """With what is refused; only one path is described."""
+    large = [{**WOMAN, "text": "a" * 1_000_000}]
+    for body in (BY_ID, {**BY_ID, "top_n": 0}, {**BY_ID, "documents": large}, {}):
+        first = service.client.post("/v1/rerank", json=body)
+        other = service.client.post(path, json=body)
+        assert other.status_code == first.status_code
+        assert other.headers.get("fairqr") == first.headers.get("fairqr")
+        assert {**other.json(), "instance": ""} == {**first.json(), "instance": ""}
+    assert path not in service.client.get("/openapi.json").json()["paths"]
+    assert service.client.get(path).status_code == service.client.get("/v1/rerank").status_code
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -184,9 +198,23 @@ FOR_IT = f"/v1/rerank?{urlencode({'model': MODEL})}"
         ("/v1/rerank", {**BY_OBJECT, "rank_fields": ["text"], "max_chunks_per_doc": None}),
         ("/v1/rerank", {**BY_OBJECT, "truncate_prompt_tokens": -1, "top_n": 6}),
         ("/v1/rerank", {**BY_ID, "top_n": len(IDS)}),
+        ("/rerank", {**BY_OBJECT, "truncate_prompt_tokens": -1, "top_n": 6}),
+        ("/rerank", {**BY_ID, "top_n": 4, "return_documents": True, "raw_scores": False}),
+        ("/rerank", {**BY_OBJECT, "rank_fields": ["text"], "top_n": 4}),
         (FOR_IT, {**BY_JINA, "top_n": 5, "return_documents": True}),
     ],
-    ids=["jina", "litellm-jina", "litellm-cohere", "cohere", "vllm", "open-webui", "librechat"],
+    ids=[
+        "jina",
+        "litellm-jina",
+        "litellm-cohere",
+        "cohere",
+        "vllm",
+        "open-webui",
+        "vllm-without-version",
+        "infinity",
+        "together",
+        "librechat",
+    ],
 )
 def test_the_requests_of_other_clients(service: Served, path: str, body: dict[str, Any]) -> None:
     """They always send a token of their own, as text and score in the order that we chose."""

@@ -54,10 +54,15 @@ async def test_only_openai_takes_the_keys_of_others(store: Store) -> None:
         assert await status(client, "/openai/v1/not/there", theirs) == 404
         assert await status(client, "/openai/v1/not/there", ours) == 401
         assert await status(client, "/v1/not/there", theirs) == 401
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+            assert await status(client, path, theirs) == 405
+            assert await status(client, path, ours) == 401
         for odd in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
             assert await status(client, "/openai/v1/not/there", {**theirs, **odd}) == 403
     async with in_process(store, require_keys=True) as client:
         assert await status(client, "/openai/v1/not/there", theirs) == 401
+        for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+            assert await status(client, path, theirs) == 401
 
 
 async def test_open_paths_ask_for_no_key_and_no_database() -> None:

@@ -1,0 +1,235 @@
+"""Drafts a source file for an index of Elasticsearch or OpenSearch, from what its fields hold."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from fairqr.base.errors import SourceError, one_line
+from fairqr.retrieval.engines.elasticsearch.client import AnotherProductError, Body, SearchServer
+from fairqr.retrieval.engines.elasticsearch.contents import (
+    SAMPLED_TEXTS,
+    FieldContents,
+    contents_of,
+    request_for,
+)
+from fairqr.retrieval.engines.elasticsearch.engine import random_query
+from fairqr.retrieval.engines.elasticsearch.mapping import ALL, TEXTS, IndexMapping, read_index
+from fairqr.retrieval.sources.schema import UNKNOWN, as_text, validated
+from fairqr.retrieval.sources.source import ElasticsearchSource, OpenSearchSource
+
+TITLES = ("title", "headline", "heading", "subject", "label", "name")
+"""How the names of titles end; a person is titled by a name, if nothing else is a title."""
+
+LONGEST_TITLE = 30
+"""The most words that a title has on average."""
+
+COUNTABLE = ("boolean", "byte", "constant_keyword", "integer", "keyword", "long", "short")
+MOST_TEXTS = 5
+MOST_FIELDS = 200
+FEW_VALUES = 20
+PLACEHOLDER: dict[str, Any] = {
+    "name": "draft",
+    "text": "text",
+    "attributes": {"label": {"field": "label", "groups": ["one", "another"]}},
+}
+EXAMPLES = """\
+# Keep the attributes that you want to measure, and correct their groups. What else may stand here:
+# query: {fields: [title^2, text]}
+# filter: {term: {published: true}}
+# vectors: {field: embedding, embeddings: minilm}
+#   age: {field: born, groups: {older: {lt: 1980}, younger: {gte: 1980}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenFields:
+    """The fields of titles and texts that a draft proposes.
+
+    Attributes:
+        title: The field of titles, if one looks like that.
+        text: The fields of texts.
+        searched: Fields to search of which no value can be read.
+        reasons: Why, a line each.
+    """
+
+    title: str | None
+    text: Sequence[str]
+    searched: Sequence[str]
+    reasons: Sequence[str]
+
+
+async def draft(url: str | None, index: str, credentials: str | None = None) -> str:
+    """Return the text of a source file for an index, for a person to read and correct.
+
+    Args:
+        url: The server; FAIRQR_ELASTICSEARCH_URL by default.
+        index: An index, an alias, or a pattern.
+        credentials: The name of a credentials entry in the settings.
+
+    Raises:
+        IndexNotFoundError: There is no such index.
+        IndexUnavailableError: The server cannot be reached, or refuses the request.
+        SourceError: The url is none, or the index has no text to search.
+    """
+    parts = {**PLACEHOLDER, "url": url, "index": index, "credentials": credentials}
+    try:
+        return await _drafted(validated(ElasticsearchSource, parts, "The source", SourceError))
+    except AnotherProductError:
+        return await _drafted(validated(OpenSearchSource, parts, "The source", SourceError))
+
+
+async def _drafted(source: ElasticsearchSource) -> str:
+    index = source.index
+    server = SearchServer(source)
+    try:
+        await server.require_product()
+        mapping = await read_index(server, index)
+        names = _countable(mapping)
+        bodies = [{"size": 0, "aggs": _values_of(name)} for name in names]
+        most = min(SAMPLED_TEXTS, mapping.window)
+        sample = {**random_query(ALL), "size": most, **request_for(mapping)}
+        lines = [line for body in (*bodies, sample) for line in ({}, body)]
+        *counted, sampled = (await server.ask("msearch", index=index, body=lines))["responses"]
+    finally:
+        await server.aclose()
+    if "error" in sampled:
+        raise server.refusal(int(sampled.get("status", 500)), sampled)
+    chosen = chosen_fields(mapping, contents_of(mapping, sampled["hits"]["hits"]))
+    values = {name: _readable_values(answer) for name, answer in zip(names, counted, strict=True)}
+    written = {
+        "name": re.sub(r"[^a-z0-9._-]+", "-", index.lower()).strip("-._")[:100] or "source",
+        "engine": source.engine,
+        "url": server.url,
+        "credentials": source.credentials,
+        "index": index,
+        "title": chosen.title,
+        "text": [*chosen.text],
+        "query": {"fields": [*chosen.searched]} if chosen.searched else None,
+        "attributes": _attributes(mapping, values),
+    }
+    written = {key: value for key, value in written.items() if value}
+    shown = yaml.safe_dump(written, allow_unicode=True, sort_keys=False, default_flow_style=None)
+    reasons = "".join(f"# {reason}\n" for reason in chosen.reasons)
+    return f"# A draft of {one_line(index, 100)}.\n{reasons}{EXAMPLES}{shown}"
+
+
+def chosen_fields(mapping: IndexMapping, contents: Sequence[FieldContents]) -> ChosenFields:
+    """Return the fields of titles and texts by what they hold.
+
+    A text is long, and differs from document to document. So categories, ids and flags are none. If
+    no field is long, those that differ most are texts.
+
+    Raises:
+        SourceError: No field of the index can be searched for words.
+    """
+    analysed = [each for each in contents if each.is_analysed]
+    title = _title_among(analysed)
+    others = [each for each in analysed if each is not title]
+    texts = [each for each in others if each.is_long]
+    if not texts and title is None:
+        texts = [each for each in others if each.distinct > 0.5 and each.words >= 2] or others
+    texts = sorted(texts, key=lambda each: -each.words * each.documents)[:MOST_TEXTS]
+    searched: list[str] = []
+    if title is None and not texts:
+        searched = _searchable(mapping)[:MOST_TEXTS]
+    reasons = _reasons(title, texts, searched, contents)
+    names = [each.name for each in texts]
+    return ChosenFields(title.name if title else None, names, searched, reasons)
+
+
+def _searchable(mapping: IndexMapping) -> list[str]:
+    """Return the fields whose words can be searched.
+
+    Raises:
+        SourceError: There are none.
+    """
+    found = [name for name, held in mapping.fields.items() if held.type in TEXTS]
+    found = [name for name in found if not mapping.fields[name].nested]
+    if not found:
+        shown = one_line(mapping.index, 100)
+        raise SourceError(f"The index '{shown}' has no text field; name another.")
+    return found
+
+
+def _title_among(contents: Sequence[FieldContents]) -> FieldContents | None:
+    """Return the field that is named like a title and is as short as one."""
+    for ending in TITLES:
+        for each in contents:
+            is_short = each.words <= LONGEST_TITLE
+            if each.name.lower().endswith(ending) and is_short and each.distinct > 0.5:
+                return each
+    return None
+
+
+def _reasons(
+    title: FieldContents | None,
+    texts: Sequence[FieldContents],
+    searched: Sequence[str],
+    contents: Sequence[FieldContents],
+) -> list[str]:
+    """Return why fields were chosen, or were not, a line each."""
+    lines: list[str] = []
+    if title is not None:
+        lines.append(f"title: '{title.name}' by its name, with {title.in_words}.")
+    lines += [f"text: '{each.name}' with {each.in_words}." for each in texts]
+    if searched:
+        lines.append("query: no text can be read, so these are fields whose words can be searched.")
+    left = [each for each in contents if each is not title and each not in texts]
+    short = [each.name for each in left if each.is_analysed]
+    if short:
+        lines.append(f"Not searched, as short or the same in many: {', '.join(short)}.")
+    whole = [each.name for each in left if not each.is_analysed and each.is_long]
+    if whole:
+        lines.append(f"Not searched, since their words are not analysed: {', '.join(whole)}.")
+    lines.append(f"attributes: fields with 2 to {FEW_VALUES} different values.")
+    return [one_line(line, 500) for line in lines]
+
+
+def _countable(mapping: IndexMapping) -> list[str]:
+    """Return the fields that may be attributes."""
+    return [
+        name
+        for name, held in mapping.fields.items()
+        if held.type in COUNTABLE and held.by_column and "path" not in held.settings
+    ][:MOST_FIELDS]
+
+
+def _values_of(field: str) -> Body:
+    return {"values": {"terms": {"field": field, "size": FEW_VALUES + 1}}}
+
+
+def _readable_values(answer: Mapping[str, Any]) -> list[str]:
+    """Return the values that were counted, none if they could not be."""
+    buckets = answer["aggregations"]["values"]["buckets"] if "aggregations" in answer else []
+    found = [as_text(bucket.get("key_as_string", bucket["key"])) for bucket in buckets]
+    return [value for value in found if value not in ("", UNKNOWN)]
+
+
+def _attributes(mapping: IndexMapping, values: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Return an attribute for each field with few values; flags come last."""
+    attributes: dict[str, Any] = {}
+    for field in sorted(values, key=lambda name: mapping.fields[name].type == "boolean"):
+        if 2 <= len(values[field]) <= FEW_VALUES:
+            groups = {value: [value] for value in values[field]}
+            attributes[_name_for(field, attributes)] = {"field": field, "groups": groups}
+    return attributes
+
+
+def _name_for(field: str, taken: Collection[str]) -> str:
+    """Return a name for the attribute of a field, other than those that are taken."""
+    latin = unicodedata.normalize("NFKD", field.removesuffix(".keyword"))
+    readable = re.sub(r"[^A-Za-z0-9_-]+", "_", latin.encode("ascii", "ignore").decode())
+    readable = readable.strip("_-")[-56:] or "field"
+    stem = readable if readable[0].isalpha() else f"a_{readable}"
+    name = stem
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{stem}_{number}"
+    return name
