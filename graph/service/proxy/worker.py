@@ -28,9 +28,6 @@ PROGRAM = "fairqr.graph.service.proxy.process"
 FROZEN = 5.0
 """Seconds of silence after which we ask the process for a sign, and after as many more end it."""
 
-HARMLESS = frozenset(["busy", "empty", "ids", "labels", "partial", "paused"])
-"""Why a search is not re-ranked though nothing failed and no list was late."""
-
 USUAL = 0.02
 """Seconds that a list is thought to take before any was made."""
 
@@ -119,12 +116,17 @@ class Worker:
         self._waiting += 1
         self.is_idle.clear()
         try:
-            told, shown = await self._answer(Rerank(searches, reply, started + within), within)
+            answered = await self._answer(Rerank(searches, reply, started + within), within)
+        except UnavailableError:
+            self.breaker.add(failed=True)
+            raise
         finally:
             self._waiting -= 1
             if not self._waiting:
                 self.is_idle.set()
-        return told, shown
+        self.breaker.add(failed=bool(answered.why))
+        self._usual = 0.9 * self._usual + 0.1 * answered.seconds
+        return _result(answered)
 
     async def look(self, what: Rerank | Measure, within: float) -> Any:
         """Have something looked at that nobody waits for.
@@ -134,27 +136,19 @@ class Worker:
         """
         if not self._is_open or self.breaker.is_open:
             raise UnavailableError("paused" if self._is_open else "opening")
-        return await self._answer(what, within)
+        return _result(await self._answer(what, within))
 
-    async def _answer(self, what: Rerank | Measure, within: float) -> Any:
-        """Ask the process, and count how it went.
+    async def _answer(self, what: Rerank | Measure, within: float) -> Answered:
+        """Ask the process.
 
         Raises:
-            UnavailableError: There is no answer, or it is late.
+            UnavailableError: There is no answer in time.
         """
         try:
             async with asyncio.timeout(within):
-                answered = await self._ask(what)
+                return await self._ask(what)
         except TimeoutError:
-            self.breaker.add(failed=True)
             raise UnavailableError("slow" if self._input else "worker") from None
-        why = answered.why
-        self.breaker.add(failed=bool(why) and why not in HARMLESS)
-        if why:
-            raise UnavailableError(why)
-        if isinstance(what, Rerank):
-            self._usual = 0.9 * self._usual + 0.1 * answered.seconds
-        return answered.answer
 
     def _ask(self, what: Rerank | Measure | None) -> asyncio.Future[Answered]:
         self._number += 1
@@ -215,6 +209,17 @@ class Worker:
 
     def _say(self, why: str) -> None:
         log.warning("Nothing of '%s' is re-ranked at present. %s", self.index, why)
+
+
+def _result(answered: Answered) -> Any:
+    """Return an answer.
+
+    Raises:
+        UnavailableError: There is none.
+    """
+    if answered.why:
+        raise UnavailableError(answered.why)
+    return answered.answer
 
 
 async def _heard(output: asyncio.StreamReader) -> Any:
