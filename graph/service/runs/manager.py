@@ -317,9 +317,11 @@ class Runs(EphemeralRuns):
         if here := self.durable.get(id_):
             here.stop()
 
-    async def _do(self, execute: live.Execute, saver: Checkpoints, id_: str, key: str) -> None:
+    async def _do(
+        self, execute: live.Execute, saver: Checkpoints, id_: str, key: str, kind: Kind
+    ) -> None:
         """Do a run when there is a slot."""
-        async with self._slots.held(key):
+        async with self._slots_for(kind).held(key):
             if not self.accepting:
                 return
             attempt = await lasting(lambda: self._store.claim(id_))

@@ -55,13 +55,11 @@ class Queued(NamedTuple):
 
     Attributes:
         key: The id of the key that asked for it.
-        before: How many live runs the key had when it asked.
     """
 
     id: str
     kind: Kind
     key: str
-    before: int = 0
 
 
 Enqueue = Callable[[AsyncConnection, Queued], Awaitable[None]]
@@ -169,7 +167,7 @@ class Store:
             values |= {"id": uuid.uuid4().hex, "key_id": key, "created": self.database.now()}
             accepted = RUNS.insert().values(status="queued", **values).returning(*RUNS.c)
             run = _run_of((await connection.execute(accepted)).mappings().one())
-            await enqueue(connection, Queued(run.id, run.kind, key, own))
+            await enqueue(connection, Queued(run.id, run.kind, key))
             return run
 
     async def run(self, id: str, key: str) -> Run:
