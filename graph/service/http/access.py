@@ -215,6 +215,10 @@ class Guard:
             FairqrError: It may not.
         """
         headers = Headers(scope=scope)
+        if {"content-length", "transfer-encoding"} <= {*headers.keys()}:
+            # A proxy might believe the other length, and take the rest for somebody else's request.
+            one = "Send either Content-Length or Transfer-Encoding, not both."
+            raise HTTPException(400, {"detail": one}, CLOSES)
         wanted, pages = needed(scope["method"], scope["path"]), self._settings.cors_origins
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, pages)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from anyio import BrokenResourceError
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http import capabilities, openai, rerank, runs
 from fairqr.graph.service.http.access import MCP_PATH, Guard
-from fairqr.graph.service.http.answers import CLOSES, HANDLERS, PROBLEMS, answer_error, refusal
+from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, refusal
 from fairqr.graph.service.http.below import Below
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.problems import problem_of, told_in_log
@@ -116,9 +116,9 @@ def create_app(parts: Parts) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["Location", "Retry-After"],
         )
-    app.add_middleware(Edge, metrics=parts.metrics)
     if settings.root_path:
         app.add_middleware(Below, root=settings.root_path)
+    app.add_middleware(Edge, metrics=parts.metrics)
     return app
 
 
@@ -242,13 +242,7 @@ class Edge:
 
         try:
             try:
-                app: ASGIApp = self._app
-                if {b"content-length", b"transfer-encoding"} <= {it for it, _ in scope["headers"]}:
-                    # A proxy might believe the other length, and take the rest for somebody else's.
-                    one = "Send either Content-Length or Transfer-Encoding, not both."
-                    refused = HTTPException(400, {"detail": one}, CLOSES)
-                    app = await answer_error(Request(scope), refused)
-                await app(scope, receive, sending)
+                await self._app(scope, receive, sending)
             except* BrokenResourceError:
                 pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:

@@ -1,9 +1,10 @@
-"""Connections of clients: how long they may be silent, and what those that break HTTP hear."""
+"""Connections of clients: how long they may last, which requests they may send, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import h11
@@ -13,6 +14,52 @@ from fairqr.graph.service.problems import MEDIA_TYPE, problem
 
 NO_HTTP = "This is no HTTP request that a server may answer; check what sends it."
 
+LONGEST_HEADERS = 64 * 1024
+"""Bytes of the headers of a request."""
+
+LAST_ANSWERS = 1.5
+"""Seconds to receive the last requests and send their responses, once the server ends."""
+
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
+"""A target with the address of the server: its authority, its path and its query."""
+
+
+class RequestParser(h11.Connection):
+    """Parses requests. Whoever looks at one sees a path, also if its target was a whole URI."""
+
+    def next_event(self) -> Any:
+        """Return what comes next.
+
+        Raises:
+            RemoteProtocolError: It is no HTTP.
+        """
+        event = super().next_event()
+        return _in_origin_form(event) if isinstance(event, h11.Request) else event
+
+
+def _in_origin_form(request: h11.Request) -> h11.Request:
+    """Return a request whose target is a path and a query, as RFC 9112, 3.2 has it.
+
+    The authority of a whole URI counts in the place of the header Host.
+
+    Raises:
+        RemoteProtocolError: The target is neither a path nor such a URI.
+    """
+    is_of_server = request.method == b"OPTIONS" and request.target == b"*"
+    if request.target.startswith(b"/") or is_of_server:
+        return request
+    match = _ABSOLUTE.fullmatch(request.target)
+    if match is None:
+        raise h11.RemoteProtocolError("The target is neither a path nor a URI.")
+    authority, path, query = match.groups(default=b"")
+    others = [(name, value) for name, value in request.headers if name != b"host"]
+    return h11.Request(
+        method=request.method,
+        headers=[(b"host", authority), *others],
+        target=(path or b"/") + query,
+        http_version=request.http_version,
+    )
+
 
 class Connection(H11Protocol):
     """A connection that ends if its client is silent before a request is whole to its headers.
@@ -21,6 +68,10 @@ class Connection(H11Protocol):
     """
 
     _awaiting_headers: asyncio.TimerHandle | None = None
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.conn = RequestParser(h11.SERVER, LONGEST_HEADERS)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
@@ -39,6 +90,12 @@ class Connection(H11Protocol):
             self._stop_waiting()
         elif self._awaiting_headers is None:
             self._await_headers()
+
+    def shutdown(self) -> None:
+        """End with the response under way, or soon: as if the client had left."""
+        super().shutdown()
+        # uvicorn would cancel the application, and print where it was.
+        self.loop.call_later(LAST_ANSWERS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, as a problem of RFC 9457."""

@@ -34,7 +34,7 @@ AGAIN = 0.5
 """Seconds before a worker that ended is started again."""
 
 POLL = 0.25
-"""Seconds between two looks for a job; a new one is announced, but not a key that has room again."""
+"""Seconds between two looks for a job. A new one is announced; a key that has room again is not."""
 
 _log = logging.getLogger(__name__)
 

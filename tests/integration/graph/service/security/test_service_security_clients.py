@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings, Traffic
 from fairqr.graph.service.http import serving
@@ -34,14 +34,14 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextlib.asynccontextmanager
-async def a_server() -> AsyncIterator[tuple[serving.Server, int]]:
+async def a_server(app: ASGIApp = answer) -> AsyncIterator[tuple[serving.Server, int]]:
     """Serve on a real socket; yields the server and its port."""
     listener, started = serving.bound("127.0.0.1", 0), asyncio.Event()
 
     async def drain() -> None:
         pass
 
-    running = serving.Server(answer, drain)
+    running = serving.Server(app, drain)
     task = asyncio.create_task(running.run_on(listener, started.set))
     await started.wait()
     yield running, listener.getsockname()[1]
@@ -134,6 +134,73 @@ async def test_what_is_no_http_is_refused_as_a_problem(
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"content-type: application/problem+json" in head.lower()
     assert json.loads(body)["status"] == 400
+
+
+async def raw(port: int, sent: str) -> tuple[int, bytes]:
+    """Send something to a port of this machine; return the status and the body of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent.encode())
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE)).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query", "host"),
+    [
+        ("/healthz?a=b", "/healthz", "a=b", "here"),
+        ("http://there:80/healthz?a=/b", "/healthz", "a=/b", "there:80"),
+        ("HTTPS://there", "/", "", "there"),
+        ("http://there?a", "/", "a", "there"),
+        ("http://there/page/../v1/me", "/page/../v1/me", "", "there"),
+        ("http://there/%2Fv1/http://x/", "//v1/http://x/", "", "there"),
+    ],
+)
+async def test_a_whole_uri_is_its_path_and_its_host(
+    target: str, path: str, query: str, host: str
+) -> None:
+    seen: list[Scope] = []
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await answer(scope, receive, send)
+
+    async with a_server(note) as (_, port):
+        sent = f"GET {target} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+        assert (await raw(port, sent))[0] == 200
+    (scope,) = seen
+    assert (scope["path"], scope["query_string"].decode()) == (path, query)
+    hosts = [value.decode() for name, value in scope["headers"] if name == b"host"]
+    assert hosts == [host]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["healthz", "there:80", "ftp://there/", "http:///", "http://me@there/", "http://there/#x", "*"],
+)
+async def test_a_target_that_names_no_path_is_refused(
+    server: tuple[serving.Server, int], target: str
+) -> None:
+    found = await raw(server[1], f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert found[0] == 400
+
+
+def test_a_whole_uri_opens_no_door(tmp_path: Path) -> None:
+    """What needs a key still does, and without keys no other name than this machine's counts."""
+
+    async def status(port: int, target: str, host: str) -> int:
+        sent = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        return (await raw(port, sent))[0]
+
+    with a_service(tmp_path / "keys", "--require-keys") as served:
+        port, own = served.client.base_url.port or 0, "http://127.0.0.1"
+        assert asyncio.run(status(port, f"{own}/healthz", "x")) == 200
+        for path in ("/v1/me", "/page/../v1/me", "/v1/me?http://127.0.0.1/healthz"):
+            assert asyncio.run(status(port, f"{own}{path}", "x")) in (401, 404), path
+    with a_service(tmp_path / "open") as served:
+        port = served.client.base_url.port or 0
+        assert asyncio.run(status(port, "http://localhost/v1/me", "evil.example")) == 200
+        assert asyncio.run(status(port, "http://evil.example/v1/me", "localhost")) == 403
 
 
 async def test_too_many_requests_are_told_so() -> None:
