@@ -130,13 +130,14 @@ class Guard:
             return messages.pop() if messages else await receive()
 
         is_probe = scope["path"] == "/healthz"
+        wanted = needed(scope["method"], scope["path"])
         counted = NOBODY
         has_room = is_probe
         try:
             if not is_probe:
                 self._require_room()
             has_room = True
-            caller = await self._admit(scope)
+            caller = await self._admit(scope, wanted)
             scope.setdefault("state", {})["caller"] = caller
             if scope["method"] == "POST":
                 has_room = False
@@ -144,9 +145,8 @@ class Guard:
                 messages.append({"type": "http.request", "body": body, "more_body": False})
                 has_room = True
             if not is_probe:
-                is_open = needed(scope["method"], scope["path"]) is None
-                counted = _address(scope) if is_open else caller.id
-                self._require_room(counted, is_open=is_open)
+                counted = _address(scope) if wanted is None else caller.id
+                self._require_room(counted, is_open=wanted is None)
         except ClientDisconnect:
             return None
         except (errors.FairqrError, HTTPException) as error:
@@ -208,8 +208,12 @@ class Guard:
             if not self._arriving[who]:
                 del self._arriving[who]
 
-    async def _admit(self, scope: Connection) -> AccessKey:
+    async def _admit(self, scope: Connection, wanted: Scope | None) -> AccessKey:
         """Return the caller of a request that may be served.
+
+        Args:
+            scope: The connection.
+            wanted: The scope that the request needs; None for an open path.
 
         Raises:
             FairqrError: It may not.
@@ -219,7 +223,7 @@ class Guard:
             # A proxy might believe the other length, and take the rest for somebody else's request.
             one = "Send either Content-Length or Transfer-Encoding, not both."
             raise HTTPException(400, {"detail": one}, CLOSES)
-        wanted, pages = needed(scope["method"], scope["path"]), self._settings.cors_origins
+        pages = self._settings.cors_origins
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, pages)
         given = headers.get("authorization")

@@ -27,7 +27,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http import capabilities, openai, rerank, runs
+from fairqr.graph.service.http import listings, openai, rerank, runs
 from fairqr.graph.service.http.access import MCP_PATH, Guard
 from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, refusal
 from fairqr.graph.service.http.below import Below
@@ -102,9 +102,9 @@ def create_app(parts: Parts) -> FastAPI:
         servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     app.state.parts = parts
-    for module in (runs, rerank, capabilities, openai):
+    for module in (runs, rerank, listings, openai):
         app.include_router(module.router, dependencies=[Depends(_KEY)])
-    app.include_router(capabilities.operation)
+    app.include_router(listings.operation)
     _add_pages(app)
     # From the inside to the outside: each sees only what those after it let through.
     app.add_middleware(Guard, settings=settings, store=parts.store)
@@ -161,12 +161,13 @@ class Agents:
 
     def __init__(self, parts: Parts) -> None:
         self.route = Route(MCP_PATH, self, methods=["POST"])
-        self._parts, self._asked = parts, asyncio.Event()
+        self._parts = parts
+        self._is_wanted = asyncio.Event()
         self._mcp_app = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
-        await self._asked.wait()
+        await self._is_wanted.wait()
         try:
             agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
             async with agents.mcp_app(self._parts.executor, self._parts.runs) as mcp:
@@ -177,7 +178,7 @@ class Agents:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        self._asked.set()
+        self._is_wanted.set()
         scope["route"] = self.route
         await (await asyncio.shield(self._mcp_app))(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""Connections of clients: how long they may last, which requests they may send, and how they end."""
+"""Connections of clients: what they may send, how long they may be silent, and how they end."""
 
 from __future__ import annotations
 

@@ -254,9 +254,9 @@ class Parts:
             executor = Executor(settings, model=model, auditor=auditor)
             stack.push_async_callback(executor.close)
             await executor.start(progress)
-            execute = executor.execute_stored if settings.work else None
+            execute_stored = executor.execute_stored if settings.work else None
             metrics = Metrics()
-            runs = Runs(store, execute, settings, metrics.finished)
+            runs = Runs(store, execute_stored, settings, metrics.finished)
             await runs.start()
             stack.push_async_callback(runs.drain, 0)
             readiness = Readiness(

@@ -22,7 +22,7 @@ from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.runs.slots import Slots
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import Checkpoints, lasting
-from fairqr.graph.stream import RunEvent
+from fairqr.graph.stream import RunOutput
 
 SOON = 0.02
 FOLLOW = 0.2
@@ -69,7 +69,7 @@ class EphemeralRuns:
         self,
         kind: Kind,
         query: str,
-        execute: Callable[[str], AsyncGenerator[RunEvent, None]],
+        outputs_of: Callable[[str], AsyncGenerator[RunOutput, None]],
         *,
         key: str,
         carrier: Mapping[str, str],
@@ -80,7 +80,7 @@ class EphemeralRuns:
         Args:
             kind: The kind of the run.
             query: The query or the question.
-            execute: Runs the run, given its id.
+            outputs_of: Runs the run, given its id.
             key: The id of the key that asks.
             carrier: The headers of the caller's trace.
             seconds: The time limit; at most ``limits.seconds``, which is the default.
@@ -105,7 +105,7 @@ class EphemeralRuns:
         seconds = min(seconds or longest, longest)
         started = live.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._finished, key)
         self.ephemeral.add(started)
-        started.task = asyncio.create_task(started.do(execute(run.id)))
+        started.task = asyncio.create_task(started.do(outputs_of(run.id)))
         started.task.add_done_callback(lambda _: self._over(started))
         return started
 
@@ -186,8 +186,8 @@ class Runs(EphemeralRuns):
 
     Args:
         store: The store of durable runs.
-        execute: Runs a durable run; always closed in the task that started it. None if this process
-            does none.
+        execute_stored: Runs a durable run; always closed in the task that started it. None if this
+            process does none.
         settings: The settings of the service.
         finished: Hears of the end of each run.
 
@@ -198,13 +198,13 @@ class Runs(EphemeralRuns):
     def __init__(
         self,
         store: Store,
-        execute: live.Execute | None,
+        execute_stored: live.ExecuteStored | None,
         settings: ServiceSettings,
         finished: Callable[[Run], None],
     ) -> None:
         super().__init__(settings, finished)
         self._store = store
-        self._execute = execute
+        self._execute_stored = execute_stored
         self._queue = (LocalQueue if store.database.file else SharedQueue)(store, settings)
         self._clean_at = 0.0
         self._away = -settings.lease
@@ -219,8 +219,8 @@ class Runs(EphemeralRuns):
             ConfigError: Another process serves the same file.
         """
         do = None
-        if self._execute is not None:
-            do = partial(self._do, self._execute, Checkpoints(self._store.database))
+        if self._execute_stored is not None:
+            do = partial(self._do, self._execute_stored, Checkpoints(self._store.database))
         try:
             await self._queue.start(do)
         except BaseException:
@@ -245,12 +245,12 @@ class Runs(EphemeralRuns):
             for run in self.durable.values():  # it does not stop
                 run.leave()
 
-    async def submit(self, key: str, **asked: Any) -> Run:
+    async def submit(self, key: str, **values: Any) -> Run:
         """Accept a durable run.
 
         Args:
             key: The id of the key that asks.
-            asked: The ``kind``, ``query`` and checked ``request`` of the run, the ``carrier`` of
+            values: The ``kind``, ``query`` and checked ``request`` of the run, the ``carrier`` of
                 the client's trace, and the ``idempotency`` key of the request.
 
         Raises:
@@ -260,7 +260,7 @@ class Runs(EphemeralRuns):
         traffic = self._settings.traffic
         if not self.accepting:
             raise busy("draining", traffic.live)
-        return await self._store.accept(self._queue.enqueue, traffic, key, **asked)
+        return await self._store.accept(self._queue.enqueue, traffic, key, **values)
 
     async def events(self, run: Run, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield the past and future events of a durable run, until it is over.
@@ -318,7 +318,7 @@ class Runs(EphemeralRuns):
             here.stop()
 
     async def _do(
-        self, execute: live.Execute, saver: Checkpoints, id_: str, key: str, kind: Kind
+        self, execute_stored: live.ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
     ) -> None:
         """Do a run when there is a slot."""
         async with self._slots_for(kind).held(key):
@@ -332,7 +332,7 @@ class Runs(EphemeralRuns):
             about = (path_of(id_), seconds, attempt.carrier, self._finished)
             run = self.durable[id_] = live.DurableRun(attempt, *about, self._store, saver)
             try:
-                await run.do(execute)
+                await run.do(execute_stored)
             finally:
                 if self.durable.get(id_) is run:
                     del self.durable[id_]

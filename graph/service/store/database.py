@@ -228,11 +228,11 @@ class Database:
         other = await self._connected()
         try:
             await one.set_autocommit(True)
-            asked = "SELECT pg_backend_pid(), current_setting('search_path')"
-            first = await (await one.execute(asked)).fetchone()
+            session = "SELECT pg_backend_pid(), current_setting('search_path')"
+            first = await (await one.execute(session)).fetchone()
             await other.execute("SELECT 1")  # begins a transaction, perhaps where the first one was
             async with asyncio.timeout(CONNECT):
-                again = await (await one.execute(asked)).fetchone()
+                again = await (await one.execute(session)).fetchone()
             if first != again or first[1] != SCHEMA:
                 raise self._pooled()
         except (TimeoutError, psycopg.errors.ProtocolViolation):

@@ -156,9 +156,9 @@ class Store:
             if not self.database.file:  # two would both count before either is there
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ACCEPTING)))
             if values.get("idempotency") is not None:
-                asked = await _asked_before(connection, key, values)
-                if asked is not None:
-                    return asked
+                repeated = await _repeated_run(connection, key, values)
+                if repeated is not None:
+                    return repeated
             own, waiting = (await connection.execute(counts)).one()
             if own >= traffic.live:
                 raise busy("live", traffic.live)
@@ -527,7 +527,7 @@ async def _delete(connection: AsyncConnection, ids: Sequence[str], *columns: Any
         await connection.execute(sa.delete(column.table).where(column.in_(ids)))
 
 
-async def _asked_before(
+async def _repeated_run(
     connection: AsyncConnection, key: str, values: Mapping[str, Any]
 ) -> Run | None:
     """Return the run of a request that a key repeats, if it has one.
