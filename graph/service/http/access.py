@@ -22,9 +22,9 @@ from starlette.types import Scope as Connection
 from fairqr.base import errors
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import CLOSES, OPENAI, answer_error
-from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, AccessKey, Scope
-from fairqr.graph.service.runs.slots import most_of
-from fairqr.graph.service.store import Store
+from fairqr.graph.service.records import KEY_ID, KEY_START, NOBODY, SCOPES, AccessKey, Scope
+from fairqr.graph.service.slots import most_of
+from fairqr.graph.service.store import Store, database
 
 # Paths that need no key; nor do the files of the page.
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
@@ -113,8 +113,10 @@ class Guard:
         self._needs_keys = needs_keys(settings)
         self._rates = parse_many(settings.traffic.rate) if settings.traffic.rate else []
         self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
+        self._known: set[str] = set()
+        """The ids of the keys that were ever right."""
         self._under_way = 0
-        self._by_key: Counter[str] = Counter()
+        self._by_caller: Counter[str] = Counter()
         """The requests under way of each key, and to open paths from each address."""
         self._arriving: Counter[str] = Counter()
         """The bodies under way of each key, and from each address without one."""
@@ -131,7 +133,7 @@ class Guard:
 
         is_probe = scope["path"] == "/healthz"
         wanted = needed(scope["method"], scope["path"])
-        counted = NOBODY
+        shares = dict[str, int]()
         has_room = is_probe
         try:
             if not is_probe:
@@ -139,14 +141,15 @@ class Guard:
             has_room = True
             caller = await self._admit(scope, wanted)
             scope.setdefault("state", {})["caller"] = caller
+            database.caller.set(caller.id)
             if scope["method"] == "POST":
                 has_room = False
                 body = await self._body(request, caller)
                 messages.append({"type": "http.request", "body": body, "more_body": False})
                 has_room = True
             if not is_probe:
-                counted = _address(scope) if wanted is None else caller.id
-                self._require_room(counted, is_open=wanted is None)
+                shares = self._shares_of(scope, caller, is_open=wanted is None)
+                self._require_room(shares)
         except ClientDisconnect:
             return None
         except (errors.FairqrError, HTTPException) as error:
@@ -156,21 +159,33 @@ class Guard:
                 response.headers["connection"] = "close"
             return await response(scope, receive, send)
         self._under_way += 1
-        self._by_key[counted] += 1
+        self._by_caller.update(shares.keys())
         try:
             return await self._app(scope, replay, send)
         finally:
             self._under_way -= 1
-            self._by_key[counted] -= 1
-            if not self._by_key[counted]:
-                del self._by_key[counted]
+            for who in shares:
+                self._by_caller[who] -= 1
+                if not self._by_caller[who]:
+                    del self._by_caller[who]
 
-    def _require_room(self, who: str = NOBODY, *, is_open: bool = False) -> None:
+    def _shares_of(self, scope: Connection, caller: AccessKey, *, is_open: bool) -> dict[str, int]:
+        """Return as whose a request counts, and how many of each may be under way.
+
+        Nobody has no share of its own, but for open paths.
+        """
+        traffic = self._settings.traffic
+        if is_open:
+            return {_address(scope): traffic.arriving}
+        if caller.id == NOBODY:
+            return {}
+        shares = {f"key {caller.id}": most_of(traffic.requests, traffic.share)}
+        if scope["method"] == "POST":  # each is a run at most, and more would be refused later
+            shares[f"POST of key {caller.id}"] = traffic.live
+        return shares
+
+    def _require_room(self, shares: Mapping[str, int] | None = None) -> None:
         """Refuse a request where there are too many, or too many of its key or its address.
-
-        Args:
-            who: The id of the key, or the address; nobody has no share of its own.
-            is_open: Whether the path is open to all, so that the address counts.
 
         Raises:
             BusyError: There are.
@@ -179,14 +194,11 @@ class Guard:
         if self._under_way >= most:
             many = f"The service has {most:,} requests under way; try again later."
             raise errors.BusyError(many, retry_after=2.0, own=False)
-        if who == NOBODY:
-            return
-        traffic = self._settings.traffic
-        own = traffic.arriving if is_open else most_of(most, traffic.share)
-        if self._by_key[who] >= own:
-            whose = "Your address" if is_open else "Your key"
-            many = f"{whose} has {own:,} requests under way, streams too; let some end first."
-            raise errors.BusyError(many, retry_after=2.0, own=True)
+        for who, own in (shares or {}).items():
+            if self._by_caller[who] >= own:
+                whose = "Your address" if who.startswith("address") else "Your key"
+                many = f"{whose} has {own:,} requests under way, streams too; let some end first."
+                raise errors.BusyError(many, retry_after=2.0, own=True)
 
     async def _body(self, request: Request, caller: AccessKey) -> bytes:
         """Return the body of a request. Until it has arrived, it only counts for whose it is.
@@ -254,8 +266,13 @@ class Guard:
 
     async def _caller(self, given: str, scope: Connection) -> AccessKey:
         kind, _, secret = given.partition(" ")
+        # Guesses wait for each other, and for no key that is known.
+        claimed = secret.strip()[: len(KEY_START) + KEY_ID].removeprefix(KEY_START)
+        database.caller.set(claimed if claimed in self._known else _address(scope))
         key = await self._store.key_for(secret.strip()) if kind.lower() == "bearer" else None
-        if key is None:
+        if key is not None:
+            self._known.add(key.id)
+        else:
             # Count guesses by address, so that they use up no key's rate.
             await self._count(_address(scope))
             raise errors.AccessError(

@@ -33,7 +33,7 @@ from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.shared_metrics import are_shared
 from fairqr.graph.service.records import LIVE, Kind, Run, Status
 from fairqr.graph.service.runs.manager import Runs
-from fairqr.graph.service.runs.slots import Slots
+from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
 

@@ -8,10 +8,10 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairqr.base.errors import AccessError, FairqrError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
@@ -19,9 +19,9 @@ from fairqr.graph.service.problems import busy, told_in_log
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
 from fairqr.graph.service.runs import live
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
-from fairqr.graph.service.runs.slots import Slots
+from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.database import Checkpoints, lasting
+from fairqr.graph.service.store.database import Checkpoints, caller, lasting
 from fairqr.graph.stream import RunOutput
 
 SOON = 0.02
@@ -29,6 +29,9 @@ FOLLOW = 0.2
 FOLLOW_WAITING = 1.0
 """Seconds between the first two looks at a run that is not done here, between later ones, and at
 most between looks at one that has not started."""
+
+SHARED = 0.1
+"""Seconds for which the followers of a run share what one of them has read."""
 
 STEPLESS = 2**31 - 1
 """Who follows a run from this event on hears of its end alone."""
@@ -38,6 +41,8 @@ TICK = 1.0
 
 CLEAN_EVERY = 600.0
 """Seconds between two removals of old runs; less if ``retention`` is shorter."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -211,6 +216,8 @@ class Runs(EphemeralRuns):
         """When the database was away last: after that, all workers look as if they were silent."""
         self._drained = False
         self.durable: dict[str, live.DurableRun] = {}
+        self._looks: dict[tuple[Any, ...], asyncio.Task[Any]] = {}
+        """What followers of runs have just read."""
 
     async def start(self) -> None:
         """Start doing runs, including those that wait in the store.
@@ -283,13 +290,15 @@ class Runs(EphemeralRuns):
             here = self.durable.get(run.id) if run.live else None
             # What earlier attempts have told, and what is told elsewhere.
             if run.attempts if here is None else after < here.run.last:
-                while stored := await lasting(partial(self._store.events, run.id, after)):
+                # What was read before it was over is none of the last events.
+                state = (run.live, run.attempts)
+                while stored := await self._shared(self._store.events, run.id, after, state):
                     for event in stored:
                         yield event
                     after = stored[-1].number
             if not run.live:
                 # The same number each time, whatever the caller has.
-                number = await lasting(partial(self._store.last_number, run.id))
+                number = await self._shared(self._store.last_number, run.id)
                 yield live.last_event(run, number + 1)
                 return
             if here is not None:
@@ -304,7 +313,18 @@ class Runs(EphemeralRuns):
             await asyncio.sleep(pause)
             # One that waits for its turn has nothing to tell, and may have many followers.
             pause = min(FOLLOW if run.started else FOLLOW_WAITING, 1.5 * pause)
-            run = await lasting(partial(self._store.run, run.id, key))
+            run = await self._shared(self._store.run, run.id, key)
+
+    async def _shared(self, look: Callable[..., Awaitable[T]], *what: Any) -> T:
+        """Return what the store says; who asks the same within a moment shares the answer."""
+        key = (look.__name__, *what)
+        if key not in self._looks:
+            looking: asyncio.Task[Any] = asyncio.create_task(lasting(partial(look, *what[:2])))
+            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._looks[key] = looking
+            asyncio.get_running_loop().call_later(SHARED, self._looks.pop, key)
+        found: T = await asyncio.shield(self._looks[key])
+        return found
 
     async def cancel(self, id_: str, key: str) -> None:
         """Cancel a run; one under way ends a little later, and one that is over stays unchanged.
@@ -321,6 +341,7 @@ class Runs(EphemeralRuns):
         self, execute_stored: live.ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
     ) -> None:
         """Do a run when there is a slot."""
+        caller.set(key)
         async with self._slots_for(kind).held(key):
             if not self.accepting:
                 return

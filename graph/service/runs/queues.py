@@ -19,7 +19,7 @@ from fairqr.base.errors import ConfigError, NotAllowedError, StoreUnavailableErr
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Kind
 from fairqr.graph.service.runs.live import STOPPING, wait_for
-from fairqr.graph.service.runs.slots import most_of
+from fairqr.graph.service.slots import most_of
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import PUTTING_BACK
 from fairqr.graph.service.store.store import Queued

@@ -22,6 +22,7 @@ from fairqr.graph.journal import Write
 from fairqr.graph.service.configuration import Traffic
 from fairqr.graph.service.problems import CANCELLED, busy, problem_of
 from fairqr.graph.service.records import (
+    KEY_ID,
     KEY_START,
     LIVE,
     SCOPES,
@@ -46,7 +47,7 @@ TRIAL = 16_384
 
 _LIVE = RUNS.c.status.in_(LIVE)
 
-_SECRET = re.compile(KEY_START + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
+_SECRET = re.compile(rf"{KEY_START}([0-9a-f]{{{KEY_ID}}})_[A-Za-z0-9_-]{{43}}", re.ASCII)
 _NAME = 100  # characters
 
 
