@@ -32,6 +32,7 @@ OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
 MCP_PATH = "/mcp"
 
 _READS = ("GET", "HEAD", "OPTIONS")
+_ONCE = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Origin")
 _ONLY_READS = {"Allow": "GET", **CLOSES}
 
 # The most values in a body, if audits need no more: each takes memory, and time to check.
@@ -115,6 +116,8 @@ class Guard:
         self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
         self._known: set[str] = set()
         """The ids of the keys that were ever right."""
+        self._looking: dict[str, asyncio.Lock] = {}
+        self._next_looks: dict[str, asyncio.Task[AccessKey | None]] = {}
         self._under_way = 0
         self._by_caller: Counter[str] = Counter()
         """The requests under way of each key, and to open paths from each address."""
@@ -235,6 +238,9 @@ class Guard:
             # A proxy might believe the other length, and take the rest for somebody else's request.
             one = "Send either Content-Length or Transfer-Encoding, not both."
             raise HTTPException(400, {"detail": one}, CLOSES)
+        for name in _ONCE:
+            if len(headers.getlist(name)) > 1:  # a proxy before us might have looked at another one
+                raise HTTPException(400, {"detail": f"Send the header {name} once."}, CLOSES)
         pages = self._settings.cors_origins
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, pages)
@@ -269,7 +275,7 @@ class Guard:
         # Guesses wait for each other, and for no key that is known.
         claimed = secret.strip()[: len(KEY_START) + KEY_ID].removeprefix(KEY_START)
         database.caller.set(claimed if claimed in self._known else _address(scope))
-        key = await self._store.key_for(secret.strip()) if kind.lower() == "bearer" else None
+        key = await self._look_up(secret.strip()) if kind.lower() == "bearer" else None
         if key is not None:
             self._known.add(key.id)
         else:
@@ -279,6 +285,27 @@ class Guard:
                 "This access key does not exist or was revoked; send another one."
             )
         return key
+
+    async def _look_up(self, secret: str) -> AccessKey | None:
+        """Return the key of a secret.
+
+        Requests that come while it is looked up share the next look: none is older than a request.
+        """
+        if secret not in self._next_looks:
+            looking = asyncio.create_task(self._look(secret))
+            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._next_looks[secret] = looking
+        return await asyncio.shield(self._next_looks[secret])
+
+    async def _look(self, secret: str) -> AccessKey | None:
+        one_at_a_time = self._looking.setdefault(secret, asyncio.Lock())
+        async with one_at_a_time:
+            del self._next_looks[secret]
+            try:
+                return await self._store.key_for(secret)
+            finally:
+                if secret not in self._next_looks:
+                    del self._looking[secret]
 
     async def _count(self, who: str) -> None:
         """Count a request of a key, or of an address without one; each process does on its own.
@@ -372,6 +399,8 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
         # Web pages of other origins can send other types without the browser's check.
         wanted = "Send JSON with the header 'Content-Type: application/json'."
         raise HTTPException(415, {"detail": wanted})
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise HTTPException(415, {"detail": "Send the body as it is, without Content-Encoding."})
     limits = settings.limits
     values = max(MOST_VALUES, OF_A_QUERY * limits.audit_queries)
     if request.scope["path"] in RERANK:

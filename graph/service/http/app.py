@@ -34,9 +34,6 @@ from fairqr.graph.service.http.below import Below
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.problems import problem_of, told_in_log
 
-# Seconds that a client has to read what we send; after that we close its connection.
-READ_WITHIN = 60.0
-
 log = logging.getLogger(__name__)
 
 _DESCRIPTION = (
@@ -238,8 +235,7 @@ class Edge:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-            async with asyncio.timeout(READ_WITHIN):
-                await send(message)
+            await send(message)
 
         try:
             try:
