@@ -30,10 +30,10 @@ NODES = {"search": SEARCH_NODES, "answer": ANSWER_NODES, "probe": PROBE_NODES}
 WHOLE_STATE = "result"
 """The step that has the whole state: of a run whose steps nobody follows, or were told before."""
 
-RunEvent = Step | AIMessageChunk
-"""What happens in a run: a step, or a piece of an answer."""
+RunOutput = Step | AIMessageChunk
+"""What a run yields while it goes on: a step that ended, or a piece of an answer."""
 
-E = TypeVar("E")
+T = TypeVar("T")
 
 
 class StepData(Frozen):
@@ -110,10 +110,10 @@ def run_graph(
     journal: RunJournal | None = None,
     thread: str | None = None,
     resume: bool = False,
-) -> AsyncGenerator[RunEvent, None]:
-    """Run one of the three graphs; yields what happens.
+) -> AsyncGenerator[RunOutput, None]:
+    """Run one of the three graphs; yields its steps, and pieces of its answer.
 
-    The run continues when the next event is requested, and ends when the generator is closed.
+    The run continues when the next output is requested, and ends when the generator is closed.
 
     Args:
         graph: The graph that searches, answers or probes; compiled with a checkpointer if a thread
@@ -129,10 +129,10 @@ def run_graph(
     modes = ["updates"]
     if isinstance(context, AnswerContext) and context.answer.stream:
         modes.append("messages")
-    events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
+    outputs: asyncio.Queue[RunOutput | None] = asyncio.Queue()
 
     async def run() -> None:
-        with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
+        with _apart() as config, span("invoke_workflow fairqr", **_span_attributes(context)):
             if thread:
                 config["configurable"] = {"thread_id": thread}
             updates = graph.astream(
@@ -146,30 +146,30 @@ def run_graph(
             with asking_with(journal=journal):
                 async with aclosing(updates):
                     async for namespace, mode, update in updates:
-                        for event in _events(context.kind, namespace, mode, update):
-                            events.put_nowait(event)
-                            await events.join()
+                        for output in _outputs(context.kind, namespace, mode, update):
+                            outputs.put_nowait(output)
+                            await outputs.join()
                 if resume and journal is not None:
                     state = await graph.aget_state(config)
-                    events.put_nowait(Step(WHOLE_STATE, state.values))
+                    outputs.put_nowait(Step(WHOLE_STATE, state.values))
 
-    return told_by(run, events)
+    return told_by(run, outputs)
 
 
 async def told_by(
-    work: Callable[[], Coroutine[Any, Any, None]], events: asyncio.Queue[E | None]
-) -> AsyncGenerator[E, None]:
+    work: Callable[[], Coroutine[Any, Any, None]], outputs: asyncio.Queue[T | None]
+) -> AsyncGenerator[T, None]:
     """Do some work, and yield what it puts into a queue; it ends when the generator is closed.
 
-    A generator runs in the context of the caller that requests the next event or closes it, so a
+    A generator runs in the context of the caller that requests the next output or closes it, so a
     span cannot be open across its yields. A task has a context of its own.
     """
     task = asyncio.create_task(work())
-    task.add_done_callback(lambda _: events.put_nowait(None))
+    task.add_done_callback(lambda _: outputs.put_nowait(None))
     try:
-        while (event := await events.get()) is not None:
-            yield event
-            events.task_done()
+        while (output := await outputs.get()) is not None:
+            yield output
+            outputs.task_done()
         await task
     finally:
         task.cancel()
@@ -180,7 +180,7 @@ async def told_by(
 
 async def result_of(graph: Any, query: str, context: Context) -> Step:
     """Run one of the three graphs whose steps nobody follows, and return what it returns."""
-    with _apart() as config, span("invoke_workflow fairqr", **_asked(context)):
+    with _apart() as config, span("invoke_workflow fairqr", **_span_attributes(context)):
         return Step(WHOLE_STATE, await graph.ainvoke({"query": query}, config, context=context))
 
 
@@ -199,7 +199,7 @@ def _apart() -> Iterator[dict[str, Any]]:
         var_child_runnable_config.reset(token)
 
 
-def _events(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Iterator[RunEvent]:
+def _outputs(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Iterator[RunOutput]:
     """Yield what an entry of LangGraph's stream tells.
 
     Args:
@@ -222,7 +222,7 @@ def _events(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Itera
             yield step_of(graphs, name, changes)
 
 
-def _asked(context: Context) -> dict[str, Any]:
+def _span_attributes(context: Context) -> dict[str, Any]:
     """Return the attributes of the span of a run."""
     return {
         "gen_ai.operation.name": "invoke_workflow",

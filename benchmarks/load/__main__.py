@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.faults import CHAOS, FAULTS, missing_for, survive
+from benchmarks.load.shares import shares
 from benchmarks.load.soak import soak
 from benchmarks.load.speed import durable, speed
 from benchmarks.load.world import World
 from benchmarks.measuring import keep, machine, table
 
-EVERYTHING = ("speed", "durable", "soak", *FAULTS, *CHAOS)
+EVERYTHING = ("speed", "durable", "shares", "soak", *FAULTS, *CHAOS)
 SIZES = {
     "runs": (10_000, 300),
     "minutes": (12.0, 0.5),
@@ -44,6 +45,8 @@ async def find(world: World, name: str, sizes: dict[str, Any]) -> dict[str, Any]
         return await speed(world, 5 * sizes["requests"])
     if name == "durable":
         return await durable(world, sizes["requests"])
+    if name == "shares":
+        return await shares(world, 2 * sizes["requests"])
     if name == "soak":
         return await soak(world, sizes["runs"], sizes["minutes"] * 60, sizes["retention"])
     return await survive(world, name, sizes["requests"], sizes["chaos"])

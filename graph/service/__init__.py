@@ -21,10 +21,11 @@ The way of a ``POST /v1/search``, from the socket to the answer and back:
    the graph's query and context.
 4. ``Runs.start_ephemeral`` waits for a slot, and starts an ``EphemeralRun``. A run that is to be
    kept goes through ``Runs.submit`` into the store; a queue hands it to a process, which claims it
-   as a ``DurableRun`` and checks its request again.
+   as a ``DurableRun``.
 5. ``Executor.execute`` lends the search engine, takes the graph for it and the model, and runs it
-   (``graph.stream``): step by step, or for its result alone where nobody follows.
-6. The run makes an ``Event`` of each ``Step`` of the graph. Those of a durable run are stored
-   before anybody hears of them.
+   (``graph.stream``): step by step, or for its result alone where nobody follows. For a stored run,
+   ``Executor.execute_stored`` checks the request again and does the same.
+6. The run makes an ``Event`` of each ``RunOutput``: of a step, or of a piece of an answer. Those of
+   a durable run are stored before anybody hears of them, but for pieces.
 7. The route sends the events, or waits for the last one (``run_to_end``) and sends its result.
 """

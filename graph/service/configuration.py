@@ -225,8 +225,8 @@ class ServiceSettings(_Section, BaseSettings):
         traffic: How many requests are taken at once, and how fast.
         require_keys: Require access keys on loopback too.
         cors_origins: Web pages whose scripts may read the answers; defaults to none.
-        concurrency: How many runs this process works on at once.
-        audit_concurrency: How many of these runs may be audits.
+        concurrency: How many runs this process works on at once, without audits.
+        audit_concurrency: How many audits this process works on at once.
         grace: Seconds that running work gets to finish after the service is told to stop.
         lease: Seconds of silence after which a worker loses its runs to another.
         work: Whether ``fairqr serve`` also does durable runs; if not, ``fairqr work`` does.

@@ -23,6 +23,9 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 KEY_START = "fqr_"
 """How every access key starts."""
 
+KEY_ID = 12
+"""How many hexadecimal digits of its id follow."""
+
 NOBODY = ""
 """The id in place of a key's if no key is required."""
 

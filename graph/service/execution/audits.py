@@ -46,13 +46,13 @@ class Auditor(Protocol):
         """
 
     async def __call__(
-        self, engine: SearchEngine, asked: AuditRequest, folder: Path | None, tell: Tell
+        self, engine: SearchEngine, audit_request: AuditRequest, folder: Path | None, tell: Tell
     ) -> AuditResult:
         """Audit an engine.
 
         Args:
             engine: The engine.
-            asked: The queries, and what to measure.
+            audit_request: The queries, and what to measure.
             folder: Where all files go, and where an earlier attempt may have left its progress;
                 optional.
             tell: Receives the progress.
@@ -63,14 +63,14 @@ class Auditor(Protocol):
 
 
 def run_audit(
-    auditor: Auditor, engine: SearchEngine, asked: AuditRequest, folder: Path | None = None
+    auditor: Auditor, engine: SearchEngine, audit_request: AuditRequest, folder: Path | None = None
 ) -> AsyncGenerator[Step, None]:
     """Run an audit; yields steps ``progress`` and, at the end, a step ``audit`` with the result.
 
     Args:
         auditor: Runs the audit.
         engine: The engine.
-        asked: The checked request.
+        audit_request: The checked request.
         folder: Where all files go; optional.
 
     Raises:
@@ -86,7 +86,7 @@ def run_audit(
             steps.put_nowait(Step("progress", {"progress": told}))
 
     async def audit() -> None:
-        found = await auditor(engine, asked, folder, tell)
+        found = await auditor(engine, audit_request, folder, tell)
         steps.put_nowait(Step("audit", {"audit": found.model_dump(mode="json")}))
 
     return told_by(audit, steps)

@@ -267,13 +267,13 @@ class CheckedRequest:
 
 
 def check_request(
-    kind: Kind, asked: RunRequest, limits: Limits, capabilities: Capabilities
+    kind: Kind, run_request: RunRequest, limits: Limits, capabilities: Capabilities
 ) -> CheckedRequest:
     """Check a request.
 
     Args:
         kind: The kind of the run.
-        asked: The request, of the type of its kind.
+        run_request: The request, of the type of its kind.
         limits: The limits of the service.
         capabilities: What the service offers.
 
@@ -282,7 +282,7 @@ def check_request(
         LimitError: The request exceeds a limit.
         NotAllowedError: The request names something that is not offered.
     """
-    values = _limited(kind, asked, limits)
+    values = _limited(kind, run_request, limits)
     limits.check("depth", values["ranking"]["depth"], "ranking.depth")
     for name, value in values["budget"].items():
         limits.check(name, value, f"budget.{name}")
@@ -309,16 +309,18 @@ def check_request(
     return CheckedRequest(kind, query, context, values)
 
 
-def check_audit(asked: AuditRequest, limits: Limits, capabilities: Capabilities) -> CheckedRequest:
+def check_audit(
+    audit_request: AuditRequest, limits: Limits, capabilities: Capabilities
+) -> CheckedRequest:
     """Check a request for an audit; see :func:`check_request`."""
-    limits.check("audit_queries", len(asked.queries), "The number of queries")
-    for it in asked.queries:
+    limits.check("audit_queries", len(audit_request.queries), "The number of queries")
+    for it in audit_request.queries:
         check_query(it.query, limits)
-    values = _limited("audit", asked, limits)
-    if "depth" not in asked.model_fields_set:
+    values = _limited("audit", audit_request, limits)
+    if "depth" not in audit_request.model_fields_set:
         values["depth"] = max(values["depth"], values["k"] + 1)
-    values["corpus"] = capabilities.corpus(asked.corpus)
-    return CheckedRequest("audit", asked.name, AuditRequest.model_validate(values), values)
+    values["corpus"] = capabilities.corpus(audit_request.corpus)
+    return CheckedRequest("audit", audit_request.name, AuditRequest.model_validate(values), values)
 
 
 def check_query(query: str, limits: Limits) -> None:
@@ -333,16 +335,16 @@ def check_query(query: str, limits: Limits) -> None:
     limits.check("query_characters", len(query), "The length of the query")
 
 
-def _limited(kind: Kind, asked: RunRequest | AuditRequest, limits: Limits) -> dict[str, Any]:
+def _limited(kind: Kind, request: RunRequest | AuditRequest, limits: Limits) -> dict[str, Any]:
     """Return the values of a request, each within its limit; a default above its limit is lowered.
 
     Raises:
         LimitError: A given value exceeds its limit.
     """
-    values = asked.model_dump(mode="json")
+    values = request.model_dump(mode="json")
     for name in _LIMITED:
         limit = "probe_documents" if kind == "probe" and name == "depth" else name
-        if name in asked.model_fields_set:
+        if name in request.model_fields_set:
             limits.check(limit, values[name], name)
         elif values.get(name) is not None:
             values[name] = min(values[name], getattr(limits, limit))
@@ -379,12 +381,12 @@ def _with_answers(
     Raises:
         LimitError: The answers may cost more than a limit allows, or the hypothesis is too long.
     """
-    asked, left = context.answer, {}
-    limits.check("query_characters", len(asked.hypothesis), "The length of the hypothesis")
-    calls = 1 + asked.documents * is_judged
+    answer, left = context.answer, {}
+    limits.check("query_characters", len(answer.hypothesis), "The length of the hypothesis")
+    calls = 1 + answer.documents * is_judged
     for limit, each in (("model_calls", calls), ("tokens", tokens)):
-        needed = asked.samples * each
-        limits.check(limit, needed, f"What {asked.samples:,} samples may take")
+        needed = answer.samples * each
+        limits.check(limit, needed, f"What {answer.samples:,} samples may take")
         left[limit] = min(getattr(context.budget, limit), getattr(limits, limit) - needed)
     return context.model_copy(update={"budget": context.budget.model_copy(update=left)})
 

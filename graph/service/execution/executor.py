@@ -33,7 +33,7 @@ from fairqr.graph.service.execution.audits import Auditor, run_audit
 from fairqr.graph.service.execution.engines import Engines
 from fairqr.graph.service.execution.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
-from fairqr.graph.stream import RunEvent, result_of, run_graph
+from fairqr.graph.stream import RunOutput, result_of, run_graph
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
@@ -171,11 +171,11 @@ class Executor:
                 f"The server of the model {model.name} cannot be reached; check that it runs."
             ) from None
 
-    def check(self, kind: Kind, asked: RunRequest) -> checking.CheckedRequest:
+    def check(self, kind: Kind, run_request: RunRequest) -> checking.CheckedRequest:
         """Check a request; see :func:`checking.check_request`."""
-        return checking.check_request(kind, asked, self.settings.limits, self.capabilities)
+        return checking.check_request(kind, run_request, self.settings.limits, self.capabilities)
 
-    async def check_audit(self, asked: AuditRequest) -> checking.CheckedRequest:
+    async def check_audit(self, audit_request: AuditRequest) -> checking.CheckedRequest:
         """Check a request for an audit; see :func:`checking.check_audit`.
 
         Raises:
@@ -186,83 +186,81 @@ class Executor:
                 "Audits are not offered here; whoever runs the service can install the extra "
                 "'evaluation'."
             )
-        request = checking.check_audit(asked, self.settings.limits, self.capabilities)
-        await self.auditor.check(request.context.options)
-        async with self.lend_engine(request.body["corpus"], asked.retriever) as engine:
-            for name in asked.attributes:
+        checked = checking.check_audit(audit_request, self.settings.limits, self.capabilities)
+        await self.auditor.check(checked.context.options)
+        async with self.lend_engine(checked.body["corpus"], audit_request.retriever) as engine:
+            for name in audit_request.attributes:
                 engine.schema.attribute(name)
-        return request
+        return checked
 
     async def execute(
         self,
-        asked: checking.CheckedRequest | Run,
+        checked: checking.CheckedRequest,
         id_: str,
-        durable: RunJournal | None = None,
+        journal: RunJournal | None = None,
         *,
         steps: bool = True,
-    ) -> AsyncGenerator[RunEvent, None]:
-        """Run a request, and yield what happens. Iterate over it and close it in the same task.
+    ) -> AsyncGenerator[RunOutput, None]:
+        """Run a checked request. Iterate over it and close it in the same task.
 
         Args:
-            asked: A checked request, or a stored run, whose request is checked again.
+            checked: The request.
             id_: The id of the run; its trace gets this name.
-            durable: The attempt at a durable run.
+            journal: The journal of a durable run.
             steps: Whether to yield steps, or only the result.
 
         Raises:
             FairqrError: The run fails.
         """
-        request = (
-            asked
-            if isinstance(asked, checking.CheckedRequest)
-            else await self._checked_again(asked)
-        )
-        async with self.lend_engine(request.body["corpus"], request.body["retriever"]) as engine:
+        async with self.lend_engine(checked.body["corpus"], checked.body["retriever"]) as engine:
             with self._recorded(id_):
-                events_of = await self._events_of(request, engine, id_, durable, steps)
+                outputs_of = await self._outputs_of(checked, engine, id_, journal, steps)
                 try:
-                    async with aclosing(events_of) as events:
-                        async for event in events:
-                            yield event
+                    async with aclosing(outputs_of) as outputs:
+                        async for output in outputs:
+                            yield output
                 except errors.BudgetError as error:
                     if error.limit >= getattr(self.settings.limits, error.unit):
                         self.settings.limits.check(error.unit, error.needed, "What this may take")
                     raise
 
-    def execute_stored(self, run: Run, durable: RunJournal) -> AsyncGenerator[RunEvent, None]:
-        """Run or resume a durable run, as :meth:`execute` does."""
-        return self.execute(run, run.id, durable)
-
-    async def _checked_again(self, run: Run) -> checking.CheckedRequest:
+    async def execute_stored(
+        self, run: Run, journal: RunJournal
+    ) -> AsyncGenerator[RunOutput, None]:
+        """Check the request of a stored run again, and run or resume it; see :meth:`execute`."""
         if run.kind == "audit":
-            return await self.check_audit(AuditRequest.model_validate(run.request))
-        return self.check(run.kind, parsed(run.kind, run.request))
+            checked = await self.check_audit(AuditRequest.model_validate(run.request))
+        else:
+            checked = self.check(run.kind, parsed(run.kind, run.request))
+        async with aclosing(self.execute(checked, run.id, journal)) as outputs:
+            async for output in outputs:
+                yield output
 
-    async def _events_of(
+    async def _outputs_of(
         self,
-        request: checking.CheckedRequest,
+        checked: checking.CheckedRequest,
         engine: SearchEngine,
         id_: str,
-        durable: RunJournal | None,
+        journal: RunJournal | None,
         steps: bool,
-    ) -> AsyncGenerator[RunEvent, None]:
-        """Return what yields the events of a request."""
-        kind, asked, context = request.kind, request.body, request.context
+    ) -> AsyncGenerator[RunOutput, None]:
+        """Return what runs a request."""
+        kind, body, context = checked.kind, checked.body, checked.context
         if kind == "audit":
-            folder = self.settings.audits / id_ if durable else None
+            folder = self.settings.audits / id_ if journal else None
             return run_audit(cast(Auditor, self.auditor), engine, context, folder)
-        judge = asked.get("attributor", checking.NOTHING)
-        graph = self._graph(kind, engine, asked["model"], judge)
-        if kind == "answer" and asked["k"] is None:
+        judge = body.get("attributor", checking.NOTHING)
+        graph = self._graph(kind, engine, body["model"], judge)
+        if kind == "answer" and body["k"] is None:
             # The default pool is no larger than the corpus.
             size = (await engine.info()).documents or context.k
             context = context.model_copy(update={"k": min(context.k, size)})
-        if durable is None:
-            return (run_graph if steps else _only_result)(graph, request.query, context)
-        await durable.start_over((await engine.info()).fingerprint if engine.in_process else "")
-        graph = graph.copy({"checkpointer": durable.saver})
-        how: dict[str, Any] = {"thread": id_, "resume": durable.resumed}
-        return run_graph(graph, request.query, context, journal=durable, **how)
+        if journal is None:
+            return (run_graph if steps else _only_result)(graph, checked.query, context)
+        await journal.start_over((await engine.info()).fingerprint if engine.in_process else "")
+        graph = graph.copy({"checkpointer": journal.saver})
+        how: dict[str, Any] = {"thread": id_, "resume": journal.resumed}
+        return run_graph(graph, checked.query, context, journal=journal, **how)
 
     @asynccontextmanager
     async def lend_engine(
@@ -371,6 +369,6 @@ class Executor:
             log.warning("The trace of the run %s is incomplete: %s.", id_, recorder.failure)
 
 
-async def _only_result(graph: Any, query: str, context: Any) -> AsyncGenerator[RunEvent, None]:
+async def _only_result(graph: Any, query: str, context: Any) -> AsyncGenerator[RunOutput, None]:
     """Run a graph whose steps nobody follows, and yield what it returns."""
     yield await result_of(graph, query, context)

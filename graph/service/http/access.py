@@ -22,9 +22,9 @@ from starlette.types import Scope as Connection
 from fairqr.base import errors
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import CLOSES, OPENAI, answer_error
-from fairqr.graph.service.records import KEY_START, NOBODY, SCOPES, AccessKey, Scope
-from fairqr.graph.service.runs.slots import most_of
-from fairqr.graph.service.store import Store
+from fairqr.graph.service.records import KEY_ID, KEY_START, NOBODY, SCOPES, AccessKey, Scope
+from fairqr.graph.service.slots import most_of
+from fairqr.graph.service.store import Store, database
 
 # Paths that need no key; nor do the files of the page.
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
@@ -32,6 +32,7 @@ OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
 MCP_PATH = "/mcp"
 
 _READS = ("GET", "HEAD", "OPTIONS")
+_ONCE = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Origin")
 _ONLY_READS = {"Allow": "GET", **CLOSES}
 
 # The most values in a body, if audits need no more: each takes memory, and time to check.
@@ -114,8 +115,12 @@ class Guard:
         self._needs_keys = needs_keys(settings)
         self._rates = parse_many(settings.traffic.rate) if settings.traffic.rate else []
         self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
+        self._known: set[str] = set()
+        """The ids of the keys that were ever right."""
+        self._looking: dict[str, asyncio.Lock] = {}
+        self._next_looks: dict[str, asyncio.Task[AccessKey | None]] = {}
         self._under_way = 0
-        self._by_key: Counter[str] = Counter()
+        self._by_caller: Counter[str] = Counter()
         """The requests under way of each key, and to open paths from each address."""
         self._arriving: Counter[str] = Counter()
         """The bodies under way of each key, and from each address without one."""
@@ -131,23 +136,24 @@ class Guard:
             return messages.pop() if messages else await receive()
 
         is_probe = scope["path"] == "/healthz"
-        counted = NOBODY
+        wanted = needed(scope["method"], scope["path"])
+        shares = dict[str, int]()
         has_room = is_probe
         try:
             if not is_probe:
                 self._require_room()
             has_room = True
-            caller = await self._admit(scope)
+            caller = await self._admit(scope, wanted)
             scope.setdefault("state", {})["caller"] = caller
+            database.caller.set(caller.id)
             if scope["method"] == "POST":
                 has_room = False
                 body = await self._body(request, caller)
                 messages.append({"type": "http.request", "body": body, "more_body": False})
                 has_room = True
             if not is_probe:
-                is_open = needed(scope["method"], scope["path"]) is None
-                counted = _address(scope) if is_open else caller.id
-                self._require_room(counted, is_open=is_open)
+                shares = self._shares_of(scope, caller, is_open=wanted is None)
+                self._require_room(shares)
         except ClientDisconnect:
             return None
         except (errors.FairqrError, HTTPException) as error:
@@ -157,21 +163,33 @@ class Guard:
                 response.headers["connection"] = "close"
             return await response(scope, receive, send)
         self._under_way += 1
-        self._by_key[counted] += 1
+        self._by_caller.update(shares.keys())
         try:
             return await self._app(scope, replay, send)
         finally:
             self._under_way -= 1
-            self._by_key[counted] -= 1
-            if not self._by_key[counted]:
-                del self._by_key[counted]
+            for who in shares:
+                self._by_caller[who] -= 1
+                if not self._by_caller[who]:
+                    del self._by_caller[who]
 
-    def _require_room(self, who: str = NOBODY, *, is_open: bool = False) -> None:
+    def _shares_of(self, scope: Connection, caller: AccessKey, *, is_open: bool) -> dict[str, int]:
+        """Return as whose a request counts, and how many of each may be under way.
+
+        Nobody has no share of its own, but for open paths.
+        """
+        traffic = self._settings.traffic
+        if is_open:
+            return {_address(scope): traffic.arriving}
+        if caller.id == NOBODY:
+            return {}
+        shares = {f"key {caller.id}": most_of(traffic.requests, traffic.share)}
+        if scope["method"] == "POST":  # each is a run at most, and more would be refused later
+            shares[f"POST of key {caller.id}"] = traffic.live
+        return shares
+
+    def _require_room(self, shares: Mapping[str, int] | None = None) -> None:
         """Refuse a request where there are too many, or too many of its key or its address.
-
-        Args:
-            who: The id of the key, or the address; nobody has no share of its own.
-            is_open: Whether the path is open to all, so that the address counts.
 
         Raises:
             BusyError: There are.
@@ -180,14 +198,11 @@ class Guard:
         if self._under_way >= most:
             many = f"The service has {most:,} requests under way; try again later."
             raise errors.BusyError(many, retry_after=2.0, own=False)
-        if who == NOBODY:
-            return
-        traffic = self._settings.traffic
-        own = traffic.arriving if is_open else most_of(most, traffic.share)
-        if self._by_key[who] >= own:
-            whose = "Your address" if is_open else "Your key"
-            many = f"{whose} has {own:,} requests under way, streams too; let some end first."
-            raise errors.BusyError(many, retry_after=2.0, own=True)
+        for who, own in (shares or {}).items():
+            if self._by_caller[who] >= own:
+                whose = "Your address" if who.startswith("address") else "Your key"
+                many = f"{whose} has {own:,} requests under way, streams too; let some end first."
+                raise errors.BusyError(many, retry_after=2.0, own=True)
 
     async def _body(self, request: Request, caller: AccessKey) -> bytes:
         """Return the body of a request. Until it has arrived, it only counts for whose it is.
@@ -209,14 +224,25 @@ class Guard:
             if not self._arriving[who]:
                 del self._arriving[who]
 
-    async def _admit(self, scope: Connection) -> AccessKey:
+    async def _admit(self, scope: Connection, wanted: Scope | None) -> AccessKey:
         """Return the caller of a request that may be served.
+
+        Args:
+            scope: The connection.
+            wanted: The scope that the request needs; None for an open path.
 
         Raises:
             FairqrError: It may not.
         """
         headers = Headers(scope=scope)
-        wanted, pages = needed(scope["method"], scope["path"]), self._settings.cors_origins
+        if {"content-length", "transfer-encoding"} <= {*headers.keys()}:
+            # A proxy might believe the other length, and take the rest for somebody else's request.
+            one = "Send either Content-Length or Transfer-Encoding, not both."
+            raise HTTPException(400, {"detail": one}, CLOSES)
+        for name in _ONCE:
+            if len(headers.getlist(name)) > 1:  # a proxy before us might have looked at another one
+                raise HTTPException(400, {"detail": f"Send the header {name} once."}, CLOSES)
+        pages = self._settings.cors_origins
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, pages)
         given = headers.get("authorization")
@@ -247,14 +273,40 @@ class Guard:
 
     async def _caller(self, given: str, scope: Connection) -> AccessKey:
         kind, _, secret = given.partition(" ")
-        key = await self._store.key_for(secret.strip()) if kind.lower() == "bearer" else None
-        if key is None:
+        # Guesses wait for each other, and for no key that is known.
+        claimed = secret.strip()[: len(KEY_START) + KEY_ID].removeprefix(KEY_START)
+        database.caller.set(claimed if claimed in self._known else _address(scope))
+        key = await self._look_up(secret.strip()) if kind.lower() == "bearer" else None
+        if key is not None:
+            self._known.add(key.id)
+        else:
             # Count guesses by address, so that they use up no key's rate.
             await self._count(_address(scope))
             raise errors.AccessError(
                 "This access key does not exist or was revoked; send another one."
             )
         return key
+
+    async def _look_up(self, secret: str) -> AccessKey | None:
+        """Return the key of a secret.
+
+        Requests that come while it is looked up share the next look: none is older than a request.
+        """
+        if secret not in self._next_looks:
+            looking = asyncio.create_task(self._look(secret))
+            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._next_looks[secret] = looking
+        return await asyncio.shield(self._next_looks[secret])
+
+    async def _look(self, secret: str) -> AccessKey | None:
+        one_at_a_time = self._looking.setdefault(secret, asyncio.Lock())
+        async with one_at_a_time:
+            del self._next_looks[secret]
+            try:
+                return await self._store.key_for(secret)
+            finally:
+                if secret not in self._next_looks:
+                    del self._looking[secret]
 
     async def _count(self, who: str) -> None:
         """Count a request of a key, or of an address without one; each process does on its own.
@@ -348,6 +400,8 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
         # Web pages of other origins can send other types without the browser's check.
         wanted = "Send JSON with the header 'Content-Type: application/json'."
         raise HTTPException(415, {"detail": wanted})
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise HTTPException(415, {"detail": "Send the body as it is, without Content-Encoding."})
     limits = settings.limits
     values = max(MOST_VALUES, OF_A_QUERY * limits.audit_queries)
     if request.scope["path"] in RERANK:

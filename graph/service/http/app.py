@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from anyio import BrokenResourceError
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import Depends, FastAPI
 from fastapi.security import HTTPBearer
 from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -27,15 +27,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http import capabilities, openai, rerank, runs
+from fairqr.graph.service.http import listings, openai, rerank, runs
 from fairqr.graph.service.http.access import MCP_PATH, Guard
-from fairqr.graph.service.http.answers import CLOSES, HANDLERS, PROBLEMS, answer_error, refusal
+from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, refusal
 from fairqr.graph.service.http.below import Below
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.problems import problem_of, told_in_log
-
-# Seconds that a client has to read what we send; after that we close its connection.
-READ_WITHIN = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +99,9 @@ def create_app(parts: Parts) -> FastAPI:
         servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     app.state.parts = parts
-    for module in (runs, rerank, capabilities, openai):
+    for module in (runs, rerank, listings, openai):
         app.include_router(module.router, dependencies=[Depends(_KEY)])
-    app.include_router(capabilities.operation)
+    app.include_router(listings.operation)
     _add_pages(app)
     # From the inside to the outside: each sees only what those after it let through.
     app.add_middleware(Guard, settings=settings, store=parts.store)
@@ -116,9 +113,9 @@ def create_app(parts: Parts) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["Location", "Retry-After"],
         )
-    app.add_middleware(Edge, metrics=parts.metrics)
     if settings.root_path:
         app.add_middleware(Below, root=settings.root_path)
+    app.add_middleware(Edge, metrics=parts.metrics)
     return app
 
 
@@ -161,12 +158,13 @@ class Agents:
 
     def __init__(self, parts: Parts) -> None:
         self.route = Route(MCP_PATH, self, methods=["POST"])
-        self._parts, self._asked = parts, asyncio.Event()
+        self._parts = parts
+        self._is_wanted = asyncio.Event()
         self._mcp_app = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep())
 
     async def _keep(self) -> None:
-        await self._asked.wait()
+        await self._is_wanted.wait()
         try:
             agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
             async with agents.mcp_app(self._parts.executor, self._parts.runs) as mcp:
@@ -177,7 +175,7 @@ class Agents:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        self._asked.set()
+        self._is_wanted.set()
         scope["route"] = self.route
         await (await asyncio.shield(self._mcp_app))(scope, receive, send)
 
@@ -237,18 +235,11 @@ class Edge:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-            async with asyncio.timeout(READ_WITHIN):
-                await send(message)
+            await send(message)
 
         try:
             try:
-                app: ASGIApp = self._app
-                if {b"content-length", b"transfer-encoding"} <= {it for it, _ in scope["headers"]}:
-                    # A proxy might believe the other length, and take the rest for somebody else's.
-                    one = "Send either Content-Length or Transfer-Encoding, not both."
-                    refused = HTTPException(400, {"detail": one}, CLOSES)
-                    app = await answer_error(Request(scope), refused)
-                await app(scope, receive, sending)
+                await self._app(scope, receive, sending)
             except* BrokenResourceError:
                 pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:

@@ -27,5 +27,5 @@ class Below:
         if path.startswith(f"{self._root}/"):
             raw: bytes = scope["raw_path"]
             cut = len(self._root)
-            scope = {**scope, "path": path[cut:], "raw_path": raw[cut:]}
+            scope |= {"path": path[cut:], "raw_path": raw[cut:]}  # what is outside sees it, too
         await self._app(scope, receive, send)

@@ -1,9 +1,11 @@
-"""Connections of clients: how long they may be silent, and what those that break HTTP hear."""
+"""Connections of clients: what they may send, how long they may be silent, and how they end."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
 from typing import Any
 
 import h11
@@ -13,14 +15,75 @@ from fairqr.graph.service.problems import MEDIA_TYPE, problem
 
 NO_HTTP = "This is no HTTP request that a server may answer; check what sends it."
 
+LONGEST_HEADERS = 64 * 1024
+"""Bytes of the headers of a request."""
+
+READ_WITHIN = 60.0
+"""Seconds in which a client has to read some of what we send."""
+
+LAST_ANSWERS = 1.5
+"""Seconds to receive the last requests and send their responses, once the server ends."""
+
+_ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?[^#]*)?", re.IGNORECASE)
+"""A target with the address of the server: its authority, its path and its query."""
+
+
+# Without warnings: who sends no HTTP hears of it, and could otherwise fill the log.
+_LOG = logging.getLogger(__name__)
+_LOG.setLevel(logging.ERROR)
+
+
+class RequestParser(h11.Connection):
+    """Parses requests. Whoever looks at one sees a path, also if its target was a whole URI."""
+
+    def next_event(self) -> Any:
+        """Return what comes next.
+
+        Raises:
+            RemoteProtocolError: It is no HTTP.
+        """
+        event = super().next_event()
+        return _in_origin_form(event) if isinstance(event, h11.Request) else event
+
+
+def _in_origin_form(request: h11.Request) -> h11.Request:
+    """Return a request whose target is a path and a query, as RFC 9112, 3.2 has it.
+
+    The authority of a whole URI counts in the place of the header Host.
+
+    Raises:
+        RemoteProtocolError: The target is neither a path nor such a URI.
+    """
+    is_of_server = request.method == b"OPTIONS" and request.target == b"*"
+    if request.target.startswith(b"/") or is_of_server:
+        return request
+    match = _ABSOLUTE.fullmatch(request.target)
+    if match is None:
+        raise h11.RemoteProtocolError("The target is neither a path nor a URI.")
+    authority, path, query = match.groups(default=b"")
+    others = [(name, value) for name, value in request.headers if name != b"host"]
+    return h11.Request(
+        method=request.method,
+        headers=[(b"host", authority), *others],
+        target=(path or b"/") + query,
+        http_version=request.http_version,
+    )
+
 
 class Connection(H11Protocol):
-    """A connection that ends if its client is silent before a request is whole to its headers.
+    """A connection that ends if its client neither goes on with its headers, nor reads.
 
-    uvicorn itself bounds only the silence after a response.
+    uvicorn itself bounds only the silence after a response. The application hears of an end as if
+    the client had left.
     """
 
     _awaiting_headers: asyncio.TimerHandle | None = None
+    _awaiting_reader: asyncio.TimerHandle | None = None
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.logger = _LOG
+        self.conn = RequestParser(h11.SERVER, LONGEST_HEADERS)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
@@ -30,6 +93,7 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._stop_waiting()
+        self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -39,6 +103,37 @@ class Connection(H11Protocol):
             self._stop_waiting()
         elif self._awaiting_headers is None:
             self._await_headers()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._await_reader()
+
+    def resume_writing(self) -> None:
+        """Go on: it has read."""
+        self._stop_waiting_for_reader()
+        super().resume_writing()
+
+    def _await_reader(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._awaiting_reader = self.loop.call_later(READ_WITHIN, self._let_go, unread)
+
+    def _let_go(self, before: int) -> None:
+        if self.transport.get_write_buffer_size() < before:
+            self._await_reader()
+        else:
+            self.transport.abort()
+
+    def _stop_waiting_for_reader(self) -> None:
+        if self._awaiting_reader is not None:
+            self._awaiting_reader.cancel()
+            self._awaiting_reader = None
+
+    def shutdown(self) -> None:
+        """End with the response under way, or soon: as if the client had left."""
+        super().shutdown()
+        # uvicorn would cancel the application, and print where it was.
+        self.loop.call_later(LAST_ANSWERS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, as a problem of RFC 9457."""

@@ -26,7 +26,7 @@ from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import StartedRun, run_to_end, start_run, unless_gone
 from fairqr.graph.service.records import Run
 
-router = APIRouter(prefix="/openai/v1", tags=["openai"], responses=OPENAI_PROBLEMS)
+router = APIRouter(tags=["openai"], responses=OPENAI_PROBLEMS)
 
 _CHUNKS: Any = {
     200: {
@@ -43,13 +43,13 @@ class Sources(BaseModel):
     data: list[Model]
 
 
-@router.get("/models")
+@router.get("/openai/v1/models")
 async def list_sources(request: Request) -> Sources:
     """List the sources to answer from, as models."""
     return Sources(data=[_as_model(name) for name in await _sources(request)])
 
 
-@router.get("/models/{name:path}", response_model=Model)
+@router.get("/openai/v1/models/{name:path}", response_model=Model)
 async def get_source(request: Request, name: str) -> Model:
     """Return a source to answer from, as a model."""
     await _require(request, name)
@@ -61,29 +61,29 @@ def _as_model(name: str) -> Model:
     return Model(id=name, object="model", created=0, owned_by="fairqr")
 
 
-@router.post("/chat/completions", response_model=ChatCompletion, responses=_CHUNKS)
-async def complete_chat(asked: ChatRequest, request: Request) -> Response:
+@router.post("/openai/v1/chat/completions", response_model=ChatCompletion, responses=_CHUNKS)
+async def complete_chat(chat_request: ChatRequest, request: Request) -> Response:
     """Answer the last message of the user from a source.
 
     This is an ephemeral run of `POST /v1/answer`. Annotations name the documents that the answer
     used.
     """
-    await _require(request, asked.model)
-    if name := asked.name_of_chat:
-        return _named(asked, name)
-    if asked.stream:
-        started = await unless_gone(request, start_run(request, "answer", asked.as_answer()))
+    await _require(request, chat_request.model)
+    if name := chat_request.name_of_chat:
+        return _named(chat_request, name)
+    if chat_request.stream:
+        started = await unless_gone(request, start_run(request, "answer", chat_request.as_answer()))
         headers = {**started.headers, "X-Accel-Buffering": "no"}
-        chunks = _chunks(request, asked, started)
+        chunks = _chunks(request, chat_request, started)
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
-    started, result = await run_to_end(request, "answer", asked.as_answer())
+    started, result = await run_to_end(request, "answer", chat_request.as_answer())
     message = {"role": "assistant", "refusal": None}
-    message |= await _message(request, asked.model, result)
-    whole = {**_piece(started.run, asked, message, "stop"), "usage": _usage_of(result)}
+    message |= await _message(request, chat_request.model, result)
+    whole = {**_piece(started.run, chat_request, message, "stop"), "usage": _usage_of(result)}
     return Json(whole, headers=started.headers)
 
 
-def _named(asked: ChatRequest, name: str) -> Response:
+def _named(chat_request: ChatRequest, name: str) -> Response:
     """Return the completion of a request that asks for the name of a conversation."""
     run = Run(
         id=uuid.uuid4().hex,
@@ -94,12 +94,12 @@ def _named(asked: ChatRequest, name: str) -> Response:
         request={},
     )
     usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
-    if not asked.stream:
+    if not chat_request.stream:
         message = {"role": "assistant", "content": name, "refusal": None}
-        return Json({**_piece(run, asked, message, "stop"), "usage": usage})
+        return Json({**_piece(run, chat_request, message, "stop"), "usage": usage})
     chunks = [
-        _line(_piece(run, asked, {"role": "assistant", "content": name}, None, of="delta")),
-        _line(_piece(run, asked, {}, "stop", of="delta")),
+        _line(_piece(run, chat_request, {"role": "assistant", "content": name}, None, of="delta")),
+        _line(_piece(run, chat_request, {}, "stop", of="delta")),
         format_sse_event(data_str="[DONE]"),
     ]
     return Response(b"".join(chunks), media_type="text/event-stream")
@@ -122,12 +122,12 @@ async def _sources(request: Request) -> list[str]:
 
 
 async def _chunks(
-    request: Request, asked: ChatRequest, started: StartedRun
+    request: Request, chat_request: ChatRequest, started: StartedRun
 ) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a stream, while the model writes the answer."""
 
     def chunk(delta: Mapping[str, Any], end: str | None = None, **more: Any) -> bytes:
-        return _line({**_piece(started.run, asked, delta, end, of="delta"), **more})
+        return _line({**_piece(started.run, chat_request, delta, end, of="delta"), **more})
 
     is_written = False
     async with started.events as events, aclosing(events):
@@ -140,10 +140,10 @@ async def _chunks(
                 yield _line(openai_error(event.data))
             elif event.name == "end":
                 result = event.data["result"]
-                message = await _message(request, asked.model, result)
+                message = await _message(request, chat_request.model, result)
                 yield chunk({**message, "content": "" if is_written else message["content"]})
                 yield chunk({}, "stop")
-                if (asked.stream_options or {}).get("include_usage"):
+                if (chat_request.stream_options or {}).get("include_usage"):
                     yield chunk({}, choices=[], usage=_usage_of(result))
                 yield format_sse_event(data_str="[DONE]")
 
@@ -153,14 +153,18 @@ def _line(data: Mapping[str, Any]) -> bytes:
 
 
 def _piece(
-    run: Run, asked: ChatRequest, said: Mapping[str, Any], end: str | None, of: str = "message"
+    run: Run,
+    chat_request: ChatRequest,
+    said: Mapping[str, Any],
+    end: str | None,
+    of: str = "message",
 ) -> dict[str, Any]:
     """Return a completion, or a chunk of one."""
     return {
         "id": f"chatcmpl-{run.id}",
         "object": "chat.completion" if of == "message" else "chat.completion.chunk",
         "created": int(run.created),
-        "model": asked.model,
+        "model": chat_request.model,
         "choices": [{"index": 0, of: said, "finish_reason": end, "logprobs": None}],
     }
 

@@ -33,7 +33,7 @@ from fairqr.graph.service.http.access import require_a_key
 from fairqr.graph.service.http.shared_metrics import are_shared
 from fairqr.graph.service.records import LIVE, Kind, Run, Status
 from fairqr.graph.service.runs.manager import Runs
-from fairqr.graph.service.runs.slots import Slots
+from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
 
@@ -254,9 +254,9 @@ class Parts:
             executor = Executor(settings, model=model, auditor=auditor)
             stack.push_async_callback(executor.close)
             await executor.start(progress)
-            execute = executor.execute_stored if settings.work else None
+            execute_stored = executor.execute_stored if settings.work else None
             metrics = Metrics()
-            runs = Runs(store, execute, settings, metrics.finished)
+            runs = Runs(store, execute_stored, settings, metrics.finished)
             await runs.start()
             stack.push_async_callback(runs.drain, 0)
             readiness = Readiness(

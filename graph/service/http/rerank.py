@@ -190,16 +190,16 @@ class RerankResult(Documented):
     warnings: list[str]
 
 
-def _results_of(asked: RerankRequest, places: Sequence[int]) -> list[dict[str, Any]]:
+def _results_of(rerank_request: RerankRequest, places: Sequence[int]) -> list[dict[str, Any]]:
     """Return the entries of the answer: places in the request, in their new order, with scores."""
-    size = len(asked.documents)
+    size = len(rerank_request.documents)
     results: list[dict[str, Any]] = [
         {"index": place, "relevance_score": 1 - rank / size / 2}
         for rank, place in enumerate(places)
     ]
-    if asked.return_documents:
+    if rerank_request.return_documents:
         for result in results:
-            document = asked.documents[result["index"]]
+            document = rerank_request.documents[result["index"]]
             result["document"] = document.model_dump(exclude_unset=True)
     return results
 
@@ -207,7 +207,7 @@ def _results_of(asked: RerankRequest, places: Sequence[int]) -> list[dict[str, A
 @router.post(RERANK[2], include_in_schema=False)  # as clients of vLLM and Infinity ask
 @router.post(RERANK[1], include_in_schema=False)  # as Cohere's newer clients ask
 @router.post(RERANK[0], response_model=RerankResult, response_model_exclude_none=True)
-async def rerank(asked: RerankRequest, request: Request) -> Response:
+async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
     """Re-rank a list so that groups get a fair share of the exposure.
 
     Documents without scores are taken to come best first; if the service has MiniLM, their texts
@@ -217,13 +217,13 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     replaces the one in the body, which some clients fix.
     """
     parts = parts_of(request)
-    documents = asked.documents
+    documents = rerank_request.documents
     size = len(documents)
     parts.settings.limits.check("depth", size, "The number of documents")
-    model = request.query_params.get("model", asked.model)
-    name, given, texts = _options_of(model, asked)
-    depth = min(asked.top_n or 20, size, parts.settings.limits.k)
-    words = asked.query.strip()
+    model = request.query_params.get("model", rerank_request.model)
+    name, given, texts = _options_of(model, rerank_request)
+    depth = min(rerank_request.top_n or 20, size, parts.settings.limits.k)
+    words = rerank_request.query.strip()
     given = {"k": depth, **given, "query": words or NO_WORDS, "corpus": name}
     checked = parts.executor.check("search", parsed("search", given))
     scores = [it.score for it in documents if it.score is not None]
@@ -252,9 +252,11 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
                 work = fair_list(engine, checked.context, words, listed, evidence)
                 found, hits, labelled = await unless_gone(request, work)
         except NoLabelsError as error:
-            answer |= {"results": _results_of(asked, order[: asked.top_n])}
+            answer |= {"results": _results_of(rerank_request, order[: rerank_request.top_n])}
             return Json({**answer, "warnings": [str(error)]}, headers={"fairqr": UNCHANGED})
-    answer["results"] = _results_of(asked, [order[it] for it in found.positions[: asked.top_n]])
+    answer["results"] = _results_of(
+        rerank_request, [order[it] for it in found.positions[: rerank_request.top_n]]
+    )
     answer["fairqr"] = {
         "before": found.before,
         "after": found.after,
@@ -277,7 +279,7 @@ def _unread(engine: SearchEngine) -> frozenset[str]:
     return frozenset(it.attribute.name for it in labels if not it.mapped.is_in_source)
 
 
-def _options_of(model: str, asked: RerankRequest) -> tuple[str, dict[str, Any], str]:
+def _options_of(model: str, rerank_request: RerankRequest) -> tuple[str, dict[str, Any], str]:
     """Return the source, the parameters of a search, and what texts of documents are.
 
     Raises:
@@ -286,7 +288,7 @@ def _options_of(model: str, asked: RerankRequest) -> tuple[str, dict[str, Any], 
     name, _, options = model.partition("?")
     read = parse_qs(options, keep_blank_values=True).items()
     given: dict[str, Any] = {it: values if values[1:] else values[0] for it, values in read}
-    given |= asked.fairqr
+    given |= rerank_request.fairqr
     texts = given.pop("documents") if given.get("documents") in ("ids", "texts") else ""
     if unknown := given.keys() - {*OPTIONS}:
         raise InputError(

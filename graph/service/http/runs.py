@@ -50,7 +50,7 @@ REPORT_POLICY = (
 Events = AsyncGenerator[Event, None]
 T = TypeVar("T")
 
-router = APIRouter(prefix="/v1")
+router = APIRouter()
 
 _WAITED = """{0}, and wait for the result: the object of `fairqr {1} --json`.
 
@@ -108,7 +108,7 @@ class StartedRun(NamedTuple):
 async def start_run(
     request: Request,
     kind: Kind,
-    asked: RunRequest,
+    run_request: RunRequest,
     *,
     steps: bool = True,
     idempotency: str | None = None,
@@ -118,7 +118,7 @@ async def start_run(
     Args:
         request: The request.
         kind: The kind of the run.
-        asked: The body of the request.
+        run_request: The body of the request.
         steps: Whether somebody follows the steps, or only waits for the result.
         idempotency: What the client names a request of a kept run, so that it may repeat it.
 
@@ -126,16 +126,16 @@ async def start_run(
         FairqrError: The request is wrong or not allowed, or the service is too busy.
     """
     parts, key = parts_of(request), caller_of(request.scope).id
-    checked = parts.executor.check(kind, asked)
-    if asked.keep:
+    checked = parts.executor.check(kind, run_request)
+    if run_request.keep:
         # A client that leaves takes nothing back.
         submitting = keep_run(request, kind, checked.body, checked.query, idempotency)
         run = await asyncio.shield(submitting)
         events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
         return StartedRun(run, events, _place(request, run))
-    execute = partial(parts.executor.execute, checked, steps=steps)
+    outputs_of = partial(parts.executor.execute, checked, steps=steps)
     started = await parts.runs.start_ephemeral(
-        kind, checked.query, execute, key=key, carrier=carrier_of(request)
+        kind, checked.query, outputs_of, key=key, carrier=carrier_of(request)
     )
     return StartedRun(started.run, started, {"X-Request-ID": started.run.id})
 
@@ -144,10 +144,10 @@ async def keep_run(
     request: Request, kind: Kind, body: dict[str, Any], query: str, idempotency: str | None
 ) -> Run:
     """Accept a durable run of a checked request, or return that of a request that is repeated."""
-    asked: dict[str, Any] = {"kind": kind, "request": body, "query": query}
-    asked["idempotency"] = idempotency
-    asked["carrier"] = carrier_of(request)
-    return await parts_of(request).runs.submit(caller_of(request.scope).id, **asked)
+    values: dict[str, Any] = {"kind": kind, "request": body, "query": query}
+    values["idempotency"] = idempotency
+    values["carrier"] = carrier_of(request)
+    return await parts_of(request).runs.submit(caller_of(request.scope).id, **values)
 
 
 def _place(request: Request, run: Run) -> dict[str, str]:
@@ -155,7 +155,7 @@ def _place(request: Request, run: Run) -> dict[str, str]:
 
 
 async def run_to_end(
-    request: Request, kind: Kind, asked: RunRequest, idempotency: str | None = None
+    request: Request, kind: Kind, run_request: RunRequest, idempotency: str | None = None
 ) -> tuple[StartedRun, dict[str, Any]]:
     """Do a run to its end, unless the client disconnects; see :func:`start_run`.
 
@@ -168,7 +168,7 @@ async def run_to_end(
     """
 
     async def do() -> tuple[StartedRun, Event]:
-        started = await start_run(request, kind, asked, steps=False, idempotency=idempotency)
+        started = await start_run(request, kind, run_request, steps=False, idempotency=idempotency)
         async with started.events as events:
             async for event in events:
                 if event.last:
@@ -232,49 +232,53 @@ def _streaming(followed: Callable[..., AsyncIterator[Events]]) -> Callable[..., 
     return stream
 
 
-def _add_routes(kind: Kind, about: str, result: type[BaseModel]) -> None:
+def _add_routes(path: str, kind: Kind, about: str, result: type[BaseModel]) -> None:
     """Add the two routes of a kind of run: one waits for its result, the other streams it."""
     shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
 
-    async def wait(asked: RunRequest, request: Request, idempotency: _Named = None) -> Response:
-        started, found = await run_to_end(request, kind, asked, idempotency)
+    async def wait(
+        run_request: RunRequest, request: Request, idempotency: _Named = None
+    ) -> Response:
+        started, found = await run_to_end(request, kind, run_request, idempotency)
         return Json(found, headers=started.headers)
 
     async def follow(
-        asked: RunRequest, request: Request, response: Response, idempotency: _Named = None
+        run_request: RunRequest, request: Request, response: Response, idempotency: _Named = None
     ) -> AsyncIterator[Events]:
-        if kind == "answer" and "stream" not in asked.model_fields_set:
-            asked = asked.model_copy(update={"stream": True})
-        starting = start_run(request, kind, asked, idempotency=idempotency)
+        if kind == "answer" and "stream" not in run_request.model_fields_set:
+            run_request = run_request.model_copy(update={"stream": True})
+        starting = start_run(request, kind, run_request, idempotency=idempotency)
         started = await unless_gone(request, starting)
         response.headers.update(started.headers)
         async with started.events as events:
             yield events
 
-    wait.__annotations__["asked"] = follow.__annotations__["asked"] = REQUESTS[kind]
+    wait.__annotations__["run_request"] = follow.__annotations__["run_request"] = REQUESTS[kind]
     shared["description"] = _WAITED.format(about, kind)
-    router.post(f"/{kind}", name=kind, response_model=result, **shared)(wait)
+    router.post(path, name=kind, response_model=result, **shared)(wait)
     shared |= {"description": _STREAMED.format(about), "response_class": EventSourceResponse}
-    router.post(f"/{kind}/stream", name=f"stream_{kind}", **shared)(_streaming(follow))
+    router.post(f"{path}/stream", name=f"stream_{kind}", **shared)(_streaming(follow))
 
 
-_add_routes("search", "Search fairly", SearchResult)
-_add_routes("answer", "Answer a question from sampled rankings", AnswerResult)
-_add_routes("probe", "Test whether the model that ranks prefers a group", ProbeResult)
+_add_routes("/v1/search", "search", "Search fairly", SearchResult)
+_add_routes("/v1/answer", "answer", "Answer a question from sampled rankings", AnswerResult)
+_add_routes("/v1/probe", "probe", "Test whether the model that ranks prefers a group", ProbeResult)
 
 
-@router.post("/runs", response_model=Run, **_RUNS, **_ACCEPTED)
-async def begin_run(asked: BackgroundRun, request: Request, idempotency: _Named = None) -> Response:
+@router.post("/v1/runs", response_model=Run, **_RUNS, **_ACCEPTED)
+async def begin_run(
+    background_run: BackgroundRun, request: Request, idempotency: _Named = None
+) -> Response:
     """Start a run in the background.
 
     It is always kept: it continues without a client and after a restart of the service.
     """
-    kept = asked.request.model_copy(update={"keep": True})
-    started = await start_run(request, asked.kind, kept, idempotency=idempotency)
+    kept = background_run.request.model_copy(update={"keep": True})
+    started = await start_run(request, background_run.kind, kept, idempotency=idempotency)
     return Json(started.run, 202, started.headers)
 
 
-@router.get("/runs", **_RUNS)
+@router.get("/v1/runs", **_RUNS)
 async def list_runs(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=200, description="The most to list.")] = 50,
@@ -288,7 +292,7 @@ async def list_runs(
     return RunList(runs=found)
 
 
-@router.get("/runs/{id}", response_model=Run, **_RUNS)
+@router.get("/v1/runs/{id}", response_model=Run, **_RUNS)
 async def get_run(request: Request, id: _Id) -> Response:
     """Return a run: what was asked for, how far it is, and its result or its problem."""
     return Json(await _run(request, id))
@@ -301,7 +305,7 @@ async def _followed(request: Request, id: _Id, known: _Known = 0) -> AsyncIterat
 
 
 router.get(
-    "/runs/{id}/events",
+    "/v1/runs/{id}/events",
     name="follow_run",
     description="Stream the past and the coming events of a run until it is over.",
     response_class=EventSourceResponse,
@@ -309,7 +313,7 @@ router.get(
 )(_streaming(_followed))
 
 
-@router.delete("/runs/{id}", status_code=204, **_RUNS)
+@router.delete("/v1/runs/{id}", status_code=204, **_RUNS)
 async def delete_run(request: Request, id: _Id) -> Response:
     """Cancel a run that is not over, or remove one that is."""
     parts, key = parts_of(request), caller_of(request.scope).id
@@ -321,9 +325,9 @@ async def delete_run(request: Request, id: _Id) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/audits", response_model=Run, **_AUDITS, **_ACCEPTED)
+@router.post("/v1/audits", response_model=Run, **_AUDITS, **_ACCEPTED)
 async def begin_audit(
-    asked: AuditRequest, request: Request, idempotency: _Named = None
+    audit_request: AuditRequest, request: Request, idempotency: _Named = None
 ) -> Response:
     """Start an audit of a source in the background.
 
@@ -331,7 +335,7 @@ async def begin_audit(
     end, `GET /v1/runs/{id}/events` reports its progress, and `DELETE /v1/runs/{id}` cancels it, or
     removes it with its files.
     """
-    checked = await parts_of(request).executor.check_audit(asked)
+    checked = await parts_of(request).executor.check_audit(audit_request)
     run = await keep_run(request, "audit", checked.body, checked.query, idempotency)
     return Json(run, 202, _place(request, run))
 
@@ -342,7 +346,7 @@ def _file(media_type: str) -> dict[str, Any]:
     return {"response_class": Response, "responses": {200: answer}, **_AUDITS}
 
 
-@router.get("/audits/{id}/report.html", **_file("text/html"))
+@router.get("/v1/audits/{id}/report.html", **_file("text/html"))
 async def get_report(request: Request, id: _Id) -> Response:
     """Return the report of a finished audit, as one HTML file."""
     folder = await _folder(request, id)
@@ -350,7 +354,7 @@ async def get_report(request: Request, id: _Id) -> Response:
     return FileResponse(folder / "report.html", headers=headers, media_type="text/html")
 
 
-@router.get("/audits/{id}/bundle.zip", **_file("application/zip"))
+@router.get("/v1/audits/{id}/bundle.zip", **_file("application/zip"))
 async def get_bundle(request: Request, id: _Id) -> Response:
     """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
     folder = await _folder(request, id)

@@ -92,7 +92,7 @@ def make_server(
     # Both would log arguments of calls, which may be private.
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
     logging.getLogger("mcp").setLevel(logging.ERROR)
-    logging.getLogger().addFilter(_tells_nothing_asked)
+    logging.getLogger().addFilter(_tells_nothing_private)
     limits = executor.settings.limits
     shown, read = min(SHOWN, limits.k), min(READ, limits.documents)
     server = FastMCP(
@@ -102,13 +102,13 @@ def make_server(
         middleware=[_Edge(executor)],
     )
 
-    async def run(kind: Kind, asked: dict[str, Any], seconds: float, context: Context) -> Any:
+    async def run(kind: Kind, options: dict[str, Any], seconds: float, context: Context) -> Any:
         """Run the graph, and return the result."""
-        asked["budget"] = {"seconds": min(seconds, limits.seconds)}
-        return await follow(executor.check(kind, parsed(kind, asked)), context)
+        options["budget"] = {"seconds": min(seconds, limits.seconds)}
+        return await follow(executor.check(kind, parsed(kind, options)), context)
 
     async def follow(
-        asked: CheckedRequest,
+        checked: CheckedRequest,
         context: Context,
         total: int | None = None,
         seconds: float | None = None,
@@ -116,9 +116,9 @@ def make_server(
         """Run a checked request, report each step to the client, and return the result."""
         caller, steps = origin(), 0
         whose: dict[str, Any] = {"key": caller.key, "carrier": caller.carrier}
-        execute = partial(executor.execute, asked)
+        outputs_of = partial(executor.execute, checked)
         started = await runs.start_ephemeral(
-            asked.kind, asked.query, execute, seconds=seconds, **whose
+            checked.kind, checked.query, outputs_of, seconds=seconds, **whose
         )
         caller.gone.add_done_callback(lambda _: started.stop())
         async with started as events:
@@ -156,8 +156,8 @@ def make_server(
             k: How many results to show.
             seconds: The time limit in seconds.
         """
-        asked = {"query": query, "k": k, "corpus": source or None, "attributes": attributes}
-        result = SearchResult.model_validate(await run("search", asked, seconds, context))
+        options = {"query": query, "k": k, "corpus": source or None, "attributes": attributes}
+        result = SearchResult.model_validate(await run("search", options, seconds, context))
         texts = await passages(result.corpus, result.ranking)
         return _reply(
             search_lines(result, texts),
@@ -185,9 +185,9 @@ def make_server(
             documents: How many documents the answer may rest on.
             seconds: The time limit in seconds.
         """
-        asked: dict[str, Any] = {"question": question, "corpus": source or None}
-        asked |= {"attributes": attributes, "documents": documents, "method": "fairqr"}
-        result = AnswerResult.model_validate(await run("answer", asked, seconds, context))
+        options: dict[str, Any] = {"question": question, "corpus": source or None}
+        options |= {"attributes": attributes, "documents": documents, "method": "fairqr"}
+        result = AnswerResult.model_validate(await run("answer", options, seconds, context))
         is_judged = result.attributor is not None
         used = [it for it in result.ranking if (it.attributed if is_judged else it.exposure)]
         texts = await passages(result.corpus, used)
@@ -227,9 +227,9 @@ def make_server(
             k: How many results count as shown.
             seconds: The time limit in seconds.
         """
-        asked = {"corpus": source or None, "queries": queries, "attributes": attributes, "k": k}
-        asked["intersections"] = False
-        checked = await executor.check_audit(_audit_request(asked))
+        options = {"corpus": source or None, "queries": queries, "attributes": attributes, "k": k}
+        options["intersections"] = False
+        checked = await executor.check_audit(_audit_request(options))
         result = await follow(checked, context, len(queries) + 1, seconds)
         figures = {name: result["figures"][name] for name in ("queries", "groups")}
         lines = [
@@ -298,7 +298,7 @@ class _Edge(Middleware):
             raise ToolError(_sentence(error)) from None
 
 
-def _tells_nothing_asked(record: logging.LogRecord) -> bool:
+def _tells_nothing_private(record: logging.LogRecord) -> bool:
     """Return False for what MCP's sessions say to the root logger about wrong requests."""
     return not record.pathname.endswith(("mcp/shared/session.py", "mcp\\shared\\session.py"))
 
@@ -316,10 +316,10 @@ def _percent(share: float | None) -> str:
     return "unknown" if share is None else f"{share:.1%}"
 
 
-def _audit_request(asked: Mapping[str, Any]) -> AuditRequest:
+def _audit_request(options: Mapping[str, Any]) -> AuditRequest:
     """Return a request for an audit; raises InputError with a sentence if it is wrong."""
     with parameter_errors():
-        return AuditRequest.model_validate(asked)
+        return AuditRequest.model_validate(options)
 
 
 def _reply(lines: Iterable[str], result: BaseModel, passages: list[str]) -> ToolResult:

@@ -24,7 +24,7 @@ from fairqr.graph.service.records import Event, EventName, Kind, Run, RunSummary
 from fairqr.graph.service.store import Attempt, Store
 from fairqr.graph.service.store.database import lasting
 from fairqr.graph.step import Step
-from fairqr.graph.stream import RunEvent, step_data
+from fairqr.graph.stream import RunOutput, step_data
 
 STOPPING = 1.0
 """Seconds that stopped runs have to end."""
@@ -123,11 +123,11 @@ class LiveRun(ABC):
         """Return the event that says what runs."""
         return self.event("run", self.run.model_dump(include=set(RunSummary.model_fields)))
 
-    async def outcome(self, happenings: AsyncGenerator[RunEvent, None]) -> Run:
+    async def outcome(self, outputs: AsyncGenerator[RunOutput, None]) -> Run:
         """Do the run, and return it at its end.
 
         Args:
-            happenings: What happens in the run; closed in the end.
+            outputs: What the run yields; closed in the end.
 
         Raises:
             asyncio.CancelledError: The task was cancelled, and nobody has stopped the run.
@@ -137,14 +137,14 @@ class LiveRun(ABC):
         result: dict[str, Any] | None = None
         limit = asyncio.timeout(self.seconds)
         try:
-            async with limit, contextlib.aclosing(happenings):
+            async with limit, contextlib.aclosing(outputs):
                 with continued(self.carrier):
-                    async for event in happenings:
-                        if isinstance(event, Step):
-                            result = event.update.get(name) or result
-                            self.hear(event)
-                        elif isinstance(event, AIMessageChunk):
-                            data = {"text": str(event.text)}
+                    async for output in outputs:
+                        if isinstance(output, Step):
+                            result = output.update.get(name) or result
+                            self.hear(output)
+                        elif isinstance(output, AIMessageChunk):
+                            data = {"text": str(output.text)}
                             self.hear_piece(Event(number=0, name="token", data=data))
             if result is None:
                 raise LookupError(name)
@@ -191,10 +191,10 @@ class EphemeralRun(LiveRun):
         """Stop the run if it is not over."""
         self.stop()
 
-    async def do(self, happenings: AsyncGenerator[RunEvent, None]) -> None:
+    async def do(self, outputs: AsyncGenerator[RunOutput, None]) -> None:
         """Do the run to its end."""
         self.tell(self.first_event())
-        self.conclude(await self.outcome(happenings))
+        self.conclude(await self.outcome(outputs))
 
     def hear(self, step: Step) -> None:
         """Tell the client of a step."""
@@ -246,7 +246,7 @@ class DurableRun(LiveRun, RunJournal):
         self._lost = False
         self._version = self.run.version
 
-    async def do(self, execute: Execute) -> None:
+    async def do(self, execute_stored: ExecuteStored) -> None:
         """Do the run to its end.
 
         Raises:
@@ -254,7 +254,7 @@ class DurableRun(LiveRun, RunJournal):
         """
         self.task = asyncio.current_task()
         try:
-            final = await self.outcome(self._happenings(execute))
+            final = await self.outcome(self._outputs(execute_stored))
             self.task = None  # it is not to be stopped any more
             try:
                 await self._finish(final)
@@ -271,7 +271,7 @@ class DurableRun(LiveRun, RunJournal):
             if self._soon is not None:
                 self._soon.cancel()
 
-    async def _happenings(self, execute: Execute) -> AsyncGenerator[RunEvent, None]:
+    async def _outputs(self, execute_stored: ExecuteStored) -> AsyncGenerator[RunOutput, None]:
         if self.stopped is not None:
             raise self.stopped
         if self.run.attempts - 1 - self.run.handed_over > LOSSES:
@@ -282,9 +282,9 @@ class DurableRun(LiveRun, RunJournal):
             config: Any = {"configurable": {"thread_id": self.run.id, "checkpoint_ns": ""}}
             self.resumed = await self.saver.aget_tuple(config) is not None
         self._note(self.first_event())
-        async with contextlib.aclosing(execute(self.run, self)) as happenings:
-            async for event in happenings:
-                yield event
+        async with contextlib.aclosing(execute_stored(self.run, self)) as outputs:
+            async for output in outputs:
+                yield output
 
     def hear(self, step: Step) -> None:
         """Note a step of an audit; nodes of graphs were noted when they ended."""
@@ -402,8 +402,8 @@ class DurableRun(LiveRun, RunJournal):
         return written
 
 
-Execute = Callable[[Run, DurableRun], AsyncGenerator[RunEvent, None]]
-"""Runs a run from its last checkpoint on; yields what happens."""
+ExecuteStored = Callable[[Run, DurableRun], AsyncGenerator[RunOutput, None]]
+"""Runs a stored run from its last checkpoint on."""
 
 
 def told(kind: Kind, step: Step) -> dict[str, Any]:

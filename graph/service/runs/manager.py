@@ -8,10 +8,10 @@ import logging
 import shutil
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fairqr.base.errors import AccessError, FairqrError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
@@ -19,16 +19,19 @@ from fairqr.graph.service.problems import busy, told_in_log
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
 from fairqr.graph.service.runs import live
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
-from fairqr.graph.service.runs.slots import Slots
+from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.database import Checkpoints, lasting
-from fairqr.graph.stream import RunEvent
+from fairqr.graph.service.store.database import Checkpoints, caller, lasting
+from fairqr.graph.stream import RunOutput
 
 SOON = 0.02
 FOLLOW = 0.2
 FOLLOW_WAITING = 1.0
 """Seconds between the first two looks at a run that is not done here, between later ones, and at
 most between looks at one that has not started."""
+
+SHARED = 0.1
+"""Seconds for which the followers of a run share what one of them has read."""
 
 STEPLESS = 2**31 - 1
 """Who follows a run from this event on hears of its end alone."""
@@ -38,6 +41,8 @@ TICK = 1.0
 
 CLEAN_EVERY = 600.0
 """Seconds between two removals of old runs; less if ``retention`` is shorter."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +74,7 @@ class EphemeralRuns:
         self,
         kind: Kind,
         query: str,
-        execute: Callable[[str], AsyncGenerator[RunEvent, None]],
+        outputs_of: Callable[[str], AsyncGenerator[RunOutput, None]],
         *,
         key: str,
         carrier: Mapping[str, str],
@@ -80,7 +85,7 @@ class EphemeralRuns:
         Args:
             kind: The kind of the run.
             query: The query or the question.
-            execute: Runs the run, given its id.
+            outputs_of: Runs the run, given its id.
             key: The id of the key that asks.
             carrier: The headers of the caller's trace.
             seconds: The time limit; at most ``limits.seconds``, which is the default.
@@ -105,7 +110,7 @@ class EphemeralRuns:
         seconds = min(seconds or longest, longest)
         started = live.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._finished, key)
         self.ephemeral.add(started)
-        started.task = asyncio.create_task(started.do(execute(run.id)))
+        started.task = asyncio.create_task(started.do(outputs_of(run.id)))
         started.task.add_done_callback(lambda _: self._over(started))
         return started
 
@@ -186,8 +191,8 @@ class Runs(EphemeralRuns):
 
     Args:
         store: The store of durable runs.
-        execute: Runs a durable run; always closed in the task that started it. None if this process
-            does none.
+        execute_stored: Runs a durable run; always closed in the task that started it. None if this
+            process does none.
         settings: The settings of the service.
         finished: Hears of the end of each run.
 
@@ -198,19 +203,21 @@ class Runs(EphemeralRuns):
     def __init__(
         self,
         store: Store,
-        execute: live.Execute | None,
+        execute_stored: live.ExecuteStored | None,
         settings: ServiceSettings,
         finished: Callable[[Run], None],
     ) -> None:
         super().__init__(settings, finished)
         self._store = store
-        self._execute = execute
+        self._execute_stored = execute_stored
         self._queue = (LocalQueue if store.database.file else SharedQueue)(store, settings)
         self._clean_at = 0.0
         self._away = -settings.lease
         """When the database was away last: after that, all workers look as if they were silent."""
         self._drained = False
         self.durable: dict[str, live.DurableRun] = {}
+        self._looks: dict[tuple[Any, ...], asyncio.Task[Any]] = {}
+        """What followers of runs have just read."""
 
     async def start(self) -> None:
         """Start doing runs, including those that wait in the store.
@@ -219,8 +226,8 @@ class Runs(EphemeralRuns):
             ConfigError: Another process serves the same file.
         """
         do = None
-        if self._execute is not None:
-            do = partial(self._do, self._execute, Checkpoints(self._store.database))
+        if self._execute_stored is not None:
+            do = partial(self._do, self._execute_stored, Checkpoints(self._store.database))
         try:
             await self._queue.start(do)
         except BaseException:
@@ -245,12 +252,12 @@ class Runs(EphemeralRuns):
             for run in self.durable.values():  # it does not stop
                 run.leave()
 
-    async def submit(self, key: str, **asked: Any) -> Run:
+    async def submit(self, key: str, **values: Any) -> Run:
         """Accept a durable run.
 
         Args:
             key: The id of the key that asks.
-            asked: The ``kind``, ``query`` and checked ``request`` of the run, the ``carrier`` of
+            values: The ``kind``, ``query`` and checked ``request`` of the run, the ``carrier`` of
                 the client's trace, and the ``idempotency`` key of the request.
 
         Raises:
@@ -260,7 +267,7 @@ class Runs(EphemeralRuns):
         traffic = self._settings.traffic
         if not self.accepting:
             raise busy("draining", traffic.live)
-        return await self._store.accept(self._queue.enqueue, traffic, key, **asked)
+        return await self._store.accept(self._queue.enqueue, traffic, key, **values)
 
     async def events(self, run: Run, key: str, after: int = 0) -> AsyncGenerator[Event, None]:
         """Yield the past and future events of a durable run, until it is over.
@@ -283,13 +290,15 @@ class Runs(EphemeralRuns):
             here = self.durable.get(run.id) if run.live else None
             # What earlier attempts have told, and what is told elsewhere.
             if run.attempts if here is None else after < here.run.last:
-                while stored := await lasting(partial(self._store.events, run.id, after)):
+                # What was read before it was over is none of the last events.
+                state = (run.live, run.attempts)
+                while stored := await self._shared(self._store.events, run.id, after, state):
                     for event in stored:
                         yield event
                     after = stored[-1].number
             if not run.live:
                 # The same number each time, whatever the caller has.
-                number = await lasting(partial(self._store.last_number, run.id))
+                number = await self._shared(self._store.last_number, run.id)
                 yield live.last_event(run, number + 1)
                 return
             if here is not None:
@@ -304,7 +313,18 @@ class Runs(EphemeralRuns):
             await asyncio.sleep(pause)
             # One that waits for its turn has nothing to tell, and may have many followers.
             pause = min(FOLLOW if run.started else FOLLOW_WAITING, 1.5 * pause)
-            run = await lasting(partial(self._store.run, run.id, key))
+            run = await self._shared(self._store.run, run.id, key)
+
+    async def _shared(self, look: Callable[..., Awaitable[T]], *what: Any) -> T:
+        """Return what the store says; who asks the same within a moment shares the answer."""
+        key = (look.__name__, *what)
+        if key not in self._looks:
+            looking: asyncio.Task[Any] = asyncio.create_task(lasting(partial(look, *what[:2])))
+            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._looks[key] = looking
+            asyncio.get_running_loop().call_later(SHARED, self._looks.pop, key)
+        found: T = await asyncio.shield(self._looks[key])
+        return found
 
     async def cancel(self, id_: str, key: str) -> None:
         """Cancel a run; one under way ends a little later, and one that is over stays unchanged.
@@ -317,9 +337,12 @@ class Runs(EphemeralRuns):
         if here := self.durable.get(id_):
             here.stop()
 
-    async def _do(self, execute: live.Execute, saver: Checkpoints, id_: str, key: str) -> None:
+    async def _do(
+        self, execute_stored: live.ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
+    ) -> None:
         """Do a run when there is a slot."""
-        async with self._slots.held(key):
+        caller.set(key)
+        async with self._slots_for(kind).held(key):
             if not self.accepting:
                 return
             attempt = await lasting(lambda: self._store.claim(id_))
@@ -330,7 +353,7 @@ class Runs(EphemeralRuns):
             about = (path_of(id_), seconds, attempt.carrier, self._finished)
             run = self.durable[id_] = live.DurableRun(attempt, *about, self._store, saver)
             try:
-                await run.do(execute)
+                await run.do(execute_stored)
             finally:
                 if self.durable.get(id_) is run:
                     del self.durable[id_]

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 from filelock import FileLock, Timeout
+from procrastinate.connector import BaseAsyncConnector
 from procrastinate.exceptions import ConnectorException
+from procrastinate.jobs import Job
+from procrastinate.manager import JobManager
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import ConfigError, NotAllowedError, StoreUnavailableError
 from fairqr.graph.service.configuration import ServiceSettings
+from fairqr.graph.service.records import Kind
 from fairqr.graph.service.runs.live import STOPPING, wait_for
-from fairqr.graph.service.runs.slots import Slots
+from fairqr.graph.service.slots import most_of
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import PUTTING_BACK
 from fairqr.graph.service.store.store import Queued
 
-Do = Callable[[str, str], Awaitable[None]]
-"""Does a run, given its id and its key's; if it is cancelled, it goes on elsewhere or later."""
+Do = Callable[[str, str, Kind], Awaitable[None]]
+"""Does a run, given its id, its key's and its kind; it waits for a slot.
+
+If it is cancelled, the run goes on elsewhere or later.
+"""
 
 AGAIN = 0.5
 """Seconds before a worker that ended is started again."""
+
+POLL = 0.25
+"""Seconds between two looks for a job. A new one is announced; a key that has room again is not."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +46,6 @@ class LocalQueue:
         self._store = store
         self._works = settings.work
         self._do: Do | None = None
-        self._audits = Slots(settings.audit_concurrency, share=1.0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lock = FileLock(f"{store.database.file}.lock")
 
@@ -73,13 +81,9 @@ class LocalQueue:
                 "database; ask without 'keep', and wait for the result."
             )
         if self._do is not None and run.id not in self._tasks:
-            task = self._tasks[run.id] = asyncio.create_task(self._done(self._do, run))
+            doing = self._do(run.id, run.key, run.kind)
+            task = self._tasks[run.id] = asyncio.create_task(doing)
             task.add_done_callback(lambda _: self._tasks.pop(run.id))
-
-    async def _done(self, do: Do, run: Queued) -> None:
-        turn = self._audits.held(run.key) if run.kind == "audit" else contextlib.nullcontext()
-        async with turn:
-            await do(run.id, run.key)
 
     async def put_back(self) -> None:
         """Do the runs that are not over and have no task, as those that a process has left."""
@@ -113,7 +117,7 @@ _FORSAKEN = sa.text(
 
 _WITHOUT_JOB = sa.text(
     """SELECT id, kind, key_id FROM runs WHERE status IN ('queued', 'running') AND NOT EXISTS (
-        SELECT FROM procrastinate_jobs WHERE queueing_lock = runs.id)"""
+        SELECT FROM procrastinate_jobs WHERE queueing_lock = runs.id) ORDER BY created"""
 )
 
 _BEAT = sa.text(
@@ -121,6 +125,55 @@ _BEAT = sa.text(
         SELECT worker_id FROM procrastinate_jobs WHERE queueing_lock = ANY(:ids))"""
 )
 _LOCK = sa.select(sa.func.pg_try_advisory_xact_lock(PUTTING_BACK))
+
+# A run that was deleted has no key; its job ends at once.
+_NEXT = """
+    WITH held AS (
+        SELECT key_id, count(*) AS jobs, count(*) FILTER (WHERE worker_id = %(worker)s) AS own
+        FROM procrastinate_jobs AS job JOIN runs ON runs.id = job.queueing_lock
+        WHERE job.status = 'doing' AND job.queue_name = %(queue)s
+        GROUP BY key_id
+    ), next AS (
+        SELECT job.id
+        FROM procrastinate_jobs AS job
+        LEFT JOIN runs ON runs.id = job.queueing_lock
+        LEFT JOIN held ON held.key_id = runs.key_id
+        LEFT JOIN LATERAL (
+            SELECT before.started FROM runs AS before
+            WHERE before.key_id = runs.key_id AND before.started IS NOT NULL
+                AND (before.kind = 'audit') = (runs.kind = 'audit')
+            ORDER BY before.created DESC LIMIT 1
+        ) AS turn ON true
+        WHERE job.status = 'todo' AND job.queue_name = %(queue)s
+            AND (coalesce(held.own, 0) < %(most)s OR runs.key_id = '')
+        ORDER BY coalesce(held.jobs, 0), turn.started NULLS FIRST, job.id
+        LIMIT 1 FOR UPDATE OF job SKIP LOCKED
+    )
+    UPDATE procrastinate_jobs AS job SET status = 'doing', worker_id = %(worker)s
+    FROM next WHERE job.id = next.id RETURNING job.*
+"""
+
+
+class JobsInTurns(JobManager):
+    """Takes jobs in turns of keys, over all processes, by the rule of :class:`Slots`.
+
+    Args:
+        connector: Of procrastinate.
+        most: How many jobs of one key a worker of each queue takes at most. It bounds nobody
+            without a key.
+    """
+
+    def __init__(self, connector: BaseAsyncConnector, most: Mapping[str, int]) -> None:
+        super().__init__(connector)
+        self._most = most
+
+    async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
+        """Take the next job of a queue, if there is one that may be taken."""
+        (queue,) = queues or ()
+        rows = await self.connector.execute_query_all_async(
+            _NEXT, queue=queue, worker=worker_id, most=self._most[queue]
+        )
+        return Job.from_row(rows[0]) if rows else None
 
 
 class SharedQueue:
@@ -131,6 +184,9 @@ class SharedQueue:
         self._settings = settings
         self._draining = False
         self._app = store.database.queue(4)
+        self._places = {"runs": settings.concurrency, "audits": settings.audit_concurrency}
+        most = {**self._places, "runs": most_of(settings.concurrency, settings.traffic.share)}
+        self._app.job_manager = JobsInTurns(self._app.connector, most)
         self._workers: list[asyncio.Task[None]] = []
 
     async def start(self, do: Do | None) -> None:
@@ -141,22 +197,16 @@ class SharedQueue:
         logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
         if do is not None:
             self._app.task(name="fairqr.run")(do)
-            runs = self._work("runs", self._settings.concurrency)
-            audits = self._work("audits", self._settings.audit_concurrency)
-            self._workers = [asyncio.create_task(it) for it in (runs, audits)]
+            self._workers = [asyncio.create_task(self._work(queue)) for queue in self._places]
 
     async def enqueue(self, connection: AsyncConnection, run: Queued) -> None:
-        """Defer the job of a run in a transaction; procrastinate notifies its workers.
-
-        The first run of a key comes before the second of any other.
-        """
+        """Defer the job of a run in a transaction; procrastinate notifies its workers."""
         await self._app.configure_task(
             "fairqr.run",
             queue="audits" if run.kind == "audit" else "runs",
-            priority=-run.before,
             queueing_lock=run.id,
             connection=await self._store.database.driver_of(connection),
-        ).defer_async(id_=run.id, key=run.key)
+        ).defer_async(id_=run.id, key=run.key, kind=run.kind)
 
     async def put_back(self) -> None:
         """Defer new jobs for runs whose worker is silent, and for those that have lost theirs.
@@ -190,7 +240,7 @@ class SharedQueue:
         finally:
             await self._app.close_async()
 
-    async def _work(self, queue: str, concurrency: int) -> None:
+    async def _work(self, queue: str) -> None:
         """Work on a queue; begin again whenever procrastinate ends its worker.
 
         It does so if a heartbeat fails, as when the database was away.
@@ -201,9 +251,9 @@ class SharedQueue:
                 await self._app.run_worker_async(
                     queues=[queue],
                     name=queue,
-                    concurrency=concurrency,
+                    concurrency=self._places[queue],
                     install_signal_handlers=False,
-                    fetch_job_polling_interval=1.0,
+                    fetch_job_polling_interval=POLL,
                     update_heartbeat_interval=lease / 3,
                     stalled_worker_timeout=lease,
                     shutdown_graceful_timeout=self._settings.grace,

@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,13 +31,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from fairqr.base.errors import ConfigError, StoreUnavailableError, one_line
 from fairqr.base.settings import data_dir
 from fairqr.graph.journal import run_journal
+from fairqr.graph.service.records import NOBODY
+from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store.tables import make_tables
 
 SCHEMA = "fairqr"
 """The schema of our tables in PostgreSQL, and of those of procrastinate and LangGraph."""
 
 CONNECTIONS = 5
+SHARE = 0.8
+"""The largest part of the connections that one caller may have."""
+
 CONNECT = 5  # seconds
+WAIT = 30  # seconds until a transaction begins
 
 STATEMENT = 20_000  # milliseconds
 
@@ -65,6 +72,9 @@ _FAILURES = (
     procrastinate.exceptions.ConnectorException,
     OSError,
 )
+
+caller: ContextVar[str] = ContextVar("caller", default=NOBODY)
+"""For whom a transaction is: the id of a key, or an address. Callers take turns."""
 
 T = TypeVar("T")
 
@@ -119,6 +129,7 @@ class Database:
             self.arguments = _arguments_of(url)
             place = (self.arguments.get(part, "") for part in ("host", "port", "dbname"))
             self.place = "{}:{}/{}".format(*place)
+        self._slots = Slots(1 if self.file else CONNECTIONS, SHARE)
         self._engine = create_async_engine(
             "sqlite+aiosqlite://" if self.file else "postgresql+psycopg://",
             async_creator=lambda: _whole(self._connected()),
@@ -126,7 +137,7 @@ class Database:
             poolclass=sa.AsyncAdaptedQueuePool,
             pool_size=1 if self.file else CONNECTIONS,
             max_overflow=0,
-            pool_timeout=6 * CONNECT if self.file else CONNECT,
+            pool_timeout=CONNECT,
             pool_pre_ping=not self.file,
             hide_parameters=True,  # errors would quote queries and documents
         )
@@ -154,7 +165,7 @@ class Database:
         if self.file is not None:
             self._require_sound(self.file)
         try:
-            async with self._engine.begin() as connection:
+            async with self._turn(), self._engine.begin() as connection:
                 yield connection
         except _BUGS:
             raise
@@ -167,6 +178,24 @@ class Database:
             raise StoreUnavailableError(
                 "The database of runs is not available; try again later."
             ) from error
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Hold one of the connections; who asks for many waits behind those who ask for few.
+
+        Raises:
+            OSError: There is none for a long time.
+        """
+        whose = caller.get()
+        try:
+            async with asyncio.timeout(WAIT):
+                await self._slots.acquire(whose)
+        except TimeoutError:
+            raise OSError("All connections are taken.") from None
+        try:
+            yield
+        finally:
+            self._slots.release(whose)
 
     def _require_sound(self, file: Path) -> None:
         """Refuse a file that is damaged, or another one than was opened.
@@ -228,11 +257,11 @@ class Database:
         other = await self._connected()
         try:
             await one.set_autocommit(True)
-            asked = "SELECT pg_backend_pid(), current_setting('search_path')"
-            first = await (await one.execute(asked)).fetchone()
+            session = "SELECT pg_backend_pid(), current_setting('search_path')"
+            first = await (await one.execute(session)).fetchone()
             await other.execute("SELECT 1")  # begins a transaction, perhaps where the first one was
             async with asyncio.timeout(CONNECT):
-                again = await (await one.execute(asked)).fetchone()
+                again = await (await one.execute(session)).fetchone()
             if first != again or first[1] != SCHEMA:
                 raise self._pooled()
         except (TimeoutError, psycopg.errors.ProtocolViolation):

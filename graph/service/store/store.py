@@ -22,6 +22,7 @@ from fairqr.graph.journal import Write
 from fairqr.graph.service.configuration import Traffic
 from fairqr.graph.service.problems import CANCELLED, busy, problem_of
 from fairqr.graph.service.records import (
+    KEY_ID,
     KEY_START,
     LIVE,
     SCOPES,
@@ -46,7 +47,7 @@ TRIAL = 16_384
 
 _LIVE = RUNS.c.status.in_(LIVE)
 
-_SECRET = re.compile(KEY_START + r"([0-9a-f]{12})_[A-Za-z0-9_-]{43}", re.ASCII)
+_SECRET = re.compile(rf"{KEY_START}([0-9a-f]{{{KEY_ID}}})_[A-Za-z0-9_-]{{43}}", re.ASCII)
 _NAME = 100  # characters
 
 
@@ -55,13 +56,11 @@ class Queued(NamedTuple):
 
     Attributes:
         key: The id of the key that asked for it.
-        before: How many live runs the key had when it asked.
     """
 
     id: str
     kind: Kind
     key: str
-    before: int = 0
 
 
 Enqueue = Callable[[AsyncConnection, Queued], Awaitable[None]]
@@ -158,9 +157,9 @@ class Store:
             if not self.database.file:  # two would both count before either is there
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ACCEPTING)))
             if values.get("idempotency") is not None:
-                asked = await _asked_before(connection, key, values)
-                if asked is not None:
-                    return asked
+                repeated = await _repeated_run(connection, key, values)
+                if repeated is not None:
+                    return repeated
             own, waiting = (await connection.execute(counts)).one()
             if own >= traffic.live:
                 raise busy("live", traffic.live)
@@ -169,7 +168,7 @@ class Store:
             values |= {"id": uuid.uuid4().hex, "key_id": key, "created": self.database.now()}
             accepted = RUNS.insert().values(status="queued", **values).returning(*RUNS.c)
             run = _run_of((await connection.execute(accepted)).mappings().one())
-            await enqueue(connection, Queued(run.id, run.kind, key, own))
+            await enqueue(connection, Queued(run.id, run.kind, key))
             return run
 
     async def run(self, id: str, key: str) -> Run:
@@ -529,7 +528,7 @@ async def _delete(connection: AsyncConnection, ids: Sequence[str], *columns: Any
         await connection.execute(sa.delete(column.table).where(column.in_(ids)))
 
 
-async def _asked_before(
+async def _repeated_run(
     connection: AsyncConnection, key: str, values: Mapping[str, Any]
 ) -> Run | None:
     """Return the run of a request that a key repeats, if it has one.

@@ -383,7 +383,7 @@ class ServiceAuditor:
         (await _auditing()).audit_spec(options)
 
     async def __call__(
-        self, engine: SearchEngine, asked: AuditRequest, folder: Path | None, tell: Tell
+        self, engine: SearchEngine, audit_request: AuditRequest, folder: Path | None, tell: Tell
     ) -> AuditResult:
         """Audit an engine."""
         from filelock import AsyncFileLock
@@ -396,12 +396,12 @@ class ServiceAuditor:
         async def attempt() -> AuditResult:
             found = await auditing.audit(
                 engine,
-                [it.model_dump() for it in asked.queries],
-                weight="weight" if any(it.weight != 1 for it in asked.queries) else None,
+                [it.model_dump() for it in audit_request.queries],
+                weight="weight" if any(it.weight != 1 for it in audit_request.queries) else None,
                 folder=folder,
                 withhold_place=True,
                 watcher=_Watcher(tell),
-                **asked.options,
+                **audit_request.options,
             )
             text = await asyncio.to_thread((found.folder / "audit.json").read_text, "utf-8")
             return AuditResult(

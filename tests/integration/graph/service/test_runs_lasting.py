@@ -15,19 +15,19 @@ from fairqr.graph.service.runs.live import DurableRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
-from fairqr.graph.stream import RunEvent
+from fairqr.graph.stream import RunOutput
 from tests.unit.graph.service.test_runs import kept
 
 KEY = "k"
 
 
-async def steps(id_: str) -> AsyncGenerator[RunEvent, None]:
+async def steps(id_: str) -> AsyncGenerator[RunOutput, None]:
     yield Step("retrieve", {"pending": ["text"] * 100})
     yield AIMessageChunk("piece")
     yield Step("rerank", {"result": {"ranking": ["text"] * 100}})
 
 
-async def trivial(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+async def trivial(run: Run, durable: DurableRun) -> AsyncGenerator[RunOutput, None]:
     async for event in steps(run.id):
         yield await kept(durable, event)
 

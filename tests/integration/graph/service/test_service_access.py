@@ -240,3 +240,36 @@ def test_a_second_signal_ends_it_at_once_and_an_ignored_ctrl_c_stays_ignored(
         service.send(signal.SIGTERM)
         service.ends()
         assert time.monotonic() - started < 30
+
+
+HALF = "POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        f"{HALF}Content-Length: 50\r\n\r\n{{",
+        f"{HALF}Transfer-Encoding: chunked\r\n\r\n1\r\n{{\r\n",
+        "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100,
+    ],
+    ids=["half", "half of chunks", "unread"],
+)
+def test_what_clients_leave_half_done_at_the_end_is_no_failure(
+    ending: list[Any], sent: str, signals: int
+) -> None:
+    """Nothing of it is in the log, and the service ends as ever."""
+    with contextlib.ExitStack() as stack, running(*ending) as service:
+        address = service.client.base_url
+        for _ in range(20):
+            client = stack.enter_context(socket.create_connection((address.host, address.port)))
+            client.sendall(sent.encode())
+        service.client.get("/readyz").raise_for_status()
+        before = len(service.said)
+        started = time.monotonic()
+        for _ in range(signals):
+            service.send(signal.SIGTERM)
+        service.ends()
+        assert time.monotonic() - started < PATIENCE / 2
+        assert b"rror" not in service.said[before:], service.said.decode()
+        assert b"xception" not in service.said[before:]

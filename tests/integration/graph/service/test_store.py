@@ -14,9 +14,11 @@ import pytest
 import sqlalchemy as sa
 
 from fairqr.base import errors
+from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Event, Run
+from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.database import Database
+from fairqr.graph.service.store.database import Database, caller
 from fairqr.graph.service.store.tables import LAYOUT
 from tests.integration.stores import accept, accepted, done, started
 from tests.patience import PATIENCE
@@ -365,3 +367,42 @@ async def test_a_file_that_is_damaged_is_told_and_nothing_more_is_accepted(tmp_p
         for asking in (store.check(), store.runs("k"), accepted(store)):
             with pytest.raises(errors.StoreUnavailableError, match="is damaged"):
                 await asking
+
+
+async def test_who_reads_much_keeps_no_other_waiting(store: Store) -> None:
+    """Callers take turns at the database, however many transactions one of them wants at once."""
+    ended: list[str] = []
+
+    async def read(whose: str) -> None:
+        caller.set(whose)
+        await store.runs(whose)
+        ended.append(whose)
+
+    many = [asyncio.create_task(read("many")) for _ in range(100)]
+    await asyncio.sleep(0)
+    few = [asyncio.create_task(read(whose)) for whose in ("one", "two")]
+    await asyncio.gather(*many, *few)
+    assert max(ended.index("one"), ended.index("two")) < 20, ended
+
+
+async def test_followers_of_a_run_read_it_together(store: Store) -> None:
+    """Hundreds that wait for one run cost no more than a few."""
+    runs = Runs(store, None, ServiceSettings(), lambda _: None)
+    run = await accept(store, "k", "search")
+    begun: list[object] = []
+
+    def note(connection: object) -> None:
+        begun.append(connection)
+
+    async def follow() -> list[str]:
+        return [event.name async for event in runs.events(run, "k")]
+
+    followers = [asyncio.create_task(follow()) for _ in range(300)]
+    sa.event.listen(sa.Engine, "begin", note)
+    try:
+        await store.cancel(run.id, "k")
+        told = await asyncio.gather(*followers)
+    finally:
+        sa.event.remove(sa.Engine, "begin", note)
+    assert told == [["error"]] * 300
+    assert len(begun) < 100

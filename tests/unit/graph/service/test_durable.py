@@ -22,7 +22,7 @@ from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.runs.live import DurableRun
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
-from fairqr.graph.stream import RunEvent, run_graph
+from fairqr.graph.stream import RunOutput, run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.stores import over
 from tests.unit.agents.ranking.fakes import Planted
@@ -49,7 +49,7 @@ class Graph:
         self.steps: list[str] = []
         self.ran: list[str] = []
 
-    async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+    async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunOutput, None]:
         await durable.start_over(str(run.attempts) if self.rebuilt else "first")
         graph = self.graph.copy({"checkpointer": durable.saver})
         options: dict[str, Any] = {"thread": run.id, "resume": durable.resumed}
@@ -162,7 +162,7 @@ async def test_a_resumed_run_asks_nothing_again_but_what_may_heal(store: Store) 
     async def ask() -> Reply:
         return replies.pop(0)
 
-    async def asks(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+    async def asks(run: Run, durable: DurableRun) -> AsyncGenerator[RunOutput, None]:
         questions = ("known", "slow", "refused")
         told.append([await durable.once(question, dict, ask) for question in questions])
         if run.attempts == 1:

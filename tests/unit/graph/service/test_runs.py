@@ -22,7 +22,7 @@ from fairqr.graph.service.runs.live import DurableRun, EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
-from fairqr.graph.stream import RunEvent
+from fairqr.graph.stream import RunOutput
 from tests.integration.stores import done, over, started
 from tests.patience import PATIENCE
 
@@ -50,7 +50,7 @@ class Script:
         self.fails: BaseException | None = None
         self.attempts: list[int] = []
 
-    async def of(self, id_: str) -> AsyncGenerator[RunEvent, None]:
+    async def of(self, id_: str) -> AsyncGenerator[RunOutput, None]:
         try:
             yield Step("retrieve", {"iteration": 0, "rankings": ["large"]})
             self.started.set()
@@ -62,7 +62,7 @@ class Script:
         finally:
             self.closed += 1
 
-    async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+    async def __call__(self, run: Run, durable: DurableRun) -> AsyncGenerator[RunOutput, None]:
         self.attempts.append(run.attempts)
         async with aclosing(self.of(run.id)) as steps:
             async for step in steps:
@@ -78,7 +78,7 @@ def numbered(events: list[Event]) -> list[tuple[int, str]]:
     return [it for it in shape(events) if it[0]]
 
 
-async def kept(durable: DurableRun, event: RunEvent) -> RunEvent:
+async def kept(durable: DurableRun, event: RunOutput) -> RunOutput:
     """Return an event, after it was stored if it is a step; its name is its key."""
     if isinstance(event, Step):
         event = replace(event, key=event.name)
@@ -246,7 +246,7 @@ async def test_a_run_that_takes_too_long_is_ended(store: Store, script: Script) 
 
 
 async def test_a_result_that_cannot_be_stored_fails_the_run(store: Store) -> None:
-    async def strange(run: Run, durable: DurableRun) -> AsyncGenerator[RunEvent, None]:
+    async def strange(run: Run, durable: DurableRun) -> AsyncGenerator[RunOutput, None]:
         yield Step("rerank", {"result": {"strange": object()}})
 
     async with running(store, strange) as runs:
@@ -279,8 +279,8 @@ async def test_who_waits_when_the_process_ends_is_told_at_once_and_nothing_more_
 async def test_it_ends_in_time_whatever_a_run_does(store: Store, kind: str) -> None:
     begun_, enough = asyncio.Event(), asyncio.Event()
 
-    async def stubborn(run: Any, durable: Any = None) -> AsyncGenerator[RunEvent, None]:
-        step: RunEvent = Step("retrieve", {})
+    async def stubborn(run: Any, durable: Any = None) -> AsyncGenerator[RunOutput, None]:
+        step: RunOutput = Step("retrieve", {})
         yield await kept(durable, step) if durable else step
         begun_.set()
         while not enough.is_set():

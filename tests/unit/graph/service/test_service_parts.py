@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from starlette.responses import PlainTextResponse
-from starlette.types import Message
 
 from fairqr.base import errors
 from fairqr.base.errors import (
@@ -25,9 +23,8 @@ from fairqr.base.errors import (
     StoreUnavailableError,
 )
 from fairqr.graph.service.execution.engines import Engines
-from fairqr.graph.service.http import app, serving
+from fairqr.graph.service.http import serving
 from fairqr.graph.service.http.access import is_loopback
-from fairqr.graph.service.http.parts import Metrics
 from fairqr.graph.service.problems import problem_of
 from fairqr.graph.service.store.database import Database
 from tests.patience import PATIENCE
@@ -123,23 +120,6 @@ async def test_engines_are_opened_once_replaced_when_nobody_uses_them_and_all_cl
         with pytest.raises(asyncio.CancelledError):
             await waiting
     assert sorted(catalog.closed) == ["a", "a2", "bad"]
-
-
-async def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "READ_WITHIN", 0.05)
-
-    async def receive() -> Message:
-        return {"type": "http.disconnect"}
-
-    async def send(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            await asyncio.Event().wait()
-
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
-    edge = app.Edge(PlainTextResponse("x" * 10), Metrics())
-    async with asyncio.timeout(PATIENCE):
-        with pytest.raises(ConnectionAbortedError):
-            await edge(scope, receive, send)
 
 
 def test_an_address_that_is_in_use_is_refused_in_one_sentence() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairqr.graph.service.records import NOBODY
-from fairqr.graph.service.runs.slots import Slots, most_of
+from fairqr.graph.service.slots import Slots, most_of
 
 
 async def waiting(slots: Slots, keys: list[str], got: list[str]) -> list[asyncio.Task[None]]:

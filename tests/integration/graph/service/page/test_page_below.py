@@ -100,3 +100,14 @@ def test_the_service_itself_still_answers_without_the_path(served: Served) -> No
     assert served.client.get("/healthz").status_code == 200
     assert served.client.get("/intranet/fair/healthz").status_code == 200
     assert served.client.get("/intranet/fairness").status_code == 404
+
+
+def test_all_that_is_answered_there_has_the_headers_of_the_page(served: Served) -> None:
+    """What leads to the page, too."""
+    paths = ("/intranet/fair", "/intranet/fair/", "/intranet/fair/healthz", "/intranet/fair/no")
+    answers = [served.client.get(path) for path in paths]
+    assert [it.status_code for it in answers] == [307, 200, 200, 404]
+    names = {name for name in answers[1].headers if name.startswith(("x-", "c")) and "-" in name}
+    assert {"content-security-policy", "x-frame-options", "x-content-type-options"} <= names
+    for each in answers:
+        assert names - {"content-type"} <= {*each.headers}, each.url

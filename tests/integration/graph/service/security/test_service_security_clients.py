@@ -13,13 +13,16 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+import sqlalchemy as sa
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings, Traffic
-from fairqr.graph.service.http import serving
+from fairqr.graph.service.http import app, connections, serving
 from fairqr.graph.service.http.access import Guard
+from fairqr.graph.service.http.parts import Metrics
 from fairqr.graph.service.records import SCOPES, AccessKey
+from fairqr.graph.service.store import Store
 from tests.integration.model_server import Asked
 from tests.integration.service_client import PHYSICIST, a_key, a_service, answers_all
 from tests.patience import PATIENCE, until
@@ -34,14 +37,14 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextlib.asynccontextmanager
-async def a_server() -> AsyncIterator[tuple[serving.Server, int]]:
+async def a_server(served: ASGIApp = answer) -> AsyncIterator[tuple[serving.Server, int]]:
     """Serve on a real socket; yields the server and its port."""
     listener, started = serving.bound("127.0.0.1", 0), asyncio.Event()
 
     async def drain() -> None:
         pass
 
-    running = serving.Server(answer, drain)
+    running = serving.Server(served, drain)
     task = asyncio.create_task(running.run_on(listener, started.set))
     await started.wait()
     yield running, listener.getsockname()[1]
@@ -125,7 +128,7 @@ async def test_a_request_that_is_under_way_may_take_longer(monkeypatch: pytest.M
     ids=["words", "protocol", "tls", "lengths"],
 )
 async def test_what_is_no_http_is_refused_as_a_problem(
-    server: tuple[serving.Server, int], sent: bytes
+    server: tuple[serving.Server, int], sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", server[1])
     writer.write(sent)
@@ -133,7 +136,76 @@ async def test_what_is_no_http_is_refused_as_a_problem(
     writer.close()
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"content-type: application/problem+json" in head.lower()
+    assert not caplog.records, "whoever sends it could fill the log"
     assert json.loads(body)["status"] == 400
+
+
+async def raw(port: int, sent: str) -> tuple[int, bytes]:
+    """Send something to a port of this machine; return the status and the body of the answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent.encode())
+    head, _, body = (await asyncio.wait_for(reader.read(), PATIENCE)).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split()[1]), body
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query", "host"),
+    [
+        ("/healthz?a=b", "/healthz", "a=b", "here"),
+        ("http://there:80/healthz?a=/b", "/healthz", "a=/b", "there:80"),
+        ("HTTPS://there", "/", "", "there"),
+        ("http://there?a", "/", "a", "there"),
+        ("http://there/page/../v1/me", "/page/../v1/me", "", "there"),
+        ("http://there/%2Fv1/http://x/", "//v1/http://x/", "", "there"),
+    ],
+)
+async def test_a_whole_uri_is_its_path_and_its_host(
+    target: str, path: str, query: str, host: str
+) -> None:
+    seen: list[Scope] = []
+
+    async def note(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope)
+        await answer(scope, receive, send)
+
+    async with a_server(note) as (_, port):
+        sent = f"GET {target} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+        assert (await raw(port, sent))[0] == 200
+    (scope,) = seen
+    assert (scope["path"], scope["query_string"].decode()) == (path, query)
+    hosts = [value.decode() for name, value in scope["headers"] if name == b"host"]
+    assert hosts == [host]
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["healthz", "there:80", "ftp://there/", "http:///", "http://me@there/", "http://there/#x", "*"],
+)
+async def test_a_target_that_names_no_path_is_refused(
+    server: tuple[serving.Server, int], target: str
+) -> None:
+    found = await raw(server[1], f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert found[0] == 400
+
+
+def test_a_whole_uri_opens_no_door(tmp_path: Path) -> None:
+    """What needs a key still does, and without keys no other name than this machine's counts."""
+
+    async def status(port: int, target: str, host: str) -> int:
+        sent = f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        return (await raw(port, sent))[0]
+
+    with a_service(tmp_path / "keys", "--require-keys") as served:
+        own = str(served.client.base_url).rstrip("/")
+        port = served.client.base_url.port or 0
+        assert asyncio.run(status(port, f"{own}/healthz", "x")) == 200
+        for path in ("/v1/me", "/page/../v1/me", "/v1/me?http://127.0.0.1/healthz"):
+            assert asyncio.run(status(port, f"{own}{path}", "x")) in (401, 404), path
+    with a_service(tmp_path / "open") as served:
+        port = served.client.base_url.port or 0
+        assert asyncio.run(status(port, "http://localhost/v1/me", "evil.example")) == 200
+        assert asyncio.run(status(port, "http://evil.example/v1/me", "localhost")) == 403
 
 
 async def test_too_many_requests_are_told_so() -> None:
@@ -209,30 +281,65 @@ async def test_half_sent_bodies_count_for_their_key() -> None:
         await asyncio.wait(slow)
 
 
-async def test_one_key_leaves_room_for_others() -> None:
-    """Three of four requests under way may be of one key, which is told so."""
+@pytest.mark.parametrize(("method", "most"), [("GET", 15), ("POST", 5)])
+async def test_one_key_leaves_room_for_others(method: str, most: int) -> None:
+    """Three of four requests under way may be of one key, and it posts no more than it may run."""
 
     class Keys:
         async def key_for(self, secret: str) -> AccessKey:
             return AccessKey(id=secret, name="", scopes=SCOPES, created=0, sha256="")
 
     keys: Any = Keys()
-    settings = ServiceSettings(traffic=Traffic(requests=20), require_keys=True)
+    settings = ServiceSettings(traffic=Traffic(requests=20, live=5), require_keys=True)
     transport = httpx.ASGITransport(Guard(answer, settings, keys))
     one, other = ({"Authorization": f"Bearer {name}"} for name in ("one", "other"))
     async with httpx.AsyncClient(
         transport=transport, base_url="http://localhost", timeout=PATIENCE
     ) as client:
-        slow = [asyncio.create_task(client.get("/slow", headers=one)) for _ in range(15)]
+
+        async def ask(path: str, headers: dict[str, str]) -> httpx.Response:
+            body = {} if method == "POST" else None
+            return await client.request(method, path, headers=headers, json=body)
+
+        slow = [asyncio.create_task(ask("/slow", one)) for _ in range(most)]
         await asyncio.sleep(0.01)
-        refused = await client.get("/v1/me", headers=one)
+        refused = await ask("/v1/me", one)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
-        assert "15 requests under way" in refused.json()["detail"]
-        assert (await client.get("/v1/me", headers=other)).status_code == 200
+        assert f"{most} requests under way" in refused.json()["detail"]
+        assert (await ask("/v1/me", other)).status_code == 200
         for task in slow:
             task.cancel()
         await asyncio.wait(slow)
-        assert (await client.get("/v1/me", headers=one)).status_code == 200
+        assert (await ask("/v1/me", one)).status_code == 200
+
+
+async def test_requests_of_a_key_share_looks_that_are_no_older_than_they(
+    store: Store,
+) -> None:
+    """So a key that asks much reads it little, and a revoked one is useless at once."""
+    key, secret = await store.create_key("one", ["run"])
+    transport = httpx.ASGITransport(Guard(answer, ServiceSettings(require_keys=True), store))
+    begun: list[object] = []
+
+    def note(connection: object) -> None:
+        begun.append(connection)
+
+    async with httpx.AsyncClient(
+        transport=transport,
+        base_url="http://localhost",
+        timeout=PATIENCE,
+        headers={"Authorization": f"Bearer {secret}"},
+    ) as client:
+        sa.event.listen(sa.Engine, "begin", note)
+        answers = await asyncio.gather(*(client.get("/v1/me") for _ in range(200)))
+        sa.event.remove(sa.Engine, "begin", note)
+        assert {it.status_code for it in answers} == {200}
+        assert len(begun) < 50
+        asking = [asyncio.create_task(client.get("/v1/me")) for _ in range(50)]
+        await store.revoke_key(key.id)
+        late = await asyncio.gather(*(client.get("/v1/me") for _ in range(50)))
+        assert {it.status_code for it in late} == {401}
+        await asyncio.wait(asking)
 
 
 def test_bodies_that_do_not_arrive_keep_nobody_waiting(tmp_path: Path) -> None:
@@ -322,3 +429,59 @@ def test_guesses_cost_the_guesser_alone(tmp_path: Path) -> None:
         assert statuses(wrong, 14) == [401] * 10 + [429] * 4
         assert statuses(keys[0], 12) == [200] * 10 + [429] * 2
         assert statuses(keys[1], 10) == [200] * 10
+
+
+@pytest.mark.parametrize("size", [50_000_000, 50_000])
+@pytest.mark.parametrize("ends", ["", "Connection: close\r\n"], ids=["kept", "closed"])
+async def test_who_reads_no_answer_is_let_go_and_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, size: int, ends: str
+) -> None:
+    """It may be one large piece or many; its client is cut off in time, and the log is silent."""
+    monkeypatch.setattr(connections, "READ_WITHIN", 0.3)
+    ended = asyncio.Event()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(50_000_000 // size):
+            yield b"x" * size
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await StreamingResponse(pieces())(scope, receive, send)
+        ended.set()
+
+    async with a_server(app.Edge(large, Metrics())) as (_, port):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\n{ends}\r\n".encode())
+            await asyncio.wait_for(ended.wait(), PATIENCE)
+            await asyncio.sleep(0.6)
+            client.settimeout(PATIENCE)
+            assert await asyncio.to_thread(_read_all, client) < 50_000_000
+    assert not caplog.records
+
+
+def _read_all(client: socket.socket) -> int:
+    """Return how many bytes come until the connection ends."""
+    size = 0
+    with contextlib.suppress(ConnectionError):
+        while piece := client.recv(2**20):
+            size += len(piece)
+    return size
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ("Content-Type: application/json\r\nContent-Encoding: gzip", 415),
+        ("Content-Type: application/json\r\nContent-Encoding: identity", 200),
+        ("Content-Type: application/json\r\nContent-Type: text/plain", 400),
+        ("Content-Type: application/json\r\nIdempotency-Key: a\r\nIdempotency-Key: b", 400),
+        ("Content-Type: application/json\r\nAuthorization: a\r\nAuthorization: b", 400),
+        ("Content-Type: application/json\r\nOrigin: http://localhost\r\nOrigin: http://x", 400),
+        ("Content-Type: application/json\r\nTransfer-Encoding: chunked", 400),
+    ],
+)
+async def test_what_could_be_read_in_two_ways_is_refused(headers: str, status: int) -> None:
+    nothing: Any = None
+    async with a_server(Guard(answer, ServiceSettings(), nothing)) as (_, port):
+        sent = f"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}"
+        found = await raw(port, f"{sent}\r\nContent-Length: 2\r\n\r\n{{}}")
+    assert found[0] == status, found[1]

@@ -1,4 +1,4 @@
-"""The routes that say what is offered, show documents, and serve whoever runs the service."""
+"""The routes that list what is offered, show documents, and serve whoever runs the service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
 
-router = APIRouter(prefix="/v1", tags=["capabilities"])
+router = APIRouter(tags=["capabilities"])
 operation = APIRouter(tags=["operation"])
 
 _DocumentId = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -171,7 +171,7 @@ class Ready(Documented):
     reached: dict[str, bool]
 
 
-@router.get("/indexes")
+@router.get("/v1/indexes")
 async def list_indexes(request: Request) -> IndexList:
     """List the indexes that can be searched, with their attributes and groups."""
     reached = await parts_of(request).executor.reached()
@@ -187,7 +187,7 @@ async def list_indexes(request: Request) -> IndexList:
     return IndexList(indexes=found, unavailable=unavailable)
 
 
-@router.get("/documents", response_model=DocumentLines)
+@router.get("/v1/documents", response_model=DocumentLines)
 async def list_documents(
     request: Request,
     id: Annotated[
@@ -200,7 +200,7 @@ async def list_documents(
         return Json(DocumentLines(documents=await engines.read_lines(engine, id)))
 
 
-@router.get("/documents/{id:path}", response_model=engines.ServedDocument)
+@router.get("/v1/documents/{id:path}", response_model=engines.ServedDocument)
 async def get_document(
     request: Request,
     id: Annotated[_DocumentId, Path(description="The id of a document.")],
@@ -215,7 +215,7 @@ async def get_document(
         return Json(await engines.read_document(engine, id, executor.capabilities.link(corpus)))
 
 
-@router.get("/prompts")
+@router.get("/v1/prompts")
 async def list_prompts(request: Request) -> PromptList:
     """List the current prompts to choose from."""
     prompts, found = parts_of(request).executor.capabilities.prompts, []
@@ -227,12 +227,12 @@ async def list_prompts(request: Request) -> PromptList:
     return PromptList(prompts=found)
 
 
-@router.get("/models")
+@router.get("/v1/models")
 async def list_models(request: Request) -> ModelList:
     """List the models, methods, retrievers and judges of answers."""
     capabilities = parts_of(request).executor.capabilities
     first, usual = capabilities.default_model, RunRequest.model_fields["retriever"].default
-    used = [(kind, asked.model_fields["method"].default) for kind, asked in REQUESTS.items()]
+    used = [(kind, form.model_fields["method"].default) for kind, form in REQUESTS.items()]
     methods = []
     for name in capabilities.methods():
         about, refines = METHODS[name].about, METHODS[name].refines
@@ -249,7 +249,7 @@ async def list_models(request: Request) -> ModelList:
     )
 
 
-@router.get("/me")
+@router.get("/v1/me")
 async def me(request: Request) -> Me:
     """Return whose key this is, and what it may do."""
     caller = caller_of(request.scope)

@@ -1,4 +1,4 @@
-"""The slots in which runs are done: keys take turns, and none takes all."""
+"""Slots for what is scarce, as for runs: keys take turns, and none takes all."""
 
 from __future__ import annotations
 
