@@ -388,26 +388,29 @@ class ChatModel(LanguageModel):
         A reply of more than ``room`` characters is cut.
 
         Raises:
-            ConnectionError: The stream ended early. OpenAI's servers mark the end of a text; from
-                these, a text without the mark is incomplete.
+            ConnectionError: The stream ended early. Servers that speak OpenAI's language say why a
+                text ended, or mark the end of the stream; a text with neither is incomplete.
         """
         whole: AIMessageChunk | None = None
         shown = ThoughtFilter(is_thinking=self._hides_thinking)
-        pieces = client.astream(messages, UNSTREAMED, **parameters)
-        async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
-            async for chunk in chunks:
-                whole = chunk if whole is None else whole + chunk
-                if self._speaks_openai and chunk.usage_metadata:
-                    # Some servers count in each piece what it was until then.
-                    whole.usage_metadata = chunk.usage_metadata
-                room -= len(chunk.text)
-                relay.send(shown.feed(chunk.text))
-                if room < 0:  # the server knows no limit
-                    whole.response_metadata["finish_reason"] = "length"
-                    break
+        with provider.noting_stream_end() as end:
+            pieces = client.astream(messages, UNSTREAMED, **parameters)
+            async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
+                async for chunk in chunks:
+                    whole = chunk if whole is None else whole + chunk
+                    if self._speaks_openai and chunk.usage_metadata:
+                        # Some servers count in each piece what it was until then.
+                        whole.usage_metadata = chunk.usage_metadata
+                    room -= len(chunk.text)
+                    relay.send(shown.feed(chunk.text))
+                    if room < 0:  # the server knows no limit
+                        whole.response_metadata["finish_reason"] = "length"
+                        break
         relay.send(shown.end())
-        must_end = self._speaks_openai
-        if whole is None or (must_end and not whole.response_metadata.get("finish_reason")):
+        if whole is None:
+            raise ConnectionError("the stream ended early")
+        has_ended = end.is_marked or bool(whole.response_metadata.get("finish_reason"))
+        if self._speaks_openai and not has_ended:
             raise ConnectionError("the stream ended early")
         return whole
 

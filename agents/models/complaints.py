@@ -69,6 +69,12 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 _SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
 _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
 _KEY_WORDS = re.compile(r"(?i)\b(key|token|credentials?|auth\w*|permissions?|scopes?)\b")
+_ACCOUNT_WORDS = re.compile(r"(?i)\b(polic(y|ies)|privacy|settings?|accounts?|allowed|agreement)\b")
+_FILTER_CODE = re.compile(r"content_?(filter|policy|inspection)|data_?inspection|responsible_?ai")
+_FILTER_WORDS = re.compile(
+    r"(?i)\b(content|input|prompt|output)\b.{0,60}"
+    r"\b(flagged|moderat\w+|inappropriate|risk|filter(ed)?|(content|usage|management) policy)\b"
+)
 _VERSION = re.compile(r"/v\d")
 
 _NUMBER = re.compile(r"(?<![\w.])\d{2,7}(?![\w.]*\w)")
@@ -78,6 +84,9 @@ _OF_THE_PROMPT = re.compile(
 
 UNKNOWN_FEATURE = frozenset({400, 404, 405, 415, 422, 500, 501})
 """The statuses of servers that do not know a parameter. llama.cpp answers 500 to a role."""
+
+MAY_FILTER = frozenset({400, 403, 422, 451, 500})
+"""The statuses of requests that a filter refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,14 @@ class Complaint:
         """Whether a quota is used up, so that waiting does not help."""
         return any("quota" in code or "billing" in code for code in self.codes)
 
+    @property
+    def is_about_content(self) -> bool:
+        """Whether a filter of the provider refused what the request says."""
+        if self.status not in (None, *MAY_FILTER):
+            return False
+        has_code = any(_FILTER_CODE.search(code) for code in self.codes)
+        return has_code or bool(_FILTER_WORDS.search(self.reason))
+
     def refused(self, features: Sequence[str]) -> str | None:
         """Return which of the features of a request the server does not know, if it says so.
 
@@ -110,6 +127,8 @@ class Complaint:
         Args:
             features: Names of :data:`FEATURES` that the request used.
         """
+        if self.is_about_content:
+            return None
         if self.status == 403:  # some answer that if a model may not give probabilities
             features = [feature for feature in features if feature == "logprobs"]
         elif self.status not in UNKNOWN_FEATURE:
@@ -322,7 +341,11 @@ def translated(
     address = without_secrets(base_url) if base_url else ""
     said = one_line(without_keys(complaint.reason, api_key))
     kind: Status
-    if complaint.status is None and said and _is_from_a_server(error):
+    told = f"{complaint.status}: {said}" if complaint.status else said
+    if complaint.is_about_content:
+        kind = "refused"
+        what = f"declined to answer ({told})"
+    elif complaint.status is None and said and _is_from_a_server(error):
         kind = "unavailable"
         hint = _hint_of(address)
         remedy = f"check the base URL{hint} or try later" if hint else "try later"
@@ -361,6 +384,8 @@ def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> 
         return "timeout", "did not answer in time; try later"
     if status >= 500:
         return "unavailable", f"reported an error {told}; try later"
+    if status == 404 and _ACCOUNT_WORDS.search(said):
+        return "denied", f"is not open to this account {told}; check the settings of the account"
     if status == 404:
         return "unavailable", f"was not found {told}; {_remedy_of_404(said, address)}"
     return "invalid_request", f"refused the request {told}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import uuid
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -60,7 +63,36 @@ ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
 # They describe how the body of a response was sent, before it was decoded.
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
+_LAST_EVENT = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]\s*$")
+_LONGEST_LAST_EVENT = 64
+
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
+
+
+@dataclass(slots=True)
+class StreamEnd:
+    """How the stream of a reply ended.
+
+    Attributes:
+        is_marked: Whether its last event says that nothing follows. Some gateways send this alone,
+            and no reason why the reply ended.
+    """
+
+    is_marked: bool = False
+
+
+_stream_end: ContextVar[StreamEnd | None] = ContextVar("fairqr_stream_end", default=None)
+
+
+@contextmanager
+def noting_stream_end() -> Iterator[StreamEnd]:
+    """Return where our HTTP client notes how the stream that is read inside ends."""
+    end = StreamEnd()
+    token = _stream_end.set(end)
+    try:
+        yield end
+    finally:
+        _stream_end.reset(token)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -317,6 +349,8 @@ def _http_client(*, trust_env: bool) -> Any:
     class Client(base):  # type: ignore[misc]
         async def send(self, request: Any, **options: Any) -> Any:
             response = await _with_true_status(await super().send(request, **options))
+            if (end := _stream_end.get()) is not None:
+                response.aiter_bytes = _watched(response.aiter_bytes, end)
             key = request.headers.get("api-key") or request.headers.get("authorization") or ""
             key = key.removeprefix("Bearer ").strip()
             if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
@@ -331,6 +365,19 @@ def _http_client(*, trust_env: bool) -> Any:
             return type(response)(response.status_code, headers=headers, content=content, **more)
 
     return Client(trust_env=trust_env, follow_redirects=False)
+
+
+def _watched(read: Callable[..., AsyncIterator[bytes]], end: StreamEnd) -> Any:
+    """Return what reads the body of a response, and notes how it ends."""
+
+    async def read_and_note(*arguments: Any) -> AsyncIterator[bytes]:
+        last = b""
+        async for piece in read(*arguments):
+            last = (last + piece)[-_LONGEST_LAST_EVENT:]
+            end.is_marked = _LAST_EVENT.search(last) is not None
+            yield piece
+
+    return read_and_note
 
 
 async def _with_true_status(response: Any) -> Any:

@@ -24,10 +24,18 @@ CENTURY = 2000
 _ISO = re.compile(r"([+-]?\d{4})(?:-\d{1,2}|-W\d{1,2}|T|\s|$)")
 _BASIC = re.compile(r"(\d{4})(?:\d{3,4}|W\d{2,3})(?:T\S*)?$")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?$")
-_PARTS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.")
+_PARTS = re.compile(r"(?P<quoted>'(?:[^']|'')*')|(?P<field>(?P<letter>[A-Za-z])(?P=letter)*)|.")
+"""What a pattern of Java consists of: texts in quotes, fields such as ``yyyy``, and signs."""
 
-_DIGITS = "dDMLHhkKmsSnNAewWQqc"
-_WORDS = "EaGBLM"
+YEARS = "yuxY"
+ZONES = "XxZzVO"
+DIGITS = "dDMLHhkKmsSnNAewWQqc"
+WORDS = "EaGB"
+MONTHS = "LM"
+"""The letters of fields in a pattern of Java. Months of three letters or more are words."""
+
+OPTIONAL = {"[": "(?:", "]": ")?"}
+"""The brackets around what may be left out in a pattern of Java, in a regular expression."""
 
 
 def year_of(value: object, formats: str = "") -> int | None:
@@ -88,28 +96,43 @@ def _pattern_of(java: str) -> re.Pattern[str] | None:
     parts = []
     has_year = False
     for part in _PARTS.finditer(java):
-        whole = part[0]
-        letter = part[2]
-        if whole in "[]":
-            parts.append("(?:" if whole == "[" else ")?")
-        elif letter is None:
-            quoted = part[1] or "'" if whole.startswith("'") else whole
-            parts.append(re.escape(quoted))
-        elif letter in "yuxY" and not has_year:
-            digits = r"\d{2}" if len(whole) == 2 else r"\d{4}"
-            parts.append(f"({digits})")
+        field = part["field"]
+        if field and field[0] in YEARS and not has_year:
+            parts.append(_year_field(field))
             has_year = True
-        elif letter in "XxZzVO":
-            parts.append(r"\S+")
-        elif letter in _WORDS and (len(whole) > 2 or letter in "EaGB"):
-            parts.append(r"[^\W\d](?:[^\W\d]|\.)*")
-        elif letter in _DIGITS:
-            parts.append(rf"\d{{1,{max(len(whole), 2)}}}")
+        elif field:
+            parts.append(_other_field(field))
+        elif part["quoted"]:
+            parts.append(_quoted_text(part["quoted"]))
         else:
-            parts.append(r"\S*")
+            parts.append(OPTIONAL.get(part[0], re.escape(part[0])))
     if not has_year:
         return None
     try:
         return re.compile(f"{''.join(parts)}$")
     except re.error:  # a bracket alone, which Java refuses
         return None
+
+
+def _year_field(field: str) -> str:
+    """Return what matches a year, as a group."""
+    return r"(\d{2})" if len(field) == 2 else r"(\d{4})"
+
+
+def _other_field(field: str) -> str:
+    """Return what matches a field whose value is not read, such as ``MM`` or ``EEE``."""
+    letter = field[0]
+    if letter in ZONES:
+        return r"\S+"
+    if letter in WORDS or (letter in MONTHS and len(field) > 2):
+        return r"[^\W\d](?:[^\W\d]|\.)*"
+    if letter in DIGITS:
+        most = max(len(field), 2)
+        return rf"\d{{1,{most}}}"
+    return r"\S*"
+
+
+def _quoted_text(quoted: str) -> str:
+    """Return what matches a text in quotes; two quotes are one."""
+    text = quoted[1:-1].replace("''", "'")
+    return re.escape(text or "'")

@@ -6,8 +6,9 @@ the body and what it means count, and none of their sentences is known to the co
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -324,6 +325,30 @@ async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body:
             "URL",
         ),
         (
+            failure(404, "No endpoints found matching your data policy (Free model training)"),
+            "denied",
+            ["matching your data policy", "not open to this account", "settings of the account"],
+            "name",
+        ),
+        (
+            failure(404, "No allowed providers are available for the selected model."),
+            "denied",
+            ["No allowed providers", "settings of the account"],
+            "name",
+        ),
+        (
+            body_of(404, {"message": "Model use case details are missing for this account."}),
+            "denied",
+            ["use case details", "settings of the account"],
+            "name",
+        ),
+        (
+            failure(404, "The model `x` does not exist or you do not have access to it."),
+            "unavailable",
+            ["does not exist", "check its name"],
+            "account",
+        ),
+        (
             body_of(422, {"detail": [{"loc": ["body", "messages"], "msg": "too many images"}]}),
             "invalid_request",
             ["422: body.messages: too many images"],
@@ -381,7 +406,7 @@ async def test_thoughts_are_no_answer(server: ModelServer, text: str) -> None:
     assert (await model(server).ask(question())).value == {"n": 1}
 
 
-@pytest.mark.parametrize("text", THOUGHTS)
+@pytest.mark.parametrize("text", [*THOUGHTS, WITHOUT_MARKS])
 async def test_thoughts_are_not_shown_or_judged(server: ModelServer, text: str) -> None:
     """Of an answer that comes in pieces; where no mark stands before them, from the next on."""
     plain = text.replace('{"n": 1}', "Marie Curie").replace("```json\n", "").replace("\n```", "")
@@ -398,6 +423,27 @@ async def test_reasoning_content_is_no_answer(server: ModelServer) -> None:
     thought = {"content": '{"n": 1}', "reasoning_content": '{"n": 7}', "reasoning": '{"n": 8}'}
     server.does(completion(thought))
     assert (await model(server).ask(question())).value == {"n": 1}
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ('analysisWe need n. "Final": 7?assistantfinalMarie Curie', "Marie Curie"),
+        ("analysis The user asks who.assistantfinal\n\nMarie Curie", "\n\nMarie Curie"),
+        ("\nanalysisUser: who?assistantfinalMarie Curie<|return|>", "Marie Curie"),
+        ("analysisWe must think, but the limit", ""),
+        ("analysis of papers is her work", "analysis of papers is her work"),
+        ("analyses differ", "analyses differ"),
+        ("Analysis: assistantfinal is a word", "Analysis: assistantfinal is a word"),
+    ],
+)
+def test_thoughts_whose_marks_are_gone_are_not_shown(text: str, answer: str, size: int) -> None:
+    shown = ThoughtFilter()
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    seen = "".join(map(shown.feed, pieces)) + shown.end()
+    assert seen.removesuffix("<|return|>") == answer
+    assert without_thoughts(text) == answer
 
 
 @pytest.mark.parametrize("pieces", [["a < b"], ["<", "b>bold"], ["[1] ", "says"], ["<thin", "g>"]])
@@ -490,6 +536,37 @@ async def test_an_error_in_the_middle_of_a_stream_has_its_reason(server: ModelSe
     assert "reported an error (Upstream failed); try later" in reply.message
 
 
+def ends_with(events: Sequence[str], finish_reason: str | None = None) -> Answer:
+    """A stream of "Marie Curie" with these events after it."""
+    pieces = stream(["Marie", " Curie"], finish_reason, usage=False).body.decode()
+    without_mark = pieces.replace("data: [DONE]\n\n", "")
+    body = without_mark + "".join(f"data: {event}\n\n" for event in events)
+    return Answer(body=body.encode(), content_type="text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (ends_with(["[DONE]"], "stop"), "ok"),
+        (ends_with([], "stop"), "ok"),
+        (ends_with(["[DONE]"]), "ok"),
+        (ends_with(['{"choices": [], "usage": null}', "[DONE]"]), "ok"),
+        (dataclasses.replace(ends_with(["[DONE]"]), drip=0.0001), "ok"),
+        (ends_with([]), "unavailable"),
+        (ends_with(['{"choices": [{"index": 0, "delta": {"content": "[DONE]"}}]}']), "unavailable"),
+        (dataclasses.replace(ends_with(["[DONE]"]), cut_after=250), "unavailable"),
+    ],
+)
+async def test_a_stream_ends_with_a_reason_or_a_mark_or_it_broke_off(
+    server: ModelServer, answer: Answer, status: str
+) -> None:
+    server.does(answer)
+    reply = await model(server, attempts=1).write(question(), on_token=lambda _: None)
+    assert (reply.status, reply.text) == (status, "Marie Curie" if status == "ok" else "")
+    if status != "ok":
+        assert "broke off the connection; check that its server runs" in reply.message
+
+
 async def test_tokens_that_are_counted_in_each_piece_count_once(server: ModelServer) -> None:
     """Each count is of all until then, as some servers send it; the last one is that of all."""
     answer = stream(["Marie", " Curie"])
@@ -531,10 +608,48 @@ async def test_a_message_is_read_in_whatever_parts_it_comes(
 
 @pytest.mark.parametrize(
     ("message", "end"),
-    [({"content": None, "refusal": "No."}, "stop"), ({"content": ""}, "content_filter")],
+    [
+        ({"content": None, "refusal": "No."}, "stop"),
+        ({"content": ""}, "content_filter"),
+        ({"content": None}, "SAFETY"),
+        ({"content": "Marie"}, "content_filter: RECITATION"),
+        ({"content": "I cannot."}, "refusal"),
+        ({"content": ""}, "guardrail_intervened"),
+    ],
 )
 async def test_a_refusal_is_one(server: ModelServer, message: dict[str, Any], end: str) -> None:
     assert (await reply_to(server, message, end)).status == "refused"
+
+
+AZURE = {
+    "message": "The response was filtered due to the prompt triggering a content management policy",
+    "param": "prompt",
+    "code": "content_filter",
+    "status": 400,
+    "innererror": {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, {"error": AZURE}),
+        (400, {"error": {"message": "No.", "innererror": {"code": "ResponsibleAIPolicy"}}}),
+        (400, {"error": {"code": "data_inspection_failed", "message": "Output may be harmful"}}),
+        (400, {"error": {"message": "Content Exists Risk", "type": "invalid_request_error"}}),
+        (403, {"error": {"code": 403, "message": "Your input was flagged", "metadata": {}}}),
+        (400, {"error": {"code": "invalid_prompt", "message": "The prompt was flagged: policy"}}),
+        (200, {"error": AZURE}),
+    ],
+)
+async def test_a_filter_before_the_model_is_a_refusal(
+    server: ModelServer, status: int, body: Any
+) -> None:
+    server.does(body_of(status, body))
+    reply = await model(server).ask(question())
+    assert reply.status == "refused"
+    assert f"declined to answer ({400 if status == 200 else status}: " in reply.message
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "  \n", "\t"])
