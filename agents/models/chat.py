@@ -15,7 +15,12 @@ from urllib.parse import urlsplit
 
 from fairqr.agents.models import provider
 from fairqr.agents.models.cache import ReplyCache, cache_key
-from fairqr.agents.models.complaints import read_complaint, translated
+from fairqr.agents.models.complaints import (
+    PassingError,
+    came_inside_stream,
+    read_complaint,
+    translated,
+)
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.messages import read_message, written_text
@@ -91,6 +96,8 @@ class ChatModel(LanguageModel):
         self._reasoning_tokens = reasoning_tokens
         self._most_tokens: int | None = None
         """What its server allows, once that was said."""
+        self._candidates = provider.MOST_CANDIDATES
+        """How many of the likeliest first tokens it gives, as far as was said."""
         self._thinks = False
         """Whether it was seen to think before it answers."""
         self._hides_thinking = False
@@ -222,7 +229,7 @@ class ChatModel(LanguageModel):
                         return question.read(answer)
                     except ValueError as error:
                         step.event("fairqr.unusable_reply")
-                        if answer.is_cut:
+                        if answer.is_cut and question.wanted != "choice":
                             raise ValueError(self._say_cut(question, exchange)) from None
                         if not may_ask_again:
                             raise
@@ -241,8 +248,9 @@ class ChatModel(LanguageModel):
             question,
             tokens,
             self._left_out,
+            candidates=self._candidates,
             is_local=self._provider == "local",
-            streams=relay is not None,
+            streams=relay is not None and "stream" not in self._left_out,
         )
 
     def _tokens_for(self, question: Question, exchange: Exchange | None = None) -> int:
@@ -260,14 +268,16 @@ class ChatModel(LanguageModel):
             self._hides_thinking = True
 
     def _learn_refusal(self, feature: str, lower: int | None, exchange: Exchange | None) -> None:
-        """Leave a feature out from now on; a limit of tokens that is too large is lowered.
+        """Leave a feature out from now on; a number that is too large is lowered.
 
         Args:
             feature: What was refused.
-            lower: What the server allows, if it is a limit.
+            lower: What the server allows, if it is a number.
             exchange: The only question that this is for, if it depends on its prompt.
         """
-        if feature not in LIMITS or lower is None:
+        if feature == "logprobs" and lower is not None:
+            self._candidates = lower
+        elif feature not in LIMITS or lower is None:
             self._left_out.add(feature)
         elif exchange is None:
             self._most_tokens = lower
@@ -323,10 +333,13 @@ class ChatModel(LanguageModel):
                     return await self._request(client, messages, question, relay, parameters)
             except Exception as error:
                 has_begun = relay is not None and relay.began_at is not None
-                if has_begun or read_complaint(error).refused(features):
+                complaint = read_complaint(error)
+                if has_begun or complaint.refused(features):
                     # A text that was half shown must not start again, and the same request would
                     # be refused again.
                     return error
+                if came_inside_stream(error):
+                    raise PassingError(error, complaint) from None
                 raise
 
         try:
@@ -350,7 +363,10 @@ class ChatModel(LanguageModel):
                     api_key=self._options.get("api_key"),
                     is_given=self._is_foreign,
                 ) from None
-        lower = complaint.lower_limit(self._tokens_for(question, exchange))
+        if refused == "logprobs":
+            lower = complaint.fewer_candidates(self._candidates)
+        else:
+            lower = complaint.lower_limit(self._tokens_for(question, exchange))
         self._learn_refusal(refused, lower, exchange if complaint.prompt_tokens else None)
         return await self._send(messages, question, relay, exchange)
 
@@ -368,7 +384,7 @@ class ChatModel(LanguageModel):
         parameters: Mapping[str, Any],
     ) -> AIMessage:
         """Send one request, and return the whole reply."""
-        if relay is not None:
+        if relay is not None and "stream" not in self._left_out:
             room = LONGEST_TOKEN * self._tokens_for(question)
             return await self._streamed(client, messages, relay, parameters, room)
         if question.wanted == "object" and question.schema and self._is_foreign:

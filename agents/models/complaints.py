@@ -37,6 +37,7 @@ CODE_KEYS = ("code", "type", "status", "error_type")
 INVENTED_STATUS = "fairqr.invented_status"
 """The extension of a response that is an error, though it came with status 200 and states none."""
 
+NOT_READY = 503
 FIRST_ERROR = 400
 LAST_ERROR = 599
 
@@ -56,6 +57,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
         *("structured_outputs", "json_object", "json_mode", "guided_json", "grammar"),
     ),
     "stream_options": ("stream_options", "include_usage"),
+    "stream": ("stream", "streaming"),
     "logprobs": ("logprobs", "top_logprobs", "log_probs"),
     "max_completion_tokens": LENGTH_LIMITS,
     "max_tokens": LENGTH_LIMITS,
@@ -75,9 +77,14 @@ _FILTER_WORDS = re.compile(
     r"(?i)\b(content|input|prompt|output)\b.{0,60}"
     r"\b(flagged|moderat\w+|inappropriate|risk|filter(ed)?|(content|usage|management) policy)\b"
 )
+_API_KEY = re.compile(r"(?i)\bapi[ _-]?key")
+_NO_MODEL = re.compile(
+    r"(?i)\bmodel\b.{0,60}\bnot (exist|found)\b|\b(invalid|unknown|valid|no such) model\b"
+)
 _VERSION = re.compile(r"/v\d")
 
 _NUMBER = re.compile(r"(?<![\w.])\d{2,7}(?![\w.]*\w)")
+_SMALL_NUMBER = re.compile(r"(?<![\w.])\d{1,2}(?![\w]|\.\d)")
 _OF_THE_PROMPT = re.compile(
     r"(?i)(\d{1,7})\s+(?:tokens?\s+)?(?:input|prompt|in (?:the |your )?(?:messages|prompt|input))"
 )
@@ -133,8 +140,9 @@ class Complaint:
             features = [feature for feature in features if feature == "logprobs"]
         elif self.status not in UNKNOWN_FEATURE:
             return None
-        named = _bounded("_".join(self.places))
-        for text in (named, _bounded(_snake(self.reason))):
+        named = "_".join(self.places)
+        code = "_".join(map(_snake, sorted(self.codes)))
+        for text in map(_bounded, (named, _snake(self.reason), code)):
             # A server that lists what it knows names what it does not know first.
             places = {feature: _place_of(FEATURES[feature], text) for feature in features}
             told = [feature for feature, place in places.items() if place is not None]
@@ -159,11 +167,35 @@ class Complaint:
         rest = [it - prompt for it in others or [tokens]]
         return max((it for it in rest if 0 < it < tokens), default=None)
 
+    def fewer_candidates(self, asked: int) -> int | None:
+        """Return how many of the likeliest tokens a server gives, if it finds ``asked`` too many.
+
+        Some state it as a number: 5 in "must be between 0 and 5".
+        """
+        numbers = [int(it) for it in _SMALL_NUMBER.findall(self.reason)]
+        return max((it for it in numbers if 1 < it < asked), default=None)
+
     @property
     def prompt_tokens(self) -> int | None:
         """How many tokens the prompt had, if the reason says so."""
         stated = _OF_THE_PROMPT.search(self.reason)
         return int(stated[1]) if stated else None
+
+
+class PassingError(Exception):
+    """An error that came inside a stream, before its text, and may pass if it is asked again.
+
+    Attributes:
+        body: What the server said.
+        status_code: The status of HTTP that it states, or that of a server that is not ready.
+        has_invented_status: Whether it states none.
+    """
+
+    def __init__(self, error: BaseException, complaint: Complaint) -> None:
+        super().__init__(str(error))
+        self.body = getattr(error, "body", None)
+        self.status_code = complaint.status or NOT_READY
+        self.has_invented_status = complaint.status is None
 
 
 def _place_of(words: Sequence[str], text: str) -> int | None:
@@ -187,11 +219,8 @@ def read_complaint(error: BaseException) -> Complaint:
     places = [*_members(body, PLACE_KEYS), getattr(error, "param", None)]
     words = [word for place in places for word in re.split(r"\W+", _as_path(place)) if word]
     status = status_of(error)
-    response = getattr(error, "response", None)
-    is_invented = bool(getattr(response, "extensions", {}).get(INVENTED_STATUS))
-    if (
-        status is None or status < FIRST_ERROR or is_invented
-    ):  # an answer with status 200 that is none
+    is_stated = status is not None and status >= FIRST_ERROR and not _has_invented_status(error)
+    if not is_stated:  # an answer with status 200 that is none
         status = status_in(body)
     return Complaint(status, reason, frozenset(codes), tuple(map(_snake, words)))
 
@@ -358,12 +387,19 @@ def translated(
     return ModelError(kind, f"The model {model} {what}.")
 
 
+def came_inside_stream(error: BaseException) -> bool:
+    """Return whether an error was an event of a stream: it has a body, and no status of HTTP."""
+    return status_of(error) is None and bool(getattr(error, "body", None))
+
+
 def _is_from_a_server(error: BaseException) -> bool:
     """Return whether a server said what is wrong: in a body, or in the middle of a stream."""
     return _has_invented_status(error) or bool(getattr(error, "body", None))
 
 
 def _has_invented_status(error: BaseException) -> bool:
+    if isinstance(error, PassingError):
+        return error.has_invented_status
     extensions = getattr(getattr(error, "response", None), "extensions", None)
     return isinstance(extensions, dict) and bool(extensions.get(INVENTED_STATUS))
 
@@ -371,6 +407,10 @@ def _has_invented_status(error: BaseException) -> bool:
 def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> tuple[Status, str]:
     """Return the kind of a failure, and what the model did, with what helps."""
     told = f"({status}: {said})" if said else f"({status})"
+    if status == 400 and _API_KEY.search(said):
+        return "denied", f"refused the API key {told}; check the key of the provider"
+    if status in (400, 422) and _NO_MODEL.search(said):
+        return "unavailable", f"was not found {told}; check its name"
     if status in (401, 403):
         is_about_key = status == 401 or not said or _KEY_WORDS.search(said)
         if is_about_key:
@@ -386,7 +426,7 @@ def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> 
         return "unavailable", f"reported an error {told}; try later"
     if status == 404 and _ACCOUNT_WORDS.search(said):
         return "denied", f"is not open to this account {told}; check the settings of the account"
-    if status == 404:
+    if status in (404, 405):
         return "unavailable", f"was not found {told}; {_remedy_of_404(said, address)}"
     return "invalid_request", f"refused the request {told}"
 

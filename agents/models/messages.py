@@ -90,7 +90,11 @@ def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
         content = logprobs["content"]
         if content == []:
             return []  # the reply has no token
-        found = [(str(it["token"]), float(it["logprob"])) for it in content[0]["top_logprobs"]]
+        found = [
+            (str(it["token"]), float(it["logprob"]))
+            for it in content[0]["top_logprobs"]
+            if it["logprob"] is not None  # minus infinity, which JSON lacks
+        ]
     except (KeyError, IndexError, TypeError, ValueError):
         return None
     # Some servers send logarithms above 0.

@@ -16,6 +16,7 @@ from urllib.parse import parse_qsl
 
 from fairqr.agents.models.complaints import (
     INVENTED_STATUS,
+    NOT_READY,
     is_error,
     status_in,
     without_keys,
@@ -46,11 +47,10 @@ CONVENTIONAL = {
 }
 """The names of providers in OpenTelemetry's conventions, if LangChain has other ones."""
 
-FIRST_TOKEN = {"logprobs": True, "top_logprobs": 10}
-"""What a choice needs of its one token; OpenAI gives up to 20 of the likeliest, others fewer."""
+MOST_CANDIDATES = 10
+"""How many of the likeliest tokens a choice asks for; OpenAI gives up to 20, others fewer."""
 
 OK = 200
-NOT_READY = 503
 
 NEUTRAL_OPTIONS = frozenset(
     {"callbacks", "max_retries", "metadata", "rate_limiter", "tags", "timeout", "verbose"}
@@ -182,7 +182,13 @@ def parameters_for(question: Question, tokens: int, left_out: Collection[str]) -
 
 
 def parameters_of_openai(
-    question: Question, tokens: int, left_out: Collection[str], *, is_local: bool, streams: bool
+    question: Question,
+    tokens: int,
+    left_out: Collection[str],
+    *,
+    candidates: int,
+    is_local: bool,
+    streams: bool,
 ) -> dict[str, Any]:
     """Return the parameters of a request to a server that speaks OpenAI's language.
 
@@ -190,14 +196,14 @@ def parameters_of_openai(
         question: What is asked.
         tokens: How many tokens the reply may have.
         left_out: As for :func:`parameters_for`.
+        candidates: How many of the likeliest first tokens a choice asks for.
         is_local: Whether the server is the embedded model.
         streams: Whether the reply should come piece by piece.
     """
     parameters = parameters_for(question, tokens, left_out)
-    if not streams:
-        # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
-        parameters["stream"] = False
-    elif "stream_options" not in left_out:
+    # Without it, LangChain streams replies when somebody reads LangGraph's stream `messages`.
+    parameters["stream"] = streams
+    if streams and "stream_options" not in left_out:
         parameters["stream_usage"] = True
     if "presence_penalty" not in left_out:
         parameters["presence_penalty"] = question.prompt.defaults.presence_penalty
@@ -205,7 +211,7 @@ def parameters_of_openai(
         # The embedded model always has a seed, so that runs repeat.
         parameters["seed"] = 0 if is_local and question.seed is None else question.seed
     if question.wanted == "choice":
-        parameters |= FIRST_TOKEN
+        parameters |= {"logprobs": True, "top_logprobs": candidates}
     if extra := _beside_the_parameters(question, tokens, left_out, is_local=is_local):
         parameters["extra_body"] = extra
     return {key: value for key, value in parameters.items() if value is not None}
@@ -239,6 +245,7 @@ def features_of(parameters: Mapping[str, Any], messages: Messages) -> list[str]:
         "presence_penalty": "presence_penalty" in parameters,
         "response_format": "response_format" in extra,
         "stream_options": "stream_usage" in parameters,
+        "stream": parameters.get("stream", False),
         "logprobs": "logprobs" in parameters,
         "max_completion_tokens": "max_tokens" in parameters,
         "max_tokens": "max_tokens" in extra,
@@ -350,6 +357,7 @@ def _http_client(*, trust_env: bool) -> Any:
         async def send(self, request: Any, **options: Any) -> Any:
             response = await _with_true_status(await super().send(request, **options))
             if (end := _stream_end.get()) is not None:
+                response = await _as_stream(response)
                 response.aiter_bytes = _watched(response.aiter_bytes, end)
             key = request.headers.get("api-key") or request.headers.get("authorization") or ""
             key = key.removeprefix("Bearer ").strip()
@@ -378,6 +386,29 @@ def _watched(read: Callable[..., AsyncIterator[bytes]], end: StreamEnd) -> Any:
             yield piece
 
     return read_and_note
+
+
+async def _as_stream(response: Any) -> Any:
+    """Return a response; a whole reply becomes a stream of one piece.
+
+    Some servers do not stream, though they are asked to.
+    """
+    if response.status_code != OK or "json" not in response.headers.get("content-type", ""):
+        return response
+    body: Any = None
+    with suppress(ValueError, RecursionError):
+        body = json.loads(await response.aread())
+    choices = body.get("choices") if isinstance(body, Mapping) else None
+    if not isinstance(choices, list):
+        return response
+    pieces = [{**choice, "delta": choice.get("message")} for choice in choices]
+    chunk = {**body, "object": "chat.completion.chunk", "choices": pieces}
+    return type(response)(
+        OK,
+        headers={"content-type": "text/event-stream"},
+        content=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(),
+        request=response.request,
+    )
 
 
 async def _with_true_status(response: Any) -> Any:

@@ -53,8 +53,19 @@ _BARE_THOUGHTS = re.compile(r"(?s)\s*analysis.*?assistantfinal")
 _BARE_BEGINNING = re.compile(r"\s*analysis(?=[A-Z])")
 """The beginning of such thoughts, which no answer has."""
 
-_END = re.compile(r"(?:\s*<\|(?:return|end|im_end|eot_id)\|>)+\s*$")
+END_MARKS = (
+    *("<|return|>", "<|end|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>"),
+    *("</s>", "<eos>", "<end_of_turn>", "<｜end▁of▁sentence｜>"),
+)
 """Marks of the end that some servers leave in the text."""
+
+_ANY_END = "|".join(map(re.escape, END_MARKS))
+_END = re.compile(rf"(?:\s*(?:{_ANY_END}))+\s*$")
+
+_HALF_MARKS = {mark[:length] for mark in END_MARKS for length in range(1, len(mark))}
+_ANY_HALF = "|".join(map(re.escape, sorted(_HALF_MARKS)))
+_MAY_END = re.compile(rf"(?:(?:{_ANY_END})\s*)*(?:{_ANY_HALF})?\Z")
+"""The end of a text that may be, or become, marks of the end; it may be empty."""
 
 _LONGEST_MARK = 80
 
@@ -118,11 +129,14 @@ class ThoughtFilter:
     def end(self) -> str:
         """Return what was held back, now that nothing follows."""
         never_ended = self._is_thinking or _BARE_BEGINNING.match(self._held)
-        return "" if never_ended else self._release()
+        return "" if never_ended else _END.sub("", self._held)
 
     def _release(self) -> str:
-        shown = self._held
-        self._held = ""
+        """Return what was held back, but for what may be a mark of the end."""
+        may_end = _MAY_END.search(self._held)
+        end = may_end.start() if may_end else len(self._held)
+        shown = self._held[:end]
+        self._held = self._held[end:]
         return shown
 
 
@@ -213,8 +227,13 @@ def _meant_by_list(values: list[Any], fields: Sequence[str], main: str) -> dict[
 
 def _meant_by_object(
     value: Mapping[str, Any], fields: Sequence[str], main: str, depth: int
-) -> dict[str, Any]:
-    """Return an object, or the first one inside it that means something if it is a wrapping."""
+) -> dict[str, Any] | None:
+    """Return an object, or the first one inside it that means something if it is a wrapping.
+
+    A schema that the model repeats means nothing.
+    """
+    if _is_schema(value):
+        return None
     if not fields or _known(value, fields):
         return _with_known_names(value, fields)
     for member in value.values():
@@ -222,6 +241,14 @@ def _meant_by_object(
         if meant is not None:
             return meant
     return dict(value)
+
+
+def _is_schema(value: Mapping[str, Any]) -> bool:
+    """Return whether an object is a JSON schema of objects, and no object with its members."""
+    properties = value.get("properties")
+    if value.get("type") != "object" or not isinstance(properties, Mapping):
+        return False
+    return all(isinstance(it, Mapping) and "type" in it for it in properties.values())
 
 
 def _with_known_names(value: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:

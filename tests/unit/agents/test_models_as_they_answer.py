@@ -25,6 +25,7 @@ from tests.integration.model_server import (
     completion,
     failure,
     says,
+    scores,
     stream,
 )
 from tests.unit.prompts.templates import a_prompt
@@ -106,6 +107,11 @@ REFUSED = [
         "response_format",
         400,
         {"error": {"code": "json_validate_failed", "message": "Failed to generate JSON."}},
+    ),
+    (
+        "response_format",
+        400,
+        {"error": {"code": "json_validate_failed", "message": "Please adjust your prompt."}},
     ),
     ("seed", 400, {"title": "Bad request", "invalid-params": [{"name": "seed", "reason": "no"}]}),
     (
@@ -324,6 +330,30 @@ async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body:
             ["try pulling it first", "check its name"],
             "URL",
         ),
+        *(
+            (body_of(400, body), "denied", ["400: ", "check the key of the provider"], "name")
+            for body in (
+                [{"error": {"code": 400, "message": "API key not valid. Pass a valid API key."}}],
+                {"code": "invalid argument", "error": "Incorrect API key provided: sk***ef."},
+                {"error": {"message": "x", "details": [{"reason": "API_KEY_INVALID"}]}},
+            )
+        ),
+        *(
+            (
+                body_of(status, {"error": {"message": text}}),
+                "unavailable",
+                ["check its name"],
+                "URL",
+            )
+            for status, text in (
+                (400, "Invalid model: fake"),
+                (400, "Model Not Exist"),
+                (400, "fake is not a valid model ID"),
+                (422, "Invalid model name passed in model=fake"),
+                (400, "The model fake was not found"),
+            )
+        ),
+        (Answer(405, b"Method Not Allowed"), "unavailable", ["405: ", "base URL"], "refused"),
         (
             failure(404, "No endpoints found matching your data policy (Free model training)"),
             "denied",
@@ -527,6 +557,110 @@ def test_an_object_is_read_in_whatever_form_it_comes(text: str) -> None:
 def test_what_means_no_object_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no whole JSON object"):
         read_object(text, FIELDS, "topic")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type": "object", "properties": {"topic": {"type": "array"}}}\n{"topic": ["women"]}',
+        '```json\n{"type": "object", "properties": {"topic": {"type": "string"}}}\n```\n["women"]'
+        '{"topic": ["women"]}',
+        '{"type": "object", "properties": {"topic": ["women"]}}',
+    ],
+)
+def test_a_schema_that_is_repeated_is_no_answer(text: str) -> None:
+    assert read_object(text, FIELDS, "topic")["topic"] == ["women"]
+
+
+@pytest.mark.parametrize(
+    "end", ["</s>", "<|im_end|>", "<|eot_id|>\n", "\n<end_of_turn></s>", "<eos>"]
+)
+async def test_marks_of_the_end_are_no_text_and_not_shown(server: ModelServer, end: str) -> None:
+    text = f"If a < b, Marie <b>Curie</b>{end}"
+    for size in (1, 5, 100):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        server.does(stream(pieces))
+        shown: list[str] = []
+        reply = await model(server).write(question(), on_token=shown.append)
+        assert reply.text == "If a < b, Marie <b>Curie</b>"
+        assert "".join(shown).rstrip() == reply.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "Rate limit exceeded", "code": 429}},
+        {"error": {"message": "Over capacity", "type": "internal_server_error"}},
+        {"error": {"object": "error", "message": "Engine died", "code": 500}},
+    ],
+)
+async def test_an_error_at_the_beginning_of_a_stream_is_waited_for(
+    server: ModelServer, error: dict[str, Any]
+) -> None:
+    body = f"data: {json.dumps(error)}\n\n".encode()
+    failed = Answer(200, body, content_type="text/event-stream")
+    server.does(failed, stream(["Marie", " Curie"]))
+    reply = await model(server).write(question(), on_token=lambda _: None)
+    assert (reply.text, len(server.asked)) == ("Marie Curie", 2)
+    server.does(failed)
+    reply = await model(server, attempts=2).write(question(), on_token=lambda _: None)
+    assert error["error"]["message"] in reply.message
+    assert ("503" in reply.message, len(server.asked)) == (False, 2)
+
+
+@pytest.mark.parametrize(
+    ("reason", "param"),
+    [
+        ("Your organization must be verified to stream this model.", "stream"),
+        ("streaming is not supported with this model", None),
+        ("Unsupported value: 'stream' does not support true with this model.", None),
+    ],
+)
+async def test_where_no_stream_is_allowed_the_text_comes_whole(
+    server: ModelServer, reason: str, param: str | None
+) -> None:
+    refused = body_of(400, {"error": {"message": reason, "param": param}})
+    server.does(unless(lambda it: it.body["stream"], refused, says("Marie Curie")))
+    asked = model(server)
+    for text in ("first", "second"):
+        shown: list[str] = []
+        reply = await asked.write(question(text), on_token=shown.append)
+        assert (reply.text, shown) == ("Marie Curie", ["Marie Curie"])
+    assert [it.body["stream"] for it in server.asked] == [True, False, False]
+
+
+@pytest.mark.parametrize("end", ["stop", "length", "content_filter"])
+async def test_a_whole_reply_in_place_of_a_stream_is_one(server: ModelServer, end: str) -> None:
+    server.does(completion({"content": "<think>x</think>Marie Curie"}, end))
+    shown: list[str] = []
+    reply = await model(server).write(question(), on_token=shown.append)
+    assert reply.status == ("refused" if end == "content_filter" else "ok")
+    assert "".join(shown) == "Marie Curie"
+    assert reply.usage.prompt_tokens == 100
+
+
+@pytest.mark.parametrize("most", [5, 8])
+async def test_as_many_candidates_are_asked_for_as_the_server_gives(
+    server: ModelServer, most: int
+) -> None:
+    refused = failure(400, f"top_logprobs must be between 0 and {most}.")
+    good = scores({"Yes": 0.7, "No": 0.2})
+    server.does(unless(lambda it: it.body["top_logprobs"] > most, refused, good))
+    asked = model(server)
+    for text in ("first", "second"):
+        assert (await asked.choice_probabilities(question(text))).status == "ok"
+    assert [it.body["top_logprobs"] for it in server.asked] == [10, most, most]
+
+
+async def test_a_candidate_of_no_probability_is_none(server: ModelServer) -> None:
+    """Its logarithm is minus infinity, which JSON lacks."""
+    body = json.loads(scores({"Yes": 0.7, "No": 0.2}).body)
+    body["choices"][0]["logprobs"]["content"][0]["top_logprobs"][1]["logprob"] = None
+    server.does(Answer(body=json.dumps(body).encode()))
+    assert (await model(server).choice_probabilities(question())).probabilities["Yes"] == 1.0
+    server.does(scores({"<think>": 1.0}))
+    reply = await model(server).choice_probabilities(question("thinks"))
+    assert "it would begin with none of Yes, No" in reply.message
 
 
 async def test_an_error_in_the_middle_of_a_stream_has_its_reason(server: ModelServer) -> None:
