@@ -21,7 +21,12 @@ SECONDS = {"epoch_second": 1, "epoch_millis": 1000}
 CENTURY = 2000
 """What a year of two digits begins with, as in Java."""
 
-_ISO = re.compile(r"([+-]?\d{4})(?:-\d{1,2}|-W\d{1,2}|T|\s|$)")
+_ISO = re.compile(r"([+-]?\d{4})(?:[-/.]\d{1,2}|-W\d{1,2}|T|\s|[?~]?$)")
+_YEAR_LAST = re.compile(
+    r"\d{1,2}[-/.](?:\d{1,2}[-/.])?(?P<numbers>\d{4})(?:[T\s]|$)"
+    r"|(?:\d{1,2}\.?\s)?[^\W\d]+\.?\s(?:\d{1,2},?\s)?(?P<words>\d{4})$"
+)
+"""As in 03/01/1950 and 1 March 1950; the order of day and month does not matter."""
 _BASIC = re.compile(r"(\d{4})(?:\d{3,4}|W\d{2,3})(?:T\S*)?$")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?$")
 _PARTS = re.compile(r"(?P<quoted>'(?:[^']|'')*')|(?P<field>(?P<letter>[A-Za-z])(?P=letter)*)|.")
@@ -43,7 +48,8 @@ def year_of(value: object, formats: str = "") -> int | None:
 
     Args:
         value: A date, or its text or number.
-        formats: How it is written; by default as a year or a date of ISO 8601, in full or in part.
+        formats: How it is written; by default as a year or a date in full or in part, whose year of
+            four digits comes first or last.
 
     Returns:
         None if it is no date: a number is one only if it can be a year, or a format says so.
@@ -58,7 +64,10 @@ def year_of(value: object, formats: str = "") -> int | None:
     for format_ in filter(None, map(str.strip, formats.split("||"))):
         if (year := _reader_of(format_)(text)) is not None:
             return year
-    return _by_pattern(_ISO, text)
+    year = _by_pattern(_ISO, text)
+    if year is None and not formats and (found := _YEAR_LAST.match(text)):
+        return int(found["numbers"] or found["words"])
+    return year
 
 
 @cache

@@ -46,6 +46,9 @@ LAST_BOUND = 2999
 
 LAST_YEAR = 9999
 
+SWITCHES = ("true", "false")
+WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
+
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 
@@ -57,6 +60,21 @@ def as_text(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
+
+
+def other_forms(value: object) -> list[str]:
+    """Return other texts that mean the same value, as engines, tables and programs write it.
+
+    A switch may be ``True``, ``true`` or 1, a whole number ``1.0``; and there may be spaces around.
+    """
+    text = as_text(value).strip()
+    forms = [text]
+    if text.lower() in SWITCHES:
+        forms.append(text.lower())
+    if WHOLE_NUMBER.fullmatch(text):
+        forms.append(text.partition(".")[0])
+    same = {"true": "1", "false": "0", "1": "true", "0": "false"}
+    return [*forms, *(same[form] for form in forms if form in same)]
 
 
 class Range(BaseModel, frozen=True, extra="forbid"):
@@ -256,11 +274,9 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
 
     def group_of(self, value: object) -> str | None:
         """Return the group of one value of the field, or None if no group has it."""
-        text = as_text(value)
-        if not self.values:
-            return text if text in self.groups else None
-        if (group := self._group_by_value.get(text)) is not None:
-            return group
+        for text in (as_text(value), *other_forms(value)):
+            if (group := self._group_by_value.get(text)) is not None:
+                return group
         if not self._ranges:
             return None
         number = year_of(value, self.dates) if self.dates else _as_number(value)
@@ -282,6 +298,8 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
 
     @cached_property
     def _group_by_value(self) -> dict[str, str]:
+        if not self.values:
+            return {group: group for group in self.groups}
         return {value: group for group, value in self._pairs}
 
     @cached_property
