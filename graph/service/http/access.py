@@ -38,7 +38,7 @@ _ONLY_READS = {"Allow": "GET", **CLOSES}
 MOST_VALUES = 5_000
 
 # The paths of re-ranking, whose clients always send a token; a document may have as many values.
-RERANK, OF_A_DOCUMENT = ("/v1/rerank", "/v2/rerank"), 25
+RERANK, OF_A_DOCUMENT = ("/v1/rerank", "/v2/rerank", "/rerank"), 25
 
 OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with its weight
 

@@ -104,6 +104,11 @@ class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
 _Document = Annotated[RerankDocument, _or({}), or_text(lambda text: {"text": text}, RerankDocument)]
 
 
+def _all_for_none(given: Any) -> Any:
+    """Return None for 0 and -1, by which clients of vLLM and others ask for all documents."""
+    return None if given in (0, -1) and not isinstance(given, bool) else given
+
+
 def _text_inside(query: Any) -> Any:
     """Return the text of a query that comes as an object, as clients of several media send it."""
     return query.get("text", "") if isinstance(query, dict) else query
@@ -116,7 +121,7 @@ class RerankRequest(Documented):
     """A list to re-rank. Parameters of others that are not listed here are ignored.
 
     Attributes:
-        model: The source whose attributes count, perhaps with options:
+        model: The source whose attributes count, here or in the address, perhaps with options:
             ``notables?attributes=gender&fairness_weight=2``. With ``documents=ids``, texts are ids
             of the source; with ``documents=texts``, they are looked up in it.
         query: What was searched for; without words, only the order of the documents counts.
@@ -134,10 +139,12 @@ class RerankRequest(Documented):
         documents=[{"text": name, "labels": {"gender": group}} for name, group in _PEOPLE.items()],
     )
 
-    model: str = Field(max_length=2000)
+    model: Annotated[str, Field(max_length=2000), _or("")] = ""
     query: Annotated[_Text, BeforeValidator(_text_inside)] = ""
     documents: list[_Document] = Field(min_length=1, fail_fast=True)
-    top_n: int | None = Field(None, ge=1, validation_alias=AliasChoices("top_n", "top_k", "topN"))
+    top_n: Annotated[int | None, BeforeValidator(_all_for_none)] = Field(
+        None, ge=1, validation_alias=AliasChoices("top_n", "top_k", "topN")
+    )
     return_documents: Annotated[bool, _or(False)] = False
     fairqr: _Members = Field(default_factory=dict)
 
@@ -204,6 +211,7 @@ def _results_of(asked: RerankRequest, places: Sequence[int]) -> list[dict[str, A
     return results
 
 
+@router.post(RERANK[2], include_in_schema=False)  # as clients of vLLM and Infinity ask
 @router.post(RERANK[1], include_in_schema=False)  # as Cohere's newer clients ask
 @router.post(RERANK[0], response_model=RerankResult, response_model_exclude_none=True)
 async def rerank(asked: RerankRequest, request: Request) -> Response:
@@ -220,6 +228,8 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     size = len(documents)
     parts.settings.limits.check("depth", size, "The number of documents")
     model = request.query_params.get("model", asked.model)
+    if not model:
+        raise InputError("Name a source as the 'model', such as 'notables?attributes=gender'.")
     name, given, texts = _options_of(model, asked)
     depth = min(asked.top_n or 20, size, parts.settings.limits.k)
     words = asked.query.strip()
