@@ -35,6 +35,9 @@ COLUMNS |= NUMBERS | DATES
 AS_WRITTEN = DATES | (NUMBERS - {"half_float", "scaled_float"}) | {"boolean", "ip", "keyword"}
 """The types whose values the server does not change."""
 
+CHANGES = frozenset({"normalizer", "null_value", "script"})
+"""The settings by which it does, or makes values."""
+
 WORDS = TEXTS | {"constant_keyword", "flattened", "keyword", "wildcard"}
 VECTORS = frozenset({"dense_vector", "knn_vector"})
 WITHOUT_VALUES = TEXTS | {"nested", "object"}
@@ -78,7 +81,7 @@ class MappedField:
     @property
     def is_in_source(self) -> bool:
         """Whether ``_source`` has the same values as columns, dates in their own format."""
-        is_changed = self.is_made or "normalizer" in self.settings
+        is_changed = self.is_made or not CHANGES.isdisjoint(self.settings)
         return self.type in AS_WRITTEN and not is_changed
 
 
