@@ -77,6 +77,7 @@ _FILTER_WORDS = re.compile(
     r"(?i)\b(content|input|prompt|output)\b.{0,60}"
     r"\b(flagged|moderat\w+|inappropriate|risk|filter(ed)?|(content|usage|management) policy)\b"
 )
+_QUOTA_WORDS = re.compile(r"(?i)\b(credits?|credit balance|quota|billing|insufficient balance)\b")
 _API_KEY = re.compile(r"(?i)\bapi[ _-]?key")
 _NO_MODEL = re.compile(
     r"(?i)\bmodel\b.{0,60}\bnot (exist|found)\b|\b(invalid|unknown|valid|no such) model\b"
@@ -407,6 +408,9 @@ def _has_invented_status(error: BaseException) -> bool:
 def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> tuple[Status, str]:
     """Return the kind of a failure, and what the model did, with what helps."""
     told = f"({status}: {said})" if said else f"({status})"
+    lacks_quota = status in (400, 403) and _QUOTA_WORDS.search(said) is not None
+    if status == 402 or lacks_quota or (status == 429 and is_about_quota):
+        return "rate_limited", f"has no quota left {told}; check the plan of the account"
     if status == 400 and _API_KEY.search(said):
         return "denied", f"refused the API key {told}; check the key of the provider"
     if status in (400, 422) and _NO_MODEL.search(said):
@@ -416,8 +420,6 @@ def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> 
         if is_about_key:
             return "denied", f"refused the API key {told}; check the key of the provider"
         return "denied", f"does not allow this request {told}; ask the provider"
-    if status == 402 or (status == 429 and is_about_quota):
-        return "rate_limited", f"has no quota left {told}; check the plan of the account"
     if status == 429:
         return "rate_limited", f"gets too many requests {told}; try later"
     if status == 408:

@@ -50,6 +50,8 @@ CONVENTIONAL = {
 MOST_CANDIDATES = 10
 """How many of the likeliest tokens a choice asks for; OpenAI gives up to 20, others fewer."""
 
+ROUTE = "/chat/completions"
+
 OK = 200
 
 NEUTRAL_OPTIONS = frozenset(
@@ -132,7 +134,15 @@ def base_url_for(provider: str, given: str | None) -> str | None:
         raise ModelUnavailableError(
             f"The base URL of the model has a query, which {provider} cannot use; leave it out."
         )
-    return url.strip() if url else None
+    return _without_route(url.strip()) if url else None
+
+
+def _without_route(url: str) -> str:
+    """Return an address without the path of chat completions, which the client adds itself."""
+    address, mark, query = url.partition("?")
+    if not address.rstrip("/").endswith(ROUTE):
+        return url
+    return f"{address.rstrip('/').removesuffix(ROUTE)}{mark}{query}"
 
 
 def described(name: str, base_url: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,7 +299,7 @@ async def open_client(
     """
     provider, model = split_name(name)
     named, chosen = name, {"max_retries": 0, **options}
-    if key := _trimmed_key(provider):
+    if key := trimmed_key(provider):
         chosen.setdefault("api_key", key)
     if base_url:
         address, _, query = base_url.partition("?")
@@ -323,13 +333,16 @@ async def open_client(
         raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
 
 
-def _trimmed_key(provider: str) -> str:
+def trimmed_key(provider: str) -> str:
     """Return the key of a provider if its variable ends in white space, as mounted secrets do.
 
     Raises:
         ModelUnavailableError: There is white space inside it.
     """
-    variable = f"{provider.upper()}_API_KEY"
+    first = provider.upper().partition("_")[0]
+    names = (provider.upper(), first, first.removesuffix("AI"))  # such as MISTRAL of mistralai
+    variables = [f"{name}_API_KEY" for name in names]
+    variable = next((name for name in variables if name in os.environ), variables[0])
     key = os.environ.get(variable, "")
     if len(key.split()) > 1:
         raise ModelUnavailableError(f"{variable} has a space or a line break inside; set it again.")

@@ -15,6 +15,7 @@ import pytest
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.complaints import read_complaint
+from fairqr.agents.models.provider import trimmed_key
 from fairqr.agents.models.reading import ThoughtFilter, read_object, without_thoughts
 from fairqr.agents.models.replies import Question, Reply
 from fairqr.base.errors import ModelUnavailableError
@@ -390,6 +391,14 @@ async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body:
             "denied",
             ["Authentication fa"],
             "URL",
+        ),
+        *(
+            (failure(status, reason), "rate_limited", ["no quota left", "plan of"], "refused")
+            for status, reason in (
+                (400, "Your credit balance is too low to access the API."),
+                (403, "Your team does not have any credits yet."),
+                (403, "You exceeded your current quota."),
+            )
         ),
         (failure(402, "Insufficient credits"), "rate_limited", ["Insufficient credits"], "URL"),
         (body_of(200, "<html><body>Welcome</body></html>"), "unavailable", ["base URL"], "Error"),
@@ -797,6 +806,24 @@ async def test_a_key_may_end_in_a_line_break(
     assert server.asked[0].headers["authorization"] == "Bearer sk-mounted"
 
 
+@pytest.mark.parametrize(
+    ("provider", "variable"),
+    [
+        ("anthropic", "ANTHROPIC_API_KEY"),
+        ("mistralai", "MISTRAL_API_KEY"),
+        ("google_genai", "GOOGLE_API_KEY"),
+        ("azure_openai", "AZURE_OPENAI_API_KEY"),
+        ("xai", "XAI_API_KEY"),
+    ],
+)
+def test_the_key_of_each_provider_may_end_in_a_line_break(
+    monkeypatch: pytest.MonkeyPatch, provider: str, variable: str
+) -> None:
+    monkeypatch.setenv("OPENROUTER_API_KEY", "of-another\n")
+    monkeypatch.setenv(variable, "mounted\n")
+    assert trimmed_key(provider) == "mounted"
+
+
 async def test_a_key_with_a_break_inside_is_said(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -813,6 +840,13 @@ async def test_the_query_of_an_address_is_kept(server: ModelServer, query: str) 
     path, _, sent = server.asked[0].path.partition("?")
     assert path == "/v1/deployments/d/chat/completions"
     assert sent.replace("+", "%20") == query
+
+
+@pytest.mark.parametrize("end", ["", "/", "/chat/completions", "/chat/completions/?a=b"])
+async def test_an_address_may_name_the_path_of_chats(server: ModelServer, end: str) -> None:
+    server.does(GOOD)
+    assert (await model(server, base_url=f"{server.base_url}{end}").ask(question())).status == "ok"
+    assert server.asked[0].path.partition("?")[0] == "/v1/chat/completions"
 
 
 async def test_what_took_too_long_says_how_long_and_how_often(server: ModelServer) -> None:
