@@ -141,6 +141,8 @@ class Complaint:
             features = [feature for feature in features if feature == "logprobs"]
         elif self.status not in UNKNOWN_FEATURE:
             return None
+        if self.status == 500:  # it may tell of a stream that broke
+            features = [feature for feature in features if feature != "stream"]
         named = "_".join(self.places)
         code = "_".join(map(_snake, sorted(self.codes)))
         for text in map(_bounded, (named, _snake(self.reason), code)):
@@ -372,10 +374,11 @@ def translated(
     said = one_line(without_keys(complaint.reason, api_key))
     kind: Status
     told = f"{complaint.status}: {said}" if complaint.status else said
-    if complaint.is_about_content:
+    is_from_a_server = complaint.status is not None or _is_from_a_server(error)
+    if complaint.is_about_content and is_from_a_server:
         kind = "refused"
         what = f"declined to answer ({told})"
-    elif complaint.status is None and said and _is_from_a_server(error):
+    elif complaint.status is None and said and is_from_a_server:
         kind = "unavailable"
         hint = _hint_of(address)
         remedy = f"check the base URL{hint} or try later" if hint else "try later"

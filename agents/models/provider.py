@@ -414,7 +414,8 @@ async def _as_stream(response: Any) -> Any:
     choices = body.get("choices") if isinstance(body, Mapping) else None
     if not isinstance(choices, list):
         return response
-    pieces = [{**choice, "delta": choice.get("message")} for choice in choices]
+    whole = [choice for choice in choices if isinstance(choice, Mapping)]
+    pieces = [{**choice, "delta": choice.get("message")} for choice in whole]
     chunk = {**body, "object": "chat.completion.chunk", "choices": pieces}
     return type(response)(
         OK,

@@ -46,7 +46,7 @@ LAST_BOUND = 2999
 
 LAST_YEAR = 9999
 
-SWITCHES = ("true", "false")
+SWITCHES = (("true", "True", "TRUE", "1"), ("false", "False", "FALSE", "0"))
 WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
@@ -68,13 +68,11 @@ def other_forms(value: object) -> list[str]:
     A switch may be ``True``, ``true`` or 1, a whole number ``1.0``; and there may be spaces around.
     """
     text = as_text(value).strip()
-    forms = [text]
-    if text.lower() in SWITCHES:
-        forms.append(text.lower())
-    if WHOLE_NUMBER.fullmatch(text):
-        forms.append(text.partition(".")[0])
-    same = {"true": "1", "false": "0", "1": "true", "0": "false"}
-    return [*forms, *(same[form] for form in forms if form in same)]
+    whole = text.partition(".")[0] if WHOLE_NUMBER.fullmatch(text) else text
+    for forms in SWITCHES:
+        if whole in forms:
+            return [text, whole, *forms]
+    return [text, whole]
 
 
 class Range(BaseModel, frozen=True, extra="forbid"):
@@ -283,6 +281,18 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         if number is not None and self._are_years and abs(number) > LAST_YEAR:
             return None  # a date in a form that nobody stated
         return next((group for group, range_ in self._ranges if range_.holds(number)), None)
+
+    def spellings(self, group: str) -> list[str]:
+        """Return the values of a group in all the forms that :meth:`group_of` reads.
+
+        Spaces around a value are not among them.
+        """
+        values = self.values.get(group, (group,))
+        if isinstance(values, Range):
+            return []
+        forms = [form for value in values for form in (value, *other_forms(value))]
+        numbers = [f"{form}.0" for form in forms]
+        return [form for form in dict.fromkeys(forms + numbers) if self.group_of(form) == group]
 
     @cached_property
     def _are_years(self) -> bool:

@@ -223,12 +223,13 @@ class LabelField:
             return None  # The server would misread the values, or cannot search them.
         if isinstance(values, Range):
             return _range_query(self.name, values, kind)
+        texts = self.attribute.spellings(group)
         if kind in KEYWORDS:
-            return {"terms": {self.name: values}}
+            return {"terms": {self.name: texts}}
         if kind in NUMBERS:
-            return {"terms": {self.name: [value for value in values if NUMBER.fullmatch(value)]}}
+            return {"terms": {self.name: [text for text in texts if NUMBER.fullmatch(text)]}}
         if kind == "boolean":
-            return {"terms": {self.name: [one for one in values if one in ("true", "false")]}}
+            return {"terms": {self.name: [text for text in texts if text in ("true", "false")]}}
         return None
 
     @property

@@ -115,6 +115,20 @@ def test_a_switch_is_the_same_however_it_is_written(groups: Any, yes: Any, no: A
     assert attribute.membership([no], strict=False) == (0.0, 1.0)
 
 
+def test_a_server_is_asked_for_all_that_means_a_value() -> None:
+    """So that its filter finds the documents whose labels we read."""
+    for groups, spellings in (
+        (YES_NO, {"true", "True", "TRUE", "1", "1.0"}),
+        (ONE_ZERO, {"true", "True", "TRUE", "1", "1.0"}),
+        ({**YES_NO, "groups": {"yes": ["1"], "no": ["true", "x"]}}, {"1", "1.0"}),
+        ({**YES_NO, "groups": ["yes", "no"]}, {"yes"}),
+        ({**YES_NO, "groups": {"yes": ["5"], "no": ["7"]}}, {"5", "5.0"}),
+    ):
+        attribute = Attribute.model_validate(groups)
+        assert set(attribute.spellings("yes")) == spellings
+        assert {attribute.group_of(it) for it in spellings} == {"yes"}
+
+
 def test_a_value_that_is_named_as_such_counts_before_its_other_forms() -> None:
     grades = {"name": "grade", "field": "g", "groups": {"a": ["1", "x "], "b": ["true", "x"]}}
     attribute = Attribute.model_validate(grades)
