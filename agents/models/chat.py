@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from fairqr.agents.models import provider
 from fairqr.agents.models.cache import ReplyCache, cache_key
 from fairqr.agents.models.complaints import (
+    Complaint,
     PassingError,
     came_inside_stream,
     read_complaint,
@@ -286,6 +287,12 @@ class ChatModel(LanguageModel):
         else:  # lowering it once did not help, and each try costs a request
             self._left_out.add(feature)
 
+    def _lower_number(self, feature: str, complaint: Complaint, tokens: int) -> int | None:
+        """Return the number that a server allows for a feature, if it says so."""
+        if feature == "logprobs":
+            return complaint.fewer_candidates(self._candidates)
+        return complaint.lower_limit(tokens)
+
     def _say_too_short(self, question: Question, exchange: Exchange) -> str:
         """Return the sentence about a reply that ended before it began."""
         if self._given is not None:
@@ -333,14 +340,7 @@ class ChatModel(LanguageModel):
                     return await self._request(client, messages, question, relay, parameters)
             except Exception as error:
                 has_begun = relay is not None and relay.began_at is not None
-                complaint = read_complaint(error)
-                if has_begun or complaint.refused(features):
-                    # A text that was half shown must not start again, and the same request would
-                    # be refused again.
-                    return error
-                if came_inside_stream(error):
-                    raise PassingError(error, complaint) from None
-                raise
+                return _unless_passing(error, features, has_begun=has_begun)
 
         try:
             most, total = self._attempts, 2 * self._timeout
@@ -363,10 +363,7 @@ class ChatModel(LanguageModel):
                     api_key=self._options.get("api_key"),
                     is_given=self._is_foreign,
                 ) from None
-        if refused == "logprobs":
-            lower = complaint.fewer_candidates(self._candidates)
-        else:
-            lower = complaint.lower_limit(self._tokens_for(question, exchange))
+        lower = self._lower_number(refused, complaint, self._tokens_for(question, exchange))
         self._learn_refusal(refused, lower, exchange if complaint.prompt_tokens else None)
         return await self._send(messages, question, relay, exchange)
 
@@ -429,6 +426,24 @@ class ChatModel(LanguageModel):
         if self._speaks_openai and not has_ended:
             raise ConnectionError("the stream ended early")
         return whole
+
+
+def _unless_passing(error: Exception, features: Sequence[str], *, has_begun: bool) -> Exception:
+    """Return an error that must end the request; raise any other, so that it may be retried.
+
+    Args:
+        error: The error.
+        features: What the request did that some servers do not know.
+        has_begun: Whether a part of the text was shown.
+    """
+    complaint = read_complaint(error)
+    if has_begun or complaint.refused(features):
+        # A text that was half shown must not start again, and the same request would be refused
+        # again.
+        return error
+    if came_inside_stream(error):
+        raise PassingError(error, complaint) from None
+    raise error
 
 
 def _note_retry(failed: RetryCallState) -> None:

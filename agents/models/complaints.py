@@ -414,10 +414,8 @@ def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> 
     lacks_quota = status in (400, 403) and _QUOTA_WORDS.search(said) is not None
     if status == 402 or lacks_quota or (status == 429 and is_about_quota):
         return "rate_limited", f"has no quota left {told}; check the plan of the account"
-    if status == 400 and _API_KEY.search(said):
-        return "denied", f"refused the API key {told}; check the key of the provider"
-    if status in (400, 422) and _NO_MODEL.search(said):
-        return "unavailable", f"was not found {told}; check its name"
+    if status in (400, 422):
+        return _with_wrong_request(said, told)
     if status in (401, 403):
         is_about_key = status == 401 or not said or _KEY_WORDS.search(said)
         if is_about_key:
@@ -433,6 +431,15 @@ def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> 
         return "denied", f"is not open to this account {told}; check the settings of the account"
     if status in (404, 405):
         return "unavailable", f"was not found {told}; {_remedy_of_404(said, address)}"
+    return "invalid_request", f"refused the request {told}"
+
+
+def _with_wrong_request(said: str, told: str) -> tuple[Status, str]:
+    """Return the same for a request that is said to be wrong; perhaps its key or model is."""
+    if _API_KEY.search(said):
+        return "denied", f"refused the API key {told}; check the key of the provider"
+    if _NO_MODEL.search(said):
+        return "unavailable", f"was not found {told}; check its name"
     return "invalid_request", f"refused the request {told}"
 
 

@@ -228,8 +228,6 @@ async def rerank(asked: RerankRequest, request: Request) -> Response:
     size = len(documents)
     parts.settings.limits.check("depth", size, "The number of documents")
     model = request.query_params.get("model", asked.model)
-    if not model:
-        raise InputError("Name a source as the 'model', such as 'notables?attributes=gender'.")
     name, given, texts = _options_of(model, asked)
     depth = min(asked.top_n or 20, size, parts.settings.limits.k)
     words = asked.query.strip()
@@ -290,9 +288,11 @@ def _options_of(model: str, asked: RerankRequest) -> tuple[str, dict[str, Any], 
     """Return the source, the parameters of a search, and what texts of documents are.
 
     Raises:
-        InputError: A list is not re-ranked by such a parameter.
+        InputError: No source is named, or a list is not re-ranked by such a parameter.
     """
     name, _, options = model.partition("?")
+    if not name:
+        raise InputError("Name a source as the 'model', such as 'notables?attributes=gender'.")
     read = parse_qs(options, keep_blank_values=True).items()
     given: dict[str, Any] = {it: values if values[1:] else values[0] for it, values in read}
     given |= asked.fairqr
