@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from fairqr.agents.models import provider
 from fairqr.agents.models.cache import ReplyCache, cache_key
-from fairqr.agents.models.complaints import read_complaint, translated
+from fairqr.agents.models.complaints import (
+    Complaint,
+    PassingError,
+    came_inside_stream,
+    read_complaint,
+    translated,
+)
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.messages import read_message, written_text
@@ -91,6 +97,8 @@ class ChatModel(LanguageModel):
         self._reasoning_tokens = reasoning_tokens
         self._most_tokens: int | None = None
         """What its server allows, once that was said."""
+        self._candidates = provider.MOST_CANDIDATES
+        """How many of the likeliest first tokens it gives, as far as was said."""
         self._thinks = False
         """Whether it was seen to think before it answers."""
         self._hides_thinking = False
@@ -222,7 +230,7 @@ class ChatModel(LanguageModel):
                         return question.read(answer)
                     except ValueError as error:
                         step.event("fairqr.unusable_reply")
-                        if answer.is_cut:
+                        if answer.is_cut and question.wanted != "choice":
                             raise ValueError(self._say_cut(question, exchange)) from None
                         if not may_ask_again:
                             raise
@@ -241,8 +249,9 @@ class ChatModel(LanguageModel):
             question,
             tokens,
             self._left_out,
+            candidates=self._candidates,
             is_local=self._provider == "local",
-            streams=relay is not None,
+            streams=relay is not None and "stream" not in self._left_out,
         )
 
     def _tokens_for(self, question: Question, exchange: Exchange | None = None) -> int:
@@ -260,14 +269,16 @@ class ChatModel(LanguageModel):
             self._hides_thinking = True
 
     def _learn_refusal(self, feature: str, lower: int | None, exchange: Exchange | None) -> None:
-        """Leave a feature out from now on; a limit of tokens that is too large is lowered.
+        """Leave a feature out from now on; a number that is too large is lowered.
 
         Args:
             feature: What was refused.
-            lower: What the server allows, if it is a limit.
+            lower: What the server allows, if it is a number.
             exchange: The only question that this is for, if it depends on its prompt.
         """
-        if feature not in LIMITS or lower is None:
+        if feature == "logprobs" and lower is not None:
+            self._candidates = lower
+        elif feature not in LIMITS or lower is None:
             self._left_out.add(feature)
         elif exchange is None:
             self._most_tokens = lower
@@ -275,6 +286,12 @@ class ChatModel(LanguageModel):
             exchange.most_tokens = lower
         else:  # lowering it once did not help, and each try costs a request
             self._left_out.add(feature)
+
+    def _lower_number(self, feature: str, complaint: Complaint, tokens: int) -> int | None:
+        """Return the number that a server allows for a feature, if it says so."""
+        if feature == "logprobs":
+            return complaint.fewer_candidates(self._candidates)
+        return complaint.lower_limit(tokens)
 
     def _say_too_short(self, question: Question, exchange: Exchange) -> str:
         """Return the sentence about a reply that ended before it began."""
@@ -323,11 +340,7 @@ class ChatModel(LanguageModel):
                     return await self._request(client, messages, question, relay, parameters)
             except Exception as error:
                 has_begun = relay is not None and relay.began_at is not None
-                if has_begun or read_complaint(error).refused(features):
-                    # A text that was half shown must not start again, and the same request would
-                    # be refused again.
-                    return error
-                raise
+                return _unless_passing(error, features, has_begun=has_begun)
 
         try:
             most, total = self._attempts, 2 * self._timeout
@@ -350,7 +363,7 @@ class ChatModel(LanguageModel):
                     api_key=self._options.get("api_key"),
                     is_given=self._is_foreign,
                 ) from None
-        lower = complaint.lower_limit(self._tokens_for(question, exchange))
+        lower = self._lower_number(refused, complaint, self._tokens_for(question, exchange))
         self._learn_refusal(refused, lower, exchange if complaint.prompt_tokens else None)
         return await self._send(messages, question, relay, exchange)
 
@@ -368,7 +381,7 @@ class ChatModel(LanguageModel):
         parameters: Mapping[str, Any],
     ) -> AIMessage:
         """Send one request, and return the whole reply."""
-        if relay is not None:
+        if relay is not None and "stream" not in self._left_out:
             room = LONGEST_TOKEN * self._tokens_for(question)
             return await self._streamed(client, messages, relay, parameters, room)
         if question.wanted == "object" and question.schema and self._is_foreign:
@@ -388,28 +401,49 @@ class ChatModel(LanguageModel):
         A reply of more than ``room`` characters is cut.
 
         Raises:
-            ConnectionError: The stream ended early. OpenAI's servers mark the end of a text; from
-                these, a text without the mark is incomplete.
+            ConnectionError: The stream ended early. Servers that speak OpenAI's language say why a
+                text ended, or mark the end of the stream; a text with neither is incomplete.
         """
         whole: AIMessageChunk | None = None
         shown = ThoughtFilter(is_thinking=self._hides_thinking)
-        pieces = client.astream(messages, UNSTREAMED, **parameters)
-        async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
-            async for chunk in chunks:
-                whole = chunk if whole is None else whole + chunk
-                if self._speaks_openai and chunk.usage_metadata:
-                    # Some servers count in each piece what it was until then.
-                    whole.usage_metadata = chunk.usage_metadata
-                room -= len(chunk.text)
-                relay.send(shown.feed(chunk.text))
-                if room < 0:  # the server knows no limit
-                    whole.response_metadata["finish_reason"] = "length"
-                    break
+        with provider.noting_stream_end() as end:
+            pieces = client.astream(messages, UNSTREAMED, **parameters)
+            async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
+                async for chunk in chunks:
+                    whole = chunk if whole is None else whole + chunk
+                    if self._speaks_openai and chunk.usage_metadata:
+                        # Some servers count in each piece what it was until then.
+                        whole.usage_metadata = chunk.usage_metadata
+                    room -= len(chunk.text)
+                    relay.send(shown.feed(chunk.text))
+                    if room < 0:  # the server knows no limit
+                        whole.response_metadata["finish_reason"] = "length"
+                        break
         relay.send(shown.end())
-        must_end = self._speaks_openai
-        if whole is None or (must_end and not whole.response_metadata.get("finish_reason")):
+        if whole is None:
+            raise ConnectionError("the stream ended early")
+        has_ended = end.is_marked or bool(whole.response_metadata.get("finish_reason"))
+        if self._speaks_openai and not has_ended:
             raise ConnectionError("the stream ended early")
         return whole
+
+
+def _unless_passing(error: Exception, features: Sequence[str], *, has_begun: bool) -> Exception:
+    """Return an error that must end the request; raise any other, so that it may be retried.
+
+    Args:
+        error: The error.
+        features: What the request did that some servers do not know.
+        has_begun: Whether a part of the text was shown.
+    """
+    complaint = read_complaint(error)
+    if has_begun or complaint.refused(features):
+        # A text that was half shown must not start again, and the same request would be refused
+        # again.
+        return error
+    if came_inside_stream(error):
+        raise PassingError(error, complaint) from None
+    raise error
 
 
 def _note_retry(failed: RetryCallState) -> None:

@@ -37,6 +37,7 @@ CODE_KEYS = ("code", "type", "status", "error_type")
 INVENTED_STATUS = "fairqr.invented_status"
 """The extension of a response that is an error, though it came with status 200 and states none."""
 
+NOT_READY = 503
 FIRST_ERROR = 400
 LAST_ERROR = 599
 
@@ -56,6 +57,7 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
         *("structured_outputs", "json_object", "json_mode", "guided_json", "grammar"),
     ),
     "stream_options": ("stream_options", "include_usage"),
+    "stream": ("stream", "streaming"),
     "logprobs": ("logprobs", "top_logprobs", "log_probs"),
     "max_completion_tokens": LENGTH_LIMITS,
     "max_tokens": LENGTH_LIMITS,
@@ -69,15 +71,30 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 _SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
 _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
 _KEY_WORDS = re.compile(r"(?i)\b(key|token|credentials?|auth\w*|permissions?|scopes?)\b")
+_ACCOUNT_WORDS = re.compile(r"(?i)\b(polic(y|ies)|privacy|settings?|accounts?|allowed|agreement)\b")
+_FILTER_CODE = re.compile(r"content_?(filter|policy|inspection)|data_?inspection|responsible_?ai")
+_FILTER_WORDS = re.compile(
+    r"(?i)\b(content|input|prompt|output)\b.{0,60}"
+    r"\b(flagged|moderat\w+|inappropriate|risk|filter(ed)?|(content|usage|management) policy)\b"
+)
+_QUOTA_WORDS = re.compile(r"(?i)\b(credits?|credit balance|quota|billing|insufficient balance)\b")
+_API_KEY = re.compile(r"(?i)\bapi[ _-]?key")
+_NO_MODEL = re.compile(
+    r"(?i)\bmodel\b.{0,60}\bnot (exist|found)\b|\b(invalid|unknown|valid|no such) model\b"
+)
 _VERSION = re.compile(r"/v\d")
 
 _NUMBER = re.compile(r"(?<![\w.])\d{2,7}(?![\w.]*\w)")
+_SMALL_NUMBER = re.compile(r"(?<![\w.])\d{1,2}(?![\w]|\.\d)")
 _OF_THE_PROMPT = re.compile(
     r"(?i)(\d{1,7})\s+(?:tokens?\s+)?(?:input|prompt|in (?:the |your )?(?:messages|prompt|input))"
 )
 
 UNKNOWN_FEATURE = frozenset({400, 404, 405, 415, 422, 500, 501})
 """The statuses of servers that do not know a parameter. llama.cpp answers 500 to a role."""
+
+MAY_FILTER = frozenset({400, 403, 422, 451, 500})
+"""The statuses of requests that a filter refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +119,14 @@ class Complaint:
         """Whether a quota is used up, so that waiting does not help."""
         return any("quota" in code or "billing" in code for code in self.codes)
 
+    @property
+    def is_about_content(self) -> bool:
+        """Whether a filter of the provider refused what the request says."""
+        if self.status not in (None, *MAY_FILTER):
+            return False
+        has_code = any(_FILTER_CODE.search(code) for code in self.codes)
+        return has_code or bool(_FILTER_WORDS.search(self.reason))
+
     def refused(self, features: Sequence[str]) -> str | None:
         """Return which of the features of a request the server does not know, if it says so.
 
@@ -110,12 +135,17 @@ class Complaint:
         Args:
             features: Names of :data:`FEATURES` that the request used.
         """
+        if self.is_about_content:
+            return None
         if self.status == 403:  # some answer that if a model may not give probabilities
             features = [feature for feature in features if feature == "logprobs"]
         elif self.status not in UNKNOWN_FEATURE:
             return None
-        named = _bounded("_".join(self.places))
-        for text in (named, _bounded(_snake(self.reason))):
+        if self.status == 500:  # it may tell of a stream that broke
+            features = [feature for feature in features if feature != "stream"]
+        named = "_".join(self.places)
+        code = "_".join(map(_snake, sorted(self.codes)))
+        for text in map(_bounded, (named, _snake(self.reason), code)):
             # A server that lists what it knows names what it does not know first.
             places = {feature: _place_of(FEATURES[feature], text) for feature in features}
             told = [feature for feature, place in places.items() if place is not None]
@@ -140,11 +170,35 @@ class Complaint:
         rest = [it - prompt for it in others or [tokens]]
         return max((it for it in rest if 0 < it < tokens), default=None)
 
+    def fewer_candidates(self, asked: int) -> int | None:
+        """Return how many of the likeliest tokens a server gives, if it finds ``asked`` too many.
+
+        Some state it as a number: 5 in "must be between 0 and 5".
+        """
+        numbers = [int(it) for it in _SMALL_NUMBER.findall(self.reason)]
+        return max((it for it in numbers if 1 < it < asked), default=None)
+
     @property
     def prompt_tokens(self) -> int | None:
         """How many tokens the prompt had, if the reason says so."""
         stated = _OF_THE_PROMPT.search(self.reason)
         return int(stated[1]) if stated else None
+
+
+class PassingError(Exception):
+    """An error that came inside a stream, before its text, and may pass if it is asked again.
+
+    Attributes:
+        body: What the server said.
+        status_code: The status of HTTP that it states, or that of a server that is not ready.
+        has_invented_status: Whether it states none.
+    """
+
+    def __init__(self, error: BaseException, complaint: Complaint) -> None:
+        super().__init__(str(error))
+        self.body = getattr(error, "body", None)
+        self.status_code = complaint.status or NOT_READY
+        self.has_invented_status = complaint.status is None
 
 
 def _place_of(words: Sequence[str], text: str) -> int | None:
@@ -168,11 +222,8 @@ def read_complaint(error: BaseException) -> Complaint:
     places = [*_members(body, PLACE_KEYS), getattr(error, "param", None)]
     words = [word for place in places for word in re.split(r"\W+", _as_path(place)) if word]
     status = status_of(error)
-    response = getattr(error, "response", None)
-    is_invented = bool(getattr(response, "extensions", {}).get(INVENTED_STATUS))
-    if (
-        status is None or status < FIRST_ERROR or is_invented
-    ):  # an answer with status 200 that is none
+    is_stated = status is not None and status >= FIRST_ERROR and not _has_invented_status(error)
+    if not is_stated:  # an answer with status 200 that is none
         status = status_in(body)
     return Complaint(status, reason, frozenset(codes), tuple(map(_snake, words)))
 
@@ -322,7 +373,12 @@ def translated(
     address = without_secrets(base_url) if base_url else ""
     said = one_line(without_keys(complaint.reason, api_key))
     kind: Status
-    if complaint.status is None and said and _is_from_a_server(error):
+    told = f"{complaint.status}: {said}" if complaint.status else said
+    is_from_a_server = complaint.status is not None or _is_from_a_server(error)
+    if complaint.is_about_content and is_from_a_server:
+        kind = "refused"
+        what = f"declined to answer ({told})"
+    elif complaint.status is None and said and is_from_a_server:
         kind = "unavailable"
         hint = _hint_of(address)
         remedy = f"check the base URL{hint} or try later" if hint else "try later"
@@ -335,12 +391,19 @@ def translated(
     return ModelError(kind, f"The model {model} {what}.")
 
 
+def came_inside_stream(error: BaseException) -> bool:
+    """Return whether an error was an event of a stream: it has a body, and no status of HTTP."""
+    return status_of(error) is None and bool(getattr(error, "body", None))
+
+
 def _is_from_a_server(error: BaseException) -> bool:
     """Return whether a server said what is wrong: in a body, or in the middle of a stream."""
     return _has_invented_status(error) or bool(getattr(error, "body", None))
 
 
 def _has_invented_status(error: BaseException) -> bool:
+    if isinstance(error, PassingError):
+        return error.has_invented_status
     extensions = getattr(getattr(error, "response", None), "extensions", None)
     return isinstance(extensions, dict) and bool(extensions.get(INVENTED_STATUS))
 
@@ -348,21 +411,35 @@ def _has_invented_status(error: BaseException) -> bool:
 def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> tuple[Status, str]:
     """Return the kind of a failure, and what the model did, with what helps."""
     told = f"({status}: {said})" if said else f"({status})"
+    lacks_quota = status in (400, 403) and _QUOTA_WORDS.search(said) is not None
+    if status == 402 or lacks_quota or (status == 429 and is_about_quota):
+        return "rate_limited", f"has no quota left {told}; check the plan of the account"
+    if status in (400, 422):
+        return _with_wrong_request(said, told)
     if status in (401, 403):
         is_about_key = status == 401 or not said or _KEY_WORDS.search(said)
         if is_about_key:
             return "denied", f"refused the API key {told}; check the key of the provider"
         return "denied", f"does not allow this request {told}; ask the provider"
-    if status == 402 or (status == 429 and is_about_quota):
-        return "rate_limited", f"has no quota left {told}; check the plan of the account"
     if status == 429:
         return "rate_limited", f"gets too many requests {told}; try later"
     if status == 408:
         return "timeout", "did not answer in time; try later"
     if status >= 500:
         return "unavailable", f"reported an error {told}; try later"
-    if status == 404:
+    if status == 404 and _ACCOUNT_WORDS.search(said):
+        return "denied", f"is not open to this account {told}; check the settings of the account"
+    if status in (404, 405):
         return "unavailable", f"was not found {told}; {_remedy_of_404(said, address)}"
+    return "invalid_request", f"refused the request {told}"
+
+
+def _with_wrong_request(said: str, told: str) -> tuple[Status, str]:
+    """Return the same for a request that is said to be wrong; perhaps its key or model is."""
+    if _API_KEY.search(said):
+        return "denied", f"refused the API key {told}; check the key of the provider"
+    if _NO_MODEL.search(said):
+        return "unavailable", f"was not found {told}; check its name"
     return "invalid_request", f"refused the request {told}"
 
 

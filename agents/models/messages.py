@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 CUT = ("length", "max_tokens", "model_length")
 """Why a reply ended, if that is the limit of tokens."""
 
+FILTERED = (
+    *("content_filter", "content_filtered", "guardrail_intervened", "refusal", "sensitive"),
+    *("safety", "recitation", "blocklist", "prohibited_content", "spii"),
+)
+"""Why a reply ended, if that is a filter or the model's own refusal."""
+
 # Any other word may be free text of the server, which we must not record.
-FINISH_REASONS = (*CUT, "stop", "content_filter", "end_turn", "stop_sequence", "tool_calls")
+FINISH_REASONS = (*CUT, *FILTERED, "stop", "end_turn", "stop_sequence", "tool_calls")
 
 TEXT_PARTS = ("text", "output_text")
 """The types of the parts of a message that are its text; others are thoughts or pictures."""
@@ -28,6 +34,7 @@ def read_message(message: AIMessage, wanted: Wanted, exchange: Exchange) -> Comp
     metadata = message.response_metadata
     step = exchange.step
     reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "").lower()
+    reason = reason.partition(":")[0]  # such as content_filter: SAFETY
     # Some servers say it with each piece of a stream, and the pieces are joined.
     reason = next((it for it in FINISH_REASONS if reason == it * max(1, reason.count(it))), "")
     written = written_text(message)
@@ -49,7 +56,7 @@ def read_message(message: AIMessage, wanted: Wanted, exchange: Exchange) -> Comp
     return Completion(
         text,
         usage,
-        declined=reason == "content_filter" or bool(message.additional_kwargs.get("refusal")),
+        declined=reason in FILTERED or bool(message.additional_kwargs.get("refusal")),
         is_cut=reason in CUT,
         thought=thinking_tokens > 0 or len(text) < len(written),
         first_tokens=_first_tokens(metadata.get("logprobs")),
@@ -83,7 +90,11 @@ def _first_tokens(logprobs: Any) -> list[tuple[str, float]] | None:
         content = logprobs["content"]
         if content == []:
             return []  # the reply has no token
-        found = [(str(it["token"]), float(it["logprob"])) for it in content[0]["top_logprobs"]]
+        found = [
+            (str(it["token"]), float(it["logprob"]))
+            for it in content[0]["top_logprobs"]
+            if it["logprob"] is not None  # minus infinity, which JSON lacks
+        ]
     except (KeyError, IndexError, TypeError, ValueError):
         return None
     # Some servers send logarithms above 0.

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import uuid
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from fairqr.agents.models.complaints import (
     INVENTED_STATUS,
+    NOT_READY,
     is_error,
     status_in,
     without_keys,
@@ -43,11 +47,12 @@ CONVENTIONAL = {
 }
 """The names of providers in OpenTelemetry's conventions, if LangChain has other ones."""
 
-FIRST_TOKEN = {"logprobs": True, "top_logprobs": 10}
-"""What a choice needs of its one token; OpenAI gives up to 20 of the likeliest, others fewer."""
+MOST_CANDIDATES = 10
+"""How many of the likeliest tokens a choice asks for; OpenAI gives up to 20, others fewer."""
+
+ROUTE = "/chat/completions"
 
 OK = 200
-NOT_READY = 503
 
 NEUTRAL_OPTIONS = frozenset(
     {"callbacks", "max_retries", "metadata", "rate_limiter", "tags", "timeout", "verbose"}
@@ -60,7 +65,36 @@ ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
 # They describe how the body of a response was sent, before it was decoded.
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
+_LAST_EVENT = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]\s*$")
+_LONGEST_LAST_EVENT = 64
+
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
+
+
+@dataclass(slots=True)
+class StreamEnd:
+    """How the stream of a reply ended.
+
+    Attributes:
+        is_marked: Whether its last event says that nothing follows. Some gateways send this alone,
+            and no reason why the reply ended.
+    """
+
+    is_marked: bool = False
+
+
+_stream_end: ContextVar[StreamEnd | None] = ContextVar("fairqr_stream_end", default=None)
+
+
+@contextmanager
+def noting_stream_end() -> Iterator[StreamEnd]:
+    """Return where our HTTP client notes how the stream that is read inside ends."""
+    end = StreamEnd()
+    token = _stream_end.set(end)
+    try:
+        yield end
+    finally:
+        _stream_end.reset(token)
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -100,7 +134,15 @@ def base_url_for(provider: str, given: str | None) -> str | None:
         raise ModelUnavailableError(
             f"The base URL of the model has a query, which {provider} cannot use; leave it out."
         )
-    return url.strip() if url else None
+    return _without_route(url.strip()) if url else None
+
+
+def _without_route(url: str) -> str:
+    """Return an address without the path of chat completions, which the client adds itself."""
+    address, mark, query = url.partition("?")
+    if not address.rstrip("/").endswith(ROUTE):
+        return url
+    return f"{address.rstrip('/').removesuffix(ROUTE)}{mark}{query}"
 
 
 def described(name: str, base_url: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,7 +192,13 @@ def parameters_for(question: Question, tokens: int, left_out: Collection[str]) -
 
 
 def parameters_of_openai(
-    question: Question, tokens: int, left_out: Collection[str], *, is_local: bool, streams: bool
+    question: Question,
+    tokens: int,
+    left_out: Collection[str],
+    *,
+    candidates: int,
+    is_local: bool,
+    streams: bool,
 ) -> dict[str, Any]:
     """Return the parameters of a request to a server that speaks OpenAI's language.
 
@@ -158,14 +206,14 @@ def parameters_of_openai(
         question: What is asked.
         tokens: How many tokens the reply may have.
         left_out: As for :func:`parameters_for`.
+        candidates: How many of the likeliest first tokens a choice asks for.
         is_local: Whether the server is the embedded model.
         streams: Whether the reply should come piece by piece.
     """
     parameters = parameters_for(question, tokens, left_out)
-    if not streams:
-        # Otherwise LangChain streams replies when somebody reads LangGraph's stream `messages`.
-        parameters["stream"] = False
-    elif "stream_options" not in left_out:
+    # Without it, LangChain streams replies when somebody reads LangGraph's stream `messages`.
+    parameters["stream"] = streams
+    if streams and "stream_options" not in left_out:
         parameters["stream_usage"] = True
     if "presence_penalty" not in left_out:
         parameters["presence_penalty"] = question.prompt.defaults.presence_penalty
@@ -173,7 +221,7 @@ def parameters_of_openai(
         # The embedded model always has a seed, so that runs repeat.
         parameters["seed"] = 0 if is_local and question.seed is None else question.seed
     if question.wanted == "choice":
-        parameters |= FIRST_TOKEN
+        parameters |= {"logprobs": True, "top_logprobs": candidates}
     if extra := _beside_the_parameters(question, tokens, left_out, is_local=is_local):
         parameters["extra_body"] = extra
     return {key: value for key, value in parameters.items() if value is not None}
@@ -207,6 +255,7 @@ def features_of(parameters: Mapping[str, Any], messages: Messages) -> list[str]:
         "presence_penalty": "presence_penalty" in parameters,
         "response_format": "response_format" in extra,
         "stream_options": "stream_usage" in parameters,
+        "stream": parameters.get("stream", False),
         "logprobs": "logprobs" in parameters,
         "max_completion_tokens": "max_tokens" in parameters,
         "max_tokens": "max_tokens" in extra,
@@ -250,7 +299,7 @@ async def open_client(
     """
     provider, model = split_name(name)
     named, chosen = name, {"max_retries": 0, **options}
-    if key := _trimmed_key(provider):
+    if key := trimmed_key(provider):
         chosen.setdefault("api_key", key)
     if base_url:
         address, _, query = base_url.partition("?")
@@ -284,13 +333,16 @@ async def open_client(
         raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
 
 
-def _trimmed_key(provider: str) -> str:
+def trimmed_key(provider: str) -> str:
     """Return the key of a provider if its variable ends in white space, as mounted secrets do.
 
     Raises:
         ModelUnavailableError: There is white space inside it.
     """
-    variable = f"{provider.upper()}_API_KEY"
+    first = provider.upper().partition("_")[0]
+    names = (provider.upper(), first, first.removesuffix("AI"))  # such as MISTRAL of mistralai
+    variables = [f"{name}_API_KEY" for name in names]
+    variable = next((name for name in variables if name in os.environ), variables[0])
     key = os.environ.get(variable, "")
     if len(key.split()) > 1:
         raise ModelUnavailableError(f"{variable} has a space or a line break inside; set it again.")
@@ -317,6 +369,9 @@ def _http_client(*, trust_env: bool) -> Any:
     class Client(base):  # type: ignore[misc]
         async def send(self, request: Any, **options: Any) -> Any:
             response = await _with_true_status(await super().send(request, **options))
+            if (end := _stream_end.get()) is not None:
+                response = await _as_stream(response)
+                response.aiter_bytes = _watched(response.aiter_bytes, end)
             key = request.headers.get("api-key") or request.headers.get("authorization") or ""
             key = key.removeprefix("Bearer ").strip()
             if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
@@ -331,6 +386,43 @@ def _http_client(*, trust_env: bool) -> Any:
             return type(response)(response.status_code, headers=headers, content=content, **more)
 
     return Client(trust_env=trust_env, follow_redirects=False)
+
+
+def _watched(read: Callable[..., AsyncIterator[bytes]], end: StreamEnd) -> Any:
+    """Return what reads the body of a response, and notes how it ends."""
+
+    async def read_and_note(*arguments: Any) -> AsyncIterator[bytes]:
+        last = b""
+        async for piece in read(*arguments):
+            last = (last + piece)[-_LONGEST_LAST_EVENT:]
+            end.is_marked = _LAST_EVENT.search(last) is not None
+            yield piece
+
+    return read_and_note
+
+
+async def _as_stream(response: Any) -> Any:
+    """Return a response; a whole reply becomes a stream of one piece.
+
+    Some servers do not stream, though they are asked to.
+    """
+    if response.status_code != OK or "json" not in response.headers.get("content-type", ""):
+        return response
+    body: Any = None
+    with suppress(ValueError, RecursionError):
+        body = json.loads(await response.aread())
+    choices = body.get("choices") if isinstance(body, Mapping) else None
+    if not isinstance(choices, list):
+        return response
+    whole = [choice for choice in choices if isinstance(choice, Mapping)]
+    pieces = [{**choice, "delta": choice.get("message")} for choice in whole]
+    chunk = {**body, "object": "chat.completion.chunk", "choices": pieces}
+    return type(response)(
+        OK,
+        headers={"content-type": "text/event-stream"},
+        content=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(),
+        request=response.request,
+    )
 
 
 async def _with_true_status(response: Any) -> Any:

@@ -46,11 +46,26 @@ _CLOSING = re.compile(
     r"|<\|channel\|>\s*final[^<]*(?:<\|constrain\|>\s*\w+\s*)?<\|message\|>",
     re.IGNORECASE,
 )
-_UNMARKED = re.compile(r"(?s)^\s*analysis.*?assistantfinal")
-"""Thoughts whose marks a server has taken out, so that only their words are left."""
+_BARE_OPENING = re.compile(r"\s*analysis")
+_BARE_THOUGHTS = re.compile(r"(?s)\s*analysis.*?assistantfinal")
+"""Thoughts whose marks a server has taken out, so that only the words inside them are left."""
 
-_END = re.compile(r"(?:\s*<\|(?:return|end|im_end|eot_id)\|>)+\s*$")
+_BARE_BEGINNING = re.compile(r"\s*analysis(?=[A-Z])")
+"""The beginning of such thoughts, which no answer has."""
+
+END_MARKS = (
+    *("<|return|>", "<|end|>", "<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end_of_text|>"),
+    *("</s>", "<eos>", "<end_of_turn>", "<｜end▁of▁sentence｜>"),
+)
 """Marks of the end that some servers leave in the text."""
+
+_ANY_END = "|".join(map(re.escape, END_MARKS))
+_END = re.compile(rf"(?:\s*(?:{_ANY_END}))+\s*$")
+
+_HALF_MARKS = {mark[:length] for mark in END_MARKS for length in range(1, len(mark))}
+_ANY_HALF = "|".join(map(re.escape, sorted(_HALF_MARKS)))
+_MAY_END = re.compile(rf"(?:(?:{_ANY_END})\s*)*(?:{_ANY_HALF})?\Z")
+"""The end of a text that may be, or become, marks of the end; it may be empty."""
 
 _LONGEST_MARK = 80
 
@@ -66,10 +81,12 @@ def without_thoughts(text: str) -> str:
     Some servers leave out the mark before the thoughts, so all before the last mark after them is
     a thought.
     """
-    text = _UNMARKED.sub("", text)
+    if bare := _BARE_THOUGHTS.match(text):
+        text = text[bare.end() :]
     marks = [*_CLOSING.finditer(text)]
     answer = text[marks[-1].end() :] if marks else text
-    return "" if _OPENING.match(answer) else _END.sub("", answer)
+    never_ended = _OPENING.match(answer) or _BARE_BEGINNING.match(answer)
+    return "" if never_ended else _END.sub("", answer)
 
 
 def hides_thinking(text: str) -> bool:
@@ -95,7 +112,9 @@ class ThoughtFilter:
         if self._may_begin:
             if _OPENING.match(self._held):
                 self._is_thinking = True
-            elif _may_become_mark(self._held):
+            elif bare := _BARE_THOUGHTS.match(self._held):
+                self._held = self._held[bare.end() :]
+            elif _BARE_OPENING.match(self._held) or _may_become_mark(self._held):
                 return ""
             self._may_begin = False
         if not self._is_thinking:
@@ -109,18 +128,22 @@ class ThoughtFilter:
 
     def end(self) -> str:
         """Return what was held back, now that nothing follows."""
-        return "" if self._is_thinking else self._release()
+        never_ended = self._is_thinking or _BARE_BEGINNING.match(self._held)
+        return "" if never_ended else _END.sub("", self._held)
 
     def _release(self) -> str:
-        shown = self._held
-        self._held = ""
+        """Return what was held back, but for what may be a mark of the end."""
+        may_end = _MAY_END.search(self._held)
+        end = may_end.start() if may_end else len(self._held)
+        shown = self._held[:end]
+        self._held = self._held[end:]
         return shown
 
 
 def _may_become_mark(text: str) -> bool:
     """Return whether a text is the beginning of a mark before thoughts."""
     begun = text.lstrip().lower()
-    if any(mark.startswith(begun) for mark in THOUGHTS):
+    if any(mark.startswith(begun) for mark in (*THOUGHTS, "analysis")):
         return True
     has_attributes = re.match(rf"<(?:{_ANY_TAG})\s[^>]*$", begun) is not None
     return has_attributes and len(begun) < _LONGEST_MARK
@@ -180,26 +203,57 @@ def _repaired(text: str) -> Iterator[Any]:
             yield json_repair.loads(text[start : end + 1], skip_json_loads=True)
 
 
-def _meant(found: Any, fields: Sequence[str], main: str, depth: int = 0) -> dict[str, Any] | None:
+def _meant(value: Any, fields: Sequence[str], main: str, depth: int = 0) -> dict[str, Any] | None:
     """Return the object that a value means; None if it means none."""
     if depth > DEEPEST:
         return None
-    if isinstance(found, str):
-        inside = next(_written(found), None)
-        return None if inside is None else _meant(inside, fields, main, depth + 1)
-    if isinstance(found, list):
-        objects = [it for it in found if isinstance(it, Mapping)]
-        if len(found) == 1 and objects and _known(objects[0], fields):
-            return _meant(objects[0], fields, main, depth + 1)
-        return {main: found} if main and found else None
-    if not isinstance(found, Mapping):
+    if isinstance(value, str):
+        quoted = next(_written(value), None)
+        return _meant(quoted, fields, main, depth + 1)
+    if isinstance(value, list):
+        return _meant_by_list(value, fields, main)
+    if isinstance(value, Mapping):
+        return _meant_by_object(value, fields, main, depth)
+    return None
+
+
+def _meant_by_list(values: list[Any], fields: Sequence[str], main: str) -> dict[str, Any] | None:
+    """Return the one object in a list, or an object with the list as its main member."""
+    first = values[0] if len(values) == 1 else None
+    if isinstance(first, Mapping) and _known(first, fields):
+        return _with_known_names(first, fields)
+    return {main: values} if main and values else None
+
+
+def _meant_by_object(
+    value: Mapping[str, Any], fields: Sequence[str], main: str, depth: int
+) -> dict[str, Any] | None:
+    """Return an object, or the first one inside it that means something if it is a wrapping.
+
+    A schema that the model repeats means nothing.
+    """
+    if _is_schema(value):
         return None
-    named = _known(found, fields)
-    if named or not fields:
-        return {str(key): value for key, value in found.items()} | named
-    inner = [value for value in found.values() if isinstance(value, Mapping | list | str)]
-    meanings = (_meant(value, fields, main, depth + 1) for value in inner)
-    return next((it for it in meanings if it is not None), dict(found))
+    if not fields or _known(value, fields):
+        return _with_known_names(value, fields)
+    for member in value.values():
+        meant = _meant(member, fields, main, depth + 1)
+        if meant is not None:
+            return meant
+    return dict(value)
+
+
+def _is_schema(value: Mapping[str, Any]) -> bool:
+    """Return whether an object is a JSON schema of objects, and no object with its members."""
+    properties = value.get("properties")
+    if value.get("type") != "object" or not isinstance(properties, Mapping):
+        return False
+    return all(isinstance(it, Mapping) and "type" in it for it in properties.values())
+
+
+def _with_known_names(value: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    """Return an object with the members that were asked for under their own names, too."""
+    return {str(name): member for name, member in value.items()} | _known(value, fields)
 
 
 def _known(found: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:

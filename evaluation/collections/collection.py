@@ -34,6 +34,7 @@ from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.sources.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
 from fairqr.retrieval.sources.documents import ProgressFunction, numbered_lines, wrong_line
+from fairqr.retrieval.sources.query_files import IDS
 from fairqr.retrieval.sources.schema import validated
 
 ABOUT = "collection.yaml"
@@ -95,17 +96,21 @@ def read_lines(path: Path, kind: type[T]) -> Iterator[T]:
 
 
 def _as_topic(record: Any) -> Any:
-    """Return a record with the names of a topic, if it has BEIR's."""
-    if not isinstance(record, Mapping) or "_id" not in record:
+    """Return a record with the names of a topic, if it has those of BEIR or ir_datasets."""
+    if not isinstance(record, Mapping) or {"id", "title"} <= record.keys():
         return record
-    renamed = {"id": record["_id"], "title": record.get("title") or record.get("text")}
-    return renamed | {key: record[key] for key in ("id", "keywords") if key in record}
+    id_ = next((record[name] for name in IDS if name in record), None)
+    title = record.get("title") or record.get("text") or record.get("query")
+    if id_ is None or title is None:
+        return record
+    keywords = {"keywords": record["keywords"]} if "keywords" in record else {}
+    return {"id": id_, "title": title, **keywords}
 
 
 def read_topics(path: Path) -> tuple[Topic, ...]:
     """Read topics, one JSON object with ``id``, ``title`` and optional ``keywords`` per line.
 
-    As in BEIR's ``queries.jsonl``, they may be called ``_id`` and ``text``.
+    They may be called as in BEIR's ``queries.jsonl`` and in those of ir_datasets.
 
     Raises:
         CorpusError: The file cannot be read or is empty, a line is not a topic, or two topics have

@@ -18,7 +18,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import (
     Document,
     chunks,
-    numbered_lines,
+    document_lines,
     parse_document,
     read_documents,
 )
@@ -165,7 +165,7 @@ def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
 def _valid_documents(corpus: Corpus, report: CorpusReport) -> Iterator[Document]:
     """Yield the documents of the valid lines, and report what is wrong with the others."""
     first_line: dict[str, int] = {}
-    for number, line in numbered_lines(corpus.path):
+    for number, line in document_lines(corpus.path):
         try:
             document = parse_document(line, corpus.schema)
         except ValueError as error:

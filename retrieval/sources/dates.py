@@ -21,13 +21,26 @@ SECONDS = {"epoch_second": 1, "epoch_millis": 1000}
 CENTURY = 2000
 """What a year of two digits begins with, as in Java."""
 
-_ISO = re.compile(r"([+-]?\d{4})(?:-\d{1,2}|-W\d{1,2}|T|\s|$)")
+_ISO = re.compile(r"([+-]?\d{4})(?:[-/.]\d{1,2}|-W\d{1,2}|T|\s|[?~]?$)")
+_YEAR_LAST = re.compile(
+    r"\d{1,2}[-/.](?:\d{1,2}[-/.])?(?P<numbers>\d{4})(?:[T\s]|$)"
+    r"|(?:\d{1,2}\.?\s)?[^\W\d]+\.?\s(?:\d{1,2},?\s)?(?P<words>\d{4})$"
+)
+"""As in 03/01/1950 and 1 March 1950; the order of day and month does not matter."""
 _BASIC = re.compile(r"(\d{4})(?:\d{3,4}|W\d{2,3})(?:T\S*)?$")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?$")
-_PARTS = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.")
+_PARTS = re.compile(r"(?P<quoted>'(?:[^']|'')*')|(?P<field>(?P<letter>[A-Za-z])(?P=letter)*)|.")
+"""What a pattern of Java consists of: texts in quotes, fields such as ``yyyy``, and signs."""
 
-_DIGITS = "dDMLHhkKmsSnNAewWQqc"
-_WORDS = "EaGBLM"
+YEARS = "yuxY"
+ZONES = "XxZzVO"
+DIGITS = "dDMLHhkKmsSnNAewWQqc"
+WORDS = "EaGB"
+MONTHS = "LM"
+"""The letters of fields in a pattern of Java. Months of three letters or more are words."""
+
+OPTIONAL = {"[": "(?:", "]": ")?"}
+"""The brackets around what may be left out in a pattern of Java, in a regular expression."""
 
 
 def year_of(value: object, formats: str = "") -> int | None:
@@ -35,7 +48,8 @@ def year_of(value: object, formats: str = "") -> int | None:
 
     Args:
         value: A date, or its text or number.
-        formats: How it is written; by default as a year or a date of ISO 8601, in full or in part.
+        formats: How it is written; by default as a year or a date in full or in part, whose year of
+            four digits comes first or last.
 
     Returns:
         None if it is no date: a number is one only if it can be a year, or a format says so.
@@ -50,7 +64,10 @@ def year_of(value: object, formats: str = "") -> int | None:
     for format_ in filter(None, map(str.strip, formats.split("||"))):
         if (year := _reader_of(format_)(text)) is not None:
             return year
-    return _by_pattern(_ISO, text)
+    year = _by_pattern(_ISO, text)
+    if year is None and not formats and (found := _YEAR_LAST.match(text)):
+        return int(found["numbers"] or found["words"])
+    return year
 
 
 @cache
@@ -88,28 +105,43 @@ def _pattern_of(java: str) -> re.Pattern[str] | None:
     parts = []
     has_year = False
     for part in _PARTS.finditer(java):
-        whole = part[0]
-        letter = part[2]
-        if whole in "[]":
-            parts.append("(?:" if whole == "[" else ")?")
-        elif letter is None:
-            quoted = part[1] or "'" if whole.startswith("'") else whole
-            parts.append(re.escape(quoted))
-        elif letter in "yuxY" and not has_year:
-            digits = r"\d{2}" if len(whole) == 2 else r"\d{4}"
-            parts.append(f"({digits})")
+        field = part["field"]
+        if field and field[0] in YEARS and not has_year:
+            parts.append(_year_field(field))
             has_year = True
-        elif letter in "XxZzVO":
-            parts.append(r"\S+")
-        elif letter in _WORDS and (len(whole) > 2 or letter in "EaGB"):
-            parts.append(r"[^\W\d](?:[^\W\d]|\.)*")
-        elif letter in _DIGITS:
-            parts.append(rf"\d{{1,{max(len(whole), 2)}}}")
+        elif field:
+            parts.append(_other_field(field))
+        elif part["quoted"]:
+            parts.append(_quoted_text(part["quoted"]))
         else:
-            parts.append(r"\S*")
+            parts.append(OPTIONAL.get(part[0], re.escape(part[0])))
     if not has_year:
         return None
     try:
         return re.compile(f"{''.join(parts)}$")
     except re.error:  # a bracket alone, which Java refuses
         return None
+
+
+def _year_field(field: str) -> str:
+    """Return what matches a year, as a group."""
+    return r"(\d{2})" if len(field) == 2 else r"(\d{4})"
+
+
+def _other_field(field: str) -> str:
+    """Return what matches a field whose value is not read, such as ``MM`` or ``EEE``."""
+    letter = field[0]
+    if letter in ZONES:
+        return r"\S+"
+    if letter in WORDS or (letter in MONTHS and len(field) > 2):
+        return r"[^\W\d](?:[^\W\d]|\.)*"
+    if letter in DIGITS:
+        most = max(len(field), 2)
+        return rf"\d{{1,{most}}}"
+    return r"\S*"
+
+
+def _quoted_text(quoted: str) -> str:
+    """Return what matches a text in quotes; two quotes are one."""
+    text = quoted[1:-1].replace("''", "'")
+    return re.escape(text or "'")

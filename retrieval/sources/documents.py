@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import csv
 import gzip
@@ -10,11 +11,16 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar, cast
 
 from fairqr.base.errors import CorpusError, InputError, SourceError, one_line
+from fairqr.retrieval.sources.file_forms import (
+    other_form_of_bytes,
+    other_form_of_json,
+    other_form_of_objects,
+)
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 T = TypeVar("T")
@@ -96,8 +102,16 @@ def _values_at(held: Any, path: str) -> Iterator[Any]:
 
 
 IDS = ("id", "_id", "docid", "doc_id", "docno")
-TEXTS = ("text", "contents")
+TEXTS = ("text", "contents", "content", "body", "passage")
 """Possible names of a document's id and text: ours, and those of BEIR, Pyserini and ir_datasets."""
+
+DELIMITERS = ",;\t"
+"""What stands between the cells of a CSV file; the first of these in its first line counts."""
+
+GZIP = b"\x1f\x8b"
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+LONGEST_MARK = 8
+"""How many bytes at the beginning of a file say what it is."""
 
 
 def parse_document(line: str, schema: Schema) -> Document:
@@ -109,7 +123,7 @@ def parse_document(line: str, schema: Schema) -> Document:
     """
     document = parse_line(line)
     if not document.title.strip() and not document.text.strip():
-        raise ValueError("it has neither title nor text")
+        raise ValueError(f"it has neither title nor text{_only(document.fields)}")
     for attribute in schema.attributes.values():
         document.membership(attribute)
     return document
@@ -125,6 +139,8 @@ def parse_line(line: str) -> Document:
     if isinstance(data.get("_source"), Mapping):  # a hit, as elasticdump writes it
         data = {"_id": data.get("_id"), **data["_source"]}
     id_ = next((data.pop(name) for name in IDS if data.get(name) is not None), None)
+    if id_ is None:
+        raise ValueError(f"it has no id{_only(data)}")
     text = next((data.pop(name) for name in TEXTS if data.get(name) is not None), None)
     return Document(
         id=identifier(id_),
@@ -132,6 +148,12 @@ def parse_line(line: str) -> Document:
         text=_text(text, "text"),
         fields=data,
     )
+
+
+def _only(fields: Iterable[str]) -> str:
+    """Return the end of a sentence about what is missing: what is there."""
+    names = ", ".join(f"'{name}'" for name in fields)
+    return f", only {one_line(names, 100)}" if names else ""
 
 
 def parse_object(line: str) -> dict[str, Any]:
@@ -143,9 +165,10 @@ def parse_object(line: str) -> dict[str, Any]:
     try:
         data = json.loads(line)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"it is not valid JSON ({one_line(error)})") from None
+        problem = other_form_of_json(line) or f"it is not valid JSON ({one_line(error)})"
+        raise ValueError(problem) from None
     if not isinstance(data, dict):
-        raise ValueError("it is not a JSON object")
+        raise ValueError(other_form_of_json(line) or "it is not a JSON object")
     return data
 
 
@@ -155,6 +178,8 @@ def identifier(value: object) -> str:
     Raises:
         ValueError: The id is neither text nor a whole number, or is too long.
     """
+    if isinstance(value, float) and value.is_integer():  # as pandas writes it
+        value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value:
@@ -190,19 +215,37 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for reading, unpacked if its name ends in ``.gz``.
+    """Open a file for reading, unpacked if it is packed with gzip.
 
     Raises:
         CorpusError: The file does not exist, cannot be read to its end, or is not UTF-8.
     """
+    head = b""
     try:
-        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
-            yield cast("IO[bytes]", stream)
+        with path.open("rb") as file:
+            head = file.peek(LONGEST_MARK)[:LONGEST_MARK]
+            if head.startswith(GZIP):
+                with gzip.open(file) as unpacked:
+                    yield cast("IO[bytes]", unpacked)
+            else:
+                yield file
     except UnicodeDecodeError:
-        raise CorpusError(f"The file {path} is not UTF-8 text; save it as UTF-8.") from None
+        form = other_form_of_bytes(head)
+        problem = f"is {form}" if form else "is not UTF-8 text; save it as UTF-8"
+        raise CorpusError(f"The file {path} {problem}.") from None
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         raise CorpusError(f"The file {path} cannot be read ({why}); check it.") from None
+
+
+def _decoded(stream: IO[bytes], newline: str | None = None) -> io.TextIOWrapper:
+    """Return the text of a file in UTF-8, or in UTF-16 where its first bytes say so.
+
+    Some editors put a byte order mark at the start of a file, which is left out.
+    """
+    head = cast("io.BufferedReader", stream).peek(LONGEST_MARK)
+    encoding = "utf-16" if head.startswith(UTF_16) else "utf-8-sig"
+    return io.TextIOWrapper(stream, encoding, newline=newline)
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -212,10 +255,26 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         CorpusError: The file cannot be read to its end, or is not UTF-8.
     """
     with open_text(path) as stream:
-        # Some editors put a byte order mark at the start of a file; utf-8-sig leaves it out.
-        for number, line in enumerate(io.TextIOWrapper(stream, "utf-8-sig"), start=1):
+        for number, line in enumerate(_decoded(stream), start=1):
             if not line.isspace():
                 yield number, line
+
+
+def document_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the number and the content of each line of what should be JSON Lines of documents.
+
+    Raises:
+        CorpusError: The file cannot be read to its end, or its first line shows another form.
+    """
+    lines = numbered_lines(path)
+    first = next(lines, None)
+    if first is None:
+        return
+    number, line = first
+    if form := other_form_of_objects(line):
+        raise CorpusError(f"The documents {path} are not JSON Lines: {form}.")
+    yield number, line
+    yield from lines
 
 
 def csv_cells(path: Path, what: str) -> Iterator[Cells]:
@@ -231,9 +290,13 @@ def csv_cells(path: Path, what: str) -> Iterator[Cells]:
     """
     end = 0
     with open_text(path) as stream:
-        lines = io.TextIOWrapper(stream, "utf-8-sig", newline="")
+        lines = _decoded(stream, newline="")
+        first = next(lines, "")
+        delimiter = next((sign for sign in DELIMITERS if sign in first), DELIMITERS[0])
         # Strict, because otherwise an unclosed quotation mark would swallow the rows after it.
-        reader = csv.reader(lines, strict=True, skipinitialspace=True)
+        reader = csv.reader(
+            chain([first], lines), delimiter=delimiter, strict=True, skipinitialspace=True
+        )
         try:
             for cells in reader:
                 if any(cells):
@@ -268,7 +331,7 @@ def read_documents(path: Path, schema: Schema | None = None) -> Iterator[Documen
     Raises:
         CorpusError: The file cannot be read, or a line is not a document; the error names the line.
     """
-    for number, line in numbered_lines(path):
+    for number, line in document_lines(path):
         try:
             yield parse_document(line, schema) if schema else parse_line(line)
         except ValueError as error:

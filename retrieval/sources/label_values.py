@@ -53,7 +53,9 @@ def values_of(label: object) -> list[Any]:
 
 def _weights(label: Mapping[Any, Any], *, strict: bool) -> Iterator[tuple[Any, float]]:
     """Yield the values of a mapping with their weights; an object with other things has none."""
-    weights = {str(value): _plain(weight) for value, weight in label.items()}
+    plain = {str(value): _plain(weight) for value, weight in label.items()}
+    # Tables with nested columns have all values in each row.
+    weights = {value: weight for value, weight in plain.items() if not _is_missing(weight)}
     for value, weight in weights.items():
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if is_number and 0 <= weight < math.inf:

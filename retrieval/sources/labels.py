@@ -26,12 +26,12 @@ from fairqr.base.settings import data_dir
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
-from fairqr.retrieval.sources.documents import Document, identifier, wrong_line
+from fairqr.retrieval.sources.documents import IDS, Document, identifier, wrong_line
 from fairqr.retrieval.sources.label_values import values_of
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text, validated
 
-FORMAT = 6
+FORMAT = 7
 ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
 MAX_VALUES = 1000
@@ -50,7 +50,7 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
 
     A CSV file begins with ``id,group`` and may have a column ``weight``. A line of a JSON Lines
     file is ``{"id": …, "group": …}``. The column or key ``group`` may have the attribute's name
-    instead. ``.gz`` files are unpacked.
+    instead, and ``id`` may be called as in files of documents. ``.gz`` files are unpacked.
 
     Args:
         path: The file; its ending says the format.
@@ -61,13 +61,15 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
         SourceError: A row is wrong; the error names its line.
     """
     name = path.name.lower()
-    if not name.removesuffix(".gz").endswith((".csv", ".jsonl", ".ndjson")):
-        raise SourceError(f"The labels {path} must be a .csv or .jsonl file (either may be .gz).")
+    if not name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl", ".ndjson")):
+        problem = "must be a .csv, .tsv or .jsonl file (each may be .gz)"
+        raise SourceError(f"The labels {path} {problem}.")
     weighted = None
     for line, row in named_rows(path, "labels"):
         try:
             group = "group" if "group" in row else attribute.casefold()
-            if "id" not in row or group not in row:
+            id_ = next((row[key] for key in IDS if key in row), None)
+            if id_ is None or group not in row:
                 raise ValueError(
                     f"it needs an 'id' and a 'group' (or '{group}'); 'weight' is optional"
                 )
@@ -75,7 +77,7 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
             if weighted != ("weight" in row):
                 raise ValueError("it needs a 'weight' like the other lines, or no line has one")
             weight = weight_of(row["weight"]) if weighted else None
-            yield line, identifier(row.get("id")), row[group], weight
+            yield line, identifier(id_), row[group], weight
         except ValueError as error:
             raise wrong_line(path, line, error, "labels") from None
 

@@ -32,6 +32,7 @@ _COLUMN = re.compile(r"(?i)^[a-z_-]*(rank|score|grade|rel|label|judg|pos)[a-z_-]
 
 FROM_COMMAS = r"tr ',' '\t' < FILE"
 FROM_RANKS = """awk '{print $1, "Q0", $2, $3, 1 / $3, "run"}' FILE"""
+WITH_TAG = """awk '{print $1, $2, $3, $4, $5, "run"}' FILE"""
 
 _SAMPLE = re.compile(r"#[0-9]+$")
 
@@ -150,7 +151,8 @@ def trec_fields(path: Path, *shapes: str) -> Iterator[tuple[int, list[str]]]:
         fields = line.split()
         if line.lstrip().startswith("#"):
             continue
-        if len(fields) not in counts or found not in (0, len(fields)):
+        has_shape = len(fields) in counts and found in (0, len(fields))
+        if not has_shape or _is_json(fields):
             raise wrong_line(path, number, _say_wrong_shape(fields, shapes), kind=CorpusError)
         is_first = not found
         found = len(fields)
@@ -168,14 +170,23 @@ def _names_columns(fields: list[str], shape: str) -> bool:
 def _say_wrong_shape(fields: list[str], shapes: Sequence[str]) -> str:
     """Return what is wrong with a line, and the command that makes what is wanted."""
     wanted = " or ".join(f"the {len(shape.split())} in '{shape}'" for shape in shapes)
+    if _is_json(fields):
+        problem = f"it is JSON, but a line has {wanted}"
+        return f"{problem}; save it in TREC's format, as with kind='trec' in ranx"
     problem = f"it has {len(fields)} fields instead of {wanted}"
-    if fields[0].startswith(("{", "[")):
-        return f"{problem}; it is JSON: save it in TREC's format, as with kind='trec' in ranx"
     if len(fields) == 1 and "," in fields[0]:
         return f"{problem}; {FROM_COMMAS} makes tabs of commas"
-    if len(fields) == 3 and SHAPE in shapes:
+    if SHAPE not in shapes:
+        return problem
+    if len(fields) == 3:
         return f"{problem}; {FROM_RANKS} makes it of query, document and rank"
+    if len(fields) in (5, 7):
+        return f"{problem}; {WITH_TAG} gives it the tag 'run'"
     return problem
+
+
+def _is_json(fields: Sequence[str]) -> bool:
+    return fields[0].startswith(("{", "["))
 
 
 def whole_number(text: str) -> int:

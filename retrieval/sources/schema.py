@@ -46,6 +46,9 @@ LAST_BOUND = 2999
 
 LAST_YEAR = 9999
 
+SWITCHES = (("true", "True", "TRUE", "1"), ("false", "False", "FALSE", "0"))
+WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
+
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
 
@@ -57,6 +60,19 @@ def as_text(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
+
+
+def other_forms(value: object) -> list[str]:
+    """Return other texts that mean the same value, as engines, tables and programs write it.
+
+    A switch may be ``True``, ``true`` or 1, a whole number ``1.0``; and there may be spaces around.
+    """
+    text = as_text(value).strip()
+    whole = text.partition(".")[0] if WHOLE_NUMBER.fullmatch(text) else text
+    for forms in SWITCHES:
+        if whole in forms:
+            return [text, whole, *forms]
+    return [text, whole]
 
 
 class Range(BaseModel, frozen=True, extra="forbid"):
@@ -256,17 +272,27 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
 
     def group_of(self, value: object) -> str | None:
         """Return the group of one value of the field, or None if no group has it."""
-        text = as_text(value)
-        if not self.values:
-            return text if text in self.groups else None
-        if (group := self._group_by_value.get(text)) is not None:
-            return group
+        for text in (as_text(value), *other_forms(value)):
+            if (group := self._group_by_value.get(text)) is not None:
+                return group
         if not self._ranges:
             return None
         number = year_of(value, self.dates) if self.dates else _as_number(value)
         if number is not None and self._are_years and abs(number) > LAST_YEAR:
             return None  # a date in a form that nobody stated
         return next((group for group, range_ in self._ranges if range_.holds(number)), None)
+
+    def spellings(self, group: str) -> list[str]:
+        """Return the values of a group in all the forms that :meth:`group_of` reads.
+
+        Spaces around a value are not among them.
+        """
+        values = self.values.get(group, (group,))
+        if isinstance(values, Range):
+            return []
+        forms = [form for value in values for form in (value, *other_forms(value))]
+        numbers = [f"{form}.0" for form in forms]
+        return [form for form in dict.fromkeys(forms + numbers) if self.group_of(form) == group]
 
     @cached_property
     def _are_years(self) -> bool:
@@ -282,6 +308,8 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
 
     @cached_property
     def _group_by_value(self) -> dict[str, str]:
+        if not self.values:
+            return {group: group for group in self.groups}
         return {value: group for group, value in self._pairs}
 
     @cached_property

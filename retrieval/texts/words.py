@@ -43,8 +43,14 @@ _JOINED = rf"{_WORD}(?:['’.-]{_WORD})*"
 _UNSPACED = re.compile(
     "["
     "\u0e00-\u109f\u1780-\u17ff\u2e80-\u2fdf\u3005\u3007\u3040-\u312f\u31a0-\u31bf"
-    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
     "]+"
+)
+
+# Radicals, ligatures and forms of letters, and digits and letters of full and half width. Signs
+# such as ½, ™ and the full-width comma are not among them: they would join the words beside them.
+_LETTER_FORMS = re.compile(
+    "[\u2f00-\u2fdf\ufb00-\ufdff\ufe70-\ufefc\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uffdc]+"
 )
 
 
@@ -75,8 +81,12 @@ def _finder(pattern: str) -> tantivy.TextAnalyzer:
 
 
 def composed(text: str) -> str:
-    """Return a text in Unicode's form NFC, where "é" is one character however it was typed."""
-    return unicodedata.normalize("NFC", text)
+    """Return a text in Unicode's form NFC, where "é" is one character however it was typed.
+
+    Other forms of the same letters, such as ``Ａ`` and ``ﬁ``, become plain ones, as in NFKC.
+    """
+    plain = _LETTER_FORMS.sub(lambda run: unicodedata.normalize("NFKC", run[0]), text)
+    return unicodedata.normalize("NFC", plain)
 
 
 def words_in(text: str) -> list[str]:

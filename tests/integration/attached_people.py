@@ -36,6 +36,7 @@ MAPPING: dict[str, Any] = {
         "jobs": {"type": "nested", "properties": {"field": {"type": "keyword"}}},
         "number": {"type": "keyword"},
         "published": {"type": "boolean"},
+        "award": {"type": "keyword"},
         "empty": {"type": "keyword"},
     }
 }
@@ -56,6 +57,7 @@ def _people(count: int) -> list[dict[str, Any]]:
             "jobs": [{"field": "science"}, {"field": ["art", "science"][number % 2]}],
             "number": f"n{number:03}",
             "published": number % 10 != 9,
+            "award": ["True", "False", "1", "0.0"][number % 4],
         }
         person["person"] = {"born": f"{1900 + number % 100}-06-15"}
         if number % 7:
@@ -77,9 +79,11 @@ LABELS: dict[str, Any] = {
     "some": {"field": "height", "groups": {"known": ["1_60", "162.0", "164"], "other": ["170"]}},
     "era": {"field": "person.born", "groups": {"old": {"lte": 1949}, "young": {"gt": 1949}}},
     "alive": {"field": "alive", "groups": {"yes": True, "no": False}},
+    "living": {"field": "alive", "groups": {"yes": 1, "no": 0}},
+    "award": {"field": "award", "groups": {"yes": True, "no": False}},
     "place": {"field": "place", "groups": PLACES},
 }
-"""Labels of every kind that a server can filter by: 14 groups, and one that is unknown."""
+"""Labels of every kind that a server can filter by: 18 groups, and one that is unknown."""
 
 
 async def compare_groups(engine: ElasticsearchEngine) -> None:

@@ -104,6 +104,11 @@ class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
 _Document = Annotated[RerankDocument, _or({}), or_text(lambda text: {"text": text}, RerankDocument)]
 
 
+def _all_for_none(given: Any) -> Any:
+    """Return None for 0 and -1, by which clients of vLLM and others ask for all documents."""
+    return None if given in (0, -1) and not isinstance(given, bool) else given
+
+
 def _text_inside(query: Any) -> Any:
     """Return the text of a query that comes as an object, as clients of several media send it."""
     return query.get("text", "") if isinstance(query, dict) else query
@@ -116,7 +121,7 @@ class RerankRequest(Documented):
     """A list to re-rank. Parameters of others that are not listed here are ignored.
 
     Attributes:
-        model: The source whose attributes count, perhaps with options:
+        model: The source whose attributes count, here or in the address, perhaps with options:
             ``notables?attributes=gender&fairness_weight=2``. With ``documents=ids``, texts are ids
             of the source; with ``documents=texts``, they are looked up in it.
         query: What was searched for; without words, only the order of the documents counts.
@@ -134,10 +139,12 @@ class RerankRequest(Documented):
         documents=[{"text": name, "labels": {"gender": group}} for name, group in _PEOPLE.items()],
     )
 
-    model: str = Field(max_length=2000)
+    model: Annotated[str, Field(max_length=2000), _or("")] = ""
     query: Annotated[_Text, BeforeValidator(_text_inside)] = ""
     documents: list[_Document] = Field(min_length=1, fail_fast=True)
-    top_n: int | None = Field(None, ge=1, validation_alias=AliasChoices("top_n", "top_k", "topN"))
+    top_n: Annotated[int | None, BeforeValidator(_all_for_none)] = Field(
+        None, ge=1, validation_alias=AliasChoices("top_n", "top_k", "topN")
+    )
     return_documents: Annotated[bool, _or(False)] = False
     fairqr: _Members = Field(default_factory=dict)
 
@@ -283,9 +290,11 @@ def _options_of(model: str, rerank_request: RerankRequest) -> tuple[str, dict[st
     """Return the source, the parameters of a search, and what texts of documents are.
 
     Raises:
-        InputError: A list is not re-ranked by such a parameter.
+        InputError: No source is named, or a list is not re-ranked by such a parameter.
     """
     name, _, options = model.partition("?")
+    if not name:
+        raise InputError("Name a source as the 'model', such as 'notables?attributes=gender'.")
     read = parse_qs(options, keep_blank_values=True).items()
     given: dict[str, Any] = {it: values if values[1:] else values[0] for it, values in read}
     given |= rerank_request.fairqr

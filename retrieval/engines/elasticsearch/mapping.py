@@ -36,6 +36,9 @@ COLUMNS |= NUMBERS | DATES
 AS_WRITTEN = DATES | (NUMBERS - {"half_float", "scaled_float"}) | {"boolean", "ip", "keyword"}
 """The types whose values the server does not change."""
 
+CHANGES = frozenset({"normalizer", "null_value", "script"})
+"""The settings by which it does, or makes values."""
+
 WORDS = TEXTS | {"constant_keyword", "flattened", "keyword", "wildcard"}
 VECTORS = frozenset({"dense_vector", "knn_vector"})
 WITHOUT_VALUES = TEXTS | {"nested", "object"}
@@ -79,7 +82,7 @@ class MappedField:
     @property
     def is_in_source(self) -> bool:
         """Whether ``_source`` has the same values as columns, dates in their own format."""
-        is_changed = self.is_made or "normalizer" in self.settings
+        is_changed = self.is_made or not CHANGES.isdisjoint(self.settings)
         return self.type in AS_WRITTEN and not is_changed
 
 
@@ -288,12 +291,13 @@ class LabelField:
             return None  # The server would misread the values, or cannot search them.
         if isinstance(values, Range):
             return _range_query(self.name, values, kind)
+        texts = self.attribute.spellings(group)
         if kind in KEYWORDS:
-            return {"terms": {self.name: values}}
+            return {"terms": {self.name: texts}}
         if kind in NUMBERS:
-            return {"terms": {self.name: [value for value in values if NUMBER.fullmatch(value)]}}
+            return {"terms": {self.name: [text for text in texts if NUMBER.fullmatch(text)]}}
         if kind == "boolean":
-            return {"terms": {self.name: [one for one in values if one in ("true", "false")]}}
+            return {"terms": {self.name: [text for text in texts if text in ("true", "false")]}}
         return None
 
     @property

@@ -72,7 +72,7 @@ class IndexManifest(BaseModel, frozen=True):
         corpus_schema: The attributes, with the groups that label files name.
     """
 
-    format: Literal[6] = 6
+    format: Literal[7] = 7
     source: str
     fingerprint: str
     files: str = ""

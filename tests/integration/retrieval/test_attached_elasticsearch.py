@@ -80,6 +80,8 @@ async def test_labels_of_every_kind_come_with_the_hits_and_are_counted(server: S
             "some": [person["height"] == 164, person["height"] == 170],
             "era": [1, 0] if number % 100 < 50 else [0, 1],
             "alive": [1, 0] if person["alive"] else [0, 1],
+            "living": [1, 0] if person["alive"] else [0, 1],
+            "award": [1, 0] if number % 2 == 0 else [0, 1],
             "place": [1 / len(held) if place in held else 0 for place in PLACES],
         }
     assert set(shares) == set(LABELS)
@@ -397,7 +399,7 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     assert isinstance(found, ElasticsearchSource)
     assert (found.name, found.engine) == (INDEX, server.engine)
     assert found.searched_fields == ("headline", "bio"), "all notes are the same"
-    fields = ["person.sex", "place", "alive", "published"]
+    fields = ["award", "person.sex", "place", "alive", "published"]
     assert [one.field for one in found.attributes.values()] == fields, "flags come last"
     report = await check_source(found)
     version = {"elasticsearch": "8.12.2", "opensearch": "2.5.0"}[server.engine]
@@ -405,7 +407,8 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     able = "corpus_shares document_frequencies new_queries read_by_id rescore within_group"
     assert report.capabilities == able.split()
     sexes = [person["person"].get("sex") for person in PEOPLE.values()]
-    values = {one.value: (one.documents, one.group) for one in report.attributes[0].values}
+    by_origin = {one.origin: one for one in report.attributes}
+    values = {one.value: (one.documents, one.group) for one in by_origin["person.sex"].values}
     assert values == {sex: (sexes.count(sex), sex) for sex in "FfMX"}
     assert report.sample[0].title == PEOPLE[report.sample[0].id]["headline"]
     numbers = {"properties": {"year": {"type": "integer"}, "code": {"type": "keyword"}}}

@@ -6,14 +6,16 @@ the body and what it means count, and none of their sentences is known to the co
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.complaints import read_complaint
+from fairqr.agents.models.provider import trimmed_key
 from fairqr.agents.models.reading import ThoughtFilter, read_object, without_thoughts
 from fairqr.agents.models.replies import Question, Reply
 from fairqr.base.errors import ModelUnavailableError
@@ -24,6 +26,7 @@ from tests.integration.model_server import (
     completion,
     failure,
     says,
+    scores,
     stream,
 )
 from tests.unit.prompts.templates import a_prompt
@@ -105,6 +108,11 @@ REFUSED = [
         "response_format",
         400,
         {"error": {"code": "json_validate_failed", "message": "Failed to generate JSON."}},
+    ),
+    (
+        "response_format",
+        400,
+        {"error": {"code": "json_validate_failed", "message": "Please adjust your prompt."}},
     ),
     ("seed", 400, {"title": "Bad request", "invalid-params": [{"name": "seed", "reason": "no"}]}),
     (
@@ -323,6 +331,54 @@ async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body:
             ["try pulling it first", "check its name"],
             "URL",
         ),
+        *(
+            (body_of(400, body), "denied", ["400: ", "check the key of the provider"], "name")
+            for body in (
+                [{"error": {"code": 400, "message": "API key not valid. Pass a valid API key."}}],
+                {"code": "invalid argument", "error": "Incorrect API key provided: sk***ef."},
+                {"error": {"message": "x", "details": [{"reason": "API_KEY_INVALID"}]}},
+            )
+        ),
+        *(
+            (
+                body_of(status, {"error": {"message": text}}),
+                "unavailable",
+                ["check its name"],
+                "URL",
+            )
+            for status, text in (
+                (400, "Invalid model: fake"),
+                (400, "Model Not Exist"),
+                (400, "fake is not a valid model ID"),
+                (422, "Invalid model name passed in model=fake"),
+                (400, "The model fake was not found"),
+            )
+        ),
+        (Answer(405, b"Method Not Allowed"), "unavailable", ["405: ", "base URL"], "refused"),
+        (
+            failure(404, "No endpoints found matching your data policy (Free model training)"),
+            "denied",
+            ["matching your data policy", "not open to this account", "settings of the account"],
+            "name",
+        ),
+        (
+            failure(404, "No allowed providers are available for the selected model."),
+            "denied",
+            ["No allowed providers", "settings of the account"],
+            "name",
+        ),
+        (
+            body_of(404, {"message": "Model use case details are missing for this account."}),
+            "denied",
+            ["use case details", "settings of the account"],
+            "name",
+        ),
+        (
+            failure(404, "The model `x` does not exist or you do not have access to it."),
+            "unavailable",
+            ["does not exist", "check its name"],
+            "account",
+        ),
         (
             body_of(422, {"detail": [{"loc": ["body", "messages"], "msg": "too many images"}]}),
             "invalid_request",
@@ -335,6 +391,14 @@ async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body:
             "denied",
             ["Authentication fa"],
             "URL",
+        ),
+        *(
+            (failure(status, reason), "rate_limited", ["no quota left", "plan of"], "refused")
+            for status, reason in (
+                (400, "Your credit balance is too low to access the API."),
+                (403, "Your team does not have any credits yet."),
+                (403, "You exceeded your current quota."),
+            )
         ),
         (failure(402, "Insufficient credits"), "rate_limited", ["Insufficient credits"], "URL"),
         (body_of(200, "<html><body>Welcome</body></html>"), "unavailable", ["base URL"], "Error"),
@@ -381,7 +445,7 @@ async def test_thoughts_are_no_answer(server: ModelServer, text: str) -> None:
     assert (await model(server).ask(question())).value == {"n": 1}
 
 
-@pytest.mark.parametrize("text", THOUGHTS)
+@pytest.mark.parametrize("text", [*THOUGHTS, WITHOUT_MARKS])
 async def test_thoughts_are_not_shown_or_judged(server: ModelServer, text: str) -> None:
     """Of an answer that comes in pieces; where no mark stands before them, from the next on."""
     plain = text.replace('{"n": 1}', "Marie Curie").replace("```json\n", "").replace("\n```", "")
@@ -398,6 +462,27 @@ async def test_reasoning_content_is_no_answer(server: ModelServer) -> None:
     thought = {"content": '{"n": 1}', "reasoning_content": '{"n": 7}', "reasoning": '{"n": 8}'}
     server.does(completion(thought))
     assert (await model(server).ask(question())).value == {"n": 1}
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ('analysisWe need n. "Final": 7?assistantfinalMarie Curie', "Marie Curie"),
+        ("analysis The user asks who.assistantfinal\n\nMarie Curie", "\n\nMarie Curie"),
+        ("\nanalysisUser: who?assistantfinalMarie Curie<|return|>", "Marie Curie"),
+        ("analysisWe must think, but the limit", ""),
+        ("analysis of papers is her work", "analysis of papers is her work"),
+        ("analyses differ", "analyses differ"),
+        ("Analysis: assistantfinal is a word", "Analysis: assistantfinal is a word"),
+    ],
+)
+def test_thoughts_whose_marks_are_gone_are_not_shown(text: str, answer: str, size: int) -> None:
+    shown = ThoughtFilter()
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    seen = "".join(map(shown.feed, pieces)) + shown.end()
+    assert seen.removesuffix("<|return|>") == answer
+    assert without_thoughts(text) == answer
 
 
 @pytest.mark.parametrize("pieces", [["a < b"], ["<", "b>bold"], ["[1] ", "says"], ["<thin", "g>"]])
@@ -483,11 +568,146 @@ def test_what_means_no_object_is_refused(text: str) -> None:
         read_object(text, FIELDS, "topic")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type": "object", "properties": {"topic": {"type": "array"}}}\n{"topic": ["women"]}',
+        '```json\n{"type": "object", "properties": {"topic": {"type": "string"}}}\n```\n["women"]'
+        '{"topic": ["women"]}',
+        '{"type": "object", "properties": {"topic": ["women"]}}',
+    ],
+)
+def test_a_schema_that_is_repeated_is_no_answer(text: str) -> None:
+    assert read_object(text, FIELDS, "topic")["topic"] == ["women"]
+
+
+@pytest.mark.parametrize(
+    "end", ["</s>", "<|im_end|>", "<|eot_id|>\n", "\n<end_of_turn></s>", "<eos>"]
+)
+async def test_marks_of_the_end_are_no_text_and_not_shown(server: ModelServer, end: str) -> None:
+    text = f"If a < b, Marie <b>Curie</b>{end}"
+    for size in (1, 5, 100):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        server.does(stream(pieces))
+        shown: list[str] = []
+        reply = await model(server).write(question(), on_token=shown.append)
+        assert reply.text == "If a < b, Marie <b>Curie</b>"
+        assert "".join(shown).rstrip() == reply.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "Rate limit exceeded", "code": 429}},
+        {"error": {"message": "Over capacity", "type": "internal_server_error"}},
+        {"error": {"object": "error", "message": "Engine died", "code": 500}},
+    ],
+)
+async def test_an_error_at_the_beginning_of_a_stream_is_waited_for(
+    server: ModelServer, error: dict[str, Any]
+) -> None:
+    body = f"data: {json.dumps(error)}\n\n".encode()
+    failed = Answer(200, body, content_type="text/event-stream")
+    server.does(failed, stream(["Marie", " Curie"]))
+    reply = await model(server).write(question(), on_token=lambda _: None)
+    assert (reply.text, len(server.asked)) == ("Marie Curie", 2)
+    server.does(failed)
+    reply = await model(server, attempts=2).write(question(), on_token=lambda _: None)
+    assert error["error"]["message"] in reply.message
+    assert ("503" in reply.message, len(server.asked)) == (False, 2)
+
+
+@pytest.mark.parametrize(
+    ("reason", "param"),
+    [
+        ("Your organization must be verified to stream this model.", "stream"),
+        ("streaming is not supported with this model", None),
+        ("Unsupported value: 'stream' does not support true with this model.", None),
+    ],
+)
+async def test_where_no_stream_is_allowed_the_text_comes_whole(
+    server: ModelServer, reason: str, param: str | None
+) -> None:
+    refused = body_of(400, {"error": {"message": reason, "param": param}})
+    server.does(unless(lambda it: it.body["stream"], refused, says("Marie Curie")))
+    asked = model(server)
+    for text in ("first", "second"):
+        shown: list[str] = []
+        reply = await asked.write(question(text), on_token=shown.append)
+        assert (reply.text, shown) == ("Marie Curie", ["Marie Curie"])
+    assert [it.body["stream"] for it in server.asked] == [True, False, False]
+
+
+@pytest.mark.parametrize("end", ["stop", "length", "content_filter"])
+async def test_a_whole_reply_in_place_of_a_stream_is_one(server: ModelServer, end: str) -> None:
+    server.does(completion({"content": "<think>x</think>Marie Curie"}, end))
+    shown: list[str] = []
+    reply = await model(server).write(question(), on_token=shown.append)
+    assert reply.status == ("refused" if end == "content_filter" else "ok")
+    assert "".join(shown) == "Marie Curie"
+    assert reply.usage.prompt_tokens == 100
+
+
+@pytest.mark.parametrize("most", [5, 8])
+async def test_as_many_candidates_are_asked_for_as_the_server_gives(
+    server: ModelServer, most: int
+) -> None:
+    refused = failure(400, f"top_logprobs must be between 0 and {most}.")
+    good = scores({"Yes": 0.7, "No": 0.2})
+    server.does(unless(lambda it: it.body["top_logprobs"] > most, refused, good))
+    asked = model(server)
+    for text in ("first", "second"):
+        assert (await asked.choice_probabilities(question(text))).status == "ok"
+    assert [it.body["top_logprobs"] for it in server.asked] == [10, most, most]
+
+
+async def test_a_candidate_of_no_probability_is_none(server: ModelServer) -> None:
+    """Its logarithm is minus infinity, which JSON lacks."""
+    body = json.loads(scores({"Yes": 0.7, "No": 0.2}).body)
+    body["choices"][0]["logprobs"]["content"][0]["top_logprobs"][1]["logprob"] = None
+    server.does(Answer(body=json.dumps(body).encode()))
+    assert (await model(server).choice_probabilities(question())).probabilities["Yes"] == 1.0
+    server.does(scores({"<think>": 1.0}))
+    reply = await model(server).choice_probabilities(question("thinks"))
+    assert "it would begin with none of Yes, No" in reply.message
+
+
 async def test_an_error_in_the_middle_of_a_stream_has_its_reason(server: ModelServer) -> None:
     event = json.dumps({"error": {"message": "Upstream failed", "code": "server_error"}})
     server.does(Answer(200, f"data: {event}\n\n".encode(), content_type="text/event-stream"))
     reply = await model(server, attempts=1).write(question(), on_token=lambda _: None)
     assert "reported an error (Upstream failed); try later" in reply.message
+
+
+def ends_with(events: Sequence[str], finish_reason: str | None = None) -> Answer:
+    """A stream of "Marie Curie" with these events after it."""
+    pieces = stream(["Marie", " Curie"], finish_reason, usage=False).body.decode()
+    without_mark = pieces.replace("data: [DONE]\n\n", "")
+    body = without_mark + "".join(f"data: {event}\n\n" for event in events)
+    return Answer(body=body.encode(), content_type="text/event-stream")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (ends_with(["[DONE]"], "stop"), "ok"),
+        (ends_with([], "stop"), "ok"),
+        (ends_with(["[DONE]"]), "ok"),
+        (ends_with(['{"choices": [], "usage": null}', "[DONE]"]), "ok"),
+        (dataclasses.replace(ends_with(["[DONE]"]), drip=0.0001), "ok"),
+        (ends_with([]), "unavailable"),
+        (ends_with(['{"choices": [{"index": 0, "delta": {"content": "[DONE]"}}]}']), "unavailable"),
+        (dataclasses.replace(ends_with(["[DONE]"]), cut_after=250), "unavailable"),
+    ],
+)
+async def test_a_stream_ends_with_a_reason_or_a_mark_or_it_broke_off(
+    server: ModelServer, answer: Answer, status: str
+) -> None:
+    server.does(answer)
+    reply = await model(server, attempts=1).write(question(), on_token=lambda _: None)
+    assert (reply.status, reply.text) == (status, "Marie Curie" if status == "ok" else "")
+    if status != "ok":
+        assert "broke off the connection; check that its server runs" in reply.message
 
 
 async def test_tokens_that_are_counted_in_each_piece_count_once(server: ModelServer) -> None:
@@ -531,10 +751,48 @@ async def test_a_message_is_read_in_whatever_parts_it_comes(
 
 @pytest.mark.parametrize(
     ("message", "end"),
-    [({"content": None, "refusal": "No."}, "stop"), ({"content": ""}, "content_filter")],
+    [
+        ({"content": None, "refusal": "No."}, "stop"),
+        ({"content": ""}, "content_filter"),
+        ({"content": None}, "SAFETY"),
+        ({"content": "Marie"}, "content_filter: RECITATION"),
+        ({"content": "I cannot."}, "refusal"),
+        ({"content": ""}, "guardrail_intervened"),
+    ],
 )
 async def test_a_refusal_is_one(server: ModelServer, message: dict[str, Any], end: str) -> None:
     assert (await reply_to(server, message, end)).status == "refused"
+
+
+AZURE = {
+    "message": "The response was filtered due to the prompt triggering a content management policy",
+    "param": "prompt",
+    "code": "content_filter",
+    "status": 400,
+    "innererror": {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {}},
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (400, {"error": AZURE}),
+        (400, {"error": {"message": "No.", "innererror": {"code": "ResponsibleAIPolicy"}}}),
+        (400, {"error": {"code": "data_inspection_failed", "message": "Output may be harmful"}}),
+        (400, {"error": {"message": "Content Exists Risk", "type": "invalid_request_error"}}),
+        (403, {"error": {"code": 403, "message": "Your input was flagged", "metadata": {}}}),
+        (400, {"error": {"code": "invalid_prompt", "message": "The prompt was flagged: policy"}}),
+        (200, {"error": AZURE}),
+    ],
+)
+async def test_a_filter_before_the_model_is_a_refusal(
+    server: ModelServer, status: int, body: Any
+) -> None:
+    server.does(body_of(status, body))
+    reply = await model(server).ask(question())
+    assert reply.status == "refused"
+    assert f"declined to answer ({400 if status == 200 else status}: " in reply.message
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "  \n", "\t"])
@@ -546,6 +804,24 @@ async def test_a_key_may_end_in_a_line_break(
     server.does(GOOD)
     assert (await model(server).ask(question())).status == "ok"
     assert server.asked[0].headers["authorization"] == "Bearer sk-mounted"
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable"),
+    [
+        ("anthropic", "ANTHROPIC_API_KEY"),
+        ("mistralai", "MISTRAL_API_KEY"),
+        ("google_genai", "GOOGLE_API_KEY"),
+        ("azure_openai", "AZURE_OPENAI_API_KEY"),
+        ("xai", "XAI_API_KEY"),
+    ],
+)
+def test_the_key_of_each_provider_may_end_in_a_line_break(
+    monkeypatch: pytest.MonkeyPatch, provider: str, variable: str
+) -> None:
+    monkeypatch.setenv("OPENROUTER_API_KEY", "of-another\n")
+    monkeypatch.setenv(variable, "mounted\n")
+    assert trimmed_key(provider) == "mounted"
 
 
 async def test_a_key_with_a_break_inside_is_said(
@@ -564,6 +840,13 @@ async def test_the_query_of_an_address_is_kept(server: ModelServer, query: str) 
     path, _, sent = server.asked[0].path.partition("?")
     assert path == "/v1/deployments/d/chat/completions"
     assert sent.replace("+", "%20") == query
+
+
+@pytest.mark.parametrize("end", ["", "/", "/chat/completions", "/chat/completions/?a=b"])
+async def test_an_address_may_name_the_path_of_chats(server: ModelServer, end: str) -> None:
+    server.does(GOOD)
+    assert (await model(server, base_url=f"{server.base_url}{end}").ask(question())).status == "ok"
+    assert server.asked[0].path.partition("?")[0] == "/v1/chat/completions"
 
 
 async def test_what_took_too_long_says_how_long_and_how_often(server: ModelServer) -> None:

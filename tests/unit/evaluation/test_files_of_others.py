@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,12 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import read_topics
 from fairqr.evaluation.qrels import read_qrels
 from fairqr.retrieval.sources.documents import read_documents
+from fairqr.retrieval.sources.labels import read_labels
 from fairqr.retrieval.sources.query_files import query_rows, read_queries
 from fairqr.retrieval.sources.runs import read_run
+from fairqr.retrieval.sources.schema import Schema
 
+SEXES = {"attributes": {"sex": {"field": "sex", "groups": ["F", "M"]}}}
 JUDGED = {"q1": {"d1": 1, "d2": 0}}
 
 
@@ -45,6 +51,9 @@ def test_judgements_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
         ("q1 d1\n", "2 fields instead of the 4 in 'query 0 document grade' or the 3 in"),
         ("q1 0 d1 1\nq1 d2 0\n", "line 2: it has 3 fields"),
         ("q1 d1 0.5\n", "its grade '0.5' is not a whole number"),
+        ('{"q1": {"d1": 1}}\n', "it is JSON, but a line has the 4 in 'query 0 document grade'"),
+        ('{\n "q1": {"d1": 1}\n}\n', "save it in TREC's format, as with kind='trec' in ranx"),
+        ('[{"query_id": "q1"}]\n', "it is JSON"),
         ("q1 d1 1\nquery doc grade\n", "line 2: its grade 'grade'"),
     ],
 )
@@ -78,6 +87,8 @@ def test_runs_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
         ("q1 d1 1\n", 'awk \'{print $1, "Q0", $2, $3, 1 / $3, "run"}\' FILE makes it of query'),
         ("q1,Q0,d1,1,2,s\n", "makes tabs of commas"),
         ('{"q1": {"d1": 0.5}}\n', "save it in TREC's format, as with kind='trec' in ranx"),
+        ("q1 Q0 d1 1 2.5\n", "awk '{print $1, $2, $3, $4, $5, \"run\"}' FILE gives it the tag"),
+        ("q1 Q0 d1 1 2.5 my system\n", "gives it the tag 'run'"),
         ("q1 Q0 d1 1.5 2 s\n", "its rank '1.5'"),
         ("q1 Q0 d1 x 2 s\n", "its rank 'x'"),
     ],
@@ -97,6 +108,9 @@ def test_runs_that_are_none_are_refused_with_what_helps(
         {"id": "d1", "title": "A", "text": "b", "metadata": {"sex": "F"}, "_id": "other"},
         {"_index": "i", "_id": "d1", "_source": {"text": "b", "metadata": {"sex": "F"}}},
         {"docid": "d1", "contents": "b", "metadata": {"sex": "F"}},
+        {"doc_id": "d1", "url": "u", "title": "A", "body": "b", "metadata": {"sex": "F"}},
+        {"docid": "d1", "passage": "b", "metadata": {"sex": "F"}},
+        {"_id": "d1", "_source": {"content": "b", "metadata": {"sex": "F"}}},
         {"doc_id": "d1", "text": "b", "metadata": {"sex": "F"}},
         {"_id": "d1", "title": None, "text": "A\nb", "metadata": {"sex": "F"}},
     ],
@@ -107,9 +121,109 @@ def test_documents_of_beir_are_documents(tmp_path: Path, record: dict[str, objec
     assert document.fields["metadata"] == {"sex": "F"}
 
 
+IN_ANOTHER_FORM = [
+    # The first lines of a file, what they are, and whether a shell makes documents of them.
+    ('d1\tSays "so".\nd2\tb\n', "a table with tabs", True),
+    ('id,title,text\nd1,A,"b, c"\nd2,B,c\n', "a table with commas", True),
+    ('[\n {"id": "d1", "text": "b"},\n {"id": "d2", "text": "c"}\n]\n', "a JSON list", True),
+    ('[{"id": "d1", "text": "b"}, {"id": "d2", "text": "c"}]', "a JSON list", True),
+    ('{\n "id": "d1",\n "text": "b"\n}\n{\n "id": "d2", "text": "c"\n}', "several lines", True),
+    ('{"index": {"_id": "d1"}}\n{"text": "b"}\n{"create": {"_id": "d2"}}\n{}\n', "_bulk", True),
+    ("<DOC>\n<DOCNO> d1 </DOCNO>\n</DOC>\n", "SGML, XML or HTML", False),
+]
+
+
+@pytest.mark.parametrize(("text", "form", "has_command"), IN_ANOTHER_FORM)
+def test_documents_in_another_form_are_refused_with_the_command_that_makes_ours(
+    tmp_path: Path, text: str, form: str, has_command: bool
+) -> None:
+    path = written(tmp_path, "collection.tsv", text)
+    with pytest.raises(InputError) as refused:
+        [*read_documents(path)]
+    assert form in str(refused.value)
+    if not has_command:
+        return
+    command = str(refused.value).partition("; ")[2].rpartition(" makes ")[0]
+    shell = f"{command.replace('FILE', str(path))} > {tmp_path}/documents.jsonl"
+    subprocess.run(["bash", "-c", shell], check=True)
+    assert [it.id for it in read_documents(tmp_path / "documents.jsonl")] == ["d1", "d2"]
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        ({"pid": "1", "text": "b"}, "it has no id, only 'pid', 'text'"),
+        ({"id": "1", "summary": "b"}, "it has neither title nor text, only 'summary'"),
+    ],
+)
+def test_a_document_without_its_members_says_what_is_there(
+    tmp_path: Path, record: dict[str, object], sentence: str
+) -> None:
+    schema = Schema.model_validate(SEXES)
+    with pytest.raises(InputError) as refused:
+        [*read_documents(written(tmp_path, "corpus.jsonl", json.dumps(record)), schema)]
+    assert sentence in str(refused.value)
+
+
+DOCUMENTS = '{"id": "d1", "text": "é"}\r\n{"id": 2.0, "text": "b"}\r\n'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        DOCUMENTS.encode(),
+        DOCUMENTS.encode("utf-8-sig"),
+        DOCUMENTS.encode("utf-16"),  # as PowerShell redirects
+        gzip.compress(DOCUMENTS.encode()),
+        gzip.compress(DOCUMENTS.encode("utf-8-sig")),
+    ],
+)
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
+def test_what_a_file_is_says_its_content(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert [(it.id, it.text) for it in read_documents(path)] == [("d1", "é"), ("2", "b")]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"PAR1\x15\xff\xfe", "is a Parquet file; python -c 'import pandas"),
+        (b"PK\x03\x04\xff\xfe", "is a ZIP archive or a spreadsheet; unpack it, or save it as CSV"),
+        (b"(\xb5/\xfd\xff\xfe", "is packed with zstd; unpack it"),
+        ("Frau Müller".encode("latin-1"), "is not UTF-8 text; save it as UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_text_says_what_it_is(
+    tmp_path: Path, content: bytes, sentence: str
+) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(content)
+    for read in (read_documents, query_rows, read_run):
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            [*read(path)]  # type: ignore[operator]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("labels.csv", "id,sex\nd1,F\nd2,M\n"),
+        ("labels.csv", "\ufeffID;Sex\r\nd1;F\r\nd2;M\r\n"),
+        ("labels.csv", "docno\tsex\nd1\tF\nd2\tM\n"),
+        ("labels.tsv", "doc_id\tgroup\nd1\tF\nd2\tM\n"),
+        ("labels.jsonl", '{"_id": "d1", "sex": "F"}\n{"_id": "d2", "sex": "M"}\n'),
+    ],
+)
+def test_labels_are_read_in_their_forms(tmp_path: Path, name: str, text: str) -> None:
+    rows = [(row[1], row[2]) for row in read_labels(written(tmp_path, name, text), "sex")]
+    assert rows == [("d1", "F"), ("d2", "M")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("queries.csv", "qid;query\nq1;who\n"),
+        ("queries.csv", "\ufeffqid\tquery\r\nq1\twho\r\n"),
         ("queries.jsonl", '{"_id": "q1", "text": "who", "metadata": {}}\n'),
         ("queries.jsonl", '{"query_id": "q1", "query": "who"}\n'),
         ("queries.tsv", "qid\tquery\nq1\twho\n"),
@@ -123,6 +237,15 @@ def test_queries_are_read_by_their_ids(tmp_path: Path, name: str, text: str) -> 
     assert [(row.id, row.text) for row in query_rows(path)] == [("q1", "who")]
 
 
-def test_topics_of_beir_are_topics(tmp_path: Path) -> None:
-    (topic,) = read_topics(written(tmp_path, "queries.jsonl", '{"_id": 1, "text": "who won"}'))
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"_id": 1, "text": "who won"},
+        {"_id": 1, "title": "", "text": "who won", "metadata": {}},
+        {"query_id": "1", "text": "who won"},
+        {"qid": "1", "query": "who won"},
+    ],
+)
+def test_topics_of_others_are_topics(tmp_path: Path, record: dict[str, object]) -> None:
+    (topic,) = read_topics(written(tmp_path, "queries.jsonl", json.dumps(record)))
     assert (topic.id, topic.title, topic.keywords) == ("1", "who won", ())

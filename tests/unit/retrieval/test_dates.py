@@ -28,6 +28,12 @@ UNKNOWN = (0.0, 0.0)
     [
         *((it, "") for it in ("1950", 1950, 1950.0, "1950-03", "1950-3-1", "1950-03-01T10:00Z")),
         *((it, "") for it in ("1950-W05", date(1950, 3, 1), datetime(1950, 3, 1, tzinfo=UTC))),
+        *((it, "") for it in ("1950/03/01", "1950.03", "1950?", "1950~", "1950/3/1 10:11")),
+        *((it, "") for it in ("03/01/1950", "1.3.1950", "01-03-1950 10:11", "03/1950")),
+        *(
+            (it, "")
+            for it in ("1 March 1950", "March 1, 1950", "Mar. 1950", "1. März 1950", "c. 1950")
+        ),
         *((it, "basic_date") for it in ("19500301", 19500301, 19500301.0)),
         *((it, DEFAULT_FORMATS) for it in (-631152000000, "-631152000000", "1950", 1950)),
         *(("01.03.1950", it) for it in ("dd.MM.yyyy", "d.M.uuuu", "epoch_millis||dd.MM.yyyy")),
@@ -50,6 +56,7 @@ def test_the_year_of_a_date_is_read(value: object, formats: str) -> None:
 @pytest.mark.parametrize(
     ("value", "formats"),
     [
+        *((it, "") for it in ("20th century", "123/1950", "page 19500", "1950s")),
         *((it, "") for it in ("soon", "", "19500301", 19500301, True, None, "1950x")),
         *((it, "basic_date") for it in ("x9500301", 1e30, "-19500301")),
         *((it, "epoch_millis") for it in ("9" * 40, "NaN", "1950-")),
@@ -90,6 +97,52 @@ def test_a_number_that_can_be_no_year_is_unknown_where_the_field_has_dates() -> 
         assert CENTURIES.membership(value, strict=False) == UNKNOWN
     prices = {"name": "price", "field": "p", "groups": {"low": {"lt": 5}, "high": {"gte": 5}}}
     assert Attribute.model_validate(prices).membership(19500301, strict=False) == NEW
+
+
+YES_NO = {"name": "living", "field": "l", "groups": {"yes": [True], "no": [False]}}
+ONE_ZERO = {"name": "living", "field": "l", "groups": {"yes": [1], "no": [0]}}
+
+
+@pytest.mark.parametrize("groups", [YES_NO, ONE_ZERO])
+@pytest.mark.parametrize(
+    ("yes", "no"),
+    [(True, False), ("True", "False"), ("true", "false"), (1, 0), ("1", "0"), ("1.0", "0.0")],
+)
+def test_a_switch_is_the_same_however_it_is_written(groups: Any, yes: Any, no: Any) -> None:
+    """By an engine, a table of pandas or a program."""
+    attribute = Attribute.model_validate(groups)
+    assert attribute.membership(yes, strict=False) == (1.0, 0.0)
+    assert attribute.membership([no], strict=False) == (0.0, 1.0)
+
+
+def test_a_server_is_asked_for_all_that_means_a_value() -> None:
+    """So that its filter finds the documents whose labels we read."""
+    for groups, spellings in (
+        (YES_NO, {"true", "True", "TRUE", "1", "1.0"}),
+        (ONE_ZERO, {"true", "True", "TRUE", "1", "1.0"}),
+        ({**YES_NO, "groups": {"yes": ["1"], "no": ["true", "x"]}}, {"1", "1.0"}),
+        ({**YES_NO, "groups": ["yes", "no"]}, {"yes"}),
+        ({**YES_NO, "groups": {"yes": ["5"], "no": ["7"]}}, {"5", "5.0"}),
+    ):
+        attribute = Attribute.model_validate(groups)
+        assert set(attribute.spellings("yes")) == spellings
+        assert {attribute.group_of(it) for it in spellings} == {"yes"}
+
+
+def test_a_value_that_is_named_as_such_counts_before_its_other_forms() -> None:
+    grades = {"name": "grade", "field": "g", "groups": {"a": ["1", "x "], "b": ["true", "x"]}}
+    attribute = Attribute.model_validate(grades)
+    for value in (1, 1.0, "1.0", " 1", "x "):
+        assert attribute.membership(value) == (1.0, 0.0)
+    for value in (True, "True", "x", " x", "x\n"):
+        assert attribute.membership(value) == (0.0, 1.0)
+
+
+def test_a_value_without_a_weight_in_a_nested_column_counts_nothing() -> None:
+    sex = Attribute.model_validate({"name": "sex", "field": "s", "groups": ["F", "M"]})
+    assert sex.membership({"F": None, "M": 1}) == (0.0, 1.0)
+    assert sex.membership({"F": 0.5, "M": float("nan")}) == (1.0, 0.0)
+    assert sex.membership({"F": None, "M": None}) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

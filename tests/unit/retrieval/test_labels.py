@@ -150,7 +150,7 @@ async def test_a_file_that_is_wrong_is_refused_in_one_sentence(tmp_path: Path) -
         ("o.csv", "id,group\na,x\nb,x\nb,Asia\n", "'b' several groups in lines 3 to 4"),
         ("o.csv", "id,group,weight\na,Asia,1\nb,Asia\n", "line 3: it needs a 'weight' like the"),
         ("o.jsonl", WEIGHT, "line 2: it needs a 'weight' like the other lines"),
-        ("o.xlsx", b"", "must be a .csv or .jsonl file (either may be .gz)."),
+        ("o.xlsx", b"", "must be a .csv, .tsv or .jsonl file (each may be .gz)."),
     ):
         attribute = ORIGIN.model_copy(update={"labels": name})
         with pytest.raises(InputError) as refused:

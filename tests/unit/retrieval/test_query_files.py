@@ -65,7 +65,7 @@ def test_what_is_no_query_is_named(tmp_path: Path) -> None:
         ("q.csv", "query\nred\nred, green\n", None, "line 3: it has more columns than"),
         ("q.csv", "query,count\nred,nan\n", COUNT, "line 2: its weight must be a number of 0 or"),
         ("q.csv", 'query\nred\n"blue\nhat\n', None, "line 3: it is not CSV (unexpected end of"),
-        ("q.json", '[\n{"query": "red"}\n]', None, "line 1: it is not valid JSON"),
+        ("q.json", '[\n{"query": "red"}\n]', None, "line 1: it is a JSON list; jq -c '.[]' FILE"),
         ("q.jsonl", '{"query": 12}\n', None, "line 1: its text is not text"),
     ):
         with pytest.raises(SourceError) as caught:

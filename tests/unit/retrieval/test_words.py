@@ -82,6 +82,36 @@ def test_runs_without_spaces_are_read_in_pairs(text: str, pairs: list[str]) -> N
     assert folded_words(text) == pairs
 
 
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("ＡＢＣ１２３", "ABC123"),
+        ("ｆｕｌｌ　ｗｉｄｔｈ", "full width"),
+        ("株式会社ＡＢＣの本", "株式会社ABCの本"),
+        ("ｶﾞｸｼｬﾄｶﾞｸｾｲ", "ガクシャトガクセイ"),
+        ("ｶ\u3099クシャ", "ガクシャ"),
+        ("ﾡﾤ", "ᄀᄂ"),
+        ("the ﬁnal eﬀect", "the final effect"),
+        ("\ufee3\ufeae\ufee3", "مرم"),
+        ("⼥性", "女性"),
+    ],
+)
+def test_other_forms_of_letters_are_the_plain_ones(text: str, plain: str) -> None:
+    """Of full and half width, ligatures and radicals, as they are typed and copied from pages."""
+    assert query_terms(text) == query_terms(plain) != []
+    assert document_terms(text) == document_terms(plain)
+    assert folded_words(text) == folded_words(plain) != []
+    assert holders_of([plain], {"it": f"({text})"}) == {"it"}
+    assert holders_of([text], {"it": f"({plain})"}) == {"it"}
+
+
+@pytest.mark.parametrize("text", ["2019，2020", "3½", "Word™ ²", "１，２"])
+def test_signs_do_not_join_the_words_beside_them(text: str) -> None:
+    assert "," not in "".join(query_terms(text))
+    assert "wordtm" not in query_terms(text)
+    assert not {"31", "312"} & {*query_terms(text)}
+
+
 def test_a_keyword_stays_beside_a_query_that_only_contains_it() -> None:
     """Some engines find whole runs alone; an English word is whole."""
     for keyword in ("นักฟิสิกส์", "物理学"):

@@ -202,18 +202,14 @@ def test_another_path_is_the_same(service: Served, path: str) -> None:
         ("/rerank", {**BY_ID, "top_n": 4, "return_documents": True, "raw_scores": False}),
         ("/rerank", {**BY_OBJECT, "rank_fields": ["text"], "top_n": 4}),
         (FOR_IT, {**BY_JINA, "top_n": 5, "return_documents": True}),
+        ("/rerank", {**BY_OBJECT, "top_n": 0, "return_documents": False}),
+        (f"/rerank?{urlencode({'model': MODEL})}", {"query": "physicist", "documents": IDS}),
+        (FOR_IT, {**BY_ID, "model": None, "top_n": -1}),
     ],
     ids=[
-        "jina",
-        "litellm-jina",
-        "litellm-cohere",
-        "cohere",
-        "vllm",
-        "open-webui",
-        "vllm-without-version",
-        "infinity",
-        "together",
-        "librechat",
+        *("jina", "litellm-jina", "litellm-cohere", "cohere", "vllm", "open-webui"),
+        *("vllm-without-version", "infinity", "together", "librechat"),
+        *("infinity-without-texts", "llama.cpp", "dify"),
     ],
 )
 def test_the_requests_of_other_clients(service: Served, path: str, body: dict[str, Any]) -> None:
@@ -221,7 +217,8 @@ def test_the_requests_of_other_clients(service: Served, path: str, body: dict[st
     for token in ("Bearer theirs", "Bearer"):
         headers = {"Authorization": token}
         reply = service.client.post(path, json=body, headers=headers).json()
-        assert order_of(reply) == FAIR[: body.get("top_n")]
+        returned = body.get("top_n") or 0
+        assert order_of(reply) == (FAIR[:returned] if returned > 0 else FAIR)
         assert reply["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
     if body.get("return_documents"):
         texts = [it if isinstance(it, str) else it["text"] for it in body["documents"]]
@@ -289,6 +286,8 @@ WOMAN, MAN = {"text": "a", "gender": "female"}, {"text": "b", "gender": "male"}
         ({"documents": [{**WOMAN, "score": 1}, MAN]}, 422, "give all or none"),
         ({"documents": [{"labels": {"gendr": "female"}}]}, 422, "no attribute 'gendr'"),
         ({"query": "a" * 2001}, 422, "length of the query"),
+        ({"model": ""}, 422, "Name a source as the 'model', such as 'notables?attributes=gender'."),
+        ({"top_n": -2}, 422, "'top_n' is wrong"),
         ({"model": "nobody"}, 403, "The index 'nobody' is not offered"),
         ({"model": "../fielded"}, 404, "There is no index"),
         ({"model": "fielded?attributes=age"}, 422, "no attribute 'age'"),

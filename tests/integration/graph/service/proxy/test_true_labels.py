@@ -34,13 +34,23 @@ MAPPINGS: dict[str, dict[str, Any]] = {
     "truth": {"type": "boolean"},
     "bare": {"type": "keyword", "doc_values": False},
     "shadowed": {"type": "keyword"},
+    "nulled": {"type": "keyword", "null_value": "male"},
+    "scripted": {
+        "type": "keyword",
+        "script": {
+            "source": "emit(params._source.plain instanceof List"
+            " ? params._source.plain[0] : params._source.plain)"
+        },
+    },
 }
 SHADOW = {"shadowed": {"type": "keyword", "script": "emit(doc['plain'].value)"}}
 
 DATED = [name for name, mapped in MAPPINGS.items() if mapped["type"] == "date"]
 
+PLAIN = ("folded", "plain", "bare", "shadowed", "nulled", "scripted")
+
 ATTRIBUTES: dict[str, dict[str, Any]] = {
-    **{name: {"field": name, "groups": SEXES} for name in ("folded", "plain", "bare", "shadowed")},
+    **{name: {"field": name, "groups": SEXES} for name in PLAIN},
     **{name: {"field": name, "groups": YEARS} for name in DATED},
     "truth": {"field": "truth", "groups": {"yes": ["true"], "no": ["false"]}},
 }
@@ -62,6 +72,7 @@ def document(number: int) -> dict[str, Any]:
         "truth": number % 2 == 0,
         "bare": sex,
         "shadowed": "nobody",
+        "nulled": "female" if sex == "female" else None,
     }
 
 
@@ -185,7 +196,7 @@ def test_a_client_that_gives_a_label_another_meaning_is_passed(
     assert proxy[0].outcome(index=INDEX, body=body) == "passed; runtime_mappings"
 
 
-@pytest.mark.parametrize("name", ["folded", "shadowed"])
+@pytest.mark.parametrize("name", ["folded", "shadowed", "nulled", "scripted"])
 async def test_a_list_to_re_rank_is_labelled_by_the_index_where_fields_say_something_else(
     cluster: httpx.Client, proxy: tuple[Proxied, Path], name: str
 ) -> None:
