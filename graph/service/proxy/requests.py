@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from fairqr.graph.service.proxy.bounds import (
@@ -308,19 +307,11 @@ def windows_in(text: str, searches: Sequence[Search]) -> list[Window]:
     return found
 
 
-def pinned_first(search: Search, hits: Sequence[Any]) -> int:
-    """Return how many of the first hits stay where they are."""
-    is_pinned = (hit.get("_id") in search.pinned for hit in hits)
-    return len([*takewhile(bool, is_pinned)])
-
-
 def with_page(text: str, search: Search, hits: Sequence[Part], order: Sequence[int]) -> str:
     """Return a reply with a page of these hits, in a new order; those it lacks follow."""
     if not hits:
         return text
-    held = pinned_first(search, [hit for *_, hit in hits])
-    order = [*range(held), *(position for position in order if position >= held)]
-    ordered = [*(hits[position] for position in order), *hits[len(order) :]]
+    ordered = [*(hits[number] for number in order), *hits[len(order) :]]
     page = ordered[search.start : search.start + search.size]
     written = ",".join(_without_added(text, hit, search.added) for hit in page)
     return text[: hits[0][0]] + written + text[hits[-1][1] :]

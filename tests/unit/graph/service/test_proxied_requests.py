@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -22,8 +21,6 @@ from fairqr.graph.service.proxy.requests import (
     Search,
     UnavailableError,
     planned,
-    windows_in,
-    with_page,
 )
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 from tests.unit.graph.corpora import indexed
@@ -157,17 +154,6 @@ def test_a_field_by_which_hits_are_collapsed_is_the_clients_own() -> None:
         assert columns == [name, *({"field": field} for field in ("sex", "born") if field in added)]
 
 
-def test_pinned_documents_stay_before_the_others() -> None:
-    plan = planned({"query": PINNED, "size": 4}, {}, INDEX)
-    assert isinstance(plan, Search)
-    ids = ["2", "1", "a", "b", "c"]
-    reply = {"hits": {"hits": [{"_id": id_} for id_ in ids]}, "timed_out": False, "_shards": {}}
-    text = json.dumps(reply)
-    ((hits, _),) = windows_in(text, [plan])
-    cut = json.loads(with_page(text, plan, hits, [4, 1, 3, 0, 2]))
-    assert [hit["_id"] for hit in cut["hits"]["hits"]] == ["2", "1", "c", "b"]
-
-
 KEPT: dict[str, Any] = {"query": QUERY, "sort": "_score", "aggs": {}, "highlight": {}}
 
 
@@ -269,3 +255,25 @@ async def test_a_list_that_comes_too_late_is_no_deficit(tmp_path: Path) -> None:
     await order(hits, plan, until=math.inf)
     assert deficit.by_group
     await engine.aclose()
+
+
+async def test_pinned_documents_stay_first_and_figures_are_of_what_is_shown(tmp_path: Path) -> None:
+    labels = [{"id": f"{it}", "text": "opera", "g": ("male", "female")[it > 3]} for it in range(8)]
+    engine = await indexed(tmp_path, labels)
+    pinned = {"pinned": {"ids": ["1", "9", "0"], "organic": QUERY}}
+    hits = [{"_id": one["id"]} for one in labels]
+    order = IndexOrder(None, engine, Context.of(target="uniform:1", k=4), ListEvidence(), None)
+    told = list[Any]()
+    for query in (pinned, QUERY):
+        plan = planned({"query": query, "size": 4}, {}, INDEX)
+        assert isinstance(plan, Search)
+        told.append(await order(hits, plan, until=math.inf))
+    await engine.aclose()
+    held, free = told
+    assert held["order"][:2] == [0, 1]
+    assert sorted(held["order"]) == [*range(8)]
+    assert held["order"][2:4] != [2, 3]
+    shown = held["exposure"]["shown"]["gender"]
+    assert shown == held["exposure"]["fair"]["gender"]
+    assert shown["male"] > free["exposure"]["shown"]["gender"]["male"]
+    assert (held["quality"].keys(), free["quality"].keys()) == ({"engine"}, {"engine", "fair"})

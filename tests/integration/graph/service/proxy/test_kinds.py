@@ -205,6 +205,27 @@ def test_a_shadow_changes_nothing_and_records_what_was_shown(
     assert record["ids"][:compared] == ids[:compared]
 
 
+@pytest.mark.parametrize("cluster", ["elasticsearch", "opensearch"], indirect=True)
+def test_a_body_in_the_address_is_read_as_any_other(cluster: Cluster) -> None:
+    """Beside another body, clusters refuse it."""
+    body = {"query": {"match": {"bio": "physicist Ärmel"}}, "from": 3}
+    as_json = {"source": json.dumps(body), "source_content_type": "application/json"}
+    path = "/people/_search"
+    for method in ("GET", "POST"):
+        fair = cluster.fair.client.request(method, path, params=as_json)
+        assert fair.headers["fairqr"] == "re-ranked; ranks"
+        assert hits_of(fair) == hits_of(cluster.fair.search(body))
+        direct = cluster.direct.request(method, path, params=as_json)
+        assert fair.json()["hits"]["total"] == direct.json()["hits"]["total"]
+    for parameters, content in (as_json, b"{}"), ({"source": as_json["source"]}, b""):
+        how: dict[str, Any] = {"params": parameters, "content": content}
+        how["headers"] = {"content-type": "application/json"}
+        direct = cluster.direct.post(path, **how)
+        fair = cluster.fair.client.post(path, **how)
+        assert fair.status_code == direct.status_code >= 400
+        assert fair.headers["fairqr"] == f"passed; {'source' if content else 'body'}"
+
+
 @pytest.mark.parametrize("cluster", ["elasticsearch"], indirect=True)
 def test_pinned_documents_keep_their_places(cluster: Cluster) -> None:
     for kind in KINDS:
