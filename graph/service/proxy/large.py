@@ -15,6 +15,9 @@ from fairqr.graph.service.proxy.queries import clauses_in
 from fairqr.graph.service.proxy.requests import Search, UnavailableError, windows_in
 from fairqr.graph.service.proxy.searches import names_of
 
+QUERIES = names_of("queries")
+"""Queries that find the same hits where a filter says which."""
+
 LARGE = 1_000_000
 """Bytes of a window from which on its documents are left out."""
 
@@ -82,7 +85,7 @@ def without_documents(search: Search, asked: Any, parameters: Mapping[str, str])
     if not isinstance(asked, Mapping) or "q" in parameters or asked.keys() - NARROWED:
         return None
     kinds = {kind for kind, _ in clauses_in(asked.get("query"))}
-    if kinds - names_of("queries") or parameters.keys() & OF_DOCUMENTS:
+    if kinds - QUERIES or parameters.keys() & OF_DOCUMENTS:
         return None
     if search.body.get("size", 0) <= search.size:  # the window is but the page
         return None

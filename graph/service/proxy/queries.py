@@ -10,7 +10,17 @@ from fairqr.graph.service.proxy.searches import names_of
 WORDS = names_of("words")
 TEXTS = names_of("texts")
 CLAUSES = frozenset(
-    "must should must_not filter query queries positive negative organic".split()  # noqa: SIM905
+    [
+        "filter",
+        "must",
+        "must_not",
+        "negative",
+        "organic",
+        "positive",
+        "queries",
+        "query",
+        "should",
+    ]
 )
 """The fields in which queries hold other queries."""
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.search.context import Context
+from fairqr.graph.service.proxy.large import without_documents
 from fairqr.graph.service.proxy.ordering import IndexOrder
 from fairqr.graph.service.proxy.queries import words_in
 from fairqr.graph.service.proxy.requests import (
@@ -152,6 +153,27 @@ def test_a_field_by_which_hits_are_collapsed_is_the_clients_own() -> None:
         assert plan.added == added
         columns = plan.body["docvalue_fields"]
         assert columns == [name, *({"field": field} for field in ("sex", "born") if field in added)]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_possible"),
+    [
+        ({"query": QUERY}, True),
+        ({"query": QUERY, "sort": "_score"}, True),
+        ({"query": QUERY, "sort": ["_score", "date"]}, False),
+        ({"query": {"knn": {"v": {"vector": [1.0], "k": 3}}}}, False),
+        ({"query": PINNED}, False),
+        ({"query": QUERY, "collapse": {"field": "a"}}, False),
+        ({"query": QUERY, "rescore": {"window_size": 30}}, False),
+        ({"retriever": {"standard": {"query": QUERY}}}, False),
+    ],
+)
+def test_large_documents_are_left_out_only_where_another_search_finds_the_same_hits(
+    body: dict[str, Any], is_possible: bool
+) -> None:
+    plan = planned(body, {}, INDEX)
+    assert isinstance(plan, Search)
+    assert (without_documents(plan, body, {}) is not None) == is_possible
 
 
 KEPT: dict[str, Any] = {"query": QUERY, "sort": "_score", "aggs": {}, "highlight": {}}
