@@ -22,6 +22,9 @@ SEARCH = re.compile(
 )
 """The paths of requests for hits."""
 
+JSON = ("application/json", "application/vnd.elasticsearch+json")
+"""What the kind of a body in an address may be."""
+
 MANY = 50
 """More searches in one request are not re-ranked."""
 
@@ -92,11 +95,13 @@ class Reader:
         packing = request.headers.get("content-encoding", "")
         text = unpacked(body, packing, self._settings.body).strip()
         is_alone = path["kind"] != "_msearch"
+        parameters = dict(parameters_of(request))
+        if is_alone and not body and "source" in parameters:
+            text = _body_in(parameters)
         written = [text] if is_alone else text.split(b"\n")
         asked = Asked([json.loads(it or b"{}", object_pairs_hook=_once) for it in written])
         heads: Sequence[Any] = [{}] if is_alone else asked.lines[::2]
         why = _kind(path, len(heads))
-        parameters = dict(parameters_of(request))
         for number, head in enumerate(heads):
             given = head.get("index", path["index"])
             name = ",".join(given) if isinstance(given, list) else given
@@ -141,6 +146,17 @@ class Reader:
         if isinstance(plan, Search) and plan.fair:
             return worker.refusal(self._settings.within) or plan
         return plan
+
+
+def _body_in(parameters: dict[str, str]) -> bytes:
+    """Take the body of a search out of the parameters in its address.
+
+    Raises:
+        ValueError: It is none that clusters read as JSON.
+    """
+    if parameters.pop("source_content_type", "").partition(";")[0] not in JSON:
+        raise ValueError("no JSON")
+    return parameters.pop("source").encode()
 
 
 def _kind(path: re.Match[str], count: int) -> str:

@@ -48,6 +48,10 @@ OVERLOADED = frozenset([429, *range(500, 600)])
 Headers = list[tuple[bytes, bytes]]
 
 
+IN_BODY = frozenset(["from", "size", "source", "source_content_type"])
+"""Parameters in an address that the body of a window has in their place."""
+
+
 class RefusedError(Exception):
     """The cluster cannot answer, which is what its client is told.
 
@@ -132,7 +136,7 @@ class Cluster:
         """
         query = parameters_of(request)
         if len(lines) == 1:
-            query = [it for it in query if it[0] not in ("from", "size")]
+            query = [it for it in query if it[0] not in IN_BODY]
         body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         headers = _without(request.headers.raw, OF_BODY | {b"accept-encoding"})
         if "content-type" not in request.headers:

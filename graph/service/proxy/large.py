@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fairqr.graph.service.proxy.requests import (
-    QUERIES,
-    Search,
-    UnavailableError,
-    kinds_in,
-    windows_in,
-)
+from fairqr.graph.service.proxy.queries import clauses_in
+from fairqr.graph.service.proxy.requests import Search, UnavailableError, windows_in
+from fairqr.graph.service.proxy.searches import names_of
+
+QUERIES = names_of("queries")
+"""Queries that find the same hits where a filter says which."""
 
 LARGE = 1_000_000
 """Bytes of a window from which on its documents are left out."""
@@ -85,7 +84,10 @@ def without_documents(search: Search, asked: Any, parameters: Mapping[str, str])
     """
     if not isinstance(asked, Mapping) or "q" in parameters or asked.keys() - NARROWED:
         return None
-    if {*kinds_in([asked.get("query")])} - QUERIES or parameters.keys() & OF_DOCUMENTS:
+    kinds = {kind for kind, _ in clauses_in(asked.get("query"))}
+    if kinds - QUERIES or parameters.keys() & OF_DOCUMENTS:
+        return None
+    if search.body.get("size", 0) <= search.size:  # the window is but the page
         return None
     kept = {name: it for name, it in search.body.items() if name not in OF_DOCUMENTS}
     labels = {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from fairqr.base.errors import FairqrError, InputError, SourceError
@@ -101,7 +102,7 @@ class IndexOrder:
         key = (search.key, str(has_texts), *(hit["_id"] for hit in hits))
         one = self.kept.pop(key, None)
         if one is None or time.monotonic() - one.since > SECONDS_KEPT or (self.deficit and first):
-            one = await self._new_list(hits, search.words)
+            one = await self._new_list(hits, search)
         self.kept[key] = one
         if len(self.kept) > KEPT:
             del self.kept[next(iter(self.kept))]
@@ -129,23 +130,35 @@ class IndexOrder:
             "groups": self._groups(listed),
         }
 
-    async def _new_list(self, hits: Sequence[Any], words: str) -> KeptList:
+    async def _new_list(self, hits: Sequence[Any], search: Search) -> KeptList:
         evidence = Evidence(self.evidence, self.learnt)
-        found, listed = await self._fair_list(hits, words, evidence)
+        found, listed = await self._fair_list(hits, search.words, evidence)
         if self.afterwards and not found.words_of:
-            self.afterwards.add(self.engine, self.context, words)
+            self.afterwards.add(self.engine, self.context, search.words)
+        quality = {"engine": found.before, "fair": found.after}
+        if pinned := _pinned_first(hits, search):
+            found = self._behind(found, pinned)
+            del quality["fair"]  # that was of another order
         lists = {"engine": found.before, "fair": found.after}
         exposure = {name: it.exposure for name, it in lists.items()}
         told = {
             "by": "ranks" if listed.relevance is None else "vectors",
             "model": found.words_of,
             "exposure": _readable({**exposure, "target": found.target}),
-            "quality": {name: [it.relevance, it.fairness] for name, it in lists.items()},
+            "quality": {name: [it.relevance, it.fairness] for name, it in quality.items()},
             "ids": [hit["_id"] for hit in hits],
             "order": found.positions,
             "groups": self._groups(listed),
         }
         return KeptList(time.monotonic(), told, found)
+
+    def _behind(self, found: FairOrder, pinned: int) -> FairOrder:
+        """Return an order in which so many of the first documents stay where they are."""
+        behind = [place for place in found.positions if place >= pinned]
+        positions = [*range(pinned), *behind]
+        shown = self._exposure(found, positions[: self.context.k])
+        after = found.after.model_copy(update={"exposure": shown})
+        return found._replace(positions=positions, after=after)
 
     async def _fair_list(
         self, hits: Sequence[Any], words: str, evidence: Evidence | None
@@ -223,6 +236,12 @@ class IndexOrder:
             name: [_named(attributes[name], row) for row in rows.tolist()]
             for name, rows in listed.memberships.items()
         }
+
+
+def _pinned_first(hits: Sequence[Any], search: Search) -> int:
+    """Return how many of the first hits a client has pinned."""
+    is_pinned = (hit["_id"] in search.pinned for hit in hits)
+    return len([*takewhile(bool, is_pinned)])
 
 
 def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:

@@ -9,30 +9,33 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from fairqr.graph.service.proxy.bounds import (
+    UNBOUNDED,
+    Bounds,
+    UnsuitedError,
+    bounds_of,
+    number,
+    pinned_in,
+)
+from fairqr.graph.service.proxy.queries import listed, words_in
+from fairqr.graph.service.proxy.searches import names_of
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 
-_LISTS = yaml.safe_load(Path(__file__).with_name("searches.yaml").read_text(encoding="utf-8"))
-HARMLESS, PARAMETERS, QUERIES, WORDS, COUNTED = (
-    frozenset(_LISTS[name].split())
-    for name in ("body", "parameters", "queries", "words", "counted")
-)
-_CLAUSES = "must should must_not filter query queries positive negative"
-CLAUSES = frozenset(_CLAUSES.split())
-"""The fields in which queries hold other queries."""
+BODY = names_of("body") | names_of("ranking")
+PARAMETERS = names_of("parameters")
+COUNTED = names_of("counted")
 
-SCORED = ("_score", ["_score"], {"_score": "desc"}, [{"_score": "desc"}])
-"""Values of ``sort`` that keep the order by score."""
+HITS = ("query", "min_score", "post_filter")
+RANKING = ("collapse", "knn", "rank", "rescore", "retriever", "sub_searches")
+"""What decides which hits a search has, in which order. The latter is often not there."""
 
-NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-"""What all clusters take for a number; what only some do passes."""
+SEARCHED = ("query", "knn", "retriever")
+"""What may have the words of a search."""
 
 SIZE = 10
 """How many hits a search returns that does not say."""
@@ -52,7 +55,8 @@ class LabelFields:
 
     def beside(self, asked: Mapping[str, Any], parameters: Mapping[str, str]) -> LabelFields:
         """Return those that a client does not ask for itself."""
-        own = [*_listed(asked.get("docvalue_fields")), *_listed(asked.get("fields"))]
+        own = [*listed(asked.get("docvalue_fields")), *listed(asked.get("fields"))]
+        own += collapsed_in(asked)
         own += [name for name in parameters.get("docvalue_fields", "").split(",") if name]
         patterns = [str(it["field"]) if isinstance(it, Mapping) else str(it) for it in own]
 
@@ -70,8 +74,11 @@ class LabelFields:
 NO_FIELDS = LabelFields()
 
 
-def _listed(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else [] if given is None else [given]
+def collapsed_in(asked: Mapping[str, Any]) -> list[str]:
+    """Return the field by which hits are collapsed, which they have as well."""
+    retriever = asked.get("retriever") or {}
+    collapses = [asked.get("collapse"), retriever.get("standard", {}).get("collapse")]
+    return [str(collapse["field"]) for collapse in collapses if collapse and "field" in collapse]
 
 
 class UnavailableError(Exception):
@@ -93,6 +100,7 @@ class Search:
         key: Stands for the query, whatever the page.
         fair: Whether the fair list is shown; otherwise it is only recorded.
         added: The fields that were asked for beside those of the client, and are cut out again.
+        pinned: The ids of documents that come first where they are found, as the client wishes.
     """
 
     index: str
@@ -105,6 +113,7 @@ class Search:
     key: str
     fair: bool
     added: frozenset[str] = frozenset()
+    pinned: frozenset[str] = frozenset()
 
 
 def planned(
@@ -128,38 +137,35 @@ def planned(
     asked = {} if body is None else body
     if not isinstance(asked, Mapping):
         return "body"
-    harmless = HARMLESS | {"sort"} if asked.get("sort") in SCORED else HARMLESS
-    kinds = {*kinds_in([asked.get("query"), asked.get("post_filter")])}
-    if unknown := (asked.keys() - harmless) | (parameters.keys() - PARAMETERS) | (kinds - QUERIES):
+    try:
+        if unknown := (asked.keys() - BODY) | (parameters.keys() - PARAMETERS):
+            raise UnsuitedError(min(unknown))
+        page = _page_of(asked, parameters, bounds_of(asked, parameters), index.window)
+    except UnsuitedError as error:
         # Clients choose these words, and a header takes few characters.
-        return re.sub(r"[^\w.]+", "_", min(unknown), flags=re.ASCII)[:50] or "_"
-    usual = {"from": 0, "size": SIZE}
-    page = [str(parameters.get(name, asked.get(name, it))) for name, it in usual.items()]
-    if not all(map(NUMBER.fullmatch, page)) or page[1] == "0":
-        return "size"
-    start, size = map(int, page)
-    if start >= index.window:
-        return "from"
-    query = {name: asked[name] for name in ("query", "min_score", "post_filter") if name in asked}
-    key = key_of(query, parameters.get("q", ""))
-    whole = {**asked, "from": 0, "size": max(index.window, start + size)}
+        return re.sub(r"[^\w.]+", "_", str(error), flags=re.ASCII)[:50] or "_"
     if labels.names & {*asked.get("runtime_mappings", {})}:
         return "runtime_mappings"  # the client means something else by the name of a label
+
     added = labels.beside(asked, parameters)
-    for option, entries in (("docvalue_fields", added.columns), ("fields", added.others)):
-        if entries:
-            whole[option] = [*_listed(asked.get(option)), *entries]
+    whole = {**asked, **_with_fields(asked, parameters, added), "from": 0, "size": page.asked}
+    if page.asked is None:
+        del whole["size"]
+
+    query = {name: asked[name] for name in (*HITS, *RANKING) if name in asked}
+    key = key_of(query, parameters.get("q", ""))
     return Search(
         index=name,
         place=place,
         body=whole,
-        start=start,
-        size=size,
-        window=index.window,
+        start=page.start,
+        size=page.size,
+        window=page.window,
         words=words_of(asked, parameters),
         key=key,
         fair=is_fair(key, index),
         added=added.names,
+        pinned=_pinned(asked),
     )
 
 
@@ -176,35 +182,89 @@ def is_fair(key: str, index: ProxiedIndex) -> bool:
 
 def words_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> str:
     """Return what a search is for; empty if it has no words."""
-    return parameters.get("q", "") or " ".join(dict.fromkeys(words_in(asked.get("query"))))
+    searched = [asked[name] for name in SEARCHED if name in asked]
+    return parameters.get("q", "") or " ".join(dict.fromkeys(words_in(searched)))
 
 
-def kinds_in(query: Any) -> Iterator[str]:
-    """Yield the kinds of one or several queries and of those in them, such as match and bool."""
-    for one in query if isinstance(query, list) else [query]:
-        for kind, inner in one.items() if isinstance(one, Mapping) else ():
-            yield kind
-            for name in CLAUSES & inner.keys() if isinstance(inner, Mapping) else ():
-                yield from kinds_in(inner[name])
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What a client sees of a search, and what is asked for it.
+
+    Attributes:
+        start: How many hits to skip.
+        size: How many to return.
+        window: How many of the first hits are re-ranked.
+        asked: How many hits the cluster is asked for; None leaves it to the cluster.
+    """
+
+    start: int
+    size: int
+    window: int
+    asked: int | None
 
 
-def words_in(query: Any) -> Iterator[str]:
-    """Yield what a query searches texts for; filters and exclusions are left out."""
-    if isinstance(query, list):
-        for one in query:
-            yield from words_in(one)
-    if not isinstance(query, Mapping):
-        return
-    for name, inner in query.items():
-        if name in ("filter", "must_not", "negative"):
-            continue
-        if name in WORDS and isinstance(inner, Mapping):
-            for field in [inner] if "query" in inner else inner.values():
-                text = field.get("query") if isinstance(field, Mapping) else field
-                if isinstance(text, str):
-                    yield text
-        else:
-            yield from words_in(inner)
+def _page_of(
+    asked: Mapping[str, Any], parameters: Mapping[str, str], own: Bounds, most: int
+) -> _Page:
+    """Return what a client sees.
+
+    Args:
+        asked: The body.
+        parameters: The parameters in the address.
+        own: How far the search ranks its hits.
+        most: How many hits are re-ranked at most.
+
+    Raises:
+        UnsuitedError: Nothing of it is re-ranked.
+    """
+    start = number(parameters.get("from", asked.get("from", 0)), "size")
+    size = number(parameters.get("size", asked.get("size", SIZE)), "size")
+    is_sized = "size" in parameters or "size" in asked
+    is_page = own.is_page
+    if not is_sized and own.most < UNBOUNDED:
+        # Some clusters then return all that a retriever ranks.
+        is_page = True
+        size = own.most
+    if size == 0 or size > own.most:
+        raise UnsuitedError("size")
+
+    window = min(most, own.ranked)
+    if is_page:
+        window = min(window, size - own.keeps_last)
+    if window < 2:
+        raise UnsuitedError("size")
+    if start >= window or (is_page and start):
+        raise UnsuitedError("from")
+    wanted: int | None = min(max(window, start + size), own.most)
+    if is_page:
+        wanted = size if is_sized else None
+    return _Page(start, size, window, wanted)
+
+
+def _with_fields(
+    asked: Mapping[str, Any], parameters: Mapping[str, str], added: LabelFields
+) -> dict[str, Any]:
+    """Return the options of a body by which a search has these fields beside the client's own."""
+    options = dict[str, Any]()
+    columns = [*listed(asked.get("docvalue_fields")), *added.columns]
+    if added.columns and "docvalue_fields" not in asked.keys() | parameters.keys():
+        # Without it, Elasticsearch 8.12 fails where there are other columns.
+        columns = [*collapsed_in(asked), *columns]
+    if added.columns:
+        options["docvalue_fields"] = columns
+    if added.others:
+        options["fields"] = [*listed(asked.get("fields")), *added.others]
+    return options
+
+
+def _pinned(asked: Mapping[str, Any]) -> frozenset[str]:
+    ids = set[str]()
+    for pinned in (*pinned_in(asked.get("query")), *pinned_in(asked.get("retriever"))):
+        ids.update(str(id_) for id_ in listed(pinned.get("ids")))
+        ids.update(
+            str(it.get("_id")) for it in listed(pinned.get("docs")) if isinstance(it, Mapping)
+        )
+    return frozenset(ids)
 
 
 Part = tuple[int, int, Any]

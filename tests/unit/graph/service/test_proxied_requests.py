@@ -14,12 +14,23 @@ from hypothesis import strategies as st
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.search.context import Context
+from fairqr.graph.service.proxy.large import without_documents
 from fairqr.graph.service.proxy.ordering import IndexOrder
-from fairqr.graph.service.proxy.requests import Search, UnavailableError, planned
+from fairqr.graph.service.proxy.queries import words_in
+from fairqr.graph.service.proxy.requests import (
+    LabelFields,
+    Search,
+    UnavailableError,
+    planned,
+)
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 from tests.unit.graph.corpora import indexed
 
 QUERY = {"match": {"title": "physicist"}}
+NEAREST = {"field": "v", "query_vector": [1.0], "k": 20, "num_candidates": 40}
+PINNED = {"pinned": {"ids": ["1", "2"], "organic": QUERY}}
+NEURAL = {"neural": {"v": {"query_text": "tennis", "model_id": "a", "k": 9}}}
+HYBRID = {"hybrid": {"queries": [QUERY]}}
 INDEX = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=50)
 
 
@@ -27,12 +38,42 @@ INDEX = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=50)
     ("body", "parameters", "why"),
     [
         ({"query": QUERY, "sort": ["date"]}, {}, "sort"),
-        ({"knn": {"field": "v"}}, {}, "knn"),
+        ({"query": QUERY, "sort": ["date"]}, {"sort": "_score"}, "sort"),
+        ({"query": QUERY}, {"sort": "_score:asc"}, "sort"),
+        ({"query": QUERY, "sort": {"_score": {"mode": "max"}}}, {}, "sort"),
+        ({"query": QUERY, "sort": [["_score"]]}, {}, "sort"),
         ({"query": QUERY, "of_next_year": 1}, {}, "of_next_year"),
-        ({"query": {"bool": {"must": [QUERY, {"knn": {"field": "v"}}]}}}, {}, "knn"),
         ({"query": {"bool": {"filter": {"of_next_year": {}}}}}, {}, "of_next_year"),
-        ({"query": QUERY, "post_filter": {"knn": {"field": "v"}}}, {}, "knn"),
-        ({"query": {"pinned": {"ids": ["1"], "organic": QUERY}}}, {}, "pinned"),
+        ({"query": {"knn": {"v": {"filter": {"of_next_year": {}}}}}}, {}, "of_next_year"),
+        ({"query": {"rule": {"organic": QUERY}}}, {}, "rule"),
+        ({"query": {"dis_max": {"queries": [PINNED]}}}, {}, "pinned"),
+        ({"query": {"bool": {"must": PINNED, "should": QUERY}}}, {}, "pinned"),
+        ({"query": {"bool": {"must": HYBRID}}}, {}, "hybrid"),
+        ({"query": {"hybrid": {"queries": [QUERY], "pagination_depth": "deep"}}}, {}, "hybrid"),
+        ({"knn": {**NEAREST, "of_next_year": 1}}, {}, "knn"),
+        ({"knn": {**NEAREST, "k": -1}}, {}, "knn"),
+        ({"knn": {**NEAREST, "filter": {"of_next_year": {}}}}, {}, "of_next_year"),
+        ({"query": QUERY, "rescore": {"of_next_year": {}}}, {}, "rescore"),
+        ({"query": QUERY, "rescore": {"window_size": 1}}, {}, "size"),
+        ({"query": QUERY, "rescore": {"query": {"rescore_query": {"sltr": {}}}}}, {}, "sltr"),
+        ({"query": QUERY, "collapse": {"field": "a", "of_next_year": 1}}, {}, "collapse"),
+        ({"query": QUERY, "collapse": {"field": "a"}, "rescore": {}}, {}, "collapse"),
+        ({"query": QUERY, "rank": {"of_next_year": {}}}, {}, "rank"),
+        ({"retriever": {"of_next_year": {}}}, {}, "of_next_year"),
+        ({"retriever": {"standard": {}, "knn": {}}}, {}, "retriever"),
+        ({"retriever": {"rrf": 1}}, {}, "retriever"),
+        ({"retriever": {"standard": {"query": QUERY, "sort": ["date"]}}}, {}, "sort"),
+        (
+            {"retriever": {"standard": {"query": QUERY, "terminate_after": 9}}},
+            {},
+            "terminate_after",
+        ),
+        ({"retriever": {"standard": {"filter": {"of_next_year": {}}}}}, {}, "of_next_year"),
+        ({"retriever": {"rrf": {"retrievers": [{"pinned": {}}]}}}, {}, "pinned"),
+        ({"retriever": {"rrf": {"retrievers": [{"rule": {}}]}}}, {}, "rule"),
+        ({"retriever": {"rrf": {"rank_window_size": 20}}, "size": 30}, {}, "size"),
+        ({"retriever": {"rrf": {"rank_window_size": 20}}, "from": 5}, {}, "from"),
+        ({"query": QUERY}, {"source": "{}"}, "source"),
         ({"query": QUERY, "size": 0}, {}, "size"),
         ({"query": QUERY, "size": "many"}, {}, "size"),
         ({"query": QUERY, "from": -1}, {}, "size"),
@@ -53,6 +94,86 @@ def test_whatever_clients_ask_for_a_header_can_say_it(name: str, parameter: str)
     for body, parameters in ({name: 1}, {}), ({"query": {name: {}}}, {}), ({}, {parameter: ""}):
         why = planned(body, parameters, INDEX)
         assert isinstance(why, Search) or re.fullmatch(r"[\w.]{1,50}", why, re.ASCII)
+
+
+RANKED = {"rrf": {"retrievers": [], "rank_window_size": 30}}
+
+
+@pytest.mark.parametrize(
+    ("body", "window", "asked"),
+    [
+        ({"query": QUERY, "sort": {"_score": {"order": "DESC"}}}, 50, 50),
+        ({"query": QUERY, "sort": [], "size": 80}, 50, 80),
+        ({"query": QUERY, "sort": ["_score", "date"], "size": 12}, 11, 12),
+        ({"query": QUERY, "collapse": {"field": "a"}}, 50, 50),
+        ({"query": QUERY, "rescore": {}}, 10, 10),
+        ({"query": QUERY, "rescore": [{"window_size": 30}, {"window_size": 40}]}, 30, 30),
+        ({"query": QUERY, "rescore": {"window_size": 30}, "from": 25}, 30, 35),
+        ({"knn": NEAREST}, 20, 20),
+        ({"knn": [NEAREST, NEAREST]}, 40, 40),
+        ({"knn": NEAREST, "query": QUERY}, 50, 50),
+        ({"knn": {"field": "v"}}, 10, None),
+        ({"knn": {"field": "v"}, "query": QUERY, "size": 20}, 20, 20),
+        ({"query": {"knn": NEAREST}}, 50, 50),
+        ({"query": {"bool": {"must": [QUERY, {"knn": {"field": "v"}}]}}}, 10, None),
+        ({"query": QUERY, "post_filter": {"knn": {"field": "v"}}}, 10, None),
+        ({"query": {"knn": {"v": {"vector": [1.0], "k": 3}}}}, 50, 50),
+        ({"query": {"semantic": {"field": "v", "query": "opera"}}}, 10, None),
+        ({"query": HYBRID}, 10, None),
+        ({"query": NEURAL}, 50, 50),
+        ({"query": {"hybrid": {"queries": [QUERY], "pagination_depth": 40}}}, 40, 40),
+        ({"query": QUERY, "search_pipeline": "a"}, 10, None),
+        ({"query": QUERY, "search_pipeline": "_none"}, 50, 50),
+        ({"query": PINNED}, 50, 50),
+        ({"query": QUERY, "rank": {"rrf": {"window_size": 40}}, "size": 10}, 40, 40),
+        ({"retriever": {"standard": {"query": QUERY}}}, 50, 50),
+        ({"retriever": {"knn": NEAREST}}, 20, 20),
+        ({"retriever": RANKED, "size": 10}, 30, 30),
+        ({"retriever": RANKED, "size": 10, "from": 25}, 30, 30),
+        ({"retriever": RANKED}, 30, None),
+        ({"retriever": {"rrf": {"retrievers": []}}, "size": 8}, 8, 8),
+    ],
+)
+def test_no_more_is_asked_for_than_a_search_ranks(
+    body: dict[str, Any], window: int, asked: int | None
+) -> None:
+    """Where the size decides what is found, it stays, and so it does where it is missing."""
+    plan = planned(body, {}, INDEX)
+    assert isinstance(plan, Search)
+    assert (plan.window, plan.body.get("size")) == (window, asked)
+    assert plan.body.keys() - {"from", "size"} == body.keys() - {"from", "size"}
+
+
+def test_a_field_by_which_hits_are_collapsed_is_the_clients_own() -> None:
+    """It is not cut out, and stands beside other columns, which Elasticsearch 8.12 needs."""
+    labels = LabelFields(columns=({"field": "sex"}, {"field": "born"}))
+    for name, added in ("sex", {"born"}), ("place", {"sex", "born"}):
+        plan = planned({"query": QUERY, "collapse": {"field": name}}, {}, INDEX, labels=labels)
+        assert isinstance(plan, Search)
+        assert plan.added == added
+        columns = plan.body["docvalue_fields"]
+        assert columns == [name, *({"field": field} for field in ("sex", "born") if field in added)]
+
+
+@pytest.mark.parametrize(
+    ("body", "is_possible"),
+    [
+        ({"query": QUERY}, True),
+        ({"query": QUERY, "sort": "_score"}, True),
+        ({"query": QUERY, "sort": ["_score", "date"]}, False),
+        ({"query": {"knn": {"v": {"vector": [1.0], "k": 3}}}}, False),
+        ({"query": PINNED}, False),
+        ({"query": QUERY, "collapse": {"field": "a"}}, False),
+        ({"query": QUERY, "rescore": {"window_size": 30}}, False),
+        ({"retriever": {"standard": {"query": QUERY}}}, False),
+    ],
+)
+def test_large_documents_are_left_out_only_where_another_search_finds_the_same_hits(
+    body: dict[str, Any], is_possible: bool
+) -> None:
+    plan = planned(body, {}, INDEX)
+    assert isinstance(plan, Search)
+    assert (without_documents(plan, body, {}) is not None) == is_possible
 
 
 KEPT: dict[str, Any] = {"query": QUERY, "sort": "_score", "aggs": {}, "highlight": {}}
@@ -90,12 +211,47 @@ def test_the_whole_window_is_asked_for_and_pages_of_a_query_are_of_one_kind(
         ({"bool": {"should": [QUERY, QUERY], "must_not": [{"match": {"a": "b"}}]}}, "physicist"),
         ({"function_score": {"query": {"query_string": {"query": "tennis"}}}}, "tennis"),
         ({"match_all": {}}, ""),
+        (PINNED, "physicist"),
+        (
+            {"hybrid": {"queries": [QUERY, {"neural": {"v": {"query_text": "tennis"}}}]}},
+            "physicist tennis",
+        ),
+        ({"semantic": {"field": "v", "query": "opera"}}, "opera"),
+        ({"sparse_vector": {"field": "v", "inference_id": "a", "query": "opera"}}, "opera"),
+        ({"text_expansion": {"v": {"model_id": "a", "model_text": "opera"}}}, "opera"),
     ],
 )
 def test_the_words_of_a_query_are_found(query: Any, words: str) -> None:
+    """Also where it stands in a retriever."""
+    retriever = {
+        "rrf": {"retrievers": [{"retriever": {"standard": {"query": query}}, "weight": 1}]}
+    }
+    found = [*words_in({"retriever": retriever})]
+    assert " ".join(dict.fromkeys(found)) == words
     plan = planned({"query": query}, {}, INDEX)
     assert isinstance(plan, Search)
     assert plan.words == words
+
+
+@pytest.mark.parametrize(
+    "retriever",
+    [
+        {"rrf": {"query": "opera", "fields": ["a", "b"]}},
+        {"linear": {"query": "opera", "fields": ["a"], "normalizer": "minmax"}},
+        {"text_similarity_reranker": {"inference_text": "opera", "retriever": {"knn": NEAREST}}},
+        {
+            "knn": {
+                "query_vector_builder": {"text_embedding": {"model_text": "opera"}},
+                "field": "v",
+            }
+        },
+        {"standard": {"query": {"match": {"a": "opera"}}, "filter": {"match": {"b": "person"}}}},
+    ],
+)
+def test_the_words_of_a_retriever_are_found(retriever: Any) -> None:
+    plan = planned({"retriever": retriever, "size": 10}, {}, INDEX)
+    assert isinstance(plan, Search)
+    assert plan.words == "opera"
 
 
 def test_shares_of_queries_are_drawn_by_their_hash() -> None:
@@ -121,3 +277,25 @@ async def test_a_list_that_comes_too_late_is_no_deficit(tmp_path: Path) -> None:
     await order(hits, plan, until=math.inf)
     assert deficit.by_group
     await engine.aclose()
+
+
+async def test_pinned_documents_stay_first_and_figures_are_of_what_is_shown(tmp_path: Path) -> None:
+    labels = [{"id": f"{it}", "text": "opera", "g": ("male", "female")[it > 3]} for it in range(8)]
+    engine = await indexed(tmp_path, labels)
+    pinned = {"pinned": {"ids": ["1", "9", "0"], "organic": QUERY}}
+    hits = [{"_id": one["id"]} for one in labels]
+    order = IndexOrder(None, engine, Context.of(target="uniform:1", k=4), ListEvidence(), None)
+    told = list[Any]()
+    for query in (pinned, QUERY):
+        plan = planned({"query": query, "size": 4}, {}, INDEX)
+        assert isinstance(plan, Search)
+        told.append(await order(hits, plan, until=math.inf))
+    await engine.aclose()
+    held, free = told
+    assert held["order"][:2] == [0, 1]
+    assert sorted(held["order"]) == [*range(8)]
+    assert held["order"][2:4] != [2, 3]
+    shown = held["exposure"]["shown"]["gender"]
+    assert shown == held["exposure"]["fair"]["gender"]
+    assert shown["male"] > free["exposure"]["shown"]["gender"]["male"]
+    assert (held["quality"].keys(), free["quality"].keys()) == ({"engine"}, {"engine", "fair"})

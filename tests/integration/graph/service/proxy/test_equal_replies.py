@@ -98,7 +98,7 @@ def test_two_hundred_requests_give_equal_replies(sides: DirectAndProxied) -> Non
     outcomes = Counter(compare(sides, *it) for it in requests)
     assert outcomes.total() >= 200
     assert sum(outcomes[it] for it in outcomes if it.startswith("re-ranked")) > 100
-    passed = "sort search_after collapse rescore size knn from scroll terminate_after"
+    passed = "sort search_after size cluster from scroll terminate_after"
     for why in passed.split():
         assert outcomes[f"passed; {why}"] >= 1, outcomes
 

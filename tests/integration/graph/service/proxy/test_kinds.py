@@ -1,0 +1,265 @@
+"""Each kind of search is re-ranked within its own window, or passes with its reason.
+
+The table in kinds.yaml says how. Most are tried on Elasticsearch 8.12 and OpenSearch 2.5. They
+have no retrievers, no hybrid and no neural queries. A server that is written from the documentation
+answers those, over the real ones (documented.py).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from fairqr.graph.service.proxy.requests import Search, planned, windows_in, with_page
+from fairqr.graph.service.proxy.settings import ProxiedIndex
+from tests.integration.attached_people import MAPPING, PEOPLE, Server
+from tests.integration.graph.service.proxy.documented import NewerElasticsearch, NewerOpensearch
+from tests.integration.graph.service.proxy.proxied import (
+    Proxied,
+    hits_of,
+    proxied,
+    raw_cluster,
+)
+from tests.patience import PATIENCE, until
+
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("people")]
+
+KINDS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("kinds.yaml").read_text())
+TRIED = [(server, kind) for kind in KINDS for server in kind["servers"]]
+TRIED.sort(key=lambda tried: tried[0])
+NAMES = [f"{server}-{number}-{kind['kind']}" for number, (server, kind) in enumerate(TRIED)]
+WINDOW = 50
+FARTHEST = 70
+"""Pages begin before this hit."""
+
+VECTORS = {
+    "elasticsearch": {"type": "dense_vector", "dims": 4, "index": True, "similarity": "l2_norm"},
+    "opensearch": {"type": "knn_vector", "dimension": 4},
+}
+DOCUMENTED = {"elasticsearch": NewerElasticsearch, "opensearch": NewerOpensearch}
+
+
+@dataclass
+class Cluster:
+    """A cluster, directly and through two proxies."""
+
+    direct: httpx.Client
+    fair: Proxied
+    shadow: Proxied
+    log: Path
+
+    def ask(self, kind: dict[str, Any], **paging: Any) -> httpx.Response:
+        return asked(self.direct, kind, **paging)
+
+
+def asked(client: httpx.Client, kind: dict[str, Any], **paging: Any) -> httpx.Response:
+    """Ask for a search of a kind."""
+    body = {**kind["body"], **paging}
+    reply = client.post("/people/_search", json=body, params=kind.get("parameters", {}))
+    assert reply.status_code == 200, reply.text
+    return reply
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    engine = request.param.split()[-1]
+    url = request.getfixturevalue(f"{engine}_url")
+    properties = {**MAPPING["properties"], "vector": VECTORS[engine]}
+    settings = {"number_of_shards": 2} | ({"index.knn": True} if engine == "opensearch" else {})
+    draw = random.Random(7)
+    documents = {
+        id_: {**person, "vector": [round(draw.random(), 3) for _ in range(4)]}
+        for id_, person in PEOPLE.items()
+    }
+    with ExitStack() as stack:
+        server = Server(url)
+        stack.enter_context(server.client)
+        stack.enter_context(
+            server.index("people", documents, {"properties": properties}, **settings)
+        )
+        before = url
+        if request.param != engine:
+            replaying = stack.enter_context(raw_cluster())
+            replaying.replies = DOCUMENTED[engine](server.client)
+            before = replaying.url
+        how: dict[str, Any] = {"source": {"engine": engine, "url": url}}
+        folder = tmp_path_factory.mktemp("kinds")
+        index = {"window": WINDOW}
+        fair = stack.enter_context(proxied(folder / "fair", before, index=index, **how))
+        index = {"window": WINDOW, "mode": "shadow"}
+        shadow = stack.enter_context(
+            proxied(folder / "shadow", before, index=index, log="log", **how)
+        )
+        direct = stack.enter_context(
+            httpx.Client(base_url=before, timeout=PATIENCE, trust_env=False)
+        )
+        log = folder / "shadow" / "log" / "log.jsonl"
+        fair.ready()
+        until(lambda: shadow.outcome() == "passed; shadow" and log.exists() and records_in(log))
+        yield Cluster(direct, fair, shadow, log)
+
+
+on_each = pytest.mark.parametrize(
+    ("cluster", "kind"), TRIED, ids=NAMES, indirect=["cluster"], scope="module"
+)
+
+
+def starts(cluster: Cluster, kind: dict[str, Any]) -> list[dict[str, int]]:
+    """Return where the pages of a search begin."""
+    size = len(cluster.ask(kind).json()["hits"]["hits"])
+    if kind.get("first_page") and "hybrid" in str(kind):
+        return [{}]  # such a server has no other page
+    return [{"from": start} if start else {} for start in range(0, FARTHEST, size)]
+
+
+@on_each
+def test_what_is_asked_finds_what_the_client_finds(cluster: Cluster, kind: dict[str, Any]) -> None:
+    """The reply to it, cut to the page without a new order, is that to the client's own search."""
+    index = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=WINDOW)
+    parameters = kind.get("parameters", {})
+    if "passes" in kind:
+        assert planned(kind["body"], parameters, index) == kind["passes"]
+        return
+    for paging in starts(cluster, kind):
+        plan = planned({**kind["body"], **paging}, parameters, index)
+        start = paging.get("from", 0)
+        if start >= kind["window"] or (start and kind.get("first_page")):
+            assert plan == "from"
+            continue
+        assert isinstance(plan, Search)
+        assert plan.window == kind["window"]
+        reply = asked(cluster.direct, {**kind, "body": plan.body})
+        ((hits, is_partial),) = windows_in(reply.text, [plan])
+        assert not is_partial
+        cut = json.loads(with_page(reply.text, plan, hits, range(len(hits))))
+        assert {**cut, "took": 0} == {**cluster.ask(kind, **paging).json(), "took": 0}
+
+
+@on_each
+def test_pages_are_disjoint_and_complete_and_what_lies_below_stays(
+    cluster: Cluster, kind: dict[str, Any]
+) -> None:
+    direct = list[str]()
+    shown = list[str]()
+    for paging in starts(cluster, kind) if "window" in kind else [{}]:
+        own = cluster.ask(kind, **paging)
+        fair = asked(cluster.fair.client, kind, **paging)
+        start = paging.get("from", 0)
+        outcome = fair.headers["fairqr"]
+        if "passes" in kind:
+            assert outcome == f"passed; {kind['passes']}"
+        elif start >= kind["window"] or (start and kind.get("first_page")):
+            assert outcome == "passed; from"
+        else:
+            assert outcome == "re-ranked; ranks"
+        replies = [json.loads(it.text) for it in (own, fair)]
+        assert len({len(it["hits"].pop("hits")) for it in replies}) == 1
+        assert {**replies[0], "took": 0} == {**replies[1], "took": 0}
+        direct += hits_of(own)
+        shown += hits_of(fair)
+    window = kind.get("window", 0)
+    if len(direct) >= window:
+        assert Counter(shown[:window]) == Counter(direct[:window])
+    assert Counter(shown) == Counter(direct)
+    assert shown[window:] == direct[window:]
+    assert (shown == direct) == ("passes" in kind)
+
+
+def records_in(log: Path) -> list[Any]:
+    """Return what a log has, but for a line that is just being written."""
+    found = list[Any]()
+    for line in log.read_text().splitlines():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
+@on_each
+def test_a_shadow_changes_nothing_and_records_what_was_shown(
+    cluster: Cluster, kind: dict[str, Any]
+) -> None:
+    recorded = len(records_in(cluster.log))
+    reply = asked(cluster.shadow.client, kind)
+    direct = hits_of(cluster.ask(kind))
+    assert hits_of(reply) == direct
+    if "passes" in kind:
+        assert reply.headers["fairqr"] == f"passed; {kind['passes']}"
+        return
+    assert reply.headers["fairqr"] == "passed; shadow"
+    until(lambda: len(records_in(cluster.log)) > recorded)
+    record = records_in(cluster.log)[-1]
+    ids = [json.loads(hit)["_id"] for hit in direct]
+    compared = min(len(ids), kind["window"])
+    assert record["ids"][:compared] == ids[:compared]
+
+
+@pytest.mark.parametrize("cluster", ["elasticsearch", "opensearch"], indirect=True)
+def test_a_body_in_the_address_is_read_as_any_other(cluster: Cluster) -> None:
+    """Beside another body, clusters refuse it."""
+    body = {"query": {"match": {"bio": "physicist Ärmel"}}, "from": 3}
+    as_json = {"source": json.dumps(body), "source_content_type": "application/json"}
+    path = "/people/_search"
+    for method in ("GET", "POST"):
+        fair = cluster.fair.client.request(method, path, params=as_json)
+        assert fair.headers["fairqr"] == "re-ranked; ranks"
+        assert hits_of(fair) == hits_of(cluster.fair.search(body))
+        direct = cluster.direct.request(method, path, params=as_json)
+        assert fair.json()["hits"]["total"] == direct.json()["hits"]["total"]
+    for parameters, content in (as_json, b"{}"), ({"source": as_json["source"]}, b""):
+        how: dict[str, Any] = {"params": parameters, "content": content}
+        how["headers"] = {"content-type": "application/json"}
+        direct = cluster.direct.post(path, **how)
+        fair = cluster.fair.client.post(path, **how)
+        assert fair.status_code == direct.status_code >= 400
+        assert fair.headers["fairqr"] == f"passed; {'source' if content else 'body'}"
+
+
+@pytest.mark.parametrize("cluster", ["elasticsearch"], indirect=True)
+def test_pinned_documents_keep_their_places(cluster: Cluster) -> None:
+    for kind in KINDS:
+        pinned = [*_pinned(kind["body"].get("query", {}))]
+        if pinned and "window" in kind:
+            hits = asked(cluster.fair.client, kind).json()["hits"]["hits"]
+            assert [hit["_id"] for hit in hits[: len(pinned)]] == pinned
+
+
+def _pinned(query: Any) -> Iterator[str]:
+    """Yield the ids of documents that are pinned and exist, in their order."""
+    query = query.get("bool", {}).get("must", query)
+    pinned = query.get("pinned", {})
+    for id_ in (*pinned.get("ids", []), *(one["_id"] for one in pinned.get("docs", []))):
+        if id_ in PEOPLE:
+            yield id_
+
+
+@pytest.mark.parametrize("cluster", ["elasticsearch", "opensearch"], indirect=True)
+def test_a_client_that_goes_on_from_the_last_hit_of_a_page_sees_each_document_once(
+    cluster: Cluster,
+) -> None:
+    body: dict[str, Any] = {"query": {"match": {"bio": "physicist opera"}}, "_source": False}
+    body["sort"] = [{"_score": "desc"}, {"number": "asc"}]
+    shown = list[str]()
+    outcomes = Counter[str]()
+    while True:
+        reply = cluster.fair.search(body)
+        outcomes[reply.headers["fairqr"]] += 1
+        hits = reply.json()["hits"]["hits"]
+        if not hits:
+            break
+        shown += [hit["_id"] for hit in hits]
+        body["search_after"] = hits[-1]["sort"]
+    assert outcomes["re-ranked; ranks"] == 1
+    every = cluster.direct.post("/people/_search", json={"query": body["query"], "size": 200})
+    assert sorted(shown) == sorted(hit["_id"] for hit in every.json()["hits"]["hits"])
