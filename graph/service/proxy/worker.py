@@ -126,7 +126,8 @@ class Worker:
                 self.is_idle.set()
         self.breaker.add(failed=bool(answered.why))
         self._usual = 0.9 * self._usual + 0.1 * answered.seconds
-        return _result(answered)
+        told, shown = _result(answered)
+        return told, shown
 
     async def look(self, what: Rerank | Measure, within: float) -> Any:
         """Have something looked at that nobody waits for.

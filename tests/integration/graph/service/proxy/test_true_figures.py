@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.integration.attached_people import PEOPLE, TOPICS, people
-from tests.integration.graph.service.proxy.proxied import proxied
+from tests.integration.graph.service.proxy.proxied import Proxied, proxied
 from tests.integration.model_server import Main
 from tests.patience import until
 from tests.ports import free_port
@@ -70,6 +70,19 @@ def counted(port: int, name: str) -> float:
     return sum(it for key, it in figures(port).items() if key.startswith(f"fairqr_proxy_{name}"))
 
 
+def searched(proxy: Proxied) -> tuple[list[float], Counter[str]]:
+    """Search 400 times; return the shares of women that were shown, and what became of searches."""
+    shown: list[float] = []
+    outcomes: Counter[str] = Counter()
+    for number in range(400):
+        path, body = asked(number)
+        reply = proxy.client.post(f"/{path}", json=body)
+        assert reply.status_code == 200, reply.text
+        shown.append(women_in(reply.json()))
+        outcomes[reply.headers["fairqr"]] += 1
+    return shown, outcomes
+
+
 @pytest.mark.parametrize(
     ("mode", "within"), [("shadow", 5.0), ("fair", 5.0), ("fair", 0.001)], ids=str
 )
@@ -94,13 +107,7 @@ def test_figures_equal_an_own_count_over_all_that_clients_were_shown(
         before = warming["searches"]
         until(lambda: counted(port, "searches_total") == before)
         known = _exposure(port)
-        shown, outcomes = [], Counter[str]()
-        for number in range(400):
-            path, body = asked(number)
-            reply = proxy.client.post(f"/{path}", json=body)
-            assert reply.status_code == 200, reply.text
-            shown.append(women_in(reply.json()))
-            outcomes[reply.headers["fairqr"]] += 1
+        shown, outcomes = searched(proxy)
         until(lambda: counted(port, "searches_total") == before + 400)
         women, lists = (now - was for now, was in zip(_exposure(port), known, strict=True))
         assert lists == 400
