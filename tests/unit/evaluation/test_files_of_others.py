@@ -177,6 +177,7 @@ DOCUMENTS = '{"id": "d1", "text": "é"}\r\n{"id": 2.0, "text": "b"}\r\n'
         gzip.compress(DOCUMENTS.encode()),
         gzip.compress(DOCUMENTS.encode("utf-8-sig")),
     ],
+    ids=["utf-8", "utf-8-mark", "utf-16", "gzip", "gzip-mark"],  # gzip's bytes hold the time
 )
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.jsonl.gz"])
 def test_what_a_file_is_says_its_content(tmp_path: Path, name: str, content: bytes) -> None:
