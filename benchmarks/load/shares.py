@@ -27,9 +27,10 @@ from benchmarks.measuring import row
 from fairqr.graph.service.configuration import ServiceSettings, Traffic
 from fairqr.graph.service.store import Store
 
-FOLLOWERS, RUNS, AGENTS = 1000, 32, 200
-"""Clients of the greedy key: those that follow one run, that keep slow runs, and that call a
-tool."""
+FOLLOWERS = 1000
+RUNS = 32
+AGENTS = 200
+"""Clients of the greedy key: they follow one run, begin slow durable runs, and call a tool."""
 SLOW = 20.0
 """Seconds until the model answers."""
 BEGINNING = 5.0

@@ -9,8 +9,8 @@ What it is made of:
   agents. ``proxy``: the door in front of an Elasticsearch.
 - ``execution``: the bodies of requests (``requests``), what they may ask for (``checking``), the
   search engines, open and lent to runs (``engines``), and what runs a request (``executor``).
-- ``runs``: runs that live in this process (``live``), who waits for a slot (``slots``), and runs
-  that any process may go on with (``queues``, ``manager``).
+- ``runs``: runs that live in this process (``live``), and runs that any process may go on with
+  (``queues``, ``manager``). ``slots``: how keys take turns, at runs and at the database.
 - ``store``: the database of runs, events and keys.
 
 The way of a ``POST /v1/search``, from the socket to the answer and back:

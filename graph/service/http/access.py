@@ -8,7 +8,8 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 from fastapi import HTTPException
 from limits import parse_many
@@ -162,16 +163,8 @@ class Guard:
                 # There is none for those who go on sending.
                 response.headers["connection"] = "close"
             return await response(scope, receive, send)
-        self._under_way += 1
-        self._by_caller.update(shares.keys())
-        try:
+        with self._counted(shares.keys()):
             return await self._app(scope, replay, send)
-        finally:
-            self._under_way -= 1
-            for who in shares:
-                self._by_caller[who] -= 1
-                if not self._by_caller[who]:
-                    del self._by_caller[who]
 
     def _shares_of(self, scope: Connection, caller: AccessKey, *, is_open: bool) -> dict[str, int]:
         """Return as whose a request counts, and how many of each may be under way.
@@ -187,6 +180,20 @@ class Guard:
         if scope["method"] == "POST":  # each is a run at most, and more would be refused later
             shares[f"POST of key {caller.id}"] = traffic.live
         return shares
+
+    @contextmanager
+    def _counted(self, shares: Collection[str]) -> Iterator[None]:
+        """Count a request as under way."""
+        self._under_way += 1
+        self._by_caller.update(shares)
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            for who in shares:
+                self._by_caller[who] -= 1
+                if not self._by_caller[who]:
+                    del self._by_caller[who]
 
     def _require_room(self, shares: Mapping[str, int] | None = None) -> None:
         """Refuse a request where there are too many, or too many of its key or its address.
@@ -235,13 +242,7 @@ class Guard:
             FairqrError: It may not.
         """
         headers = Headers(scope=scope)
-        if {"content-length", "transfer-encoding"} <= {*headers.keys()}:
-            # A proxy might believe the other length, and take the rest for somebody else's request.
-            one = "Send either Content-Length or Transfer-Encoding, not both."
-            raise HTTPException(400, {"detail": one}, CLOSES)
-        for name in _ONCE:
-            if len(headers.getlist(name)) > 1:  # a proxy before us might have looked at another one
-                raise HTTPException(400, {"detail": f"Send the header {name} once."}, CLOSES)
+        _require_one_meaning(headers)
         pages = self._settings.cors_origins
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
             _check_origin(headers, pages)
@@ -332,6 +333,21 @@ def _is_foreign(authorization: str, path: str) -> bool:
     """
     token = authorization.partition(" ")[2].strip()
     return path.startswith((OPENAI, *RERANK)) and not token.startswith(KEY_START)
+
+
+def _require_one_meaning(headers: Headers) -> None:
+    """Refuse headers that a proxy before us might read in another way.
+
+    Raises:
+        HTTPException: They have two meanings.
+    """
+    if {"content-length", "transfer-encoding"} <= {*headers.keys()}:
+        # It might believe the other length, and take the rest for somebody else's request.
+        one = "Send either Content-Length or Transfer-Encoding, not both."
+        raise HTTPException(400, {"detail": one}, CLOSES)
+    for name in _ONCE:
+        if len(headers.getlist(name)) > 1:
+            raise HTTPException(400, {"detail": f"Send the header {name} once."}, CLOSES)
 
 
 def _check_host(headers: Mapping[str, str]) -> None:

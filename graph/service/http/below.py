@@ -27,5 +27,6 @@ class Below:
         if path.startswith(f"{self._root}/"):
             raw: bytes = scope["raw_path"]
             cut = len(self._root)
-            scope |= {"path": path[cut:], "raw_path": raw[cut:]}  # what is outside sees it, too
+            # What is outside sees it, too.
+            scope.update(path=path[cut:], raw_path=raw[cut:])
         await self._app(scope, receive, send)

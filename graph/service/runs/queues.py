@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 from filelock import FileLock, Timeout
-from procrastinate.connector import BaseAsyncConnector
+from procrastinate.connector import BaseConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Job
 from procrastinate.manager import JobManager
@@ -24,7 +24,7 @@ from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import PUTTING_BACK
 from fairqr.graph.service.store.store import Queued
 
-Do = Callable[[str, str, Kind], Awaitable[None]]
+Do = Callable[[str, str, Kind], Coroutine[Any, Any, None]]
 """Does a run, given its id, its key's and its kind; it waits for a slot.
 
 If it is cancelled, the run goes on elsewhere or later.
@@ -163,7 +163,7 @@ class JobsInTurns(JobManager):
             without a key.
     """
 
-    def __init__(self, connector: BaseAsyncConnector, most: Mapping[str, int]) -> None:
+    def __init__(self, connector: BaseConnector, most: Mapping[str, int]) -> None:
         super().__init__(connector)
         self._most = most
 
