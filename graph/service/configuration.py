@@ -185,7 +185,8 @@ class Traffic(_Section):
         rate: The most requests per key, such as 600/minute; separate several limits by semicolons.
             Empty for no limit.
         live: The most runs per key that wait or are under way. Durable runs are counted together;
-            other runs are counted in each process.
+            other runs are counted in each process. A key has at most twice as many POST requests
+            under way in a process.
         queue: The most runs that wait, over all keys; counted the same way.
         wait: The most seconds that a run without a record waits to begin.
         body_seconds: The most seconds until the whole body of a request has arrived.

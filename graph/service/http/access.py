@@ -177,8 +177,9 @@ class Guard:
         if caller.id == NOBODY:
             return {}
         shares = {f"key {caller.id}": most_of(traffic.requests, traffic.share)}
-        if scope["method"] == "POST":  # each is a run at most, and more would be refused later
-            shares[f"POST of key {caller.id}"] = traffic.live
+        if scope["method"] == "POST":
+            # Each is a run at most, and may end a moment after its run; more are refused anyway.
+            shares[f"POST of key {caller.id}"] = 2 * traffic.live
         return shares
 
     @contextmanager
