@@ -125,6 +125,10 @@ IN_ANOTHER_FORM = [
     # The first lines of a file, what they are, and whether a shell makes documents of them.
     ('d1\tSays "so".\nd2\tb\n', "a table with tabs", True),
     ('id,title,text\nd1,A,"b, c"\nd2,B,c\n', "a table with commas", True),
+    ("\ufeffid;title;text;sex\r\nd1;A;b, c;F\r\nd2;B;c;M\r\n", "a table with semicolons", True),
+    ('id;text;"a, b"\nd1;"b; c";\nd2;"b\nc";\n', "a table with semicolons", True),
+    ('\ufeff"id","text"\r\n"d1","b"\r\n"d2","c"\r\n', "a table with commas", True),
+    ("\ufeffid\ttitle\ttext\nd1\tA\tb\nd2\tB\tc\n", "a table with tabs", True),
     ('[\n {"id": "d1", "text": "b"},\n {"id": "d2", "text": "c"}\n]\n', "a JSON list", True),
     ('[{"id": "d1", "text": "b"}, {"id": "d2", "text": "c"}]', "a JSON list", True),
     ('{\n "id": "d1",\n "text": "b"\n}\n{\n "id": "d2", "text": "c"\n}', "several lines", True),
