@@ -27,6 +27,19 @@ _CONNECTION_ERROR = re.compile(
     "(API)?(Connect|Connection|Read)(Error|Timeout)|APITimeoutError|RemoteProtocolError"
 )
 
+LONGEST_BODY = 10_000
+
+_NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)(?![\d.]*\d)"
+_UNIT = r"(ms|milliseconds?|s|sec(?:ond)?s?|m|min(?:ute)?s?|h|hours?)(?![a-z])"
+_AMOUNT = re.compile(rf"(?i){_NUMBER}\s*{_UNIT}")
+_WAIT_AS_MEMBER = re.compile(
+    rf"""(?i)\b(retry[_-]?(?:after|delay|in)[a-z_-]*)[\\"']*\s*[:=]\s*[\\"']*{_NUMBER}(?:{_UNIT})?"""
+)
+_WAIT_IN_SENTENCE = re.compile(
+    r"(?i)\b(?:retry|try again|wait)(?: (?:your|the|request|in|after|for|about|at least))* "
+    rf"((?:{_NUMBER}\s*{_UNIT}\s*)+)"
+)
+
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of a client's error, if it has one."""
@@ -51,7 +64,10 @@ def can_heal(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return how many seconds the server asks us to wait (the header Retry-After), if it does."""
+    """Return how many seconds the server asks us to wait, if it does.
+
+    It says so in the header Retry-After, or else in the body.
+    """
     holders = (getattr(error, "response", None), getattr(error, "meta", None))
     headers: list[Any] = [getattr(it, "headers", None) or {} for it in holders]
     asked = next((str(it["retry-after"]) for it in headers if "retry-after" in it), "")
@@ -59,7 +75,33 @@ def retry_after(error: BaseException) -> float | None:
         return float(asked)
     with suppress(ValueError, OverflowError):  # the other form that HTTP allows
         return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+    return _wait_in(_body_of(error))
+
+
+def _body_of(error: BaseException) -> str:
+    """Return what the server said, as text."""
+    text = ""
+    with suppress(Exception):  # it may have been streamed, or be of any library
+        text = error.response.text  # type: ignore[attr-defined]
+    return str(text or getattr(error, "body", None) or error)[:LONGEST_BODY]
+
+
+def _wait_in(body: str) -> float | None:
+    """Return the seconds in a member such as ``"retryDelay": "12s"``, or in a sentence."""
+    if member := _WAIT_AS_MEMBER.search(body):
+        name, number, unit = member.groups()
+        unit_of_name = "ms" if name.lower().endswith(("ms", "milliseconds")) else "s"
+        return float(number) * _seconds_of(unit or unit_of_name)
+    if sentence := _WAIT_IN_SENTENCE.search(body):
+        amounts = _AMOUNT.findall(sentence[1])
+        return sum(float(number) * _seconds_of(unit) for number, unit in amounts)
     return None
+
+
+def _seconds_of(unit: str) -> float:
+    if unit.lower().startswith(("ms", "milli")):
+        return 0.001
+    return {"s": 1.0, "m": 60.0, "h": 3600.0}[unit[0].lower()]
 
 
 async def with_retries(

@@ -23,12 +23,20 @@ from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
-from fairqr.retrieval.sources.runs import TIES, SystemRun, Ties, check_ties, read_run
+from fairqr.retrieval.sources.runs import (
+    COLUMNS,
+    TIES,
+    SystemRun,
+    Ties,
+    check_ties,
+    column_name,
+    read_run,
+)
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text
 from fairqr.retrieval.sources.source import Source
 
-COLUMNS = {"query_id": ["qid"], "doc_id": ["docno"], "relevance": ["label", "rel"]}
-"""Other names of columns, such as PyTerrier's; of several for the same, the first is taken."""
+FIELDS = {"query_id": "query", "doc_id": "document", "relevance": "grade"}
+"""What :data:`fairqr.retrieval.sources.runs.COLUMNS` calls the columns."""
 
 ATTRIBUTE = "group"
 """The name of the attribute if the documents have groups only."""
@@ -218,9 +226,10 @@ def _of_other_type(what: str, given: Any) -> InputError:
 def _column(frame: Any, name: str, what: str) -> Any:
     """Return what a data frame calls a column, which it must have once."""
     there = list(frame.columns)
-    for found in [name, *COLUMNS.get(name, ())]:
-        if there.count(found) == 1:
-            return found
+    names = [column_name(column) for column in there]
+    for known in [name, *COLUMNS[FIELDS.get(name, name)]]:
+        if names.count(known) == 1:
+            return there[names.index(known)]
     raise InputError(
         f"The data frame of the {what} needs the column {name}, once; it has "
         f"{', '.join(map(str, there)) or 'none'}."

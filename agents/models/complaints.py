@@ -89,6 +89,9 @@ _SMALL_NUMBER = re.compile(r"(?<![\w.])\d{1,2}(?![\w]|\.\d)")
 _OF_THE_PROMPT = re.compile(
     r"(?i)(\d{1,7})\s+(?:tokens?\s+)?(?:input|prompt|in (?:the |your )?(?:messages|prompt|input))"
 )
+_OF_THE_REPLY = re.compile(
+    r"(?i)\d\s+(?:tokens?\s+)?(?:output|completion|(?:in|for) (?:the |your )?(?:completion|output))"
+)
 
 UNKNOWN_FEATURE = frozenset({400, 404, 405, 415, 422, 500, 501})
 """The statuses of servers that do not know a parameter. llama.cpp answers 500 to a role."""
@@ -151,7 +154,14 @@ class Complaint:
             told = [feature for feature, place in places.items() if place is not None]
             if told:
                 return min(told, key=lambda feature: places[feature] or 0)
+        if self.counts_prompt_and_reply:
+            return next((it for it in features if FEATURES[it] == LENGTH_LIMITS), None)
         return None
+
+    @property
+    def counts_prompt_and_reply(self) -> bool:
+        """Whether it tells how many tokens both have, which are too many together."""
+        return self.prompt_tokens is not None and bool(_OF_THE_REPLY.search(self.reason))
 
     def lower_limit(self, tokens: int) -> int | None:
         """Return how many tokens a reply may have, if a server finds the limit too large.

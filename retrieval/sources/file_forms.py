@@ -10,9 +10,9 @@ FROM_BULK = "jq -c '. as $action | input | {id: $action[]._id} + .' FILE makes a
 FROM_TABS = (
     """jq -Rc 'split("\\t") | {id: .[0], text: .[1]}' FILE makes a line of its first two columns"""
 )
-FROM_CSV = (
-    "python -c 'import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader("
-    "sys.stdin)]' < FILE makes a line of each row"
+FROM_TABLE = (
+    """python -c 'import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open("""
+    """"FILE", encoding="utf-8-sig", newline=""), delimiter="{}")]' makes a line of each row"""
 )
 FROM_PARQUET = (
     """python -c 'import pandas; pandas.read_parquet("FILE").to_json("FILE.jsonl", """
@@ -22,6 +22,7 @@ FROM_PARQUET = (
 _LIST = re.compile(r"\s*\[")
 _BROKEN_OBJECT = re.compile(r"\s*\{\s*$")
 _BULK = re.compile(r'\s*\{\s*"(index|create)"\s*:\s*\{')
+_NAMED_ID = re.compile(r'(?i)"?(_?id|doc_?id|docno)"?\s')
 _MARKUP = re.compile(r"\s*<[a-zA-Z?!]")
 
 _PACKED = {
@@ -48,10 +49,19 @@ def other_form_of_objects(line: str) -> str:
         return 'it is SGML, XML or HTML; write each document as a line {"id": …, "text": …}'
     if line.lstrip().startswith("{"):
         return ""
+    return _form_of_table(line)
+
+
+def _form_of_table(line: str) -> str:
+    """Return what a table is whose first line this is, and what helps; empty if it is none."""
     if "\t" in line:
-        return f"it is a table with tabs; {FROM_TABS}"
-    if "," in line:
-        return f"it is a table with commas; {FROM_CSV}"
+        command = FROM_TABLE.format(r"\t") if _NAMED_ID.match(line) else FROM_TABS
+        return f"it is a table with tabs; {command}"
+    semicolons, commas = map(line.count, ";,")
+    if semicolons > commas:
+        return f"it is a table with semicolons; {FROM_TABLE.format(';')}"
+    if commas:
+        return f"it is a table with commas; {FROM_TABLE.format(',')}"
     return ""
 
 

@@ -29,9 +29,9 @@ from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
 from fairqr.retrieval.sources.documents import IDS, Document, identifier, wrong_line
 from fairqr.retrieval.sources.label_values import values_of
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text, validated
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name, validated
 
-FORMAT = 7
+FORMAT = 8
 ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
 MAX_VALUES = 1000
@@ -240,8 +240,12 @@ def _build(path: Path, attribute: Attribute, folder: Path, tell: Callable[[int],
 
 
 def _named_groups(path: Path, attribute: Attribute, labels: Iterable[object]) -> list[str]:
-    """Return the groups that the labels name."""
-    groups = sorted({as_text(it) for label in labels for it in values_of(label)} - {UNKNOWN})
+    """Return the groups that the labels name.
+
+    pandas writes whole numbers as ``1.0`` where a label is missing.
+    """
+    names = {as_name(value) for label in labels for value in values_of(label)}
+    groups = sorted(names - {UNKNOWN, ""})
     if len(groups) > MAX_GROUPS:
         raise SourceError(
             f"The labels {path} have more than {MAX_GROUPS:,} groups for {attribute.name}; list "

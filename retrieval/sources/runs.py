@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import numbered_lines, wrong_line
+from fairqr.retrieval.sources.documents import DELIMITERS, csv_cells, numbered_lines, wrong_line
 
 Ties = Literal["rank", "id", "trec_eval"]
 TIES = {"rank": "the rank in the file", "id": "id", "trec_eval": "id, descending"}
@@ -29,6 +30,22 @@ NUMBERED = ("rank", "score", "grade")
 
 _COLUMN = re.compile(r"(?i)^[a-z_-]*(rank|score|grade|rel|label|judg|pos)[a-z_-]*$")
 """What columns of numbers are called."""
+
+COLUMNS = {
+    "query": ("query_id", "qid", "queryid", "topic", "topic_id", "query"),
+    "document": ("doc_id", "docno", "corpus_id", "document_id", "document", "doc", "docid", "pid"),
+    "rank": ("rank",),
+    "score": ("score", "relevance_score"),
+    "grade": ("grade", "relevance", "label", "rel", "score"),
+    "tag": ("tag", "run", "run_id", "runid", "system"),
+}
+"""What tables call the fields; the first name that is there counts.
+
+PyTerrier's ``docid`` is a number of its index, and its ``docno`` the document.
+"""
+
+DEFAULTS = {"Q0": "Q0", "0": "0", "rank": "0", "tag": "run"}
+"""The fields that a table may lack."""
 
 FROM_COMMAS = r"tr ',' '\t' < FILE"
 FROM_RANKS = """awk '{print $1, "Q0", $2, $3, 1 / $3, "run"}' FILE"""
@@ -135,7 +152,9 @@ def _ranked(places: Places, ties: Ties) -> tuple[Ranking, int]:
 def trec_fields(path: Path, *shapes: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each line of a file in a TREC format.
 
-    Comments, which begin with ``#``, and a first line that names the columns are left out.
+    Comments, which begin with ``#``, and a first line that names the columns are left out. A table
+    with commas, semicolons, tabs or spaces whose first line names the fields is read by these
+    names.
 
     Args:
         path: The file; unpacked while reading if its name ends in ``.gz``.
@@ -145,6 +164,11 @@ def trec_fields(path: Path, *shapes: str) -> Iterator[tuple[int, list[str]]]:
     Raises:
         CorpusError: The file cannot be read, or a line has more or fewer fields.
     """
+    named = shapes[-1].split()  # The one without what nobody reads.
+    _, first = next(numbered_lines(path), (1, ""))
+    if names := _names_of_fields(first, named):
+        yield from _fields_of_table(path, names, named)
+        return
     counts = {len(shape.split()): shape for shape in shapes}
     found = 0
     for number, line in numbered_lines(path):
@@ -153,11 +177,65 @@ def trec_fields(path: Path, *shapes: str) -> Iterator[tuple[int, list[str]]]:
             continue
         has_shape = len(fields) in counts and found in (0, len(fields))
         if not has_shape or _is_json(fields):
-            raise wrong_line(path, number, _say_wrong_shape(fields, shapes), kind=CorpusError)
+            # A file that began with one shape cannot go on with another.
+            wanted = [counts[found]] if found else shapes
+            raise wrong_line(path, number, _say_wrong_shape(fields, wanted), kind=CorpusError)
         is_first = not found
         found = len(fields)
         if not (is_first and _names_columns(fields, counts[found])):
             yield number, fields
+
+
+def column_name(name: object) -> str:
+    """Return the name of a column as :data:`COLUMNS` has it."""
+    return str(name).strip().strip('"').casefold().replace("-", "_")
+
+
+def _delimiter_in(line: str) -> str | None:
+    """Return what stands between the cells of a table; None is white space."""
+    return next((sign for sign in DELIMITERS if sign in line), None)
+
+
+def _names_of_fields(line: str, fields: Sequence[str]) -> list[str]:
+    """Return the names of a table's columns, if its first line names what the fields need."""
+    names = [column_name(name) for name in line.split(_delimiter_in(line))]
+    needed = [field for field in fields if field not in DEFAULTS]
+    has_all = all(not set(COLUMNS[field]).isdisjoint(names) for field in needed)
+    return names if has_all else []
+
+
+def _fields_of_table(
+    path: Path, names: Sequence[str], fields: Sequence[str]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the fields of each row, read by the names of its columns."""
+    places = {}
+    for field_ in fields:
+        column = next((name for name in COLUMNS.get(field_, ()) if name in names), None)
+        if column is not None and names.count(column) > 1:
+            raise wrong_line(path, 1, f"it names the column '{column}' twice", kind=CorpusError)
+        if column is not None:
+            places[field_] = names.index(column)
+    for line, cells in _rows_of_table(path):
+        if len(cells) != len(names):
+            problem = f"it has {len(cells)} columns, and the first line names {len(names)}"
+            raise wrong_line(path, line, problem, kind=CorpusError)
+        row = [
+            cells[places[field_]].strip() if field_ in places else DEFAULTS[field_]
+            for field_ in fields
+        ]
+        yield line, row
+
+
+def _rows_of_table(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of each row below the names of the columns."""
+    lines = numbered_lines(path)
+    _, names = next(lines)
+    if _delimiter_in(names):
+        yield from islice(csv_cells(path, "table"), 1, None)
+        return
+    for number, line in lines:
+        if not line.lstrip().startswith("#"):
+            yield number, line.split()
 
 
 def _names_columns(fields: list[str], shape: str) -> bool:
@@ -175,6 +253,9 @@ def _say_wrong_shape(fields: list[str], shapes: Sequence[str]) -> str:
         return f"{problem}; save it in TREC's format, as with kind='trec' in ranx"
     problem = f"it has {len(fields)} fields instead of {wanted}"
     if len(fields) == 1 and "," in fields[0]:
+        if fields[0].startswith((",", '"",')):  # pandas' index
+            needed = [name for name in shapes[-1].split() if name not in DEFAULTS]
+            return f"{problem}; name its columns {', '.join(needed)} in the first line"
         return f"{problem}; {FROM_COMMAS} makes tabs of commas"
     if SHAPE not in shapes:
         return problem

@@ -62,13 +62,19 @@ def as_text(value: object) -> str:
     return str(value)
 
 
+def as_name(value: object) -> str:
+    """Return what a value is called as a group: "1" for "1.0", and without spaces around."""
+    text = as_text(value).strip()
+    return text.partition(".")[0] if WHOLE_NUMBER.fullmatch(text) else text
+
+
 def other_forms(value: object) -> list[str]:
     """Return other texts that mean the same value, as engines, tables and programs write it.
 
     A switch may be ``True``, ``true`` or 1, a whole number ``1.0``; and there may be spaces around.
     """
     text = as_text(value).strip()
-    whole = text.partition(".")[0] if WHOLE_NUMBER.fullmatch(text) else text
+    whole = as_name(text)
     for forms in SWITCHES:
         if whole in forms:
             return [text, whole, *forms]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import ipaddress
 import json
 import re
@@ -423,8 +424,10 @@ async def read_body(request: Request, settings: ServiceSettings) -> bytes:
     values = max(MOST_VALUES, OF_A_QUERY * limits.audit_queries)
     if request.scope["path"] in RERANK:
         values = max(values, OF_A_DOCUMENT * limits.depth)
-    check_json(bytes(body), values)
-    return bytes(body)
+    # Some programs put a byte order mark in front of what they write.
+    unmarked = bytes(body).removeprefix(codecs.BOM_UTF8)
+    check_json(unmarked, values)
+    return unmarked
 
 
 def check_json(body: bytes, most: int = MOST_VALUES) -> None:

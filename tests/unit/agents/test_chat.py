@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sqlite3
 import threading
@@ -148,6 +149,21 @@ async def test_retry_after_is_waited_for(server: ModelServer, waits: list[float]
     first, second, _ = (asked.at for asked in server.asked)
     assert second - first >= 0.2
     assert waits == [0.2, 0]  # our own waits would be at least 0.5 s, and then 1 s
+
+
+async def test_a_wait_that_only_the_body_states_is_waited_for(
+    server: ModelServer, waits: list[float]
+) -> None:
+    """As Gemini, Groq and OpenAI say it; a longer one than a header may ask for ends the tries."""
+    details = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "0.2s"}]
+    error = {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": details}
+    gemini = Answer(429, json.dumps([{"error": error}]).encode())
+    server.does(gemini, failure(429, "Please try again in 150ms."), GOOD)
+    assert (await model(server).ask(question())).status == "ok"
+    assert waits == [0.2, 0.15]
+    server.does(failure(429, "Please try again in 7m12s."))
+    assert (await model(server).ask(question())).status == "rate_limited"
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("answer", [Answer(never=True), says({"n": 1}, drip=0.05)])

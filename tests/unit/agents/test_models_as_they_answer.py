@@ -225,6 +225,26 @@ async def test_a_limit_goes_by_the_prompt_where_the_server_counts_both(
     assert server.asked[-1].body["max_completion_tokens"] == 3097
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "This model's maximum context length is 512 tokens. However, you requested 546 tokens "
+        "(450 in the messages, 96 in the completion). Please reduce the length of the messages.",
+        "This model's maximum context length is 512 tokens, however you requested 546 tokens "
+        "(450 in your prompt; 96 for the completion). Please reduce your prompt.",
+        "You passed 450 input tokens and requested 96 output tokens. However, the model's context "
+        "length is only 512 tokens, resulting in a maximum input length of 416 tokens.",
+    ],
+)
+async def test_a_limit_is_lowered_where_only_the_tokens_of_the_reply_are_named(
+    server: ModelServer, sentence: str
+) -> None:
+    refused = unless(lambda it: it.body["max_completion_tokens"] > 62, failure(400, sentence))
+    server.does(refused)
+    assert (await model(server).ask(question(max_tokens=96))).status == "ok"
+    assert [it.body["max_completion_tokens"] for it in server.asked] == [96, 62]
+
+
 async def test_a_server_that_refuses_every_limit_is_asked_a_few_times(server: ModelServer) -> None:
     server.does(failure(400, "max_tokens: not possible with 12 input tokens"))
     reply = await model(server).ask(question(max_tokens=4000))

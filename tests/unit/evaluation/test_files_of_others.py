@@ -8,10 +8,12 @@ import re
 import subprocess
 from pathlib import Path
 
+import pandas
 import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import read_topics
+from fairqr.evaluation.inputs import as_qrels, as_run
 from fairqr.evaluation.qrels import read_qrels
 from fairqr.retrieval.sources.documents import read_documents
 from fairqr.retrieval.sources.labels import read_labels
@@ -37,6 +39,11 @@ def written(folder: Path, name: str, text: str) -> Path:
         "q1 d1 1\nq1 d2 0\n",
         "# judged by hand\nq1 0 d1 1.0\n\n# none\nq1 0 d2 0.0\n",
         "topic iter docno rel\nq1 Q0 d1 +1\nq1 Q0 d2 00\n",
+        ",query-id,corpus-id,score\n0,q1,d1,1\n1,q1,d2,0\n",
+        '"";"docid";"qid";"label"\r\n"1";"d1";"q1";"1.0"\r\n"2";"d2";"q1";"0.0"\r\n',
+        'Unnamed: 0,relevance,Doc_ID,query_id,note\n0,1,d1,q1,"a, b"\n1,0,d2,q1,\n',
+        "\tqid\tdocno\tlabel\titeration\n0\tq1\td1\t1\tQ0\n1\tq1\td2\t0\tQ0\n",
+        "docno label qid\n# by hand\nd1 1 q1\nd2 0 q1\n",
         "\ufeffqid docid relevance\r\nq1 d1 1.\r\nq1 d2 0\r\n",
     ],
 )
@@ -48,8 +55,14 @@ def test_judgements_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
     ("text", "sentence"),
     [
         ("q1,d1,1\n", "tr ',' '\\t' < FILE makes tabs of commas"),
+        (",a,b,c\n0,q1,d1,1\n", "name its columns query, document, grade in the first line"),
+        (",qid,docno,label\n0,q1,d1\n", "line 2: it has 3 columns, and the first line names 4"),
+        ("qid,docno,label\n0,q1,d1,1\n", "line 2: it has 4 columns, and the first line names 3"),
+        ("qid,qid,docno,label\n0,q1,d1,1\n", "names the column 'qid' twice"),
+        ("qid docno label\n0 q1 d1 1\n", "line 2: it has 4 columns, and the first line names 3"),
         ("q1 d1\n", "2 fields instead of the 4 in 'query 0 document grade' or the 3 in"),
-        ("q1 0 d1 1\nq1 d2 0\n", "line 2: it has 3 fields"),
+        ("q1 0 d1 1\nq1 d2 0\n", "line 2: it has 3 fields instead of the 4 in 'query 0"),
+        ("q1 d1 1\nq1 0 d2 0\n", "line 2: it has 4 fields instead of the 3 in 'query doc"),
         ("q1 d1 0.5\n", "its grade '0.5' is not a whole number"),
         ('{"q1": {"d1": 1}}\n', "it is JSON, but a line has the 4 in 'query 0 document grade'"),
         ('{\n "q1": {"d1": 1}\n}\n', "save it in TREC's format, as with kind='trec' in ranx"),
@@ -79,6 +92,33 @@ def test_runs_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
     assert run.name == "sys"
     (ranking,) = run.rankings["q1"]
     assert (list(ranking.ids), list(ranking.scores)) == (["d1", "d2"], [2.5, 1.0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ',qid,docid,docno,rank,score,query\n0,q1,12,d1,0,2.5,"a, b"\n1,q1,7,d2,1,1.0,"a, b"\n',
+        "\tqid\tdocno\tscore\n0\tq1\td2\t1\n1\tq1\td1\t2.5\n",
+        "score;doc_id;query_id\r\n1;d2;q1\r\n2.5;d1;q1\r\n",
+        "query-id,corpus-id,score,run\nq1,d1,2.5,run\nq1,d2,1,run\n",
+    ],
+)
+def test_runs_that_are_tables_are_read_by_the_names_of_their_columns(
+    tmp_path: Path, text: str
+) -> None:
+    run = read_run(written(tmp_path, "run.csv", text))
+    (ranking,) = run.rankings["q1"]
+    assert (run.name, list(ranking.ids)) == ("run", ["d1", "d2"])
+    assert list(ranking.scores) == [2.5, 1.0]
+
+
+@pytest.mark.parametrize("query", ["query-id", "query_id", "qid"])
+@pytest.mark.parametrize("document", ["corpus-id", "corpus_id", "docno", "doc-id"])
+def test_data_frames_are_read_by_the_names_that_others_use(query: str, document: str) -> None:
+    judged = pandas.DataFrame({query: ["q1", "q1"], document: ["d1", "d2"], "score": [1, 0]})
+    assert as_qrels(judged) == JUDGED
+    (ranking,) = as_run(judged.assign(docid=[12, 7])).rankings["q1"]
+    assert list(ranking.ids) == ["d1", "d2"]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +165,10 @@ IN_ANOTHER_FORM = [
     # The first lines of a file, what they are, and whether a shell makes documents of them.
     ('d1\tSays "so".\nd2\tb\n', "a table with tabs", True),
     ('id,title,text\nd1,A,"b, c"\nd2,B,c\n', "a table with commas", True),
+    ("\ufeffid;title;text;sex\r\nd1;A;b, c;F\r\nd2;B;c;M\r\n", "a table with semicolons", True),
+    ('id;text;"a, b"\nd1;"b; c";\nd2;"b\nc";\n', "a table with semicolons", True),
+    ('\ufeff"id","text"\r\n"d1","b"\r\n"d2","c"\r\n', "a table with commas", True),
+    ("\ufeffid\ttitle\ttext\nd1\tA\tb\nd2\tB\tc\n", "a table with tabs", True),
     ('[\n {"id": "d1", "text": "b"},\n {"id": "d2", "text": "c"}\n]\n', "a JSON list", True),
     ('[{"id": "d1", "text": "b"}, {"id": "d2", "text": "c"}]', "a JSON list", True),
     ('{\n "id": "d1",\n "text": "b"\n}\n{\n "id": "d2", "text": "c"\n}', "several lines", True),

@@ -103,6 +103,32 @@ async def test_groups_that_only_the_file_names_are_sorted_and_become_the_schema(
     assert rows(labels, [*"12345", "half \ud800"]) == [[0, 1, 0], [1, 0, 0], *([[0, 0, 1]] * 4)]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("o.csv", "id,origin\n1,1.0\n2,2.0\n3,\n"),
+        ("o.csv", "id,origin\n1,1\n2,2.0\n3,\n4,1.0\n5,2\n"),
+        ("o.csv", 'id,origin\n1,"1 "\n2,2.00\n3," "\n4,1\n'),
+        ("o.jsonl", '{"id": 1, "group": 1.0}\n{"id": 2, "group": ["2.0", 2]}\n'),
+    ],
+)
+async def test_groups_that_are_whole_numbers_are_named_without_zeros(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    labels = await opened(tmp_path, Attribute(name="origin", labels=name), content)
+    assert labels.schema.attribute("origin").groups == ("1", "2")
+    expected = [[1, 0], [0, 1], [0, 0]]
+    assert rows(labels, "123") == expected
+    if "4" in labels.in_files("4"):
+        assert rows(labels, "4") == [[1, 0]]
+
+
+async def test_groups_that_are_other_numbers_keep_their_names(tmp_path: Path) -> None:
+    attribute = Attribute(name="origin", labels="o.csv")
+    labels = await opened(tmp_path, attribute, "id,origin\n1,1.5\n2,v2.0\n3,1.0.0\n")
+    assert labels.schema.attribute("origin").groups == ("1.0.0", "1.5", "v2.0")
+
+
 async def test_values_of_the_file_are_mapped_to_groups(tmp_path: Path) -> None:
     ranges = {"young": {"gte": 1980}, "old": {"lt": 1980}}
     attribute = Attribute.model_validate({"name": "origin", "labels": "o.csv", "groups": ranges})

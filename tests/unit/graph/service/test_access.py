@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -90,3 +92,23 @@ async def test_a_silent_stream_shows_that_it_is_alive(monkeypatch: pytest.Monkey
         told = await client.post("/v1/search/stream", json={"query": "physicist"})
     assert "\n\n: ping\n\n" in told.text
     assert "event: end" in told.text
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/search", {"query": "physicist"}),
+        ("/v1/search/stream", {"query": "physicist"}),
+        ("/mcp", INITIALIZE),
+    ],
+)
+async def test_a_body_may_begin_with_a_byte_order_mark(path: str, asked: dict[str, Any]) -> None:
+    headers = {**ACCEPT, "Content-Type": "application/json"}
+    async with in_process() as client:
+        marked = json.dumps(asked).encode("utf-8-sig")
+        answer = await client.post(path, content=marked, headers=headers)
+        assert answer.status_code == 200, answer.text
+        twice = await client.post(path, content=codecs.BOM_UTF8 + marked, headers=headers)
+        other = json.dumps(asked).encode("utf-16")
+        in_utf_16 = await client.post(path, content=other, headers=headers)
+    assert (twice.status_code, in_utf_16.status_code) == (400, 400)
