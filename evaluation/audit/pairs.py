@@ -97,6 +97,8 @@ def read_pairs(path: Path) -> Pairs:
         if alone := [begun for begun, versions in pairs if len(versions) < 2]:
             number = alone[0]
             raise ValueError("its document has no second version")
+    except FairqrError:  # it names the file and the line itself
+        raise
     except ValueError as error:
         raise SourceError(f"The pairs {path}, line {number}: {error}; fix the line.") from None
     if not found:

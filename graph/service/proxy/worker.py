@@ -135,8 +135,8 @@ class Worker:
         Raises:
             UnavailableError: It is not done.
         """
-        if not self._is_open or self.breaker.is_open:
-            raise UnavailableError("paused" if self._is_open else "opening")
+        if not self._is_open:
+            raise UnavailableError("opening")
         return _result(await self._answer(what, within))
 
     async def _answer(self, what: Rerank | Measure, within: float) -> Answered:

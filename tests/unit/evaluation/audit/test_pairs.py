@@ -72,7 +72,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
         ((HEAD, "a,1,f"), "line 2: it needs a query, a version, and"),
         ((HEAD, 'a,1,f,"x'), "it is not CSV"),
         (("query,version,document,text", "a,f,d1,", "a,m,,x"), "line 3: some lines have a doc"),
-        (("[1]",), "line 1: it is not a JSON object"),
+        (("[1]",), "pairs.jsonl, line 1: it is a JSON list"),
         (('{"query": "a", "version": ["f"]}',), "line 1: its version is not text"),
     ):
         name = "pairs.jsonl" if lines[0][0] in "[{" else "pairs.csv"

@@ -71,7 +71,6 @@ def parts(message: bytes) -> tuple[bytes, list[bytes], bytes]:
 ZIPPED = gzip.compress(b'{"a": 1}')
 REQUESTS = {
     "odd path": b"GET /a%2fb//c/../[x]/%zz?q=%20+a&&b;=%C3%a9 HTTP/1.1\r\n",
-    "absolute": b"GET http://other.example/x HTTP/1.1\r\n",
     "no query": b"DELETE /_search/scroll HTTP/1.1\r\n",
     "odd verb": b"PURGE / HTTP/1.1\r\n",
     "headers": b"GET / HTTP/1.1\r\nX-A: 1\r\nx-a: 2\r\nCookie: a=b\r\nAccept-Encoding: br\r\n",
@@ -210,3 +209,10 @@ def test_each_request_ends_with_its_reason(cluster: RawCluster, proxy: Proxied) 
     for method, path, content, why in asked:
         reply = proxy.client.request(method, path, content=content)
         assert reply.headers["fairqr"] == f"passed; {why}"
+
+
+def test_a_whole_uri_names_the_same_cluster(cluster: RawCluster, proxy: Proxied) -> None:
+    """Its authority is the host that was asked for; the path is what goes on."""
+    exchanged(proxy.url, b"GET http://other.example/x HTTP/1.1\r\nconnection: close\r\n\r\n")
+    (passed,) = cluster.asked
+    assert passed.startswith(b"GET /x HTTP/1.1\r\n")
