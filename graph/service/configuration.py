@@ -260,7 +260,7 @@ class ServiceSettings(_Section, BaseSettings):
     concurrency: _Count = 8
     audit_concurrency: _Count = 1
     grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
-    lease: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 15.0
+    lease: Annotated[float, Field(ge=1, le=86_400)] = 15.0
     work: bool = True
     retention: _Seconds = 7 * 86_400.0
     replies: Path | None = None

@@ -17,9 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BeforeValidator
 
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, one_line
 
 FloatArray = NDArray[np.float64]
+
+
+LONGEST = 50
+"""A longer text, in characters, names no discount."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,12 @@ class Discount:
     @classmethod
     def parse(cls, text: str) -> Discount:
         """Read a discount as it is written above, e.g. ``rbp(0.8)``."""
+        told = f"'{one_line(text, LONGEST)}' is not a discount; write log2, trec or rbp(0.8)."
+        if len(text) > LONGEST:
+            raise InputError(told)
         match = re.fullmatch(r"\s*(\w+)\s*(?:\(\s*(\d*\.?\d+(?:e-?\d+)?)\s*\))?\s*", text)
         if not match:
-            raise InputError(f"'{text}' is not a discount; write log2, trec or rbp(0.8).")
+            raise InputError(told)
         return cls(match[1], float(match[2]) if match[2] else None)  # type: ignore[arg-type]
 
     def __str__(self) -> str:

@@ -19,6 +19,9 @@ _ADJECTIVES = {"Europe": "European"} | {
 }
 
 
+_VERSUS = re.compile(r"(?<!\s)\s+vs\.?\s+")
+
+
 @dataclass(frozen=True, slots=True)
 class ProtectedGroup:
     """Protected groups of an attribute, and those that they are compared with.
@@ -57,7 +60,9 @@ class ProtectedGroup:
         """
         known = attribute.groups
         # The name of a group may contain "not" or "vs".
-        parts = [text] if text.strip() in known else re.split(r"\s+vs\.?\s+", text, maxsplit=1)
+        parts = (
+            [text] if text.strip() in known else re.split(r"(?<!\s)\s+vs\.?\s+", text, maxsplit=1)
+        )
         named = _groups(parts[0], attribute)
         rest = tuple(group for group in known if group not in named)
         other = _groups(parts[1], attribute) if len(parts) > 1 else rest

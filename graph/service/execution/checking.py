@@ -319,6 +319,7 @@ def check_audit(
     values = _limited("audit", audit_request, limits)
     if "depth" not in audit_request.model_fields_set:
         values["depth"] = max(values["depth"], values["k"] + 1)
+        limits.check("depth", values["depth"], "The depth, by default more than k,")
     values["corpus"] = capabilities.corpus(audit_request.corpus)
     return CheckedRequest("audit", audit_request.name, AuditRequest.model_validate(values), values)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
@@ -233,17 +234,28 @@ class AuditRequest(Frozen):
 
 _TEXT_PARTS = ("text", "input_text")
 
+# Anybody may send a megabyte of newlines: no pattern here reads a part of a text again and again.
 _SPEAKER = re.compile(
-    r"(?im)(?:^\W*|\"role\"\s*:\s*\")"
+    r"(?im)(?:^[^\w\n]*|\"role\"\s*:\s*\")"
     r"(?:(?P<user>user|human)|(?P<assistant>assistant|ai|bot|model|response))\b\W{0,4}[:\",]"
 )
 """Who speaks next in a conversation that is quoted."""
 
 
-_TAGGED = re.compile(r"(?is)<(\w+)>\s*(?:user|human)\s*:.*</\1>")
-"""A conversation between tags; perhaps only the user has spoken yet."""
+_OPENING = re.compile(r"<(\w+)>\s*(?:user|human)\s*:")
+"""Where a conversation between tags begins; perhaps only the user has spoken yet."""
+
+_OPENINGS = 10
+"""So many tags of a text may begin one."""
 
 _CONTENT = re.compile(r'^\W*content"\s*:\s*"')
+
+
+def _is_tagged(text: str) -> bool:
+    """Return whether a text quotes a conversation between tags."""
+    lowered = text.lower()
+    openings = islice(_OPENING.finditer(lowered), _OPENINGS)
+    return any(lowered.find(f"</{it[1]}>", it.end()) >= 0 for it in openings)
 
 
 def _format_named(name: str) -> dict[str, Any]:
@@ -315,9 +327,10 @@ class ChatRequest(Documented):
         turns = [*_SPEAKER.finditer(text)]
         users = [turn for turn in turns if turn["user"]]
         are_both = 0 < len(users) < len(turns)
-        if not are_both and not _TAGGED.search(text):
+        if not are_both and not _is_tagged(text):
             return ""
-        said = _CONTENT.sub("", text[users[0].end() :]).strip()
+        begins = users[0].end() if users else 0
+        said = _CONTENT.sub("", text[begins:]).strip()
         first = said.partition("\n")[0].partition('"')[0]
         return one_line(first.strip(" ,{}"), NAMED) or "Chat"
 

@@ -81,6 +81,9 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+MEMORY = ":memory:"
+"""What SQLite takes for a database in memory."""
+
 _DAMAGED = re.compile("malformed|not a database")
 """What SQLite says of a damaged file."""
 
@@ -383,10 +386,19 @@ class Checkpoints(BaseCheckpointSaver[Any]):
 
 
 def _file_of(url: str) -> Path | None:
-    """Return the file of a URL, or None if it names no file."""
+    """Return the file of a URL, or None if it names no file.
+
+    Raises:
+        ConfigError: It names a database in memory.
+    """
     if not url:
         return data_dir() / "service" / "runs.sqlite"
     kind, _, path = url.partition(":///")
+    if kind.partition("+")[0] == "sqlite" and path in ("", MEMORY):
+        raise ConfigError(
+            "Runs cannot be kept in memory, where each connection would have its own; name a file, "
+            "such as sqlite:////var/lib/fairqr/runs.sqlite."
+        )
     return Path(path).expanduser() if kind.partition("+")[0] == "sqlite" and path else None
 
 
