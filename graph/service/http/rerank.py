@@ -238,7 +238,9 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
         raise InputError("Some documents have a score, and others have none; give all or none.")
     order = sorted(range(size), key=lambda place: -scores[place] if scores else 0)
     answer: dict[str, Any] = {"model": model, "usage": dict.fromkeys(TOKENS, 0)}
-    async with parts.executor.lend_engine(name) as engine:
+    key = caller_of(request.scope).id
+    # It takes as much of a processor as a search, and texts are looked up.
+    async with parts.runs.slot(key), parts.executor.lend_engine(name) as engine:
         for attribute in {it for one in documents for it in one.labels}:
             engine.schema.attribute(attribute)
         ids = [it.text if texts == "ids" else "" for it in documents]
@@ -253,11 +255,9 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
         evidence = None
         if words and not scores and texts != "ids":
             evidence = Evidence(parts.evidence, parts.executor.learnt_words(checked.body["model"]))
-        key = caller_of(request.scope).id
         try:
-            async with parts.runs.slot(key):  # it takes as much of a processor as a search
-                work = fair_list(engine, checked.context, words, listed, evidence)
-                found, hits, labelled = await unless_gone(request, work)
+            work = fair_list(engine, checked.context, words, listed, evidence)
+            found, hits, labelled = await unless_gone(request, work)
         except NoLabelsError as error:
             answer |= {"results": _results_of(rerank_request, order[: rerank_request.top_n])}
             return Json({**answer, "warnings": [str(error)]}, headers={"fairqr": UNCHANGED})

@@ -35,6 +35,9 @@ MOMENT = 0.02
 CHECKPOINTED = 0.25
 """Seconds between two transactions with checkpoints. A killed run may do so much once more."""
 
+HANDING_OVER = 4.0
+"""Seconds that each part of handing a run over may take; without a database, its lease does it."""
+
 LOSSES = 5
 """After this many attempts that ended without a word, we blame the run and fail it."""
 
@@ -385,8 +388,11 @@ class DurableRun(LiveRun, RunJournal):
 
     async def _hand_over(self) -> None:
         with contextlib.suppress(Exception, asyncio.CancelledError):  # the next attempt does more
-            await self.flush(checkpoints=True)
-        await self._lasting(lambda: self.store.release(self.run))
+            async with asyncio.timeout(HANDING_OVER):
+                await self.flush(checkpoints=True)
+        with contextlib.suppress(TimeoutError):  # its lease ends, and hands it over
+            async with asyncio.timeout(HANDING_OVER):
+                await self._lasting(lambda: self.store.release(self.run))
 
     async def _lasting(self, write: Callable[[], Awaitable[T]]) -> T | None:
         """Write something, also if the database is away for a while.
