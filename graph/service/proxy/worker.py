@@ -70,16 +70,19 @@ class Worker:
 
     async def keep(self) -> None:
         """Start the process, and start it again whenever it ends, until this is cancelled."""
-        for pause in pauses():
+        attempts = pauses()
+        while True:
             try:
                 why = await self._live()
             except Exception as error:  # whatever it is, we try again
                 why = f"The process that does it cannot start: {error!r}."
+            if self._is_open:  # it had started, and does so again soon
+                attempts = pauses()
             self._input = None
             self._is_open = False
             self._asked.clear()
             self._say(why)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(next(attempts))
 
     def refusal(self, within: float) -> str:
         """Return why the process takes no other search at present; empty if it does.
