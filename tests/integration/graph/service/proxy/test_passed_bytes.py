@@ -213,6 +213,8 @@ def test_each_request_ends_with_its_reason(cluster: RawCluster, proxy: Proxied) 
 
 def test_a_whole_uri_names_the_same_cluster(cluster: RawCluster, proxy: Proxied) -> None:
     """Its authority is the host that was asked for; the path is what goes on."""
-    exchanged(proxy.url, b"GET http://other.example/x HTTP/1.1\r\nconnection: close\r\n\r\n")
+    exchanged(
+        proxy.url, b"GET http://other.example/x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    )
     (passed,) = cluster.asked
     assert passed.startswith(b"GET /x HTTP/1.1\r\n")
