@@ -169,11 +169,15 @@ class Proxy:
         self, request: Request, stack: AsyncExitStack, body: bytes, asked: Asked
     ) -> Response:
         """Pass a request on as it is, and look afterwards at what was shown."""
-        for search in asked.searches:
-            stack.push_async_callback(self._look_at_window, request, asked, search)
         shown = self._look_at(asked.pages) if asked.pages else None
         why = [*asked.whys, "shadow"][0]
-        return await self.cluster.pass_on(request, stack, body, why, shown)
+        response = await self.cluster.pass_on(request, stack, body, why, shown)
+        for search in asked.searches:
+            if response.status_code == 200:
+                stack.callback(self._look_at_window, request, asked, search)
+            else:  # whatever is wrong, asking again for more makes it no better
+                self._seen.unseen(search, "shadow", "cluster")
+        return response
 
     def _look_at(self, pages: Sequence[Page]) -> Callable[[bytes | None, str], None]:
         """Return what has these pages looked at, once their reply is out."""
@@ -185,7 +189,7 @@ class Proxy:
 
         return look
 
-    async def _look_at_window(self, request: Request, asked: Asked, search: Search) -> None:
+    def _look_at_window(self, request: Request, asked: Asked, search: Search) -> None:
         """Have the window behind a page looked at that went out as it was."""
         lines = [search.body]
         alone = search
@@ -217,7 +221,8 @@ class Proxy:
             lists.append(listed)
             text = listed.text
         self._record(lists)
-        shown = Shown(text.encode(), "")
+        body = text.encode()
+        shown = Shown(body, "")
         for page in asked.pages:
             self.watcher.page(page, shown)
         fair = [
@@ -226,7 +231,7 @@ class Proxy:
             for search, told in zip(listed.searches, listed.told, strict=True)
             if search.fair
         ]
-        return answered(request, reply, text.encode(), _outcome(fair, asked.whys))
+        return answered(request, reply, body, _outcome(fair, asked.whys))
 
     async def _windows(self, request: Request, asked: Asked) -> tuple[httpx.Response, str]:
         """Ask for whole windows, and learn how large they are.
@@ -289,7 +294,7 @@ class Proxy:
         started = time.monotonic()
         told: list[Told | str]
         try:
-            told, text = await self._workers[index].rerank(searches, window, until - started)
+            told, text = await self._workers[index].rerank(searches, window, until)
         except UnavailableError as error:
             told = [str(error) for _ in searches]
             text = await asyncio.to_thread(as_asked, searches, window)

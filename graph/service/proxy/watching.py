@@ -66,6 +66,8 @@ class Watcher:
             await self._workers[index].is_idle.wait()
             try:
                 await look()
+            except Exception:  # whatever it is, the next search is looked at
+                log.exception("What a search of '%s' showed is not known.", index)
             finally:
                 self._held -= size
 
@@ -85,8 +87,7 @@ class Watcher:
                 return
             by_id = bool(self._workers[page.index].label_fields.names)
             known = _only_ids(hits) if by_id else hits
-            until = time.monotonic() + PATIENT
-            await self._record(page, page.why, Measure(known[:MOST], until))
+            await self._record(page, page.why, Measure(known[:MOST], _patient()))
 
         self._add(page, page.why, look, shown.size)
 
@@ -100,8 +101,7 @@ class Watcher:
         """
 
         async def look() -> None:
-            until = time.monotonic() + PATIENT
-            await self._record(search, outcome, Rerank([search], reply, until))
+            await self._record(search, outcome, Rerank([search], reply, _patient()))
 
         self._add(search, outcome, look, len(reply))
 
@@ -123,8 +123,7 @@ class Watcher:
             except UnavailableError as error:
                 self._seen.unseen(search, outcome, str(error))
                 return
-            until = time.monotonic() + PATIENT
-            await self._record(search, outcome, Rerank([search], reply, until))
+            await self._record(search, outcome, Rerank([search], reply, _patient()))
 
         self._add(search, outcome, look)
 
@@ -142,7 +141,7 @@ class Watcher:
         """Have the worker look at something, and record what it says."""
         worker = self._workers[search.index]
         try:
-            answer = await worker.look(what, PATIENT)
+            answer = await worker.look(what)
         except UnavailableError as error:
             self._seen.unseen(search, outcome, str(error))
             return
@@ -153,6 +152,11 @@ class Watcher:
             self._seen.shown(search, outcome, told)
 
 
+def _patient() -> float:
+    """Return how long a look may take, by the monotonic clock."""
+    return time.monotonic() + PATIENT
+
+
 def _only_ids(hits: Sequence[Any]) -> list[Any]:
-    """Return hits without what no label is read from."""
+    """Return hits by their ids alone; the labels are read by these."""
     return [{name: it for name, it in hit.items() if name in ("_id", "_index")} for hit in hits]

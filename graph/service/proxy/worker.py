@@ -10,7 +10,6 @@ import asyncio
 import logging
 import pickle
 import sys
-import time
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -90,10 +89,8 @@ class Worker:
         Args:
             within: Seconds that somebody would wait.
         """
-        if self._input is None or self._input.is_closing():
-            return "worker"
-        if not self._is_open:
-            return "opening"
+        if away := self._away():
+            return away
         if self.breaker.is_open:
             return "paused"
         if any(asked.cancelled() for asked in self._asked.values()):
@@ -102,24 +99,29 @@ class Worker:
             return "busy"
         return ""
 
+    def _away(self) -> str:
+        """Return why the process cannot be asked; empty if it can."""
+        if self._input is None or self._input.is_closing():
+            return "worker"
+        return "" if self._is_open else "opening"
+
     async def rerank(
-        self, searches: Sequence[Search], reply: str, within: float
+        self, searches: Sequence[Search], reply: str, until: float
     ) -> tuple[list[Told | str], str]:
         """Have searches re-ranked; see :func:`reranked`.
 
         Args:
             searches: Searches of this index, in the order of the reply.
             reply: The reply to whole windows.
-            within: Seconds to wait.
+            until: How long somebody waits for it, by the monotonic clock.
 
         Raises:
             UnavailableError: It is not done.
         """
-        started = time.monotonic()
         self._waiting += 1
         self.is_idle.clear()
         try:
-            answered = await self._answer(Rerank(searches, reply, started + within), within)
+            answered = await self._answer(Rerank(searches, reply, until))
         except UnavailableError:
             self.breaker.add(failed=True)
             raise
@@ -132,24 +134,25 @@ class Worker:
         told, shown = _result(answered)
         return told, shown
 
-    async def look(self, what: Rerank | Measure, within: float) -> Any:
-        """Have something looked at that nobody waits for.
+    async def look(self, what: Rerank | Measure) -> Any:
+        """Have something looked at for which no client waits.
 
         Raises:
             UnavailableError: It is not done.
         """
-        if not self._is_open:
-            raise UnavailableError("opening")
-        return _result(await self._answer(what, within))
+        return _result(await self._answer(what))
 
-    async def _answer(self, what: Rerank | Measure, within: float) -> Answered:
+    async def _answer(self, what: Rerank | Measure) -> Answered:
         """Ask the process.
 
         Raises:
-            UnavailableError: There is no answer in time.
+            UnavailableError: It cannot be asked, or there is no answer in time.
         """
+        # It may have ended since the search was taken. What it never hears, it would never answer.
+        if away := self._away():
+            raise UnavailableError(away)
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout_at(what.until):
                 return await self._ask(what)
         except TimeoutError:
             raise UnavailableError("slow" if self._input else "worker") from None
