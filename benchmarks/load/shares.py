@@ -164,7 +164,7 @@ def greedy(way: str, worker: Worker, secret: str) -> Iterator[None]:
 
 
 async def measure(http: httpx.AsyncClient, body: dict[str, Any], count: int) -> list[float | None]:
-    """Search so often, one after the other; return milliseconds, None where it failed.
+    """Search one query after the other; return the milliseconds of each, or None if it failed.
 
     It stays below the rate that a key has.
     """

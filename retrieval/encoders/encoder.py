@@ -103,6 +103,7 @@ class KeptVectors:
 
     def __init__(self, encoder: Encoder, mark: EncoderMark) -> None:
         self.encoder, self.mark, self.dimensions = encoder, mark, mark.dimensions
+        self._prefix = mark.text
         self._file: KeptFile[bytes] = KeptFile(cache_dir() / "vectors.sqlite", MAX_BYTES)
 
     @classmethod
@@ -166,8 +167,7 @@ class KeptVectors:
 
     async def _looked_up(self, texts: Sequence[str]) -> tuple[list[str], dict[str, Float32Array]]:
         """Return the key of each text, and the vectors that are kept, by key."""
-        prefix = self.mark.text
-        whole = ((prefix + text).encode("utf-8", "surrogatepass") for text in texts)
+        whole = ((self._prefix + text).encode("utf-8", "surrogatepass") for text in texts)
         keys = [sha256(data).hexdigest() for data in whole]
         kept = await asyncio.to_thread(self._file.get_many, [*dict.fromkeys(keys)])
         size = 4 * self.dimensions

@@ -75,7 +75,7 @@ class LargeDocuments:
 
 
 def without_documents(search: Search, asked: Any, parameters: Mapping[str, str]) -> Search | None:
-    """Return a search for a window without its documents; None where that cannot be done.
+    """Return the same search without its documents, or None where it needs them.
 
     Args:
         search: The search.

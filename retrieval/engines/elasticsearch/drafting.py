@@ -13,6 +13,7 @@ import yaml
 from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.engines.elasticsearch.client import AnotherProductError, Body, SearchServer
 from fairqr.retrieval.engines.elasticsearch.contents import (
+    MOST_FIELDS,
     SAMPLED_TEXTS,
     FieldContents,
     contents_of,
@@ -31,7 +32,6 @@ LONGEST_TITLE = 30
 
 COUNTABLE = ("boolean", "byte", "constant_keyword", "integer", "keyword", "long", "short")
 MOST_TEXTS = 5
-MOST_FIELDS = 200
 FEW_VALUES = 20
 PLACEHOLDER: dict[str, Any] = {
     "name": "draft",
@@ -54,7 +54,7 @@ class ChosenFields:
     Attributes:
         title: The field of titles, if one looks like that.
         text: The fields of texts.
-        searched: Fields to search of which no value can be read.
+        searched: Fields that are searched, though their values cannot be read.
         reasons: Why, a line each.
     """
 

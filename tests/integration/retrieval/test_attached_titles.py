@@ -107,7 +107,7 @@ async def test_titles_of_large_documents_are_read_alone(server: Server) -> None:
 async def test_the_usual_similarity_is_that_of_random_documents_in_any_language(
     server: Server,
 ) -> None:
-    """Of the source's own, the same each time, with their texts in one request."""
+    """They are those of the source's filter, the same ones each time, with their texts."""
     words = ["वैज्ञानिक", "गणितज्ञ", "कवि", "चित्रकार", "नदी"]
     people = {
         f"p{number}": {

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import shutil
-import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.model_server import Answer, Asked, ModelServer
+from tests.integration.graph.service.waiting_endpoint import WaitingEndpoint
 from tests.integration.page_service import ServiceClient, run_command, running, settings_for
 from tests.integration.service_client import Served, a_key, service_of_a_module
-from tests.patience import PATIENCE, until
+from tests.patience import until
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
 ASKED = {"corpus": "people", "queries": QUERIES, "attributes": ["gender"], "retriever": "bm25"}
@@ -101,43 +99,13 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
         assert service.client.get(f"{search.replace('runs', 'audits')}/{end}").status_code == 404
 
 
-class Endpoint:
-    """A search endpoint of somebody else, described by a source, that waits at a query."""
-
-    def __init__(self, folder: Path) -> None:
-        self.server = ModelServer()
-        self.gate = threading.Event()
-        self.asked: list[str] = []
-        self.waits_at = "query 3"
-        hits = [{"key": f"d{n:02}", "sex": "MF"[n > 9], "name": f"Person {n}"} for n in range(20)]
-        self._answer = Answer(body=json.dumps({"items": hits}).encode())
-        self.server.does(self._answers)
-        self.file = folder / "elsewhere.source.yaml"
-        self.file.write_text(
-            f"name: elsewhere\nengine: http\nurl: {self.server.base_url}/search\n"
-            'body: {q: "{{query}}", size: "{{size}}"}\n'
-            "hits: items\nid: key\ntitle: name\n"
-            "attributes: {gender: {field: sex, groups: {female: [F], male: [M]}}}\n"
-        )
-
-    def _answers(self, asked: Asked) -> Answer:
-        self.asked.append(asked.body["q"])
-        if asked.body["q"] == self.waits_at:
-            self.gate.wait(PATIENCE)
-        return self._answer
-
-    def close(self) -> None:
-        self.gate.set()
-        self.server.close()
-
-
 @pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
-    with contextlib.closing(Endpoint(tmp_path)) as found:
+def endpoint(tmp_path: Path) -> Iterator[WaitingEndpoint]:
+    with contextlib.closing(WaitingEndpoint(tmp_path, "query 3")) as found:
         yield found
 
 
-def settings_of(endpoint: Endpoint, folder: Path, more: str = "") -> dict[str, str]:
+def settings_of(endpoint: WaitingEndpoint, folder: Path, more: str = "") -> dict[str, str]:
     lines = f'sources = ["{endpoint.file}"]\ncorpora = ["elsewhere"]\n{more}'
     return settings_for(endpoint.server, folder, lines) | {"FAIRQR_MODEL": "feedback"}
 
@@ -159,7 +127,7 @@ def started(client: ServiceClient, folder: Path) -> tuple[str, Path]:
 
 @pytest.mark.parametrize("its_files", ["are there", "are not"])
 def test_an_audit_goes_on_after_kill_9_and_asks_nothing_again(
-    endpoint: Endpoint, tmp_path: Path, its_files: str
+    endpoint: WaitingEndpoint, tmp_path: Path, its_files: str
 ) -> None:
     """It begins again where its files are not, as on a machine that does not share the folder."""
     variables = settings_of(endpoint, tmp_path)
@@ -168,22 +136,24 @@ def test_an_audit_goes_on_after_kill_9_and_asks_nothing_again(
         process.kill()
     if its_files == "are not":
         shutil.rmtree(place)
-    before = len(endpoint.asked)
+    before = len(endpoint.queries)
     endpoint.gate.set()
     with running(variables) as process:
         audit = over(process.client, id_)
     assert (audit["status"], audit["attempts"]) == ("done", 2), audit
     assert audit["result"]["figures"]["queries"]["answered"] == 8
-    again = endpoint.asked[before:]
+    again = endpoint.queries[before:]
     assert {*again} == ({"query 3"} if its_files == "are there" else {*MANY["queries"]})
     assert its_files == "are not" or len(again) == 1
 
 
-def test_one_audit_at_a_time_and_searches_beside_it(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_one_audit_at_a_time_and_searches_beside_it(
+    endpoint: WaitingEndpoint, tmp_path: Path
+) -> None:
     with running(settings_of(endpoint, tmp_path)) as process:
         client = process.client
         first = client.post("/v1/audits", json=MANY).json()["id"]
-        until(lambda: "query 3" in endpoint.asked)
+        until(lambda: "query 3" in endpoint.queries)
         asked = {**MANY, "queries": ["another query"]}
         second = client.post("/v1/audits", json=asked).json()["id"]
         search = {"query": "physicist", "corpus": "elsewhere", "target": "uniform:1"}
@@ -204,7 +174,7 @@ def test_one_audit_at_a_time_and_searches_beside_it(endpoint: Endpoint, tmp_path
         assert client.get(f"/v1/runs/{second}").status_code == 404
 
 
-def test_files_go_when_their_run_does(endpoint: Endpoint, tmp_path: Path) -> None:
+def test_files_go_when_their_run_does(endpoint: WaitingEndpoint, tmp_path: Path) -> None:
     endpoint.gate.set()
     audits = tmp_path / "audits"
     (audits / "mine").mkdir(parents=True)

@@ -3,58 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import Answer, Asked, ModelServer
+from tests.integration.graph.service.waiting_endpoint import WaitingEndpoint
 from tests.integration.page_service import Process, running, settings_for
 from tests.integration.service_client import a_key
-from tests.patience import PATIENCE, until
+from tests.patience import until
 
-HITS = [{"key": f"d{n:02}", "sex": "MF"[n > 9], "name": f"Person {n}"} for n in range(20)]
 SHARE = 3
 """How many of four slots one key may have."""
-
-
-class Endpoint:
-    """A search endpoint of somebody else that answers no query that begins with 'slow' at first."""
-
-    def __init__(self, folder: Path) -> None:
-        self.server = ModelServer()
-        self.gate = threading.Event()
-        self.queries: list[str] = []
-        self._answer = Answer(body=json.dumps({"items": HITS}).encode())
-        self.server.does(self._answers)
-        self.file = folder / "elsewhere.source.yaml"
-        self.file.write_text(
-            f"name: elsewhere\nengine: http\nurl: {self.server.base_url}/search\n"
-            'body: {q: "{{query}}", size: "{{size}}"}\n'
-            "hits: items\nid: key\ntitle: name\n"
-            "attributes: {gender: {field: sex, groups: {female: [F], male: [M]}}}\n"
-        )
-
-    def _answers(self, asked: Asked) -> Answer:
-        query = asked.body["q"]
-        self.queries.append(query)
-        if query.startswith("slow"):
-            self.gate.wait(PATIENCE)
-        return self._answer
-
-    def close(self) -> None:
-        self.gate.set()
-        self.server.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """A service with two keys, whose source waits."""
 
-    endpoint: Endpoint
+    endpoint: WaitingEndpoint
     variables: dict[str, str]
     keys: dict[str, dict[str, str]]
 
@@ -75,7 +43,7 @@ class Scene:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
-    with contextlib.closing(Endpoint(tmp_path)) as endpoint:
+    with contextlib.closing(WaitingEndpoint(tmp_path, "slow")) as endpoint:
         lines = f'sources = ["{endpoint.file}"]\ncorpora = ["elsewhere"]\nconcurrency = 4\n'
         lines += "require_keys = true\nlease = 1\n"
         if request.param == "postgresql":
