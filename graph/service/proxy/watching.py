@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fairqr.graph.service.proxy.cluster import RefusedError
@@ -101,7 +102,7 @@ class Watcher:
         """
 
         async def look() -> None:
-            await self._record(search, outcome, Rerank([search], reply, _patient()))
+            await self._record(search, outcome, Rerank([_as_shown(search)], reply, _patient()))
 
         self._add(search, outcome, look, len(reply))
 
@@ -123,7 +124,7 @@ class Watcher:
             except UnavailableError as error:
                 self._seen.unseen(search, outcome, str(error))
                 return
-            await self._record(search, outcome, Rerank([search], reply, _patient()))
+            await self._record(search, outcome, Rerank([_as_shown(search)], reply, _patient()))
 
         self._add(search, outcome, look)
 
@@ -150,6 +151,11 @@ class Watcher:
             self._seen.unseen(search, outcome, told)
         else:
             self._seen.shown(search, outcome, told)
+
+
+def _as_shown(search: Search) -> Search:
+    """Return a search whose page went out in the cluster's own order, whatever was wished."""
+    return replace(search, fair=False)
 
 
 def _patient() -> float:

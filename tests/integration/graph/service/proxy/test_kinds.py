@@ -198,11 +198,15 @@ def test_a_shadow_changes_nothing_and_records_what_was_shown(
         assert reply.headers["fairqr"] == f"passed; {kind['passes']}"
         return
     assert reply.headers["fairqr"] == "passed; shadow"
-    until(lambda: len(records_in(cluster.log)) > recorded)
-    record = records_in(cluster.log)[-1]
     ids = [json.loads(hit)["_id"] for hit in direct]
     compared = min(len(ids), kind["window"])
-    assert record["ids"][:compared] == ids[:compared]
+
+    def is_recorded() -> bool:
+        """Tell whether it is among the new records; one of an earlier search may come late."""
+        news = records_in(cluster.log)[recorded:]
+        return any(it.get("ids", [])[:compared] == ids[:compared] for it in news)
+
+    until(is_recorded)
 
 
 @pytest.mark.parametrize("cluster", ["elasticsearch", "opensearch"], indirect=True)
