@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,12 @@ from fairqr.retrieval.texts.words import sendable
 SHORT = 5 * FEEDBACK
 """In a shorter list, too many of the documents would move the query."""
 
+AT_A_TURN = 20
+"""How many texts are encoded until others get their turn."""
+
+Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""Waits for a turn to encode texts, and ends it."""
+
 
 class ListEvidence:
     """Estimates relevance as a search does that encodes what an engine finds.
@@ -37,11 +43,14 @@ class ListEvidence:
 
     def __init__(self, encode_later: Callable[[list[str]], None] | None = None) -> None:
         self._reader: TextReader | None = None
-        self._turn = asyncio.Lock()
         self._encode_later = encode_later
 
     async def estimated(
-        self, queries: Sequence[str], texts: Sequence[str], hits: Hits
+        self,
+        queries: Sequence[str],
+        texts: Sequence[str],
+        hits: Hits,
+        turn: Turn = nullcontext,
     ) -> list[Hits]:
         """Return a list, once for each query, with the probability that documents are relevant.
 
@@ -51,6 +60,7 @@ class ListEvidence:
             queries: What was searched for, and perhaps other queries for the same documents.
             texts: The texts of the documents; only the first 200 are read.
             hits: The list, best first.
+            turn: Taken for each few texts that are encoded, so that long lists let others through.
 
         Raises:
             ModelError: The encoder failed.
@@ -67,8 +77,9 @@ class ListEvidence:
         if missing and self._encode_later is not None:
             self._encode_later(missing)
         elif missing:
-            async with self._turn:  # one alone takes all processors, and leaves vectors for others
-                known = [*await reader.vectors.encode([*read, *asked])]
+            new = await _encoded(reader.vectors, missing, turn)
+            pairs = zip([*read, *asked], known, strict=True)
+            known = [new[text] if row is None else row for text, row in pairs]
         of_texts, of_queries = known[: len(read)], known[len(read) :]
         if any(row is None for row in of_texts):
             return unknown
@@ -85,6 +96,20 @@ class ListEvidence:
             self._reader = TextReader(nowhere, vectors, with_terms=False)
             self._reader.background = np.zeros((0, vectors.dimensions), dtype=np.float32)
         return self._reader
+
+
+async def _encoded(
+    vectors: KeptVectors, texts: Sequence[str], turn: Turn
+) -> dict[str, Float32Array]:
+    """Return the vector of each text; those that somebody encodes meanwhile are not encoded."""
+    new: dict[str, Float32Array] = {}
+    distinct = [*dict.fromkeys(texts)]
+    for start in range(0, len(distinct), AT_A_TURN):
+        some = distinct[start : start + AT_A_TURN]
+        async with turn():
+            rows = await vectors.encode(some)
+        new.update(zip(some, rows, strict=True))
+    return new
 
 
 def _estimated(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.integrations.amortised import target_with_deficit
-from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.integrations.evidence import ListEvidence, Turn
 from fairqr.graph.integrations.learnt import LearntWords, with_words
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Objective, Shares
@@ -58,10 +59,12 @@ class Evidence(NamedTuple):
     Attributes:
         texts: Compares the texts of the documents with queries.
         words: Knows the words that a model gave for the query before; they count beside the query.
+        turn: Taken to encode texts; see :meth:`ListEvidence.estimated`.
     """
 
     texts: ListEvidence
     words: LearntWords | None = None
+    turn: Turn = nullcontext
 
 
 class Shown(Objective):
@@ -142,7 +145,9 @@ async def _estimated(
     if evidence.words is not None:
         learnt = await evidence.words.of(engine, context, query)
     others = [] if learnt is None else [it["text"] for it in learnt.queries]
-    estimated, *by_words = await evidence.texts.estimated([query, *others], texts, hits)
+    estimated, *by_words = await evidence.texts.estimated(
+        [query, *others], texts, hits, evidence.turn
+    )
     words_count = any(it.relevance is not None for it in by_words)
     if learnt is None or estimated.relevance is None or not words_count:
         return estimated, ""

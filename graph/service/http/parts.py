@@ -212,6 +212,8 @@ class Parts:
     """The parts of a running service.
 
     Attributes:
+        encoding: Lets texts of one list be encoded at a time, which takes all processors, keys in
+            turns.
         bundling: Lets one file of all files of an audit be made at a time, keys in turns.
     """
 
@@ -222,6 +224,7 @@ class Parts:
     metrics: Metrics
     readiness: Readiness
     evidence: ListEvidence = field(default_factory=ListEvidence)
+    encoding: Slots = field(default_factory=lambda: Slots(1, share=1.0))
     bundling: Slots = field(default_factory=lambda: Slots(1, share=1.0))
 
     @classmethod

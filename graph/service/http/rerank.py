@@ -254,7 +254,8 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
         ]
         evidence = None
         if words and not scores and texts != "ids":
-            evidence = Evidence(parts.evidence, parts.executor.learnt_words(checked.body["model"]))
+            learnt = parts.executor.learnt_words(checked.body["model"])
+            evidence = Evidence(parts.evidence, learnt, partial(parts.encoding.held, key))
         try:
             work = fair_list(engine, checked.context, words, listed, evidence)
             found, hits, labelled = await unless_gone(request, work)

@@ -7,10 +7,12 @@ OpenSearch are written as their sources build them, from the configurations on o
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,11 @@ from langchain_core.documents import Document as Passage
 
 from fairqr import Context, FairReranker
 from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.service.slots import Slots
 from fairqr.retrieval.engines.engine import Hits
 from tests.integration.attached_people import Server
 from tests.integration.model_server import write_people
-from tests.integration.service_client import Served, a_service
+from tests.integration.service_client import Served, a_service, in_process
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "rerank-a-list.md"
 GENDER: dict[str, Any] = {"groups": ["female", "male"], "population": {"female": 0.5, "male": 0.5}}
@@ -414,3 +417,39 @@ async def test_texts_tell_which_documents_are_relevant(minilm_cache: Path) -> No
     assert len(long.relevance) == 300
     (blank,) = await known.estimated(["physicist"], [" "] * 5, hits)
     assert blank.relevance is None
+
+
+async def test_a_short_list_waits_for_no_long_lists_of_another_key(minilm_cache: Path) -> None:
+    """Keys take turns after a few texts."""
+    encoding, evidence = Slots(1, share=1.0), ListEvidence()
+    ended: list[str] = []
+
+    async def estimate(key: str, name: str, size: int) -> None:
+        texts = [f"{name}: physicist {number}" for number in range(size)]
+        hits = Hits([*map(str, range(size))], [1.0] * size, {})
+        (found,) = await evidence.estimated(["x"], texts, hits, partial(encoding.held, key))
+        assert found.relevance is not None
+        ended.append(name)
+
+    long = [asyncio.create_task(estimate("one", f"long {it}", 100)) for it in range(3)]
+    await asyncio.sleep(0.05)
+    await estimate("other", "short", 3)
+    assert ended == ["short"]
+    await asyncio.gather(*long)
+
+
+async def test_the_lists_of_a_service_are_encoded_in_turns(
+    minilm_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
+    people = [("She studied atoms", "female"), ("He studied stars", "male")]
+    documents = [{"text": text, "labels": {"gender": group}} for text, group in people]
+    asked = {"model": "notables?attributes=gender", "query": "physicist", "documents": documents}
+    async with in_process() as client:
+        parts = client._transport.app.state.parts  # type: ignore[attr-defined]
+        async with parts.encoding.held("other"):
+            asking = asyncio.create_task(client.post("/v1/rerank", json=asked))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(asking), 1)
+        answer = await asking
+    assert answer.json()["fairqr"]["estimated"] is True
