@@ -77,14 +77,39 @@ def _of_the_file(value: Any) -> Any:
     return {name: known.get(name, {}) for name in _split(value)}
 
 
+FIRST_PARTS = (
+    *("healthz", "mcp", "metrics", "openai", "openapi.json", "page", "readyz", "rerank"),
+    *("v1", "v2"),
+)
+"""What the service's own paths begin with, which a root path would hide."""
+
+
 def _is_root_path(text: str) -> bool:
-    """Return whether a text is empty or a path without a slash at its end."""
-    return not text or re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", text) is not None
+    """Return whether a text is empty or a path that hides none of ours, without a slash at its end.
+
+    Clients resolve dots, so that no request would ever have them.
+    """
+    if not text:
+        return True
+    parts = text.split("/")[1:]
+    has_dots = "." in parts or ".." in parts
+    is_path = re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", text) is not None
+    return is_path and not has_dots and parts[0] not in FIRST_PARTS
 
 
-def _is_origin(text: str) -> bool:
-    """Return whether a text is an origin as browsers send it: without a path."""
-    return text == "*" or (general.is_web_address(text) and text.count("/") == 2)
+_ORIGIN = re.compile(r"(https?)://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::([0-9]+))?")
+_USUAL_PORTS = {"http": "80", "https": "443"}
+
+
+def _as_sent(text: str) -> str:
+    """Return an origin as browsers send it: in small letters, and without the usual port."""
+    if text == "*":
+        return text
+    match = _ORIGIN.fullmatch(text.lower())
+    if match is None or not general.is_web_address(text):
+        raise ValueError("write * or an origin, such as https://search.example")
+    scheme, host, port = match.groups()
+    return f"{scheme}://{host}" if port in (None, _USUAL_PORTS[scheme]) else text.lower()
 
 
 _Count = Annotated[int, Field(ge=1)]
@@ -93,8 +118,9 @@ _Address = Annotated[str, _written(general.is_web_address, "it like http://127.0
 _Variable = Annotated[str, _written(os.environ.get, "the name of a variable that is set")]
 _as_rate = _written(_RATE.fullmatch, "a number and a time, such as 600/minute")
 _Rate = Annotated[str, AfterValidator(str.strip), _as_rate]
+_as_root_path = _written(_is_root_path, "a path such as /fair, and none of our own, as /v1 is")
 _Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
-_Origin = Annotated[str, _written(_is_origin, "* or an origin, such as https://search.example")]
+_Origin = Annotated[str, AfterValidator(_as_sent)]
 _Origins = Annotated[tuple[_Origin, ...], BeforeValidator(_split)]
 
 
@@ -247,7 +273,7 @@ class ServiceSettings(_Section, BaseSettings):
 
     host: str = Field("127.0.0.1", min_length=1)
     port: int = Field(8080, ge=0, le=65_535)
-    root_path: Annotated[str, _written(_is_root_path, "a path such as /fair")] = ""
+    root_path: Annotated[str, _as_root_path] = ""
     database: str = Field("", repr=False)  # may hold a password
     corpora: _Names = ()
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()

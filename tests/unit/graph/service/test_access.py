@@ -12,6 +12,7 @@ import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 
+from fairqr.graph.service.configuration import FIRST_PARTS
 from fairqr.graph.service.store import Store
 from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
 
@@ -43,6 +44,13 @@ async def test_every_route_refuses_a_request_without_a_key(store: Store) -> None
     some = {"/v1/search", "/v1/documents/{id:path}", "/openai/v1/chat/completions", "/mcp"}
     assert some <= seen.keys()
     assert {path for path, statuses in seen.items() if statuses != {401}} == OPEN
+
+
+async def test_every_path_begins_with_a_part_that_no_root_path_may_hide() -> None:
+    async with in_process() as client:
+        app: Any = client._transport.app  # type: ignore[attr-defined]
+        paths = [cast("str", route.path) for route in iter_route_contexts(app.routes)]
+    assert {path.split("/")[1] for path in paths} - {""} == {*FIRST_PARTS}
 
 
 async def test_only_openai_takes_the_keys_of_others(store: Store) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import ValueSource
 from fairqr.graph.service.configuration import (
+    FIRST_PARTS,
     Limits,
     ModelEntry,
     ServiceSettings,
@@ -143,6 +144,57 @@ def test_what_is_wrong_in_the_file_is_told_without_secrets(
         service_settings()
     assert str(caught.value).startswith(f"In the settings file {settings_file}, ")
     assert "sk-hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("https://example.com:443", "https://example.com"),
+        ("http://example.com:80", "http://example.com"),
+        ("http://example.com:443", "http://example.com:443"),
+        ("HTTPS://Example.COM:8443", "https://example.com:8443"),
+        ("http://[::1]:80", "http://[::1]"),
+        ("*", "*"),
+    ],
+)
+def test_an_origin_is_one_as_browsers_send_it(given: str, sent: str) -> None:
+    assert service_settings(cors_origins=(given,)).cors_origins == (sent,)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *(
+            "https://a.example/",
+            "https://a.example/x",
+            "https://a.example?x",
+            "https://a.example#x",
+        ),
+        *("https://*.example", "https://me@a.example", "https://é.example", "https://a b", "null"),
+        *("a.example", "ftp://a.example", "https://", "https://a.example:", "https://a:99999"),
+    ],
+)
+def test_what_is_no_origin_is_refused(origin: str) -> None:
+    with pytest.raises(ConfigError, match=r"service\.cors_origins.* write \* or an origin"):
+        service_settings(cors_origins=(origin,))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/..", "/.", "/a/../b", "/a/..", "//x", "/a//b", "/a/", "/", "a", "/a b", "/%2e%2e"),
+        *(f"/{part}" for part in FIRST_PARTS),
+        *("/v1/x", "/page/a"),
+    ],
+)
+def test_a_root_path_that_hides_others_or_is_none_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"service\.root_path is wrong: .* such as /fair"):
+        service_settings(root_path=path)
+
+
+@pytest.mark.parametrize("path", ["", "/fair", "/a/v1", "/v1.0", "/a.b/...", "/~me/fair_1"])
+def test_other_root_paths_are_taken(path: str) -> None:
+    assert service_settings(root_path=path).root_path == path
 
 
 def test_what_is_wrong_in_a_variable_or_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
