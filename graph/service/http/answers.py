@@ -13,9 +13,10 @@ from fastapi.exceptions import RequestValidationError
 from openai.types import ErrorObject
 from pydantic import BaseModel
 from pydantic_core import to_json, to_jsonable_python
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.base.errors import FairqrError, one_line
 from fairqr.graph.documented import Documented
@@ -37,6 +38,7 @@ _HTTP = {
     408: ("slow-body", "The body did not arrive in time"),
     413: ("over-limit", "The body is too large"),
     415: ("media-type", "The media type is not supported"),
+    416: ("range", "The file has no such part"),
 }
 CLOSES = {"Connection": "close"}  # headers if we do not wait for the rest of a request
 _LINE_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
@@ -162,6 +164,46 @@ async def answer_error(request: Request, error: Any) -> Json:
         document = problem_of(error, path)
     return refusal(request.scope, document, headers)
 
+
+class PlainErrors:
+    """Answers with problems where libraries answer with errors in plain text.
+
+    They do so if they cannot follow a header, as a range that a file does not have.
+
+    Args:
+        app: The application inside.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        is_plain_error = False
+
+        async def sending(message: Message) -> None:
+            nonlocal is_plain_error
+            if message["type"] == "http.response.start":
+                headers = Headers(raw=message["headers"])
+                is_text = headers.get("content-type", "").startswith("text/plain")
+                is_plain_error = is_text and message["status"] >= 400
+                if is_plain_error:
+                    response = await _unplain(scope, message["status"], headers)
+                    await response(scope, receive, send)
+            if not is_plain_error:
+                await send(message)
+
+        await self._app(scope, receive, sending)
+
+
+async def _unplain(scope: Scope, status: int, headers: Headers) -> Json:
+    """Return the problem document in the place of an error in plain text, with its headers."""
+    wrong = "The service cannot follow a header of the request, such as Range; change it."
+    kept = {it: value for it, value in headers.items() if it not in _OF_A_BODY}
+    return await answer_error(Request(scope), HTTPException(status, {"detail": wrong}, kept))
+
+
+_OF_A_BODY = ("content-type", "content-length")
 
 _ERRORS = (FairqrError, RequestValidationError, HTTPException)
 HANDLERS: dict[Any, Any] = dict.fromkeys(_ERRORS, answer_error)

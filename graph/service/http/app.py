@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http import listings, openai, rerank, runs
 from fairqr.graph.service.http.access import MCP_PATH, Guard
-from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, refusal
+from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, PlainErrors, refusal
 from fairqr.graph.service.http.below import Below
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.problems import problem_of, told_in_log
@@ -115,6 +115,7 @@ def create_app(parts: Parts) -> FastAPI:
         )
     if settings.root_path:
         app.add_middleware(Below, root=settings.root_path)
+    app.add_middleware(PlainErrors)
     app.add_middleware(Edge, metrics=parts.metrics)
     return app
 

@@ -304,6 +304,24 @@ def test_the_page_and_its_files(service: Served) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
+@pytest.mark.parametrize(
+    ("range_", "status"),
+    [("bytes=99999999-", 416), ("bytes=3-2", 400), ("lines=1", 400), ("bytes=0-3", 206)],
+)
+def test_a_part_that_a_file_does_not_have_is_a_problem(
+    service: Served, range_: str, status: int
+) -> None:
+    answer = service.client.get("/page/app.js", headers={"Range": range_})
+    assert answer.status_code == status
+    if status == 206:
+        assert len(answer.content) == 4
+        return
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    assert ("content-range" in answer.headers) == (status == 416)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 def test_each_run_is_recorded_without_content_or_else_done_all_the_same(service: Served) -> None:
     """The disk may be full, or the folder gone."""
     answer = service.client.post("/v1/search", json={**PHYSICIST, "query": "physicist canary"})

@@ -68,11 +68,21 @@ def test_a_revoked_key_is_useless_at_once(guarded: Served) -> None:
 
 
 def test_pages_of_configured_origins_may_ask(guarded: Served) -> None:
+    """A method that is none of ours is refused as a problem, as all is."""
     asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
     answer = guarded.client.options("/v1/search", headers=asked)
     assert answer.headers["access-control-allow-origin"] == "https://a.example"
     other = guarded.client.options("/v1/search", headers={**asked, "Origin": "https://b.example"})
     assert "access-control-allow-origin" not in other.headers
+    for refused in (
+        other,
+        guarded.client.options(
+            "/v1/search", headers={**asked, "Access-Control-Request-Method": "X"}
+        ),
+    ):
+        assert refused.status_code == 400
+        assert refused.headers["content-type"] == "application/problem+json"
+        assert refused.json()["type"] == "urn:fairqr:error:malformed"
 
 
 def test_it_says_what_is_in_its_way(quick: Main) -> None:
@@ -92,6 +102,7 @@ def test_it_says_what_is_in_its_way(quick: Main) -> None:
         ({"FAIRQR_SERVICE_ATTRIBUTORS": "overlap, nli"}, "choose from overlap, transformers, llm"),
         ({"FAIRQR_SERVICE_CORS_ORIGINS": "search.example"}, "write * or an origin"),
         ({"FAIRQR_SERVICE_CORS_ORIGINS": "https://a.example/x"}, "write * or an origin"),
+        ({"FAIRQR_SERVICE_ROOT_PATH": "/v1"}, "a path such as /fair, and none of our own"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "write it like http://127.0.0.1:4318"),
     ],
 )
