@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastmcp.server.dependencies import get_http_request
-from starlette.datastructures import Headers
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.execution.executor import Executor
@@ -17,7 +17,7 @@ from fairqr.graph.service.http.runs import carrier_of
 from fairqr.graph.service.mcp.tools import Origin, make_server
 from fairqr.graph.service.runs.manager import EphemeralRuns
 
-_EVENTS = re.compile(r"text/(event-stream|\*)|\*/\*")
+_EVENTS = re.compile(r"text/(event-stream|\*)")
 """What a client takes that reads events; for others there is one JSON object."""
 
 
@@ -45,9 +45,10 @@ async def mcp_app(executor: Executor, runs: EphemeralRuns) -> AsyncIterator[ASGI
                 gone.set_result(None)
             return message
 
-        takes = Headers(scope=scope).get("accept", "")
+        headers = MutableHeaders(raw=[*scope["headers"]])
+        takes = headers["accept"] = headers.get("accept") or "*/*"  # as HTTP has it
         app = in_events if _EVENTS.search(takes) else in_json
-        await app({**scope, "path": MCP_PATH}, receiving, send)
+        await app({**scope, "path": MCP_PATH, "headers": headers.raw}, receiving, send)
 
     async with in_events.lifespan(in_events), in_json.lifespan(in_json):
         yield with_caller

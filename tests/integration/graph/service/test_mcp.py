@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import subprocess
 import time
@@ -248,6 +249,18 @@ async def test_the_client_of_the_protocol_itself_speaks_its_old_and_its_new_form
     async with ProtocolClient(f"{service.url}/mcp", mode=mode) as client:
         found = await client.call_tool("fair_search", asked)
     assert [it["rank"] for it in found.structured_content["ranking"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("accept", [None, "*/*", "application/json", "text/html, */*;q=0.8"])
+def test_who_asks_for_no_events_gets_json(service: Served, accept: str | None) -> None:
+    base = service.client.base_url
+    connection = http.client.HTTPConnection(base.host, base.port, timeout=PATIENCE)
+    headers = {"Content-Type": "application/json"} | ({"Accept": accept} if accept else {})
+    connection.request("POST", "/mcp", json.dumps(INITIALIZE), headers)
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
+    assert json.load(answer)["result"]["serverInfo"]["name"] == "fairqr"
+    connection.close()
 
 
 async def test_there_are_no_sessions_and_no_pages_of_others(
