@@ -33,6 +33,8 @@ _PRIVATE = (
 
 CANCELLED = "The run was cancelled; ask again if you still want its result."
 
+REVOKED = "The access key was revoked; send another one."
+
 INTERNAL = "The service failed because of a bug; its log says more. Try again, or report it."
 
 

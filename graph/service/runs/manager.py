@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from fairqr.base.errors import AccessError, FairqrError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.problems import busy, told_in_log
+from fairqr.graph.service.problems import REVOKED, busy, told_in_log
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
 from fairqr.graph.service.runs import live
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
@@ -180,7 +180,7 @@ class EphemeralRuns:
         """Stop the runs of revoked keys."""
         for run in self.ephemeral:
             if run.key in keys:
-                run.stop(AccessError("The access key was revoked; send another one."))
+                run.stop(AccessError(REVOKED))
 
 
 class Runs(EphemeralRuns):

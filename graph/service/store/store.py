@@ -17,10 +17,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fairqr.base.errors import InputError, RunCancelledError, RunNotFoundError, one_line
+from fairqr.base.errors import (
+    AccessError,
+    InputError,
+    RunCancelledError,
+    RunNotFoundError,
+    one_line,
+)
 from fairqr.graph.journal import Write
 from fairqr.graph.service.configuration import Traffic
-from fairqr.graph.service.problems import CANCELLED, busy, problem_of
+from fairqr.graph.service.problems import CANCELLED, REVOKED, busy, problem_of
 from fairqr.graph.service.records import (
     KEY_ID,
     KEY_START,
@@ -148,7 +154,10 @@ class Store:
         Raises:
             BusyError: One of these limits is reached.
             InputError: The key has used ``idempotency`` for another request.
+            AccessError: The key was revoked while its request was on its way.
         """
+        # Who revokes the key meanwhile waits, and then cancels this run, too.
+        revoked = sa.select(KEYS.c.revoked).where(KEYS.c.id == key).with_for_update(read=True)
         counts = sa.select(
             sa.func.count().filter(RUNS.c.key_id == key),
             sa.func.count().filter(RUNS.c.status == "queued"),
@@ -156,6 +165,8 @@ class Store:
         async with self.database.begin() as connection:
             if not self.database.file:  # two would both count before either is there
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ACCEPTING)))
+            if await connection.scalar(revoked) is not None:
+                raise AccessError(REVOKED)
             if values.get("idempotency") is not None:
                 repeated = await _repeated_run(connection, key, values)
                 if repeated is not None:

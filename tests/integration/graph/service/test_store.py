@@ -202,6 +202,8 @@ async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
     assert await store.to_cancel() == [under_way]
     assert (await store.run(waiting, key.id)).status == "cancelled"
     assert (await store.run(others, other.id)).status == "queued"
+    with pytest.raises(errors.AccessError, match="revoked"):  # of a request that was on its way
+        await accepted(store, key=key.id)
 
 
 OLD = (

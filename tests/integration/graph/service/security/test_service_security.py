@@ -176,6 +176,33 @@ class TestBodies:
         assert answer.headers["content-type"] == "application/problem+json"
         assert len(answer.content) < 5000  # what was sent is not sent back
 
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b'{"query": "a", "query": "b"}',
+            b'{"query": "a", "qu\\u0065ry": "b"}',
+            b'{"query": "a", "budget": {"tokens": 1, "tokens": 10}}',
+            b'{"query": "a:\\\\", "prompts": [{"x": 1, "": [], "x": {}}]}',
+        ],
+    )
+    @pytest.mark.parametrize(
+        "path",
+        [
+            *("/v1/search", "/v1/search/stream", "/v1/answer", "/v1/probe", "/v1/runs"),
+            *("/v1/audits", "/v1/rerank", "/mcp"),
+        ],
+    )
+    def test_a_name_that_is_there_twice(self, service: Served, body: bytes, path: str) -> None:
+        headers = {"Content-Type": "application/json"}
+        answer = service.client.post(path, content=body, headers=headers)
+        assert answer.status_code == 422
+        assert "has a name twice" in answer.json()["detail"]
+
+    def test_the_same_name_in_two_objects(self, service: Served) -> None:
+        told = {**PLAIN, "query": 'a:"b":\\', "prompts": {"query": "v1"}, "budget": {"tokens": 9}}
+        answer = service.client.post("/v1/search", json=told)
+        assert "twice" not in answer.text
+
 
 class TestCosts:
     """No request spends more on models than the limits allow, whatever it is called."""

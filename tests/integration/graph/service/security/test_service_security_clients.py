@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings, Traffic
-from fairqr.graph.service.http import app, connections, serving
+from fairqr.graph.service.http import access, app, connections, serving
 from fairqr.graph.service.http.access import Guard
 from fairqr.graph.service.http.parts import Metrics
 from fairqr.graph.service.records import SCOPES, AccessKey
@@ -340,6 +340,27 @@ async def test_requests_of_a_key_share_looks_that_are_no_older_than_they(
         late = await asyncio.gather(*(client.get("/v1/me") for _ in range(50)))
         assert {it.status_code for it in late} == {401}
         await asyncio.wait(asking)
+
+
+async def test_a_key_that_is_revoked_while_its_body_arrives_is_refused(store: Store) -> None:
+    key, secret = await store.create_key("one", ["run"])
+    transport = httpx.ASGITransport(Guard(answer, ServiceSettings(require_keys=True), store))
+    begun, revoked = asyncio.Event(), asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"{"
+        begun.set()
+        await revoked.wait()
+        yield b"}"
+
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        asking = asyncio.create_task(client.post("/v1/search", content=body(), headers=headers))
+        await begun.wait()
+        await store.revoke_key(key.id)
+        await asyncio.sleep(access.A_MOMENT)
+        revoked.set()
+        assert (await asking).status_code == 401
 
 
 def test_bodies_that_do_not_arrive_keep_nobody_waiting(tmp_path: Path) -> None:
