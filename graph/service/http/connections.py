@@ -112,17 +112,27 @@ class Connection(H11Protocol):
     def resume_writing(self) -> None:
         """Go on: it has read."""
         self._stop_waiting_for_reader()
+        if self.cycle is None or self.cycle.response_complete:
+            self._await_reader()  # of the rest
         super().resume_writing()
 
+    def on_response_complete(self) -> None:
+        """Wait for the client to read the rest, which may be too small to pause for."""
+        self._await_reader()
+        super().on_response_complete()
+
     def _await_reader(self) -> None:
+        self._stop_waiting_for_reader()
         unread = self.transport.get_write_buffer_size()
         self._awaiting_reader = self.loop.call_later(READ_WITHIN, self._let_go, unread)
 
     def _let_go(self, before: int) -> None:
-        if self.transport.get_write_buffer_size() < before:
-            self._await_reader()
-        else:
+        self._awaiting_reader = None
+        unread = self.transport.get_write_buffer_size()
+        if unread and unread >= before:
             self.transport.abort()
+        elif unread:
+            self._await_reader()
 
     def _stop_waiting_for_reader(self) -> None:
         if self._awaiting_reader is not None:

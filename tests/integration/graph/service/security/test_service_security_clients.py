@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -477,6 +477,35 @@ async def test_who_reads_no_answer_is_let_go_and_is_no_failure(
             client.settimeout(PATIENCE)
             assert await asyncio.to_thread(_read_all, client) < 50_000_000
     assert not caplog.records
+
+
+@pytest.mark.parametrize("ends", ["", "Connection: close\r\n"], ids=["kept", "closed"])
+async def test_who_does_not_read_a_small_answer_is_let_go(
+    monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """It is too small to be waited for, and too large for what the system keeps."""
+    monkeypatch.setattr(connections, "READ_WITHIN", 0.3)
+    monkeypatch.setattr(serving, "KEPT_ALIVE", 0.1)
+
+    async def small(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse(b"x" * 40_000)(scope, receive, send)
+
+    async with a_server(small) as (running, port):
+        listener = running.servers[0].sockets[0]
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            client.connect(("127.0.0.1", port))
+            client.sendall(f"GET / HTTP/1.1\r\nHost: localhost\r\n{ends}\r\n".encode())
+            connections_ = running.server_state.connections
+            await _until(lambda: any(it.transport.get_write_buffer_size() for it in connections_))
+            await _until(lambda: not connections_)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 def _read_all(client: socket.socket) -> int:
