@@ -258,6 +258,7 @@ class ServiceSettings(_Section, BaseSettings):
         lease: Seconds of silence after which a worker loses its runs to another.
         work: Whether ``fairqr serve`` also does durable runs; if not, ``fairqr work`` does.
         retention: Seconds that finished runs are kept.
+        kept: How many finished runs of one key are kept; the oldest go first.
         replies: A file that keeps the replies of models; by default they are kept in memory only.
         traces: Record each run in this folder, as JSON lines.
         log: Whether lines of the log are text, or JSON objects.
@@ -289,6 +290,7 @@ class ServiceSettings(_Section, BaseSettings):
     lease: Annotated[float, Field(ge=1, le=86_400)] = 15.0
     work: bool = True
     retention: _Seconds = 7 * 86_400.0
+    kept: _Count = 10_000
     replies: Path | None = None
     traces: Path | None = None
     log: Literal["text", "json"] = "text"

@@ -431,23 +431,44 @@ class Store:
         found = await self._all(sa.select(ENDED))
         return {(row["kind"], row["status"]): row["number"] for row in found}
 
-    async def forget(self, seconds: float) -> int:
-        """Delete the runs that ended more than this many seconds ago, by the database's clock.
+    async def forget(self, seconds: float, most: int) -> list[str]:
+        """Delete ended runs, which are old or too many of one key.
+
+        Args:
+            seconds: How long ago they ended at most, by the database's clock.
+            most: How many of a key stay, those that ended last.
 
         Returns:
-            The number of deleted runs.
+            The ids of the deleted runs.
         """
-        old = sa.select(RUNS.c.id).where(RUNS.c.finished < self.database.now() - seconds, ~_LIVE)
+        old = RUNS.c.finished < self.database.now() - seconds
+        deleted = list[str]()
+        while some := await self._delete_ended(old):
+            deleted += some
+        surplus = await self._surplus(most)
+        for start in range(0, len(surplus), DELETED_AT_ONCE):
+            some = surplus[start : start + DELETED_AT_ONCE]
+            deleted += await self._delete_ended(RUNS.c.id.in_(some))
+        return deleted
+
+    async def _surplus(self, most: int) -> list[str]:
+        """Return the ids of all ended runs but the last ones of each key."""
+        # By the time of its end; ids make the order the same each time.
+        of_key = {"partition_by": RUNS.c.key_id, "order_by": (RUNS.c.finished.desc(), RUNS.c.id)}
+        place = sa.func.row_number().over(**of_key).label("place")
+        ended = sa.select(RUNS.c.id, place).where(~_LIVE).subquery()
+        rows = await self._all(sa.select(ended.c.id).where(ended.c.place > most))
+        return [row["id"] for row in rows]
+
+    async def _delete_ended(self, which: sa.ColumnElement[bool]) -> list[str]:
+        """Delete some of the ended runs that a condition is true of, and return their ids."""
         # Another process may be deleting some just now.
-        old = old.limit(DELETED_AT_ONCE).with_for_update(skip_locked=True)
-        total = 0
-        while True:
-            async with self.database.begin() as connection:
-                ids = list(await connection.scalars(old))
-                await _delete(connection, ids, RUNS.c.id, *self._checkpoints)
-            total += len(ids)
-            if len(ids) < DELETED_AT_ONCE:
-                return total
+        ended = sa.select(RUNS.c.id).where(which, ~_LIVE)
+        ended = ended.limit(DELETED_AT_ONCE).with_for_update(skip_locked=True)
+        async with self.database.begin() as connection:
+            ids = list(await connection.scalars(ended))
+            await _delete(connection, ids, RUNS.c.id, *self._checkpoints)
+        return ids
 
     # --- access keys: we only keep their SHA-256 --------------------------------------------------
 

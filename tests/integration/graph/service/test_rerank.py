@@ -421,7 +421,8 @@ async def test_texts_tell_which_documents_are_relevant(minilm_cache: Path) -> No
 
 async def test_a_short_list_waits_for_no_long_lists_of_another_key(minilm_cache: Path) -> None:
     """Keys take turns after a few texts."""
-    encoding, evidence = Slots(1, share=1.0), ListEvidence()
+    encoding = Slots(1, share=1.0)
+    evidence = ListEvidence()
     ended: list[str] = []
 
     async def estimate(key: str, name: str, size: int) -> None:

@@ -129,7 +129,7 @@ async def test_a_clock_that_is_an_hour_off_does_no_harm(
     for moment in (run.created, run.started, run.finished):
         assert moment is not None
         assert abs(moment - now) < PATIENCE
-    assert await store.forget(PATIENCE) == 0
+    assert await store.forget(PATIENCE, 100) == []
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -293,10 +293,27 @@ async def test_nothing_grows(store: Store) -> None:
         await asyncio.gather(*(one_run(store) for _ in range(4)))
     assert await rows(store) == [200, 200, 0]
     live = await accepted(store)
-    assert await store.forget(60) == 0
-    assert await store.forget(-60) == 200
+    assert await store.forget(60, 200) == []
+    assert len(await store.forget(-60, 200)) == 200
     assert [run.id for run in await store.runs("k")] == [live]
     assert await rows(store) == [1, 0, 0]
+
+
+async def test_of_each_key_the_last_ended_runs_are_kept(store: Store) -> None:
+    """More of them than are deleted at once; what is live is none of them."""
+    ids: dict[str, list[str]] = {"one": [], "other": []}
+    for key, number in (("one", 60), ("other", 3)):
+        for _ in range(number):
+            run = await started(store, await accepted(store, key=key))
+            assert await store.finish(done(run, {}))
+            ids[key].append(run.id)
+    live = await accepted(store, key="one")
+    forgotten = await store.forget(60, 4)
+    assert {*forgotten} == {*ids["one"][:-4]}
+    assert len(forgotten) == 56
+    assert {run.id for run in await store.runs("one")} == {live, *ids["one"][-4:]}
+    assert {run.id for run in await store.runs("other")} == {*ids["other"]}
+    assert await store.forget(60, 4) == []
 
 
 async def test_work_that_is_cancelled_leaves_nothing_locked(store: Store) -> None:

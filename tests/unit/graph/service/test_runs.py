@@ -23,7 +23,7 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
 from fairqr.graph.stream import RunOutput
-from tests.integration.stores import done, over, started
+from tests.integration.stores import accepted, done, over, started
 from tests.patience import PATIENCE
 
 KEY = "k"
@@ -357,6 +357,21 @@ async def test_traces_are_kept_for_as_long_as_runs(
         await until(lambda: not old.exists())
     assert new.exists()
     assert own.exists()
+
+
+async def test_traces_go_with_runs_that_are_too_many(
+    store: Store, script: Script, tmp_path: Path
+) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    first = await accepted(store)
+    last = await accepted(store)
+    for id_ in (first, last):
+        assert await store.finish(done(await started(store, id_), {}))
+        (traces / f"{id_}.jsonl").touch()
+    async with running(store, script, traces=traces, kept=1):
+        await until(lambda: not (traces / f"{first}.jsonl").exists())
+    assert (traces / f"{last}.jsonl").exists()
 
 
 async def test_a_client_that_goes_while_it_waits_leaves_no_run(

@@ -345,7 +345,8 @@ async def test_requests_of_a_key_share_looks_that_are_no_older_than_they(
 async def test_a_key_that_is_revoked_while_its_body_arrives_is_refused(store: Store) -> None:
     key, secret = await store.create_key("one", ["run"])
     transport = httpx.ASGITransport(Guard(answer, ServiceSettings(require_keys=True), store))
-    begun, revoked = asyncio.Event(), asyncio.Event()
+    begun = asyncio.Event()
+    revoked = asyncio.Event()
 
     async def body() -> AsyncIterator[bytes]:
         yield b"{"
