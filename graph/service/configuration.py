@@ -290,7 +290,7 @@ class ServiceSettings(_Section, BaseSettings):
     lease: Annotated[float, Field(ge=1, le=86_400)] = 15.0
     work: bool = True
     retention: _Seconds = 7 * 86_400.0
-    kept: _Count = 10_000
+    kept: int = Field(10_000, ge=1, lt=2**31)  # as databases count
     replies: Path | None = None
     traces: Path | None = None
     log: Literal["text", "json"] = "text"

@@ -40,6 +40,7 @@ _HTTP = {
     415: ("media-type", "The media type is not supported"),
     416: ("range", "The file has no such part"),
 }
+_OF_A_BODY = ("content-type", "content-length")  # headers
 CLOSES = {"Connection": "close"}  # headers if we do not wait for the rest of a request
 _LINE_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
 
@@ -147,7 +148,7 @@ async def answer_error(request: Request, error: Any) -> Json:
     """
     path, headers = request.scope["path"], None
     if isinstance(error, HTTPException):
-        slug, title = _HTTP.get(error.status_code, ("request", "The request cannot be served"))
+        slug, title = _http_kind(error.status_code)
         document = problem(slug, error.status_code, title, f"{title}; see /openapi.json.")
         own: Any = error.detail
         document, headers = document | (own if isinstance(own, dict) else {}), error.headers
@@ -188,7 +189,7 @@ class PlainErrors:
                 is_text = headers.get("content-type", "").startswith("text/plain")
                 is_plain_error = is_text and message["status"] >= 400
                 if is_plain_error:
-                    response = await _unplain(scope, message["status"], headers)
+                    response = _unplain(scope, message["status"], headers)
                     await response(scope, receive, send)
             if not is_plain_error:
                 await send(message)
@@ -196,14 +197,18 @@ class PlainErrors:
         await self._app(scope, receive, sending)
 
 
-async def _unplain(scope: Scope, status: int, headers: Headers) -> Json:
+def _unplain(scope: Scope, status: int, headers: Headers) -> Json:
     """Return the problem document in the place of an error in plain text, with its headers."""
+    slug, title = _http_kind(status)
     wrong = "The service cannot follow a header of the request, such as Range; change it."
     kept = {it: value for it, value in headers.items() if it not in _OF_A_BODY}
-    return await answer_error(Request(scope), HTTPException(status, {"detail": wrong}, kept))
+    return refusal(scope, problem(slug, status, title, wrong), kept)
 
 
-_OF_A_BODY = ("content-type", "content-length")
+def _http_kind(status: int) -> tuple[str, str]:
+    """Return the last part of the type, and the title, of a problem that no error of ours means."""
+    return _HTTP.get(status, ("request", "The request cannot be served"))
+
 
 _ERRORS = (FairqrError, RequestValidationError, HTTPException)
 HANDLERS: dict[Any, Any] = dict.fromkeys(_ERRORS, answer_error)

@@ -453,10 +453,9 @@ class Store:
 
     async def _surplus(self, most: int) -> list[str]:
         """Return the ids of all ended runs but the last ones of each key."""
-        # By the time of its end; ids make the order the same each time.
-        of_key = {"partition_by": RUNS.c.key_id, "order_by": (RUNS.c.finished.desc(), RUNS.c.id)}
-        place = sa.func.row_number().over(**of_key).label("place")
-        ended = sa.select(RUNS.c.id, place).where(~_LIVE).subquery()
+        newest_first = (RUNS.c.finished.desc(), RUNS.c.id)
+        place = sa.func.row_number().over(partition_by=RUNS.c.key_id, order_by=newest_first)
+        ended = sa.select(RUNS.c.id, place.label("place")).where(~_LIVE).subquery()
         rows = await self._all(sa.select(ended.c.id).where(ended.c.place > most))
         return [row["id"] for row in rows]
 
