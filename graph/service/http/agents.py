@@ -8,17 +8,24 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastmcp.server.dependencies import get_http_request
+from mcp.types import INVALID_REQUEST, jsonrpc_message_adapter
+from pydantic import ValidationError
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.execution.executor import Executor
 from fairqr.graph.service.http.access import MCP_PATH, caller_of
+from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.runs import carrier_of
 from fairqr.graph.service.mcp.tools import Origin, make_server
 from fairqr.graph.service.runs.manager import EphemeralRuns
 
 _EVENTS = re.compile(r"text/(event-stream|\*)")
 """What a client takes that reads events; for others there is one JSON object."""
+
+
+_WRONG = "Send one message of JSON-RPC 2.0, with 'jsonrpc', 'method' and 'id'."
+_NO_MESSAGE = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": _WRONG}}
 
 
 @asynccontextmanager
@@ -39,8 +46,12 @@ async def mcp_app(executor: Executor, runs: EphemeralRuns) -> AsyncIterator[ASGI
     async def with_caller(scope: Scope, receive: Receive, send: Send) -> None:
         gone = scope["state"]["gone"] = asyncio.get_running_loop().create_future()
 
+        messages = [await receive()]  # the whole body, as the guard has read it
+        if not _is_json_rpc(messages[0].get("body", b"")):
+            return await Json(_NO_MESSAGE, 400)(scope, receive, send)
+
         async def receiving() -> Message:
-            message = await receive()
+            message = messages.pop() if messages else await receive()
             if message["type"] == "http.disconnect" and not gone.done():
                 gone.set_result(None)
             return message
@@ -48,10 +59,18 @@ async def mcp_app(executor: Executor, runs: EphemeralRuns) -> AsyncIterator[ASGI
         headers = MutableHeaders(raw=[*scope["headers"]])
         takes = headers["accept"] = headers.get("accept") or "*/*"  # as HTTP has it
         app = in_events if _EVENTS.search(takes) else in_json
-        await app({**scope, "path": MCP_PATH, "headers": headers.raw}, receiving, send)
+        return await app({**scope, "path": MCP_PATH, "headers": headers.raw}, receiving, send)
 
     async with in_events.lifespan(in_events), in_json.lifespan(in_json):
         yield with_caller
+
+
+def _is_json_rpc(body: bytes) -> bool:
+    try:
+        jsonrpc_message_adapter.validate_json(body, by_name=False)
+    except ValidationError:
+        return False
+    return True
 
 
 def _origin() -> Origin:

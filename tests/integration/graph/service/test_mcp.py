@@ -263,6 +263,21 @@ def test_who_asks_for_no_events_gets_json(service: Served, accept: str | None) -
     connection.close()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        *([], [INITIALIZE], "x", 1, {}, {"jsonrpc": "1.0"}, {**INITIALIZE, "jsonrpc": 2}),
+        *({**INITIALIZE, "method": 1}, {**INITIALIZE, "params": ["secret"]}),
+    ],
+)
+def test_what_is_no_message_is_told_in_a_sentence_of_ours(service: Served, message: Any) -> None:
+    answer = service.client.post("/mcp", json=message, headers=ACCEPT)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, -32600)
+    assert error["message"].startswith("Send one message of JSON-RPC 2.0")
+    assert "secret" not in answer.text
+
+
 async def test_there_are_no_sessions_and_no_pages_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
