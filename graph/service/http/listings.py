@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -22,6 +23,7 @@ from fairqr.graph.service.http.parts import DurableCounts, parts_of
 from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
+from fairqr.retrieval.engines.engine import SearchEngine
 
 router = APIRouter(tags=["capabilities"])
 operation = APIRouter(tags=["operation"])
@@ -196,7 +198,7 @@ async def list_documents(
     corpus: _Corpus = None,
 ) -> Response:
     """Return the title and a line of the text of several documents."""
-    async with parts_of(request).executor.lend_engine(corpus) as engine:
+    async with _lend_to_read(request, corpus) as engine:
         return Json(DocumentLines(documents=await engines.read_lines(engine, id)))
 
 
@@ -210,9 +212,18 @@ async def get_document(
 
     An endpoint that only searches by words gives only documents that an earlier search found.
     """
-    executor = parts_of(request).executor
-    async with executor.lend_engine(corpus) as engine:
-        return Json(await engines.read_document(engine, id, executor.capabilities.link(corpus)))
+    capabilities = parts_of(request).executor.capabilities
+    async with _lend_to_read(request, corpus) as engine:
+        return Json(await engines.read_document(engine, id, capabilities.link(corpus)))
+
+
+@asynccontextmanager
+async def _lend_to_read(request: Request, corpus: str | None) -> AsyncIterator[SearchEngine]:
+    """Lend the engine of a corpus to read documents, when it is the turn of the key."""
+    parts = parts_of(request)
+    key = caller_of(request.scope).id
+    async with parts.reading.held(key), parts.executor.lend_engine(corpus) as engine:
+        yield engine
 
 
 @router.get("/v1/prompts")

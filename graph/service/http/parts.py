@@ -91,6 +91,9 @@ _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
 _LIVE = partial(Gauge, multiprocess_mode="livesum")
 _TIMES, _DIVERGENCES = partial(Histogram, buckets=_SECONDS), partial(Histogram, buckets=_NATS)
 
+READERS = 8
+"""How many requests for documents ask sources at a time."""
+
 # The kind of each metric, its labels, and what it says.
 _METRICS: dict[str, tuple[Any, str, str]] = {
     "http_requests": (Counter, "method route status", "Requests answered, by route and status."),
@@ -214,6 +217,8 @@ class Parts:
     Attributes:
         encoding: Lets texts of one list be encoded at a time, which takes all processors, keys in
             turns.
+        reading: Lets some requests for documents ask sources at a time, which others search, keys
+            in turns.
         bundling: Lets one file of all files of an audit be made at a time, keys in turns.
     """
 
@@ -225,6 +230,7 @@ class Parts:
     readiness: Readiness
     evidence: ListEvidence = field(default_factory=ListEvidence)
     encoding: Slots = field(default_factory=lambda: Slots(1, share=1.0))
+    reading: Slots = field(default_factory=lambda: Slots(READERS, share=0.75))
     bundling: Slots = field(default_factory=lambda: Slots(1, share=1.0))
 
     @classmethod

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import json
 import re
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from fairqr.graph.service.configuration import FIRST_PARTS
+from fairqr.graph.service.http.parts import READERS
 from fairqr.graph.service.store import Store
 from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
 
@@ -91,6 +94,29 @@ async def test_agents_have_no_sessions_that_could_fill_up() -> None:
         asked: Any = {"json": INITIALIZE, "headers": ACCEPT}
         answers = [await client.post("/mcp", **asked) for _ in range(50)]
     assert {answer.status_code for answer in answers} == {200}
+
+
+@pytest.mark.parametrize("path", ["/v1/documents?id=x", "/v1/documents/x"])
+async def test_who_reads_many_documents_keeps_no_source_from_others(
+    store: Store, path: str
+) -> None:
+    """Keys take turns, and none takes all places."""
+    one, other = [await store.create_key(name, ["read"]) for name in ("one", "other")]
+
+    async with in_process(store, require_keys=True) as client:
+        parts = client._transport.app.state.parts  # type: ignore[attr-defined]
+
+        def asked(secret: str) -> asyncio.Task[httpx.Response]:
+            headers = {"Authorization": f"Bearer {secret}"}
+            return asyncio.create_task(client.get(path, headers=headers))
+
+        async with AsyncExitStack() as stack:
+            for _ in range(READERS * 3 // 4):
+                await stack.enter_async_context(parts.reading.held(one[0].id))
+            more = asked(one[1])
+            assert (await asked(other[1])).status_code in (200, 404)
+            assert not more.done()
+        assert (await more).status_code in (200, 404)
 
 
 async def test_a_silent_stream_shows_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
