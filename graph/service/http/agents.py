@@ -23,7 +23,6 @@ from fairqr.graph.service.runs.manager import EphemeralRuns
 _EVENTS = re.compile(r"text/(event-stream|\*)")
 """What a client takes that reads events; for others there is one JSON object."""
 
-
 _WRONG = "Send one message of JSON-RPC 2.0, with 'jsonrpc', 'method' and 'id'."
 _NO_MESSAGE = {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID_REQUEST, "message": _WRONG}}
 
