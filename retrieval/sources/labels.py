@@ -31,7 +31,7 @@ from fairqr.retrieval.sources.label_values import values_of
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name, validated
 
-FORMAT = 8
+FORMAT = 9
 ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
 MAX_VALUES = 1000
