@@ -193,6 +193,8 @@ def _by_id(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _id(value: Any) -> str:
+    if isinstance(value, float | np.floating) and value.is_integer():  # as pandas has it
+        value = int(value)
     if isinstance(value, str | int | np.integer) and not isinstance(value, bool):
         return str(value)
     raise InputError(f"An id must be text or a whole number, not {one_line(repr(value), 60)}.")

@@ -39,7 +39,7 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.table import DocumentTable, coded
-from fairqr.retrieval.sources.documents import ProgressFunction, chunks
+from fairqr.retrieval.sources.documents import ProgressFunction, chunks, in_known_forms
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import Source
 from fairqr.retrieval.texts.words import sendable
@@ -360,6 +360,8 @@ async def audit_engine(
     """
     finishing.load_layout(layout)  # a wrong name is an error before anything is asked
     attributes = _attributes(spec, engine)
+    if qrels is not None:
+        qrels = in_known_forms(qrels, {query.id for query in queries.queries})
     if qrels is not None and not any(query.id in qrels for query in queries.queries):
         first = queries.queries[0].id
         raise InputError(

@@ -9,7 +9,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -187,6 +187,31 @@ def identifier(value: object) -> str:
     if len(value.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
         raise ValueError(f"its id is longer than {MAX_ID_BYTES} bytes")
     return encodable(value, "id")
+
+
+def other_form(id_: str) -> str | None:
+    """Return the other form of an id that is a whole number: pandas writes 1 as ``1.0``."""
+    whole = id_.removesuffix(".0")
+    if not (whole.isascii() and whole.isdigit()):
+        return None
+    return whole if whole != id_ else f"{id_}.0"
+
+
+def known_form(id_: str, known: Container[str]) -> str:
+    """Return the form of an id that is known; the id itself if none is."""
+    if id_ in known:
+        return id_
+    other = other_form(id_)
+    return other if other is not None and other in known else id_
+
+
+def in_known_forms(values: Mapping[str, T], known: Container[str]) -> dict[str, T]:
+    """Return values by id, with each id in the form that is known elsewhere.
+
+    An id that has a value in both forms keeps them apart.
+    """
+    forms = {id_: known_form(id_, known) for id_ in values}
+    return {id_ if form in values else form: values[id_] for id_, form in forms.items()}
 
 
 def _text(value: object, name: str) -> str:

@@ -26,7 +26,7 @@ from fairqr.base.settings import data_dir
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
-from fairqr.retrieval.sources.documents import IDS, Document, identifier, wrong_line
+from fairqr.retrieval.sources.documents import IDS, Document, identifier, other_form, wrong_line
 from fairqr.retrieval.sources.label_values import values_of
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name, validated
@@ -110,7 +110,18 @@ class LabelStore:
         return np.asarray(self._rows[self.codes(ids)])
 
     def codes(self, ids: Sequence[str]) -> NDArray[np.intp]:
-        """Return a number for the label of each document, or -1 if the file lacks it."""
+        """Return a number for the label of each document, or -1 if the file lacks it.
+
+        The file may have an id that is a whole number in its other form, as ``1.0``.
+        """
+        found = self._codes_of(ids)
+        others = {row: other_form(ids[row]) for row in np.flatnonzero(found < 0).tolist()}
+        forms = {row: form for row, form in others.items() if form is not None}
+        found[[*forms]] = self._codes_of([*forms.values()])
+        return found
+
+    def _codes_of(self, ids: Sequence[str]) -> NDArray[np.intp]:
+        """Return what :meth:`codes` does, for ids written as in the file."""
         wanted = np.array([*map(_hash_of, ids)], dtype=np.uint64)
         places = np.searchsorted(self._ids, wanted).clip(max=len(self._ids) - 1)
         return np.where(self._ids[places] == wanted, self._codes[places], -1)
