@@ -70,8 +70,11 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
             group = "group" if "group" in row else attribute.casefold()
             id_ = next((row[key] for key in IDS if key in row), None)
             if id_ is None or group not in row:
+                # A head with tabs may stand above rows with spaces.
+                is_one_cell = len(row) == 1 and len(str(id_).split()) > 1
+                how = ", separated as in the first line" if is_one_cell else ""
                 raise ValueError(
-                    f"it needs an 'id' and a 'group' (or '{group}'); 'weight' is optional"
+                    f"it needs an 'id' and a 'group' (or '{group}'){how}; 'weight' is optional"
                 )
             weighted = "weight" in row if weighted is None else weighted
             if weighted != ("weight" in row):
