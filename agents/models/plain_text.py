@@ -84,10 +84,16 @@ def with_plain_texts(body: Any, key: str = "message") -> bool:
 
 
 def _make_plain(message: dict[str, Any], *, marks: bool) -> bool:
-    """Make a message plain, and return whether it was not."""
+    """Make a message plain, and return whether it was not.
+
+    Args:
+        message: Of a reply, or a change of one.
+        marks: Whether thoughts alone become a mark.
+    """
     content = message.get("content")
     text = text_of_parts(content)
-    if marks and not text.strip() and not message.get("refusal") and holds_thoughts(content, message):
+    is_answer = bool(text.strip() or message.get("refusal"))
+    if marks and not is_answer and holds_thoughts(content, message):
         text = ONLY_THOUGHTS
     if text == content or (content is None and not text):
         return False
