@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +49,8 @@ class StreamEnd:
 
 def text_of_parts(content: Any) -> str:
     """Return the text of a message's content; parts that are thoughts, or no text, do not count."""
+    if isinstance(content, Mapping):  # the object that was asked for
+        return json.dumps(content)
     if not isinstance(content, list):
         return str(content or "")
     texts = [part if isinstance(part, str) else _text_of_part(part) for part in content]
@@ -67,38 +69,53 @@ def holds_thoughts(content: Any, members: Mapping[str, Any]) -> bool:
     return not kinds.isdisjoint(THOUGHT_PARTS) or any(map(members.get, THOUGHT_MEMBERS))
 
 
-def with_plain_texts(body: Any, key: str = "message") -> bool:
-    """Make the messages of a reply plain, in place, and return whether any was not.
+def plain_reply(body: Any) -> Any:
+    """Return a reply, as JSON data, with plain messages; what is none stays as it is."""
+    return _with_choices(body, _plain_choice)
 
-    Args:
-        body: The reply as JSON data.
-        key: What a choice calls its message.
-    """
+
+def _with_choices(body: Any, make_plain: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
     choices = body.get("choices") if isinstance(body, Mapping) else None
-    was_plain = True
-    for choice in choices if isinstance(choices, list) else []:
-        message = choice.get(key) if isinstance(choice, Mapping) else None
-        if isinstance(message, dict) and _make_plain(message, marks=key == "message"):
-            was_plain = False
-    return not was_plain
+    if not isinstance(choices, list):
+        return body
+    plain = [make_plain(choice) if isinstance(choice, Mapping) else choice for choice in choices]
+    return {**body, "choices": plain}
 
 
-def _make_plain(message: dict[str, Any], *, marks: bool) -> bool:
-    """Make a message plain, and return whether it was not.
-
-    Args:
-        message: Of a reply, or a change of one.
-        marks: Whether thoughts alone become a mark.
-    """
+def _plain_choice(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a choice with a plain message, which may stand where other routes have it."""
+    message = choice.get("message") or choice.get("delta")
+    if message is None and isinstance(choice.get("text"), str):
+        message = {"content": choice["text"]}
+    if not isinstance(message, Mapping):
+        return choice
     content = message.get("content")
     text = text_of_parts(content)
-    is_answer = bool(text.strip() or message.get("refusal"))
-    if marks and not is_answer and holds_thoughts(content, message):
+    is_answer = bool(text.strip() or message.get("refusal") or message.get("tool_calls"))
+    if not is_answer and holds_thoughts(content, message):
         text = ONLY_THOUGHTS
-    if text == content or (content is None and not text):
-        return False
-    message["content"] = text
-    return True
+    plain = {**message, "role": message.get("role") or "assistant"}
+    if content is not None or text:
+        plain["content"] = text
+    if isinstance(message.get("tool_calls"), list):
+        plain["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
+    return {**choice, "message": plain}
+
+
+def _plain_call(call: Any) -> Any:
+    """Return the call of a function with its arguments as text, which some servers give as JSON."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
+        return call
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"])}}
+
+
+def _plain_change(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a choice of a stream with the text of its change as text."""
+    delta = choice.get("delta")
+    if not isinstance(delta, Mapping) or not isinstance(delta.get("content"), list):
+        return choice
+    return {**choice, "delta": {**delta, "content": text_of_parts(delta["content"])}}
 
 
 async def plain_events(pieces: AsyncIterator[bytes], end: StreamEnd) -> AsyncIterator[bytes]:
@@ -125,7 +142,6 @@ def _plain_line(line: bytes, end: StreamEnd) -> bytes:
     end.has_thoughts = end.has_thoughts or _THOUGHTS.search(line) is not None
     if in_parts and line.startswith(b"data:"):
         with suppress(ValueError, RecursionError):
-            body = json.loads(line.removeprefix(b"data:"))
-            if with_plain_texts(body, "delta"):
-                return b"data: " + json.dumps(body).encode() + b"\n"
+            body = _with_choices(json.loads(line.removeprefix(b"data:")), _plain_change)
+            return b"data: " + json.dumps(body).encode() + b"\n"
     return line

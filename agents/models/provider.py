@@ -20,7 +20,7 @@ from fairqr.agents.models.complaints import (
     without_keys,
 )
 from fairqr.agents.models.local import start_local
-from fairqr.agents.models.plain_text import StreamEnd, plain_events, with_plain_texts
+from fairqr.agents.models.plain_text import StreamEnd, plain_events, plain_reply
 from fairqr.agents.models.replies import RECORDED, Messages, Question, say_only_refines
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import is_web_address, text_of
@@ -419,8 +419,9 @@ async def _as_openai_answers(response: Any) -> Any:
             request=response.request,
             extensions={} if status else {INVENTED_STATUS: True},
         )
-    if not with_plain_texts(body):
+    plain = plain_reply(body)
+    if plain == body:
         return response
     headers = {name: value for name, value in response.headers.items() if name not in _OF_THE_BODY}
-    content = json.dumps(body).encode()
+    content = json.dumps(plain).encode()
     return type(response)(OK, headers=headers, content=content, request=response.request)

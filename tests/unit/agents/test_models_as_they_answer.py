@@ -846,6 +846,7 @@ async def reply_to(server: ModelServer, message: dict[str, Any], end: str = "sto
     return await model(server).ask(question())
 
 
+OPEN_CALL = {"id": "1", "type": "function", "function": {"name": "x", "arguments": {"n": 1}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "reply", "arguments": '{"n": 1}'}}
 
 
@@ -858,12 +859,35 @@ CALL = {"id": "1", "type": "function", "function": {"name": "reply", "arguments"
         {"content": None, "tool_calls": [CALL]},
         {"content": "", "tool_calls": [CALL]},
         {"content": None, "function_call": {"name": "reply", "arguments": '{"n": 1}'}},
+        {"content": {"n": 1}},
+        {"content": '{"n": 1}', "role": None},
+        {"content": None, "tool_calls": [OPEN_CALL]},
+        {"content": None, "tool_calls": [OPEN_CALL], "reasoning_content": "Hm"},
     ],
 )
 async def test_a_message_is_read_in_whatever_parts_it_comes(
     server: ModelServer, message: dict[str, Any]
 ) -> None:
     assert (await reply_to(server, message)).value == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"message": {"content": '{"n": 1}'}},
+        {"delta": {"role": "assistant", "content": '{"n": 1}'}, "finish_reason": "stop"},
+        {"message": None, "delta": {"content": [TEXT]}, "index": 0},
+        {"text": '{"n": 1}', "index": 0, "logprobs": None, "finish_reason": "stop"},
+    ],
+)
+async def test_a_message_is_read_where_other_routes_have_it(
+    server: ModelServer, choice: dict[str, Any], recwarn: pytest.WarningsRecorder
+) -> None:
+    server.does(body_of(200, {"id": "c", "object": "x", "created": 1, "choices": [choice]}))
+    asked = model(server)
+    assert (await asked.ask(question())).value == {"n": 1}
+    assert (await asked.write(question(), on_token=lambda _: None)).text == '{"n": 1}'
+    assert [it for it in recwarn if "erializ" in str(it.message)] == []
 
 
 @pytest.mark.parametrize(
