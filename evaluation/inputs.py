@@ -23,7 +23,7 @@ from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
-from fairqr.retrieval.sources.label_values import as_text
+from fairqr.retrieval.sources.label_values import values_of
 from fairqr.retrieval.sources.runs import (
     COLUMNS,
     TIES,
@@ -33,7 +33,7 @@ from fairqr.retrieval.sources.runs import (
     column_name,
     read_run,
 )
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name
 from fairqr.retrieval.sources.source import Source
 
 FIELDS = {"query_id": "query", "doc_id": "document", "relevance": "grade"}
@@ -265,27 +265,12 @@ def _has_attributes(label: Any) -> bool:
 
 def _memberships(name: str, given: Sequence[Any]) -> tuple[Attribute, Any]:
     """Return the attribute whose groups these labels name, and the memberships, shape (n, G+1)."""
-    labels = {repr(label): label for label in map(_label, given)}
-    named = {group for label in labels.values() for group in _groups_in(label)}
+    labels = {repr(label): label for label in given}
+    named = {as_name(value) for label in labels.values() for value in values_of(label)}
     try:
         attribute = Attribute(name=name, field=name, groups=tuple(sorted(named - {UNKNOWN})))
         known = {text: attribute.membership(label) for text, label in labels.items()}
     except ValueError as error:
         why = first_problem(error)[1] if isinstance(error, ValidationError) else one_line(error)
         raise InputError(f"The groups of '{one_line(name)}' are wrong: {why}.") from None
-    return attribute, with_unknown([known[repr(_label(label))] for label in given])
-
-
-def _label(given: Any) -> Any:
-    """Return a label with None for NaN, and with a list for an array or a set."""
-    if isinstance(given, float) and np.isnan(given):
-        return None
-    if isinstance(given, np.ndarray | list | tuple | set | frozenset):
-        return [group for group in map(_label, list(given)) if group is not None]
-    return given
-
-
-def _groups_in(label: Any) -> Iterable[str]:
-    if isinstance(label, str) or not isinstance(label, Iterable):
-        label = () if label is None or (isinstance(label, str) and not label) else (label,)
-    return map(as_text, label)
+    return attribute, with_unknown([known[repr(label)] for label in given])
