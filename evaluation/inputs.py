@@ -23,7 +23,7 @@ from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
-from fairqr.retrieval.sources.label_values import values_of
+from fairqr.retrieval.sources.label_values import values_of, weighted_values
 from fairqr.retrieval.sources.runs import (
     COLUMNS,
     TIES,
@@ -265,12 +265,13 @@ def _has_attributes(label: Any) -> bool:
 
 def _memberships(name: str, given: Sequence[Any]) -> tuple[Attribute, Any]:
     """Return the attribute whose groups these labels name, and the memberships, shape (n, G+1)."""
-    labels = {repr(label): label for label in given}
+    keys = [repr([*weighted_values(label)]) for label in given]
+    labels = dict(zip(keys, given, strict=True))
     named = {as_name(value) for label in labels.values() for value in values_of(label)}
     try:
         attribute = Attribute(name=name, field=name, groups=tuple(sorted(named - {UNKNOWN})))
-        known = {text: attribute.membership(label) for text, label in labels.items()}
+        known = {key: attribute.membership(label) for key, label in labels.items()}
     except ValueError as error:
         why = first_problem(error)[1] if isinstance(error, ValidationError) else one_line(error)
         raise InputError(f"The groups of '{one_line(name)}' are wrong: {why}.") from None
-    return attribute, with_unknown([known[repr(label)] for label in given])
+    return attribute, with_unknown([known[key] for key in keys])

@@ -186,7 +186,7 @@ async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
         UnsupportedError: It cannot look documents up.
     """
     answers = []
-    whole = [id_.removesuffix(".0") for id_ in ids if other_form(id_)]
+    whole = [id_.removesuffix(".0") for id_ in ids if id_.endswith(".0") and other_form(id_)]
     for asked in chunks(dict.fromkeys([*ids, *whole]), AT_ONCE):
         answers += await engine.search([Query("", len(asked), only=tuple(asked))])
     arrays = {}
