@@ -8,6 +8,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -227,7 +228,8 @@ def in_known_forms(values: Mapping[str, T], known: Container[str]) -> dict[str, 
 
 
 def _text(value: object, name: str) -> str:
-    if value is None:
+    is_nan = isinstance(value, float) and math.isnan(value)  # an empty cell of pandas
+    if value is None or is_nan:
         return ""
     if not isinstance(value, str):
         raise ValueError(f"its {name} is not text")

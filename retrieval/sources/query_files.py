@@ -240,7 +240,8 @@ def _named(
         if any(cell.strip() for cell in cells[len(names) :]):
             problem = "it has more columns than the first line, perhaps from an unquoted comma"
             raise wrong_line(path, number, problem, what)
-        yield number, dict(zip(names, cells, strict=False))
+        values = [cell.strip() for cell in cells]
+        yield number, dict(zip(names, values, strict=False))
 
 
 def weight_of(value: Any) -> float:
