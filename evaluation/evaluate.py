@@ -24,7 +24,7 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.fairness.target import Target
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import chunks
+from fairqr.retrieval.sources.documents import chunks, in_known_forms
 from fairqr.retrieval.sources.runs import SystemRun, Ties
 from fairqr.retrieval.sources.source import Source
 
@@ -82,7 +82,8 @@ def evaluate(
     Raises:
         InputError: Something that a measure needs is missing or wrong.
     """
-    ranked, judged = as_run(run, name, ties=ties), as_qrels(qrels)
+    ranked = as_run(run, name, ties=ties)
+    judged = _in_forms_of(ranked, as_qrels(qrels))
     is_read = isinstance(groups, Corpus | Source | str | Path)
     found = as_groups(groups, ids_of([ranked], judged) if is_read else ())
     if missing not in ("zero", "undefined"):
@@ -127,6 +128,15 @@ def evaluate(
         notes=notes_on(ranked, judged, queries, found, bound, missing),
         by_group=tuple(s for dimension, own in shares for s in _group_shares(dimension, own)),
     )
+
+
+def _in_forms_of(run: SystemRun, qrels: Qrels | None) -> Qrels | None:
+    """Return judgements with the ids of queries and documents as a run writes them."""
+    if qrels is None:
+        return None
+    ranked = ids_of([run], None)
+    judged = {query: in_known_forms(grades, ranked) for query, grades in qrels.items()}
+    return in_known_forms(judged, run.rankings)
 
 
 def _parts(run: SystemRun, queries: Sequence[str]) -> Iterator[list[str]]:

@@ -23,6 +23,7 @@ from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
+from fairqr.retrieval.sources.label_values import values_of, weighted_values
 from fairqr.retrieval.sources.runs import (
     COLUMNS,
     TIES,
@@ -32,7 +33,7 @@ from fairqr.retrieval.sources.runs import (
     column_name,
     read_run,
 )
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_text
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name
 from fairqr.retrieval.sources.source import Source
 
 FIELDS = {"query_id": "query", "doc_id": "document", "relevance": "grade"}
@@ -192,6 +193,8 @@ def _by_id(given: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _id(value: Any) -> str:
+    if isinstance(value, float | np.floating) and value.is_integer():  # as pandas has it
+        value = int(value)
     if isinstance(value, str | int | np.integer) and not isinstance(value, bool):
         return str(value)
     raise InputError(f"An id must be text or a whole number, not {one_line(repr(value), 60)}.")
@@ -262,27 +265,13 @@ def _has_attributes(label: Any) -> bool:
 
 def _memberships(name: str, given: Sequence[Any]) -> tuple[Attribute, Any]:
     """Return the attribute whose groups these labels name, and the memberships, shape (n, G+1)."""
-    labels = {repr(label): label for label in map(_label, given)}
-    named = {group for label in labels.values() for group in _groups_in(label)}
+    keys = [repr([*weighted_values(label)]) for label in given]
+    labels = dict(zip(keys, given, strict=True))
+    named = {as_name(value) for label in labels.values() for value in values_of(label)}
     try:
         attribute = Attribute(name=name, field=name, groups=tuple(sorted(named - {UNKNOWN})))
-        known = {text: attribute.membership(label) for text, label in labels.items()}
+        known = {key: attribute.membership(label) for key, label in labels.items()}
     except ValueError as error:
         why = first_problem(error)[1] if isinstance(error, ValidationError) else one_line(error)
         raise InputError(f"The groups of '{one_line(name)}' are wrong: {why}.") from None
-    return attribute, with_unknown([known[repr(_label(label))] for label in given])
-
-
-def _label(given: Any) -> Any:
-    """Return a label with None for NaN, and with a list for an array or a set."""
-    if isinstance(given, float) and np.isnan(given):
-        return None
-    if isinstance(given, np.ndarray | list | tuple | set | frozenset):
-        return [group for group in map(_label, list(given)) if group is not None]
-    return given
-
-
-def _groups_in(label: Any) -> Iterable[str]:
-    if isinstance(label, str) or not isinstance(label, Iterable):
-        label = () if label is None or (isinstance(label, str) and not label) else (label,)
-    return map(as_text, label)
+    return attribute, with_unknown([known[key] for key in keys])

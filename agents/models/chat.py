@@ -25,6 +25,7 @@ from fairqr.agents.models.complaints import (
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.messages import read_message, written_text
+from fairqr.agents.models.plain_text import ONLY_THOUGHTS
 from fairqr.agents.models.reading import ThoughtFilter, hides_thinking
 from fairqr.agents.models.replies import Completion, Messages, Question, Usage, Wanted
 from fairqr.base.errors import ModelError
@@ -216,9 +217,10 @@ class ChatModel(LanguageModel):
                         raise ModelError("refused", f"The model {self.name} declined to answer.")
                     had_room = self._thinks
                     self._learn_thinking(message, answer)
-                    if answer.is_cut and not answer.text and question.wanted != "choice":
+                    if answer.ended_early and question.wanted != "choice":
                         if had_room or self._given is not None:
-                            raise ModelError("empty", self._say_too_short(question, exchange))
+                            why = self._say_too_short(question, exchange, answer)
+                            raise ModelError("empty", why)
                         self._thinks = True
                         continue
                     # Some servers give no probabilities for a token that is half a character.
@@ -293,17 +295,18 @@ class ChatModel(LanguageModel):
             return complaint.fewer_candidates(self._candidates)
         return complaint.lower_limit(tokens)
 
-    def _say_too_short(self, question: Question, exchange: Exchange) -> str:
+    def _say_too_short(self, question: Question, exchange: Exchange, answer: Completion) -> str:
         """Return the sentence about a reply that ended before it began."""
         if self._given is not None:
             remedy = "raise the limit of the chat model that you gave"
         else:
             remedy = "raise reasoning_tokens, or let it think less"
         tokens = self._tokens_for(question, exchange)
-        return (
-            f"The model {self.name} reached its limit of {tokens:,} tokens before it answered; "
-            f"{remedy}."
-        )
+        if answer.is_cut:
+            problem = f"reached its limit of {tokens:,} tokens before it answered"
+        else:
+            problem = f"gave only thoughts and no answer, with a limit of {tokens:,} tokens"
+        return f"The model {self.name} {problem}; {remedy}."
 
     def _say_cut(self, question: Question, exchange: Exchange) -> str:
         """Return why a reply that was cut cannot be used."""
@@ -422,6 +425,8 @@ class ChatModel(LanguageModel):
         relay.send(shown.end())
         if whole is None:
             raise ConnectionError("the stream ended early")
+        if end.has_thoughts and not whole.text.strip():
+            whole.content = ONLY_THOUGHTS
         has_ended = end.is_marked or bool(whole.response_metadata.get("finish_reason"))
         if self._speaks_openai and not has_ended:
             raise ConnectionError("the stream ended early")

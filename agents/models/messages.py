@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.models.language_model import Exchange
+from fairqr.agents.models.plain_text import holds_thoughts, text_of_parts
 from fairqr.agents.models.reading import without_thoughts
 from fairqr.agents.models.replies import Completion, Usage, Wanted
 
@@ -24,9 +25,6 @@ FILTERED = (
 
 # Any other word may be free text of the server, which we must not record.
 FINISH_REASONS = (*CUT, *FILTERED, "stop", "end_turn", "stop_sequence", "tool_calls")
-
-TEXT_PARTS = ("text", "output_text")
-"""The types of the parts of a message that are its text; others are thoughts or pictures."""
 
 
 def read_message(message: AIMessage, wanted: Wanted, exchange: Exchange) -> Completion:
@@ -48,6 +46,7 @@ def read_message(message: AIMessage, wanted: Wanted, exchange: Exchange) -> Comp
             step.set(f"gen_ai.response.{name}", said[:200])
     answer = [{"role": "assistant", "content": text}]
     exchange.record("output", answer, finish_reason=reason or "unknown")
+    has_thoughts = holds_thoughts(message.content, message.additional_kwargs)
     usage = Usage()
     thinking_tokens = 0
     if counted := message.usage_metadata:
@@ -58,20 +57,14 @@ def read_message(message: AIMessage, wanted: Wanted, exchange: Exchange) -> Comp
         usage,
         declined=reason in FILTERED or bool(message.additional_kwargs.get("refusal")),
         is_cut=reason in CUT,
-        thought=thinking_tokens > 0 or len(text) < len(written),
+        thought=has_thoughts or thinking_tokens > 0 or len(text) < len(written),
         first_tokens=_first_tokens(metadata.get("logprobs")),
     )
 
 
 def written_text(message: AIMessage) -> str:
     """Return the text of a message; parts that are thoughts, or no text, do not count."""
-    if isinstance(message.content, str):
-        return message.content
-    parts = [
-        {"type": "text", "text": part} if isinstance(part, str) else part
-        for part in message.content
-    ]
-    return "".join(str(part.get("text") or "") for part in parts if part.get("type") in TEXT_PARTS)
+    return text_of_parts(message.content)
 
 
 def _called_with(message: AIMessage) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -22,6 +20,7 @@ from fairqr.agents.models.complaints import (
     without_keys,
 )
 from fairqr.agents.models.local import start_local
+from fairqr.agents.models.plain_text import StreamEnd, plain_events, plain_reply
 from fairqr.agents.models.replies import RECORDED, Messages, Question, say_only_refines
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.settings import is_web_address, text_of
@@ -65,22 +64,7 @@ ADDRESS_ENDINGS = ("_BASE", "_ENDPOINT", "_HOST", "_URL", "_VERSION")
 # They describe how the body of a response was sent, before it was decoded.
 _OF_THE_BODY = ("content-encoding", "content-length", "transfer-encoding")
 
-_LAST_EVENT = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]\s*$")
-_LONGEST_LAST_EVENT = 64
-
 _BOUNDS = ("minLength", "maxLength", "minItems", "maxItems")
-
-
-@dataclass(slots=True)
-class StreamEnd:
-    """How the stream of a reply ended.
-
-    Attributes:
-        is_marked: Whether its last event says that nothing follows. Some gateways send this alone,
-            and no reason why the reply ended.
-    """
-
-    is_marked: bool = False
 
 
 _stream_end: ContextVar[StreamEnd | None] = ContextVar("fairqr_stream_end", default=None)
@@ -368,10 +352,11 @@ def _http_client(*, trust_env: bool) -> Any:
 
     class Client(base):  # type: ignore[misc]
         async def send(self, request: Any, **options: Any) -> Any:
-            response = await _with_true_status(await super().send(request, **options))
+            response = await _as_openai_answers(await super().send(request, **options))
             if (end := _stream_end.get()) is not None:
                 response = await _as_stream(response)
-                response.aiter_bytes = _watched(response.aiter_bytes, end)
+                read = response.aiter_bytes
+                response.aiter_bytes = lambda *sizes: plain_events(read(*sizes), end)
             key = request.headers.get("api-key") or request.headers.get("authorization") or ""
             key = key.removeprefix("Bearer ").strip()
             if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
@@ -386,19 +371,6 @@ def _http_client(*, trust_env: bool) -> Any:
             return type(response)(response.status_code, headers=headers, content=content, **more)
 
     return Client(trust_env=trust_env, follow_redirects=False)
-
-
-def _watched(read: Callable[..., AsyncIterator[bytes]], end: StreamEnd) -> Any:
-    """Return what reads the body of a response, and notes how it ends."""
-
-    async def read_and_note(*arguments: Any) -> AsyncIterator[bytes]:
-        last = b""
-        async for piece in read(*arguments):
-            last = (last + piece)[-_LONGEST_LAST_EVENT:]
-            end.is_marked = _LAST_EVENT.search(last) is not None
-            yield piece
-
-    return read_and_note
 
 
 async def _as_stream(response: Any) -> Any:
@@ -425,10 +397,11 @@ async def _as_stream(response: Any) -> Any:
     )
 
 
-async def _with_true_status(response: Any) -> Any:
-    """Return a response; one that is an error, though it has status 200, with the status it states.
+async def _as_openai_answers(response: Any) -> Any:
+    """Return a response as OpenAI would give it.
 
-    Where it states none, that of a server that is not ready, and a mark that it is invented.
+    An error that has status 200 gets the status it states. Where it states none, that of a server
+    that is not ready, and a mark that it is invented. The text of a reply becomes plain.
     """
     kind = response.headers.get("content-type", "")
     if response.status_code != OK or "json" not in kind:
@@ -437,13 +410,18 @@ async def _with_true_status(response: Any) -> Any:
     body: Any = None
     with suppress(ValueError, RecursionError):
         body = json.loads(content)
-    if not is_error(body):
+    if is_error(body):
+        status = status_in(body)
+        return type(response)(
+            status or NOT_READY,  # so that it is asked again
+            headers={"content-type": kind},
+            content=content,
+            request=response.request,
+            extensions={} if status else {INVENTED_STATUS: True},
+        )
+    plain = plain_reply(body)
+    if plain == body:
         return response
-    status = status_in(body)
-    return type(response)(
-        status or NOT_READY,  # so that it is asked again
-        headers={"content-type": kind},
-        content=content,
-        request=response.request,
-        extensions={} if status else {INVENTED_STATUS: True},
-    )
+    headers = {name: value for name, value in response.headers.items() if name not in _OF_THE_BODY}
+    content = json.dumps(plain).encode()
+    return type(response)(OK, headers=headers, content=content, request=response.request)

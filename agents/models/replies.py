@@ -122,6 +122,11 @@ class Completion:
     thought: bool = False
     first_tokens: list[tuple[str, float]] | None = None
 
+    @property
+    def ended_early(self) -> bool:
+        """Whether the model reached its limit, or stopped, before it began to answer."""
+        return not self.text.strip() and (self.is_cut or self.thought)
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

@@ -39,7 +39,7 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.table import DocumentTable, coded
-from fairqr.retrieval.sources.documents import ProgressFunction, chunks
+from fairqr.retrieval.sources.documents import ProgressFunction, chunks, in_known_forms
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import Source
 from fairqr.retrieval.texts.words import sendable
@@ -318,6 +318,24 @@ class Observer:
         return within if len(within) == len(own) else [*within, None]
 
 
+def _judgements_of(queries: Queries, qrels: Qrels | None) -> Qrels | None:
+    """Return judgements with the ids of the queries as the queries write them.
+
+    Raises:
+        InputError: None of the queries is judged.
+    """
+    if qrels is None:
+        return None
+    ids = [query.id for query in queries.queries]
+    judged = in_known_forms(qrels, {*ids})
+    if not any(id_ in judged for id_ in ids):
+        raise InputError(
+            f"The judgements have none of the queries, such as '{one_line(ids[0], 80)}'; give "
+            "the queries the ids that the judgements use, in a column 'id'."
+        )
+    return judged
+
+
 async def audit_engine(
     spec: AuditSpec,
     engine: SearchEngine,
@@ -360,12 +378,7 @@ async def audit_engine(
     """
     finishing.load_layout(layout)  # a wrong name is an error before anything is asked
     attributes = _attributes(spec, engine)
-    if qrels is not None and not any(query.id in qrels for query in queries.queries):
-        first = queries.queries[0].id
-        raise InputError(
-            f"The judgements have none of the queries, such as '{one_line(first, 80)}'; give "
-            "the queries the ids that the judgements use, in a column 'id'."
-        )
+    qrels = _judgements_of(queries, qrels)
     shares: dict[str, tuple[float, ...]] = {}
     if spec.target.parts.get("corpus"):
         require(engine, "corpus_shares", "A target with the part 'corpus'")

@@ -33,7 +33,12 @@ from fairqr.base.settings import cache_dir
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.retrieval.sources.corpus import BUILT_IN, SCHEMA, Corpus, find_corpus, holds_documents
-from fairqr.retrieval.sources.documents import ProgressFunction, numbered_lines, wrong_line
+from fairqr.retrieval.sources.documents import (
+    ProgressFunction,
+    in_known_forms,
+    numbered_lines,
+    wrong_line,
+)
 from fairqr.retrieval.sources.query_files import IDS
 from fairqr.retrieval.sources.schema import validated
 
@@ -319,8 +324,8 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
         raise CorpusError(f"The collection '{name}' has {what}; there are {named}: choose one.")
     own = folder / f"topics-{split}.jsonl"
     topics = read_topics(own if own.is_file() else folder / "topics.jsonl")
-    judged = read_qrels(splits[split])
     ids = {topic.id for topic in topics}
+    judged = in_known_forms(read_qrels(splits[split]), ids)
     qrels = {topic: documents for topic, documents in judged.items() if topic in ids}
     if not any(grade > 0 for documents in qrels.values() for grade in documents.values()):
         raise CorpusError(

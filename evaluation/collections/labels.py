@@ -6,7 +6,6 @@ documents asked for in memory.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection as Ids
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
 from fairqr.retrieval.sources.corpus import Corpus
-from fairqr.retrieval.sources.documents import ProgressFunction, chunks
+from fairqr.retrieval.sources.documents import ProgressFunction, chunks, known_form, other_form
 from fairqr.retrieval.sources.schema import UNKNOWN, Schema
 
 UnknownPolicy = Literal["group", "exclude"]
@@ -78,7 +77,7 @@ class Groups:
 
     def known(self, ids: Iterable[str]) -> list[str]:
         """Return the documents that are known here."""
-        return list(filter(self.rows.__contains__, ids))
+        return [id_ for id_ in ids if known_form(id_, self.rows) in self.rows]
 
     def memberships(
         self, attribute: str, ids: Sequence[str], unknown: UnknownPolicy | None = None
@@ -101,7 +100,8 @@ class Groups:
         array = self.arrays[found.name]
         if (unknown or found.unknown) == "exclude":
             array = array[:, :-1]
-        rows = np.fromiter(map(self.rows.get, ids, itertools.repeat(-1)), np.int64, len(ids))
+        forms = (known_form(id_, self.rows) for id_ in ids)
+        rows = np.fromiter((self.rows.get(it, -1) for it in forms), np.int64, len(ids))
         if not len(array):
             return np.zeros((len(ids), array.shape[1]))
         return np.where((rows >= 0)[:, None], array[rows], 0.0)
@@ -164,7 +164,7 @@ def scan_corpus(
         members = [document.membership(attribute) for attribute in attributes]
         for total, membership in zip(totals, members, strict=True):
             total += membership
-        if document.id in wanted and document.id not in rows:
+        if known_form(document.id, wanted) in wanted and document.id not in rows:
             rows[document.id] = len(rows)
             found.append(members)
     arrays, shares = {}, {}
@@ -186,7 +186,8 @@ async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
         UnsupportedError: It cannot look documents up.
     """
     answers = []
-    for asked in chunks(dict.fromkeys(ids), AT_ONCE):
+    whole = [id_.removesuffix(".0") for id_ in ids if id_.endswith(".0") and other_form(id_)]
+    for asked in chunks(dict.fromkeys([*ids, *whole]), AT_ONCE):
         answers += await engine.search([Query("", len(asked), only=tuple(asked))])
     arrays = {}
     for name, attribute in engine.schema.attributes.items():

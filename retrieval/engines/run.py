@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from fairqr.base.errors import QueryError, SourceError, UnsupportedError, one_line
 from fairqr.base.files import sha256_of
@@ -16,7 +17,12 @@ from fairqr.retrieval.engines.engine import EngineInfo, Hits, Query, require_gro
 from fairqr.retrieval.engines.report import AttributeReport, SourceReport, report_on
 from fairqr.retrieval.engines.search_only import LimitedEngine
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import Document, read_documents
+from fairqr.retrieval.sources.documents import (
+    Document,
+    in_known_forms,
+    known_form,
+    read_documents,
+)
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.query_files import read_queries
 from fairqr.retrieval.sources.runs import read_run
@@ -34,7 +40,8 @@ class RunEngine(LimitedEngine):
     def __init__(self, source: RunSource, labels: LabelReader) -> None:
         self.source = source
         tags, self.rankings = _read_runs(source)
-        self.texts = read_queries(source.path(source.topics)) if source.topics else {}
+        topics = read_queries(source.path(source.topics)) if source.topics else {}
+        self.texts = in_known_forms(topics, self.rankings)
         self._ids_of_text: dict[str, list[str]] = {}
         for id_, text in self.texts.items():
             self._ids_of_text.setdefault(_plain(text), []).append(id_)
@@ -51,6 +58,8 @@ class RunEngine(LimitedEngine):
                 raise SourceError(f"The documents of the runs, {told}")
             if it.id in self._ids:
                 self._documents[it.id] = it
+            elif (form := known_form(it.id, self._ids)) != it.id:
+                self._documents.setdefault(form, replace(it, id=form))
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Return the rankings of these queries, given by id or by text."""

@@ -8,8 +8,9 @@ import csv
 import gzip
 import io
 import json
+import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import IO, Any, Protocol, TypeVar, cast
 
 from fairqr.base.errors import CorpusError, InputError, SourceError, one_line
 from fairqr.retrieval.sources.file_forms import (
+    named_delimiter,
     other_form_of_bytes,
     other_form_of_json,
     other_form_of_objects,
@@ -102,6 +104,7 @@ def _values_at(held: Any, path: str) -> Iterator[Any]:
 
 
 IDS = ("id", "_id", "docid", "doc_id", "docno")
+TITLES = ("title",)
 TEXTS = ("text", "contents", "content", "body", "passage")
 """Possible names of a document's id and text: ours, and those of BEIR, Pyserini and ir_datasets."""
 
@@ -138,16 +141,26 @@ def parse_line(line: str) -> Document:
     data = parse_object(line)
     if isinstance(data.get("_source"), Mapping):  # a hit, as elasticdump writes it
         data = {"_id": data.get("_id"), **data["_source"]}
-    id_ = next((data.pop(name) for name in IDS if data.get(name) is not None), None)
+    id_ = _taken(data, IDS)
     if id_ is None:
         raise ValueError(f"it has no id{_only(data)}")
-    text = next((data.pop(name) for name in TEXTS if data.get(name) is not None), None)
+    text = _taken(data, TEXTS)
     return Document(
         id=identifier(id_),
-        title=_text(data.pop("title", None), "title"),
+        title=_text(_taken(data, TITLES), "title"),
         text=_text(text, "text"),
         fields=data,
     )
+
+
+def _taken(data: dict[str, Any], names: Sequence[str]) -> Any:
+    """Take the first member of that name out of an object, or else one in another case."""
+    for name in names:
+        if (value := data.pop(name, None)) is not None:
+            return value
+    by_name = {key.casefold(): key for key, value in data.items() if value is not None}
+    found = next((by_name[name] for name in names if name in by_name), None)
+    return None if found is None else data.pop(found)
 
 
 def _only(fields: Iterable[str]) -> str:
@@ -189,8 +202,34 @@ def identifier(value: object) -> str:
     return encodable(value, "id")
 
 
+def other_form(id_: str) -> str | None:
+    """Return the other form of an id that is a whole number: pandas writes 1 as ``1.0``."""
+    whole = id_.removesuffix(".0")
+    if not (whole.isascii() and whole.isdigit()):
+        return None
+    return whole if whole != id_ else f"{id_}.0"
+
+
+def known_form(id_: str, known: Container[str]) -> str:
+    """Return the form of an id that is known; the id itself if none is."""
+    if id_ in known:
+        return id_
+    other = other_form(id_)
+    return other if other is not None and other in known else id_
+
+
+def in_known_forms(values: Mapping[str, T], known: Container[str]) -> dict[str, T]:
+    """Return values by id, with each id in the form that is known elsewhere.
+
+    An id that has a value in both forms keeps them apart.
+    """
+    forms = {id_: known_form(id_, known) for id_ in values}
+    return {id_ if form in values else form: values[id_] for id_, form in forms.items()}
+
+
 def _text(value: object, name: str) -> str:
-    if value is None:
+    is_nan = isinstance(value, float) and math.isnan(value)  # an empty cell of pandas
+    if value is None or is_nan:
         return ""
     if not isinstance(value, str):
         raise ValueError(f"its {name} is not text")
@@ -277,6 +316,11 @@ def document_lines(path: Path) -> Iterator[tuple[int, str]]:
     yield from lines
 
 
+def delimiter_in(line: str) -> str | None:
+    """Return what stands between the cells of a table whose first line this is, if that is seen."""
+    return next((sign for sign in DELIMITERS if sign in line), None)
+
+
 def csv_cells(path: Path, what: str) -> Iterator[Cells]:
     """Yield the rows of a CSV file that are not blank.
 
@@ -288,11 +332,15 @@ def csv_cells(path: Path, what: str) -> Iterator[Cells]:
         CorpusError: The file cannot be read to its end, or is not UTF-8.
         SourceError: It is not CSV; the error names the line.
     """
-    end = 0
     with open_text(path) as stream:
         lines = _decoded(stream, newline="")
         first = next(lines, "")
-        delimiter = next((sign for sign in DELIMITERS if sign in first), DELIMITERS[0])
+        named = named_delimiter(first)
+        skipped = 1 if named else 0
+        if named:
+            first = next(lines, "")
+        delimiter = named or delimiter_in(first) or ","
+        end = skipped
         # Strict, because otherwise an unclosed quotation mark would swallow the rows after it.
         reader = csv.reader(
             chain([first], lines), delimiter=delimiter, strict=True, skipinitialspace=True
@@ -301,7 +349,7 @@ def csv_cells(path: Path, what: str) -> Iterator[Cells]:
             for cells in reader:
                 if any(cells):
                     yield end + 1, cells
-                end = reader.line_num
+                end = skipped + reader.line_num
         except csv.Error as error:
             raise wrong_line(path, end + 1, f"it is not CSV ({one_line(error)})", what) from None
 

@@ -11,9 +11,11 @@ FROM_TABS = (
     """jq -Rc 'split("\\t") | {id: .[0], text: .[1]}' FILE makes a line of its first two columns"""
 )
 FROM_TABLE = (
-    """python -c 'import csv, json; [print(json.dumps(row)) for row in csv.DictReader(open("""
-    """"FILE", encoding="utf-8-sig", newline=""), delimiter="{}")]' makes a line of each row"""
+    """python -c 'import csv, json; file = open("FILE", encoding="utf-8-sig", newline=""); {}"""
+    """[print(json.dumps(row)) for row in csv.DictReader(file, delimiter="{}")]' """
+    """makes a line of each row"""
 )
+SKIP = "next(file); "
 FROM_PARQUET = (
     """python -c 'import pandas; pandas.read_parquet("FILE").to_json("FILE.jsonl", """
     """orient="records", lines=True)' makes JSON Lines of it"""
@@ -24,6 +26,8 @@ _BROKEN_OBJECT = re.compile(r"\s*\{\s*$")
 _BULK = re.compile(r'\s*\{\s*"(index|create)"\s*:\s*\{')
 _NAMED_ID = re.compile(r'(?i)"?(_?id|doc_?id|docno)"?\s')
 _MARKUP = re.compile(r"\s*<[a-zA-Z?!]")
+
+_NAMES_DELIMITER = re.compile(r"""(?i)\ufeff?"?sep=([^\w"\r\n])[,;\t"]*\s*$""")
 
 _PACKED = {
     b"PAR1": f"a Parquet file; {FROM_PARQUET}",
@@ -54,15 +58,27 @@ def other_form_of_objects(line: str) -> str:
 
 def _form_of_table(line: str) -> str:
     """Return what a table is whose first line this is, and what helps; empty if it is none."""
+    if sign := named_delimiter(line):
+        shown = sign.replace("\t", r"\t")
+        return f"it is a table for Excel; {FROM_TABLE.format(SKIP, shown)}"
     if "\t" in line:
-        command = FROM_TABLE.format(r"\t") if _NAMED_ID.match(line) else FROM_TABS
+        command = FROM_TABLE.format("", r"\t") if _NAMED_ID.match(line) else FROM_TABS
         return f"it is a table with tabs; {command}"
     semicolons, commas = map(line.count, ";,")
     if semicolons > commas:
-        return f"it is a table with semicolons; {FROM_TABLE.format(';')}"
+        return f"it is a table with semicolons; {FROM_TABLE.format('', ';')}"
     if commas:
-        return f"it is a table with commas; {FROM_TABLE.format(',')}"
+        return f"it is a table with commas; {FROM_TABLE.format('', ',')}"
     return ""
+
+
+def named_delimiter(line: str) -> str:
+    """Return the delimiter that the first line of a table names for Excel, as in ``sep=;``.
+
+    It is empty if the line does not do that.
+    """
+    named = _NAMES_DELIMITER.match(line)
+    return named[1] if named else ""
 
 
 def other_form_of_json(line: str) -> str:

@@ -1,13 +1,14 @@
 """The values in a label, in whichever form a file, an engine or a program writes it.
 
 One label may be a value, a list of values, which share the document equally, or a mapping from
-values to weights; lists may hold lists, mappings and gaps, and values may be NumPy's or pandas'.
+values to weights; lists may hold lists, mappings and gaps, and values may be NumPy's or pandas'. A
+value that a list repeats counts once, since engines keep distinct values only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -35,8 +36,7 @@ def weighted_values(label: object, *, strict: bool = False) -> Iterator[tuple[An
     if isinstance(value, Mapping):
         yield from _weights(value, strict=strict)
     elif isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray):
-        for part in value:
-            yield from weighted_values(part, strict=strict)
+        yield from _distinct(value, strict=strict)
     elif isinstance(value, str | bool | int | float | date):
         yield value, 1.0
     elif strict:
@@ -46,9 +46,29 @@ def weighted_values(label: object, *, strict: bool = False) -> Iterator[tuple[An
         yield UNREADABLE, 1.0
 
 
+def as_text(value: object) -> str:
+    """Return a value as text, so that 1 in a file and "1" in a field are the same value."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
 def values_of(label: object) -> list[Any]:
     """Return the values in a label that can be read, without weights."""
     return [value for value, _ in weighted_values(label) if value is not UNREADABLE]
+
+
+def _distinct(parts: Iterable[object], *, strict: bool) -> Iterator[tuple[Any, float]]:
+    """Yield each value in the parts of a list once, with its largest weight."""
+    largest: dict[str, tuple[Any, float]] = {}
+    for part in parts:
+        for value, weight in weighted_values(part, strict=strict):
+            text = as_text(value)
+            if text not in largest or weight > largest[text][1]:
+                largest[text] = (value, weight)
+    yield from largest.values()
 
 
 def _weights(label: Mapping[Any, Any], *, strict: bool) -> Iterator[tuple[Any, float]]:

@@ -26,12 +26,12 @@ from fairqr.base.settings import data_dir
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
-from fairqr.retrieval.sources.documents import IDS, Document, identifier, wrong_line
+from fairqr.retrieval.sources.documents import IDS, Document, identifier, other_form, wrong_line
 from fairqr.retrieval.sources.label_values import values_of
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name, validated
 
-FORMAT = 8
+FORMAT = 9
 ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
 MAX_VALUES = 1000
@@ -70,8 +70,11 @@ def read_labels(path: Path, attribute: str) -> Iterator[LabelRow]:
             group = "group" if "group" in row else attribute.casefold()
             id_ = next((row[key] for key in IDS if key in row), None)
             if id_ is None or group not in row:
+                # A head with tabs may stand above rows with spaces.
+                is_one_cell = len(row) == 1 and len(str(id_).split()) > 1
+                how = ", separated as in the first line" if is_one_cell else ""
                 raise ValueError(
-                    f"it needs an 'id' and a 'group' (or '{group}'); 'weight' is optional"
+                    f"it needs an 'id' and a 'group' (or '{group}'){how}; 'weight' is optional"
                 )
             weighted = "weight" in row if weighted is None else weighted
             if weighted != ("weight" in row):
@@ -110,7 +113,18 @@ class LabelStore:
         return np.asarray(self._rows[self.codes(ids)])
 
     def codes(self, ids: Sequence[str]) -> NDArray[np.intp]:
-        """Return a number for the label of each document, or -1 if the file lacks it."""
+        """Return a number for the label of each document, or -1 if the file lacks it.
+
+        The file may have an id that is a whole number in its other form, as ``1.0``.
+        """
+        found = self._codes_of(ids)
+        others = {row: other_form(ids[row]) for row in np.flatnonzero(found < 0).tolist()}
+        forms = {row: form for row, form in others.items() if form is not None}
+        found[[*forms]] = self._codes_of([*forms.values()])
+        return found
+
+    def _codes_of(self, ids: Sequence[str]) -> NDArray[np.intp]:
+        """Return what :meth:`codes` does, for ids written as in the file."""
         wanted = np.array([*map(_hash_of, ids)], dtype=np.uint64)
         places = np.searchsorted(self._ids, wanted).clip(max=len(self._ids) - 1)
         return np.where(self._ids[places] == wanted, self._codes[places], -1)

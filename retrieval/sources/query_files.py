@@ -29,6 +29,7 @@ from fairqr.retrieval.sources.documents import (
     parse_object,
     wrong_line,
 )
+from fairqr.retrieval.sources.file_forms import named_delimiter
 
 TEXTS = ("query", "text", "title")
 """Possible names of a query's text; the first that is present is used."""
@@ -141,7 +142,8 @@ def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRo
         yield from named_rows(path, "queries")
         return
     is_csv = name.endswith(".csv")
-    rows = ((line, row.rstrip("\n").split("\t")) for line, row in numbered_lines(path))
+    lines = ((line, row) for line, row in numbered_lines(path) if not named_delimiter(row))
+    rows = ((line, row.rstrip("\n").split("\t")) for line, row in lines)
     cells = csv_cells(path, "queries") if is_csv else rows
     number, first = next(cells, (1, []))
     if not is_csv and "".join(first).lstrip().lower().startswith(MARKUP):
@@ -238,7 +240,8 @@ def _named(
         if any(cell.strip() for cell in cells[len(names) :]):
             problem = "it has more columns than the first line, perhaps from an unquoted comma"
             raise wrong_line(path, number, problem, what)
-        yield number, dict(zip(names, cells, strict=False))
+        values = [cell.strip() for cell in cells]
+        yield number, dict(zip(names, values, strict=False))
 
 
 def weight_of(value: Any) -> float:

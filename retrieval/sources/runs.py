@@ -17,7 +17,8 @@ import numpy as np
 
 from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.sources.documents import DELIMITERS, csv_cells, numbered_lines, wrong_line
+from fairqr.retrieval.sources.documents import csv_cells, delimiter_in, numbered_lines, wrong_line
+from fairqr.retrieval.sources.file_forms import named_delimiter
 
 Ties = Literal["rank", "id", "trec_eval"]
 TIES = {"rank": "the rank in the file", "id": "id", "trec_eval": "id, descending"}
@@ -165,9 +166,9 @@ def trec_fields(path: Path, *shapes: str) -> Iterator[tuple[int, list[str]]]:
         CorpusError: The file cannot be read, or a line has more or fewer fields.
     """
     named = shapes[-1].split()  # The one without what nobody reads.
-    _, first = next(numbered_lines(path), (1, ""))
-    if names := _names_of_fields(first, named):
-        yield from _fields_of_table(path, names, named)
+    delimiter, first = _head_of_table(path)
+    if names := _names_of_fields(first, delimiter, named):
+        yield from _fields_of_table(path, delimiter, names, named)
         return
     counts = {len(shape.split()): shape for shape in shapes}
     found = 0
@@ -191,21 +192,27 @@ def column_name(name: object) -> str:
     return str(name).strip().strip('"').casefold().replace("-", "_")
 
 
-def _delimiter_in(line: str) -> str | None:
-    """Return what stands between the cells of a table; None is white space."""
-    return next((sign for sign in DELIMITERS if sign in line), None)
+def _head_of_table(path: Path) -> tuple[str | None, str]:
+    """Return what stands between the cells of a table, None being white space, and its head."""
+    lines = numbered_lines(path)
+    _, first = next(lines, (1, ""))
+    named = named_delimiter(first)
+    if not named:
+        return delimiter_in(first), first
+    _, head = next(lines, (2, ""))
+    return named, head
 
 
-def _names_of_fields(line: str, fields: Sequence[str]) -> list[str]:
-    """Return the names of a table's columns, if its first line names what the fields need."""
-    names = [column_name(name) for name in line.split(_delimiter_in(line))]
+def _names_of_fields(line: str, delimiter: str | None, fields: Sequence[str]) -> list[str]:
+    """Return the names of a table's columns, if its head names what the fields need."""
+    names = [column_name(name) for name in line.split(delimiter)]
     needed = [field for field in fields if field not in DEFAULTS]
     has_all = all(not set(COLUMNS[field]).isdisjoint(names) for field in needed)
     return names if has_all else []
 
 
 def _fields_of_table(
-    path: Path, names: Sequence[str], fields: Sequence[str]
+    path: Path, delimiter: str | None, names: Sequence[str], fields: Sequence[str]
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each row, read by the names of its columns."""
     places = {}
@@ -215,7 +222,7 @@ def _fields_of_table(
             raise wrong_line(path, 1, f"it names the column '{column}' twice", kind=CorpusError)
         if column is not None:
             places[field_] = names.index(column)
-    for line, cells in _rows_of_table(path):
+    for line, cells in _rows_of_table(path, delimiter):
         if len(cells) != len(names):
             problem = f"it has {len(cells)} columns, and the first line names {len(names)}"
             raise wrong_line(path, line, problem, kind=CorpusError)
@@ -226,14 +233,16 @@ def _fields_of_table(
         yield line, row
 
 
-def _rows_of_table(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number and the cells of each row below the names of the columns."""
-    lines = numbered_lines(path)
-    _, names = next(lines)
-    if _delimiter_in(names):
-        yield from islice(csv_cells(path, "table"), 1, None)
+def _rows_of_table(path: Path, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line number and the cells of each row below the names of the columns.
+
+    Rows may have white space between their cells, though the head does not.
+    """
+    if delimiter:
+        for number, cells in islice(csv_cells(path, "table"), 1, None):
+            yield number, cells if len(cells) > 1 else cells[0].split()
         return
-    for number, line in lines:
+    for number, line in islice(numbered_lines(path), 1, None):
         if not line.lstrip().startswith("#"):
             yield number, line.split()
 

@@ -35,7 +35,7 @@ from fairqr.base.errors import (
 )
 from fairqr.base.yaml_file import load_yaml
 from fairqr.retrieval.sources.dates import year_of
-from fairqr.retrieval.sources.label_values import UNREADABLE, weighted_values
+from fairqr.retrieval.sources.label_values import UNREADABLE, as_text, weighted_values
 
 UNKNOWN = "unknown"
 """The name of the group for documents without a label, and for the unlabelled part of others."""
@@ -51,15 +51,6 @@ WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
 
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
-
-
-def as_text(value: object) -> str:
-    """Return a value as text, so that 1 in a file and "1" in a field are the same value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
 
 
 def as_name(value: object) -> str:
@@ -141,8 +132,8 @@ Values = Annotated[
 class Attribute(BaseModel, frozen=True, extra="forbid"):
     """One attribute of the documents, such as gender, with its groups.
 
-    A label is a single value, a list of values that share the document equally, or a mapping from
-    values to weights. Without ``values``, a value is the name of a group.
+    A label is a single value, a list of distinct values that share the document equally, or a
+    mapping from values to weights. Without ``values``, a value is the name of a group.
 
     Attributes:
         name: The attribute's name in commands and results.

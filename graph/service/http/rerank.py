@@ -8,7 +8,14 @@ from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
-from pydantic import AliasChoices, BaseModel, BeforeValidator, Field, FiniteFloat
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    model_validator,
+)
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -114,6 +121,20 @@ def _text_inside(query: Any) -> Any:
     return query.get("text", "") if isinstance(query, dict) else query
 
 
+def _must_list_documents(body: Any) -> Any:
+    """Refuse a body without documents, and say what it must have.
+
+    Servers for re-ranking call their lists ``texts`` or ``passages``, and answer in other forms.
+    """
+    if isinstance(body, dict) and "documents" not in body:
+        names = ", ".join(f"'{name}'" for name in body) or "nothing"
+        raise ValueError(
+            "it needs 'documents', a list of texts or objects, beside 'model' and 'query', as in "
+            f"Jina's and Cohere's format; it has {one_line(names, 100)}"
+        )
+    return body
+
+
 _PEOPLE = {"Niels Bohr": "male", "Max Planck": "male", "Lise Meitner": "female"}
 
 
@@ -138,6 +159,8 @@ class RerankRequest(Documented):
         query="physicist",
         documents=[{"text": name, "labels": {"gender": group}} for name, group in _PEOPLE.items()],
     )
+
+    _lists_documents = model_validator(mode="before")(_must_list_documents)
 
     model: Annotated[str, Field(max_length=2000), _or("")] = ""
     query: Annotated[_Text, BeforeValidator(_text_inside)] = ""

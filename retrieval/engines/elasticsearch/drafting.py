@@ -21,7 +21,8 @@ from fairqr.retrieval.engines.elasticsearch.contents import (
 )
 from fairqr.retrieval.engines.elasticsearch.engine import random_query
 from fairqr.retrieval.engines.elasticsearch.mapping import ALL, TEXTS, IndexMapping, read_index
-from fairqr.retrieval.sources.schema import UNKNOWN, as_text, validated
+from fairqr.retrieval.sources.label_values import as_text
+from fairqr.retrieval.sources.schema import UNKNOWN, validated
 from fairqr.retrieval.sources.source import ElasticsearchSource, OpenSearchSource
 
 TITLES = ("title", "headline", "heading", "subject", "label", "name")

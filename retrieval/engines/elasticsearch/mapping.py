@@ -23,7 +23,8 @@ from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
 from fairqr.retrieval.engines.engine import SearchEngine, lexical_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.dates import DEFAULT_FORMATS
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range, as_text
+from fairqr.retrieval.sources.label_values import as_text
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range
 
 Hit = Mapping[str, Any]
 

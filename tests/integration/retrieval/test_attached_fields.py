@@ -163,6 +163,25 @@ async def test_labels_of_a_keyword_with_a_normalizer_are_as_the_server_keeps_the
     assert shares["gender"].tolist() == pytest.approx([1 / 3, 2 / 3])
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [KEYWORD, {**KEYWORD, "doc_values": False}, {"type": "long"}, {"type": "boolean"}],
+    ids=["keyword", "without doc values", "long", "boolean"],
+)
+async def test_a_value_that_a_label_repeats_counts_once(
+    server: Server, kept: dict[str, Any]
+) -> None:
+    """Columns of keywords hold distinct values; numbers and sources keep repeated ones."""
+    one, other = {"long": (1, 0), "boolean": (True, False)}.get(kept["type"], ("F", "M"))
+    people = people_with(sex=lambda _: [one, one, other])
+    properties = {"title": TEXT, "bio": TEXT, "sex": kept}
+    label = {"gender": {"field": "sex", "groups": {"female": [one], "male": [other]}}}
+    with server.index(INDEX, people, {"properties": properties}):
+        async with attached(described(server, INDEX, title="title", attributes=label)) as engine:
+            hits = await hits_of(engine, "physicist", 5)
+    assert hits.memberships["gender"].tolist() == [[0.5, 0.5]] * 5
+
+
 @pytest.mark.parametrize("field", ["tags.person.sex", "made.sex"])
 async def test_keys_of_flattened_fields_and_composite_runtime_fields_are_labels(
     elasticsearch: Server, field: str

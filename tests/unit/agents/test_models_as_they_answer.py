@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.complaints import read_complaint
+from fairqr.agents.models.plain_text import StreamEnd, plain_events
 from fairqr.agents.models.provider import trimmed_key
 from fairqr.agents.models.reading import ThoughtFilter, read_object, without_thoughts
 from fairqr.agents.models.replies import Question, Reply
@@ -544,6 +545,102 @@ async def test_a_limit_that_is_reached_is_said_with_what_helps(server: ModelServ
     assert "it reached the limit of 128 tokens; raise max_tokens in the prompt" in reply.message
 
 
+THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
+TEXT = {"type": "text", "text": '{"n": 1}'}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": None, "reasoning_content": "Hm"},
+        {"content": None, "reasoning": "Hm", "reasoning_details": [{"type": "reasoning.text"}]},
+        {"content": "", "thinking": "Hm"},
+        {"content": " \n", "reasoning_content": "Hm"},
+        {"content": [THOUGHT]},
+        {"content": [{"type": "reasoning", "text": "Hm"}]},
+        {"content": "<think>Hm"},
+    ],
+)
+@pytest.mark.parametrize("wanted", ["object", "text"])
+async def test_thoughts_alone_get_more_room_and_are_said(
+    server: ModelServer, message: dict[str, Any], wanted: Any
+) -> None:
+    server.does(completion(message))
+    asked = model(server, reasoning_tokens=100)
+    reply = await asked.ask(question(max_tokens=28, wanted=wanted))
+    assert reply.status == "empty"
+    assert "gave only thoughts and no answer, with a limit of 128 tokens" in reply.message
+    assert "raise reasoning_tokens" in reply.message
+    assert [it.body["max_completion_tokens"] for it in server.asked] == [28, 128]
+
+
+def deltas(*each: dict[str, Any]) -> Answer:
+    """A stream of these changes."""
+    made = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "fake"}
+    choices = [{"index": 0, "delta": it, "finish_reason": None} for it in each]
+    choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    events = [json.dumps({**made, "choices": [choice]}) for choice in choices]
+    body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
+    return Answer(body=body.encode(), content_type="text/event-stream")
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        [{"role": "assistant", "content": None}, {"reasoning_content": "Hm"}],
+        [{"role": "assistant", "content": ""}, {"reasoning": "H"}, {"reasoning": "m"}],
+        [{"role": "assistant", "content": ""}, {"content": [THOUGHT]}, {"content": [THOUGHT]}],
+    ],
+)
+async def test_a_stream_of_thoughts_alone_is_said(
+    server: ModelServer, each: list[dict[str, Any]]
+) -> None:
+    server.does(deltas(*each))
+    shown: list[str] = []
+    reply = await model(server, reasoning_tokens=100).write(question(), on_token=shown.append)
+    assert (reply.status, shown) == ("empty", [])
+    assert "gave only thoughts and no answer" in reply.message
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        [{"content": [THOUGHT]}, {"content": [{"type": "text", "text": "Mar"}]}, {"content": "ie"}],
+        [{"content": [{"type": "text", "text": "Mar"}, {"type": "text", "text": "ie"}]}],
+        [{"reasoning_content": "Hm"}, {"content": ["Mar"]}, {"content": "ie"}],
+        [{"content": "Mar"}, {"content": []}, {"content": [{"type": "text", "text": "ie"}]}],
+    ],
+)
+async def test_a_text_in_parts_is_read_without_a_warning(
+    server: ModelServer, each: list[dict[str, Any]], recwarn: pytest.WarningsRecorder
+) -> None:
+    server.does(deltas(*each))
+    shown: list[str] = []
+    reply = await model(server).write(question(), on_token=shown.append)
+    assert (reply.text, "".join(shown)) == ("Marie", "Marie")
+    server.does(completion({"content": [THOUGHT, TEXT]}))
+    assert (await model(server).ask(question())).value == {"n": 1}
+    assert [it for it in recwarn if "erializ" in str(it.message)] == []
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+async def test_lines_of_a_stream_are_plain_wherever_it_is_cut(end: bytes, size: int) -> None:
+    body = deltas({"content": [THOUGHT, TEXT]}, {"content": "ä"}).body.replace(b"\n", end)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), size):
+            yield body[start : start + size]
+
+    noted = StreamEnd()
+    lines = b"".join([it async for it in plain_events(pieces(), noted)]).splitlines()
+    events = [json.loads(it.removeprefix(b"data: ")) for it in lines if it.startswith(b'data: {"')]
+    texts = [it["choices"][0]["delta"].get("content") for it in events]
+    assert texts == ['{"n": 1}', "ä", None]
+    assert lines.count(b"") >= 4
+    assert (noted.is_marked, noted.has_thoughts) == (True, True)
+
+
 FIELDS = ("topic", "keywords", "reason")
 WORDS = ["women", "girls"]
 
@@ -749,6 +846,7 @@ async def reply_to(server: ModelServer, message: dict[str, Any], end: str = "sto
     return await model(server).ask(question())
 
 
+OPEN_CALL = {"id": "1", "type": "function", "function": {"name": "x", "arguments": {"n": 1}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "reply", "arguments": '{"n": 1}'}}
 
 
@@ -761,12 +859,35 @@ CALL = {"id": "1", "type": "function", "function": {"name": "reply", "arguments"
         {"content": None, "tool_calls": [CALL]},
         {"content": "", "tool_calls": [CALL]},
         {"content": None, "function_call": {"name": "reply", "arguments": '{"n": 1}'}},
+        {"content": {"n": 1}},
+        {"content": '{"n": 1}', "role": None},
+        {"content": None, "tool_calls": [OPEN_CALL]},
+        {"content": None, "tool_calls": [OPEN_CALL], "reasoning_content": "Hm"},
     ],
 )
 async def test_a_message_is_read_in_whatever_parts_it_comes(
     server: ModelServer, message: dict[str, Any]
 ) -> None:
     assert (await reply_to(server, message)).value == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"message": {"content": '{"n": 1}'}},
+        {"delta": {"role": "assistant", "content": '{"n": 1}'}, "finish_reason": "stop"},
+        {"message": None, "delta": {"content": [TEXT]}, "index": 0},
+        {"text": '{"n": 1}', "index": 0, "logprobs": None, "finish_reason": "stop"},
+    ],
+)
+async def test_a_message_is_read_where_other_routes_have_it(
+    server: ModelServer, choice: dict[str, Any], recwarn: pytest.WarningsRecorder
+) -> None:
+    server.does(body_of(200, {"id": "c", "object": "x", "created": 1, "choices": [choice]}))
+    asked = model(server)
+    assert (await asked.ask(question())).value == {"n": 1}
+    assert (await asked.write(question(), on_token=lambda _: None)).text == '{"n": 1}'
+    assert [it for it in recwarn if "erializ" in str(it.message)] == []
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,11 @@ def written(folder: Path, name: str, text: str) -> Path:
         "\tqid\tdocno\tlabel\titeration\n0\tq1\td1\t1\tQ0\n1\tq1\td2\t0\tQ0\n",
         "docno label qid\n# by hand\nd1 1 q1\nd2 0 q1\n",
         "\ufeffqid docid relevance\r\nq1 d1 1.\r\nq1 d2 0\r\n",
+        "sep=;\nqid;docno;label\nq1;d1;1\nq1;d2;0\n",
+        "\ufeffsep=,\r\nQID,DocNo,Label\r\nq1,d1,1\r\nq1,d2,0\r\n",
+        '"sep=|"\nqid|docno|label|note\nq1|d1|1|a; b\nq1|d2|0|\n',
+        "query-id\tcorpus-id\tscore\nq1 d1 1\nq1\td2\t0\n",
+        "query-id,corpus-id,score\nq1 d1 1\nq1\td2\t0\n",
     ],
 )
 def test_judgements_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
@@ -101,6 +106,9 @@ def test_runs_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
         "\tqid\tdocno\tscore\n0\tq1\td2\t1\n1\tq1\td1\t2.5\n",
         "score;doc_id;query_id\r\n1;d2;q1\r\n2.5;d1;q1\r\n",
         "query-id,corpus-id,score,run\nq1,d1,2.5,run\nq1,d2,1,run\n",
+        "sep=\t\nQID\tDOCNO\tScore\nq1\td1\t2.5\nq1\td2\t1\n",
+        "SEP=;;;\r\nqid;docno;score\r\nq1;d1;2.5\r\nq1;d2;1\r\n",
+        "qid\tdocno\tscore\nq1 d1 2.5\nq1  d2  1\n",
     ],
 )
 def test_runs_that_are_tables_are_read_by_the_names_of_their_columns(
@@ -148,6 +156,9 @@ def test_runs_that_are_none_are_refused_with_what_helps(
         {"id": "d1", "title": "A", "text": "b", "metadata": {"sex": "F"}, "_id": "other"},
         {"_index": "i", "_id": "d1", "_source": {"text": "b", "metadata": {"sex": "F"}}},
         {"docid": "d1", "contents": "b", "metadata": {"sex": "F"}},
+        {"ID": "d1", "Title": "A", "Text": "b", "metadata": {"sex": "F"}},
+        {"id": "d1", "title": float("nan"), "text": "b", "metadata": {"sex": "F"}},
+        {"DOCNO": "d1", "TITLE": None, "Body": "b", "metadata": {"sex": "F"}},
         {"doc_id": "d1", "url": "u", "title": "A", "body": "b", "metadata": {"sex": "F"}},
         {"docid": "d1", "passage": "b", "metadata": {"sex": "F"}},
         {"_id": "d1", "_source": {"content": "b", "metadata": {"sex": "F"}}},
@@ -173,6 +184,10 @@ IN_ANOTHER_FORM = [
     ('[{"id": "d1", "text": "b"}, {"id": "d2", "text": "c"}]', "a JSON list", True),
     ('{\n "id": "d1",\n "text": "b"\n}\n{\n "id": "d2", "text": "c"\n}', "several lines", True),
     ('{"index": {"_id": "d1"}}\n{"text": "b"}\n{"create": {"_id": "d2"}}\n{}\n', "_bulk", True),
+    ("sep=;\r\nID;Title;Text\r\nd1;A;b, c\r\nd2;B;c\r\n", "a table for Excel", True),
+    ("sep=\t\nID\tText\nd1\tb\nd2\tc\n", "a table for Excel", True),
+    ('\ufeff"sep=,"\nDocNo,Body\nd1,"b\nc"\nd2,c\n', "a table for Excel", True),
+    ("ID;Title;Text\nd1;A;b\nd2;B;c\n", "a table with semicolons", True),
     ("<DOC>\n<DOCNO> d1 </DOCNO>\n</DOC>\n", "SGML, XML or HTML", False),
 ]
 
@@ -256,6 +271,10 @@ def test_a_file_that_is_no_text_says_what_it_is(
         ("labels.csv", "\ufeffID;Sex\r\nd1;F\r\nd2;M\r\n"),
         ("labels.csv", "docno\tsex\nd1\tF\nd2\tM\n"),
         ("labels.tsv", "doc_id\tgroup\nd1\tF\nd2\tM\n"),
+        ("labels.csv", "id , sex \nd1 , F \n d2, M\n"),
+        ("labels.tsv", "id\tgroup \nd1 \t F\nd2\tM\t\n"),
+        ("labels.csv", "sep=;\r\nID;Sex\r\nd1;F\r\nd2;M\r\n"),
+        ("labels.csv", '\ufeff"sep=|"\nDocNo|Group|Note\nd1|F|"a\nb"\nd2|M|\n'),
         ("labels.jsonl", '{"_id": "d1", "sex": "F"}\n{"_id": "d2", "sex": "M"}\n'),
     ],
 )
@@ -269,6 +288,9 @@ def test_labels_are_read_in_their_forms(tmp_path: Path, name: str, text: str) ->
     [
         ("queries.csv", "qid;query\nq1;who\n"),
         ("queries.csv", "\ufeffqid\tquery\r\nq1\twho\r\n"),
+        ("queries.csv", "sep=;\nQID;Query\nq1;who\n"),
+        ("queries.csv", "sep=,\r\nID,Text\r\nq1,who\r\n"),
+        ("queries.tsv", "sep=\t\nID\tText\nq1\twho\n"),
         ("queries.jsonl", '{"_id": "q1", "text": "who", "metadata": {}}\n'),
         ("queries.jsonl", '{"query_id": "q1", "query": "who"}\n'),
         ("queries.tsv", "qid\tquery\nq1\twho\n"),
@@ -294,3 +316,19 @@ def test_queries_are_read_by_their_ids(tmp_path: Path, name: str, text: str) -> 
 def test_topics_of_others_are_topics(tmp_path: Path, record: dict[str, object]) -> None:
     (topic,) = read_topics(written(tmp_path, "queries.jsonl", json.dumps(record)))
     assert (topic.id, topic.title, topic.keywords) == ("1", "who won", ())
+
+
+def test_an_error_below_a_line_for_excel_names_the_line_of_the_file(tmp_path: Path) -> None:
+    labels = written(tmp_path, "labels.csv", "sep=;\nid;sex\nd1;F\nd2\n")
+    with pytest.raises(InputError, match="line 4: it needs an 'id' and a 'group'"):
+        [*read_labels(labels, "sex")]
+    qrels = written(tmp_path, "qrels.csv", "sep=;\nqid;docno;label\nq1;d1;1\nq1;d2\n")
+    with pytest.raises(InputError, match="line 4: it has 2 columns, and the first line names 3"):
+        read_qrels(qrels)
+
+
+def test_labels_below_a_head_with_tabs_say_how_to_separate_them(tmp_path: Path) -> None:
+    """A label may have spaces, so they cannot be read as judgements are."""
+    labels = written(tmp_path, "labels.tsv", "id\tgroup\nd1 North America\n")
+    with pytest.raises(InputError, match=r"line 2: it needs .*, separated as in the first line"):
+        [*read_labels(labels, "place")]

@@ -185,3 +185,21 @@ def test_what_does_not_fit_gets_a_sentence(options: dict[str, Any], words: str) 
     given = {"run": RUN, "qrels": QRELS, "measures": "nDCG@10", **options}
     with pytest.raises(InputError, match=re.escape(words)):
         fairqr.evaluate(given.pop("run"), given.pop("qrels"), given.pop("measures"), **given)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["F", np.str_("M"), "F ", pd.NA], ["F", "M"]),
+        ([np.bool_(True), False, "true", pd.NaT], ["false", "true"]),
+        (["1.0", 0, np.int64(1), "0.0"], ["0", "1"]),
+        ([["F", "M", "F"], np.array(["M"]), {"F": 1}, [None]], ["F", "M"]),
+        (["F", pd.Series(["M"]), "M", np.datetime64("NaT")], ["F", "M"]),
+    ],
+)
+def test_groups_are_named_as_in_a_file_of_labels(labels: list[Any], names: list[str]) -> None:
+    """A missing value is no group, and a value has one name in whatever form it comes."""
+    groups = dict(zip(["f1", "m1", "m2", "f2"], labels, strict=True))
+    target = "relevance:0.5,uniform:0.5"
+    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=groups, target=target)
+    assert [it.group for it in found.by_group] == names

@@ -258,7 +258,7 @@ async def test_fields_are_read_beside_files_in_the_order_of_the_schema(tmp_path:
     values = ["F", None, ["F", "M", "x", "M"], {"F": 1, "M": 3}, 1, True, "", "x"]
     found = labels.memberships("abcdefgh", {"gender": values})
     assert list(found) == ["gender", "origin"]
-    halves = [[1, 0], [0, 0], [0.25, 0.5], [0.25, 0.75], [1, 0], [0, 1], [0, 0], [0, 0]]
+    halves = [[1, 0], [0, 0], [1 / 3, 1 / 3], [0.25, 0.75], [1, 0], [0, 1], [0, 0], [0, 0]]
     assert found["gender"].tolist() == halves
     assert found["origin"].tolist() == [[1, 0, 0], *([[0, 0, 0]] * 7)]
     shapes = {name: it.shape for name, it in labels.memberships([], {"gender": []}).items()}

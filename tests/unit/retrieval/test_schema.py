@@ -21,7 +21,7 @@ def test_each_way_to_write_a_label() -> None:
     for label, expected in (
         ("female", (1, 0)),
         (["female", "male"], (0.5, 0.5)),
-        (["male", "male", "female", "male"], (0.25, 0.75)),
+        (["male", "male", "female", "male"], (0.5, 0.5)),
         ({"female": 1, "male": 3}, (0.25, 0.75)),
         ({"female": 1, "unknown": 1}, (0.5, 0)),
         (None, (0, 0)),

@@ -313,6 +313,36 @@ def test_a_wrong_list_is_told_in_a_sentence(
     assert (answer.status_code, sentence in answer.json()["detail"]) == (status, True), answer.text
 
 
+@pytest.mark.parametrize(
+    ("body", "there"),
+    [
+        (
+            {"query": "a", "texts": ["b", "c"], "raw_scores": False},
+            "'query', 'texts', 'raw_scores'",
+        ),
+        (
+            {"model": "fielded", "query": {"text": "a"}, "passages": [{"text": "b"}]},
+            "'model', 'query', 'passages'",
+        ),
+        ({"query": "a", "text_1": "a", "text_2": ["b"]}, "'query', 'text_1', 'text_2'"),
+        ({"model": "fielded", "input": "a"}, "'model', 'input'"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+def test_a_list_in_the_form_of_other_servers_is_told_what_the_body_must_have(
+    service: Served, path: str, body: dict[str, Any], there: str
+) -> None:
+    """They would not understand our answer either."""
+    answer = service.client.post(path, json=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == (
+        "The body is wrong: it needs 'documents', a list of texts or objects, beside 'model' and "
+        f"'query', as in Jina's and Cohere's format; it has {there}."
+    )
+    empty = service.client.post(path, json={})
+    assert (empty.status_code, "it has nothing" in empty.json()["detail"]) == (422, True)
+
+
 def reranked(service: Served, **change: Any) -> tuple[dict[str, Any], str]:
     """The answer, and the header that says what was done."""
     right = {"model": "fielded?attributes=gender", "query": "physicist", "documents": [MAN, WOMAN]}
