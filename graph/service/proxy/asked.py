@@ -181,8 +181,14 @@ def _out_of_address(request: Request) -> tuple[Request, bytes]:
     return addressed(request, path, urlencode(parameters).encode()), body.encode()
 
 
+def _is_kept(parameters: Mapping[str, str]) -> bool:
+    """Return whether a client comes back for what an asynchronous search found."""
+    wait = parameters.get("wait_for_completion_timeout", "1s")
+    return parameters.get("keep_on_completion", NO) != NO or wait.startswith("0")
+
+
 def _refused(path: re.Match[str], parameters: Mapping[str, str], count: int) -> str:
     """Return why all searches of a request pass; empty if they do not."""
-    if path["kind"] == "_async_search" and parameters.get("keep_on_completion", NO) != NO:
+    if path["kind"] == "_async_search" and _is_kept(parameters):
         return "async"  # the cluster would keep the whole window for the page
     return "many" if count > MANY else ""
