@@ -149,8 +149,14 @@ class Proxy:
             return refused.response
         except Exception:  # whatever is wrong with it, the cluster says so
             return await self._pass_unread(request, stack, body, reached)
-        if not any(search.fair for search in asked.searches):
-            return await self._pass(request, stack, body, asked)
+        if any(search.fair for search in asked.searches):
+            return await self._reranked_or_passed(request, stack, body, asked)
+        return await self._pass(request, stack, body, asked)
+
+    async def _reranked_or_passed(
+        self, request: Request, stack: AsyncExitStack, body: bytes, asked: Asked
+    ) -> Response:
+        """Answer with fair lists, or pass the request on as it is where that does not work."""
         try:
             return await self._reranked(asked)
         except RefusedError as refused:
@@ -266,17 +272,18 @@ class Proxy:
             listed = await self._listed(index, own, text, until)
             lists.append(listed)
             text = listed.text
-        self._record(lists)
-        shown = Shown(text.encode(), "")
-        for page in asked.pages:
-            self.watcher.page(page, shown)
         fair = [
             told
             for listed in lists
             for search, told in zip(listed.searches, listed.told, strict=True)
             if search.fair
         ]
-        return await _answered(asked, reply, text, _outcome(fair, asked.whys))
+        response = await _answered(asked, reply, text, _outcome(fair, asked.whys))
+        self._record(lists)
+        shown = Shown(text.encode(), "")
+        for page in asked.pages:
+            self.watcher.page(page, shown)
+        return response
 
     async def _windows(self, asked: Asked, lines: Sequence[Any]) -> tuple[httpx.Response, str]:
         """Ask for whole windows, and learn how large they are, and whether they come at once.
@@ -329,8 +336,9 @@ class Proxy:
             page = page_by_ids(asked.lines[0], hits)
             _, documents = await self._windows(asked, [page])
             text = await asyncio.to_thread(with_documents, text, documents, search)
+        response = await _answered(asked, reply, text, _outcome(listed.told, asked.whys))
         self._record([listed])
-        return await _answered(asked, reply, text, _outcome(listed.told, asked.whys))
+        return response
 
     async def _listed(
         self, index: str, searches: list[Search], window: str, until: float

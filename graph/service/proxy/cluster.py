@@ -164,6 +164,14 @@ class Cluster:
             raise RefusedError(answered(request, reply, bytes(window), "passed; cluster"))
         if reply.status_code != 200:
             raise UnavailableError("cluster")
+        return reply, await self._finished(request, window)
+
+    async def _finished(self, request: Request, window: bytearray) -> str:
+        """Return the text of a window, unless its search goes on.
+
+        Raises:
+            UnavailableError: It is no text, or not there yet.
+        """
         try:
             text = window.decode()
         except UnicodeDecodeError:
@@ -171,7 +179,7 @@ class Cluster:
         if kept := KEPT.match(text):
             await self._end(request, kept[1])
             raise UnavailableError("async")
-        return reply, text
+        return text
 
     async def _end(self, request: Request, id_: str) -> None:
         """End an asynchronous search for a window, which its client would take for a page."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator
 
 from fairqr.graph.service.proxy.requests import Part, parts_of, rewritten
 
@@ -35,7 +34,7 @@ def _path(written: str) -> Path:
     return tuple(name.replace("\\.", ".") for name in _dot.split(written))
 
 
-def _kept(text: str, part: Part, paths: Sequence[Path], is_included: bool) -> str | None:
+def _kept(text: str, part: Part, paths: Iterable[Path], is_included: bool) -> str | None:
     """Return what is left of a value to which paths lead; None if that is nothing.
 
     Args:
@@ -49,7 +48,7 @@ def _kept(text: str, part: Part, paths: Sequence[Path], is_included: bool) -> st
         return None if is_included else text[begin:end]
     members = dict[str | int, str | None]()
     for name, member in parts_of(text, begin).items():
-        below = paths if isinstance(name, int) else [*_below(paths, name)]
+        below = paths if isinstance(name, int) else {*_below(paths, name)}
         is_whole = () in below
         if below and not is_whole:
             members[name] = _kept(text, member, below, is_included)
@@ -61,16 +60,29 @@ def _kept(text: str, part: Part, paths: Sequence[Path], is_included: bool) -> st
     return None if is_empty else rewritten(text, begin, end, members)
 
 
-def _below(paths: Sequence[Path], name: str) -> Iterator[Path]:
+def _below(paths: Iterable[Path], name: str) -> Iterator[Path]:
     """Yield what is left of paths below a member, an empty one where a path ends with it."""
     for path in paths:
         first, *rest = path
-        if _pattern(first).fullmatch(name):
+        if _is_like(name, first):
             yield tuple(rest)
         if first == "**":
             yield path
 
 
-@cache
-def _pattern(name: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, name.split("*"))), re.DOTALL)
+def _is_like(name: str, written: str) -> bool:
+    """Return whether a name is like one with ``*`` for any characters, in one pass over it."""
+    first, *others = written.split("*")
+    if not others:
+        return name == written
+    *middle, last = others
+    at = len(first)
+    end = len(name) - len(last)
+    if at > end or not (name.startswith(first) and name.endswith(last)):
+        return False
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
