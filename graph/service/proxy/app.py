@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import socket
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
@@ -22,7 +24,6 @@ from fairqr.base.errors import ConfigError
 from fairqr.graph.service.http.serving import Server
 from fairqr.graph.service.proxy.asked import SEARCH, Asked, Reader
 from fairqr.graph.service.proxy.cluster import (
-    LONGEST,
     Cluster,
     RefusedError,
     answered,
@@ -30,17 +31,21 @@ from fairqr.graph.service.proxy.cluster import (
     parameters_of,
 )
 from fairqr.graph.service.proxy.encoding import TextEncoder
+from fairqr.graph.service.proxy.filters import filtered
 from fairqr.graph.service.proxy.large import (
-    LargeDocuments,
+    LARGE,
+    REMEMBERED,
     page_by_ids,
     with_documents,
     without_documents,
 )
 from fairqr.graph.service.proxy.ordering import Told, as_asked
 from fairqr.graph.service.proxy.pages import Page, Shown
+from fairqr.graph.service.proxy.remembered import Remembered
 from fairqr.graph.service.proxy.requests import Search, UnavailableError
 from fairqr.graph.service.proxy.seen import RERANKED, Seen
 from fairqr.graph.service.proxy.settings import ProxySettings
+from fairqr.graph.service.proxy.templates import rendered
 from fairqr.graph.service.proxy.watching import PATIENT, Watcher
 from fairqr.graph.service.proxy.worker import Worker
 
@@ -49,6 +54,9 @@ NOT_MADE = frozenset(["busy", "opening", "paused", "slow", "worker"])
 
 GRACE = 20
 """Seconds that requests under way have when the proxy is told to end."""
+
+UNFINISHED = 60.0
+"""Seconds for which asynchronous searches of an index pass after one that took too long."""
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +98,8 @@ class Proxy:
         self._workers = workers
         self._reader = Reader(settings, workers)
         self._seen = Seen(settings)
-        self._large = LargeDocuments()
+        self._large = Remembered(REMEMBERED)
+        self._unfinished = Remembered(UNFINISHED)
         self.watcher = Watcher(workers, self._seen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,13 +143,22 @@ class Proxy:
             if len(body) > self._settings.body:
                 return await self._pass_unread(request, stack, _joined(body, pieces), reached)
         try:
-            asked = self._reader.read(request, path, body)
+            asked = await self._read(request, path, body)
+        except RefusedError as refused:
+            self._count_unread(reached, "cluster")
+            return refused.response
         except Exception:  # whatever is wrong with it, the cluster says so
             return await self._pass_unread(request, stack, body, reached)
-        if not any(search.fair for search in asked.searches):
-            return await self._pass(request, stack, body, asked)
+        if any(search.fair for search in asked.searches):
+            return await self._reranked_or_passed(request, stack, body, asked)
+        return await self._pass(request, stack, body, asked)
+
+    async def _reranked_or_passed(
+        self, request: Request, stack: AsyncExitStack, body: bytes, asked: Asked
+    ) -> Response:
+        """Answer with fair lists, or pass the request on as it is where that does not work."""
         try:
-            return await self._reranked(request, asked)
+            return await self._reranked(asked)
         except RefusedError as refused:
             for search in asked.searches:
                 self._seen.unseen(search, "cluster", "cluster")
@@ -153,6 +171,36 @@ class Proxy:
             )
             return await self._pass(request, stack, body, passing)
 
+    async def _read(self, request: Request, path: re.Match[str], body: bytes) -> Asked:
+        """Return the searches of a request, also that for which a template stands.
+
+        Raises:
+            RefusedError: The cluster's error is the reply.
+            ValueError: The body is no JSON, or too long.
+        """
+        searching, lines = self._reader.body_of(request, path, body)
+        is_unfinished = path["kind"] == "_async_search" and path["index"] in self._unfinished
+        why = "async" if is_unfinished else ""
+        if path["template"]:
+            try:
+                searching, lines = await self._rendered(searching, path, lines)
+            except UnavailableError:
+                why = "template"
+        return self._reader.read(searching, path, lines, why)
+
+    async def _rendered(
+        self, request: Request, path: re.Match[str], lines: Sequence[Any]
+    ) -> tuple[Request, list[Any]]:
+        """Return the request for the search of a template, and the lines of its body.
+
+        Raises:
+            RefusedError: The cluster's error is the reply.
+            UnavailableError: It stays a template.
+        """
+        if path["kind"] != "_search" or path["index"] not in self._settings.indexes:
+            raise UnavailableError("template")
+        return await rendered(self.cluster, request, lines[0])
+
     async def _pass_unread(
         self,
         request: Request,
@@ -161,9 +209,13 @@ class Proxy:
         reached: Sequence[str],
     ) -> Response:
         """Pass a request on whose body is not read, and count it."""
-        for page in self._reader.unread(reached, "body"):
-            self._seen.unseen(page, "body", "body")
+        self._count_unread(reached, "body")
         return await self.cluster.pass_on(request, stack, body, "body")
+
+    def _count_unread(self, reached: Sequence[str], why: str) -> None:
+        """Count a request for each index that it reaches, whatever it asks for."""
+        for page in self._reader.unread(reached, why):
+            self._seen.unseen(page, why, why)
 
     async def _pass(
         self, request: Request, stack: AsyncExitStack, body: bytes, asked: Asked
@@ -174,7 +226,7 @@ class Proxy:
         response = await self.cluster.pass_on(request, stack, body, why, shown)
         for search in asked.searches:
             if response.status_code == 200:
-                stack.callback(self._look_at_window, request, asked, search)
+                stack.callback(self._look_at_window, asked, search)
             else:  # whatever is wrong, asking again for more makes it no better
                 self._seen.unseen(search, "shadow", "cluster")
         return response
@@ -189,7 +241,7 @@ class Proxy:
 
         return look
 
-    def _look_at_window(self, request: Request, asked: Asked, search: Search) -> None:
+    def _look_at_window(self, asked: Asked, search: Search) -> None:
         """Have the window behind a page looked at that went out as it was."""
         lines = [search.body]
         alone = search
@@ -198,43 +250,47 @@ class Proxy:
             alone = replace(search, place=1)
 
         async def window() -> str:
-            _, reply = await self.cluster.windows(request, lines, PATIENT)
+            _, reply = await self.cluster.windows(asked.request, lines, PATIENT)
             return reply
 
         self.watcher.later(alone, "shadow", window)
 
-    async def _reranked(self, request: Request, asked: Asked) -> Response:
+    async def _reranked(self, asked: Asked) -> Response:
         """Answer with fair lists, and with the cluster's own where there are none.
 
         Raises:
             RefusedError: The cluster's error is the reply.
             UnavailableError: The cluster has to be asked for its own reply.
         """
-        small = self._without_documents(request, asked)
+        small = self._without_documents(asked)
         if small is not None:
-            return await self._reranked_by_ids(request, asked, small)
-        reply, text = await self._windows(request, asked)
+            return await self._reranked_by_ids(asked, small)
+        reply, text = await self._windows(asked, asked.with_windows())
         until = time.monotonic() + self._settings.within
         lists: list[Listed] = []
         for index, own in _by_index(asked.searches):
             listed = await self._listed(index, own, text, until)
             lists.append(listed)
             text = listed.text
-        self._record(lists)
-        body = text.encode()
-        shown = Shown(body, "")
-        for page in asked.pages:
-            self.watcher.page(page, shown)
         fair = [
             told
             for listed in lists
             for search, told in zip(listed.searches, listed.told, strict=True)
             if search.fair
         ]
-        return answered(request, reply, body, _outcome(fair, asked.whys))
+        response = await _answered(asked, reply, text, _outcome(fair, asked.whys))
+        self._record(lists)
+        shown = Shown(text.encode(), "")
+        for page in asked.pages:
+            self.watcher.page(page, shown)
+        return response
 
-    async def _windows(self, request: Request, asked: Asked) -> tuple[httpx.Response, str]:
-        """Ask for whole windows, and learn how large they are.
+    async def _windows(self, asked: Asked, lines: Sequence[Any]) -> tuple[httpx.Response, str]:
+        """Ask for whole windows, and learn how large they are, and whether they come at once.
+
+        Args:
+            asked: What is asked for.
+            lines: The lines of the body.
 
         Raises:
             RefusedError: The cluster's error is the reply.
@@ -242,46 +298,47 @@ class Proxy:
         """
         indexes = {search.index for search in asked.searches}
         try:
-            reply, text = await self.cluster.windows(request, asked.with_windows())
+            reply, text = await self.cluster.windows(asked.request, lines)
         except UnavailableError as error:
             if str(error) == "long":
-                for index in indexes:
-                    self._large.learn(index, LONGEST)
+                self._large.add(*indexes)
+            if str(error) == "async":
+                self._unfinished.add(*indexes)
             raise
-        if len(asked.searches) == 1:
-            self._large.learn(asked.searches[0].index, len(text))
+        if len(asked.searches) == 1 and len(text) > LARGE:
+            self._large.add(*indexes)
         return reply, text
 
-    def _without_documents(self, request: Request, asked: Asked) -> Search | None:
+    def _without_documents(self, asked: Asked) -> Search | None:
         """Return the only search of a request without its large documents, if it has them."""
         search = asked.searches[0]
-        if len(asked.lines) > 1 or not self._large.are_in(search.index):
+        if len(asked.lines) > 1 or search.index not in self._large:
             return None
-        return without_documents(search, asked.lines[0], dict(parameters_of(request)))
+        return without_documents(search, asked.lines[0], dict(parameters_of(asked.request)))
 
-    async def _reranked_by_ids(self, request: Request, asked: Asked, search: Search) -> Response:
+    async def _reranked_by_ids(self, asked: Asked, search: Search) -> Response:
         """Answer with a fair list of large documents.
 
         Args:
-            request: The request.
-            asked: Its only search.
-            search: The same, for a window without documents.
+            asked: What is asked for.
+            search: Its only search, for a window without documents.
 
         Raises:
             RefusedError: The cluster's error is the reply.
             UnavailableError: The cluster has to be asked for its own reply.
         """
-        reply, window = await self.cluster.windows(request, [search.body])
+        reply, window = await self._windows(asked, [search.body])
         until = time.monotonic() + self._settings.within
         listed = await self._listed(search.index, [search], window, until)
         text = listed.text
         hits = await asyncio.to_thread(Shown(text.encode(), "").hits, search.place)
         if hits:
             page = page_by_ids(asked.lines[0], hits)
-            _, documents = await self.cluster.windows(request, [page])
+            _, documents = await self._windows(asked, [page])
             text = await asyncio.to_thread(with_documents, text, documents, search)
+        response = await _answered(asked, reply, text, _outcome(listed.told, asked.whys))
         self._record([listed])
-        return answered(request, reply, text.encode(), _outcome(listed.told, asked.whys))
+        return response
 
     async def _listed(
         self, index: str, searches: list[Search], window: str, until: float
@@ -320,6 +377,20 @@ def _by_index(searches: Sequence[Search]) -> Iterator[tuple[str, list[Search]]]:
     """Yield the searches of each index."""
     for index in dict.fromkeys(search.index for search in searches):
         yield index, [search for search in searches if search.index == index]
+
+
+async def _answered(asked: Asked, reply: httpx.Response, text: str, outcome: str) -> Response:
+    """Answer a request with what its client wants to see of a reply.
+
+    Args:
+        asked: What is asked for.
+        reply: The cluster's reply, whose headers count.
+        text: The reply with fair lists.
+        outcome: What became of the request.
+    """
+    if filter_path := dict(parameters_of(asked.request)).get("filter_path"):
+        text = await asyncio.to_thread(filtered, text, filter_path)
+    return answered(asked.request, reply, text.encode(), outcome)
 
 
 def _outcome(fair: Sequence[Told | str], whys: Sequence[str]) -> str:

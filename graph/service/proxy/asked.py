@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 
-from fairqr.graph.service.proxy.cluster import parameters_of
+from fairqr.graph.service.proxy.cluster import addressed, parameters_of
 from fairqr.graph.service.proxy.pages import Page, page_of, unpacked
-from fairqr.graph.service.proxy.requests import Search, planned
+from fairqr.graph.service.proxy.requests import Search, planned, read_once
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.worker import Worker
 
@@ -25,6 +25,9 @@ SEARCH = re.compile(
 JSON = ("application/json", "application/vnd.elasticsearch+json")
 """What the kind of a body in an address may be."""
 
+NO = "false"
+"""What a parameter says that is not set."""
+
 MANY = 50
 """More searches in one request are not re-ranked."""
 
@@ -34,12 +37,14 @@ class Asked:
     """The searches of a request.
 
     Attributes:
+        request: The request; in place of a template, one for the search that it stands for.
         lines: The lines of its body, as JSON.
         searches: Those that can be re-ranked, or are looked at behind their replies.
         pages: Others of our indexes, which pass.
         whys: Why searches pass, those of other indexes included.
     """
 
+    request: Request
     lines: list[Any]
     searches: list[Search] = field(default_factory=list)
     pages: list[Page] = field(default_factory=list)
@@ -81,27 +86,41 @@ class Reader:
         for index in reached:
             yield page_of({}, {}, self._settings.indexes[index], index, 0, why)
 
-    def read(self, request: Request, path: re.Match[str], body: bytes) -> Asked:
-        """Return the searches of a request.
+    def body_of(
+        self, request: Request, path: re.Match[str], body: bytes
+    ) -> tuple[Request, list[Any]]:
+        """Return a request and the lines of its body, as JSON, which may be in its address.
 
         Args:
             request: The request.
             path: Its path, matched by :data:`SEARCH`.
-            body: Its body.
+            body: Its body, as it came.
 
         Raises:
             ValueError: The body is no JSON, or too long.
         """
         packing = request.headers.get("content-encoding", "")
         text = unpacked(body, packing, self._settings.body).strip()
-        is_alone = path["kind"] != "_msearch"
+        if path["kind"] == "_msearch":
+            return request, [read_once(line or b"{}") for line in text.split(b"\n")]
+        if not body and "source" in dict(parameters_of(request)):
+            request, text = _out_of_address(request)
+        return request, [read_once(text or b"{}")]
+
+    def read(self, request: Request, path: re.Match[str], lines: list[Any], why: str = "") -> Asked:
+        """Return the searches of a request.
+
+        Args:
+            request: The request.
+            path: Its path, matched by :data:`SEARCH`.
+            lines: The lines of its body.
+            why: Why all pass, if that is known already.
+        """
+        asked = Asked(request, lines)
         parameters = dict(parameters_of(request))
-        if is_alone and not body and "source" in parameters:
-            text = _body_in(parameters)
-        written = [text] if is_alone else text.split(b"\n")
-        asked = Asked([json.loads(it or b"{}", object_pairs_hook=_once) for it in written])
-        heads: Sequence[Any] = [{}] if is_alone else asked.lines[::2]
-        why = _kind(path, len(heads))
+        is_alone = path["kind"] != "_msearch"
+        heads: Sequence[Any] = [{}] if is_alone else lines[::2]
+        why = why or _refused(path, parameters, len(heads))
         for number, head in enumerate(heads):
             given = head.get("index", path["index"])
             name = ",".join(given) if isinstance(given, list) else given
@@ -148,28 +167,28 @@ class Reader:
         return plan
 
 
-def _body_in(parameters: dict[str, str]) -> bytes:
-    """Take the body of a search out of the parameters in its address.
+def _out_of_address(request: Request) -> tuple[Request, bytes]:
+    """Return a request without the body in its address, and that body.
 
     Raises:
         ValueError: It is none that clusters read as JSON.
     """
+    parameters = dict(parameters_of(request))
     if parameters.pop("source_content_type", "").partition(";")[0] not in JSON:
         raise ValueError("no JSON")
-    return parameters.pop("source").encode()
+    body = parameters.pop("source")
+    path = request.scope["raw_path"].decode("latin-1")
+    return addressed(request, path, urlencode(parameters).encode()), body.encode()
 
 
-def _kind(path: re.Match[str], count: int) -> str:
+def _is_kept(parameters: Mapping[str, str]) -> bool:
+    """Return whether a client comes back for what an asynchronous search found."""
+    wait = parameters.get("wait_for_completion_timeout", "1s")
+    return parameters.get("keep_on_completion", NO) != NO or wait.startswith("0")
+
+
+def _refused(path: re.Match[str], parameters: Mapping[str, str], count: int) -> str:
     """Return why all searches of a request pass; empty if they do not."""
-    if path["template"]:
-        return "template"
-    if path["kind"] == "_async_search":
-        return "async"
+    if path["kind"] == "_async_search" and _is_kept(parameters):
+        return "async"  # the cluster would keep the whole window for the page
     return "many" if count > MANY else ""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object, unless it has a member twice, which clusters refuse."""
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("twice")
-    return found

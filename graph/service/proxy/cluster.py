@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -42,14 +42,20 @@ FAST = 1
 CONNECTING = {"connect": 5.0}
 """Seconds; how long a reply may take is the client's decision."""
 
+ENDING = 5.0
+"""Seconds that ending a search may take."""
+
 OVERLOADED = frozenset([429, *range(500, 600)])
 """Statuses of a cluster that is not asked again: it has too much to do, or is broken."""
 
 Headers = list[tuple[bytes, bytes]]
 
 
-IN_BODY = frozenset(["from", "size", "source", "source_content_type"])
+IN_BODY = frozenset(["from", "size"])
 """Parameters in an address that the body of a window has in their place."""
+
+KEPT = re.compile(r'\s*\{\s*"id"\s*:\s*"([^"]+)"')
+"""How the reply of an asynchronous search begins that the cluster keeps, since it goes on."""
 
 
 class RefusedError(Exception):
@@ -132,9 +138,9 @@ class Cluster:
         Raises:
             RefusedError: The cluster has too much to do, is broken, or cannot be reached.
             UnavailableError: It gives another error, perhaps because the window is too large for
-                it, or the reply is too long.
+                it, or the reply is too long, or not there yet.
         """
-        query = parameters_of(request)
+        query = [it for it in parameters_of(request) if it[0] != "filter_path"]
         if len(lines) == 1:
             query = [it for it in query if it[0] not in IN_BODY]
         body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
@@ -158,10 +164,31 @@ class Cluster:
             raise RefusedError(answered(request, reply, bytes(window), "passed; cluster"))
         if reply.status_code != 200:
             raise UnavailableError("cluster")
+        return reply, await self._finished(request, window)
+
+    async def _finished(self, request: Request, window: bytearray) -> str:
+        """Return the text of a window, unless its search goes on.
+
+        Raises:
+            UnavailableError: It is no text, or not there yet.
+        """
         try:
-            return reply, window.decode()
+            text = window.decode()
         except UnicodeDecodeError:
             raise UnavailableError("reply") from None
+        if kept := KEPT.match(text):
+            await self._end(request, kept[1])
+            raise UnavailableError("async")
+        return text
+
+    async def _end(self, request: Request, id_: str) -> None:
+        """End an asynchronous search for a window, which its client would take for a page."""
+        ending = addressed(request, f"/_async_search/{quote(id_, safe='')}", method="DELETE")
+        headers = _without(request.headers.raw, OF_BODY)
+        with suppress(httpx.TransportError, TimeoutError):  # then it ends by its age
+            async with asyncio.timeout(ENDING):
+                reply = await self._ask(ending, "", headers, None)
+                await reply.aread()
 
     async def _ask(
         self, request: Request, query: str, headers: Headers, body: Any
@@ -192,6 +219,15 @@ def answered(request: Request, reply: httpx.Response, body: bytes, outcome: str)
     response = Response(body, reply.status_code)
     response.raw_headers = headers
     return response
+
+
+def addressed(
+    request: Request, path: str, query: bytes = b"", method: str | None = None
+) -> Request:
+    """Return a request with the same headers and another address."""
+    scope = {**request.scope, "raw_path": path.encode("latin-1"), "query_string": query}
+    scope["method"] = method or request.method
+    return Request(scope)
 
 
 def told(what: str) -> tuple[bytes, bytes]:

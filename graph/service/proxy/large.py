@@ -6,7 +6,6 @@ is the client's own with a filter for their ids.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,23 +54,6 @@ OF_ALL_HITS = frozenset(
 _OF_THE_SEARCH = "indices_boost min_score post_filter runtime_mappings seq_no_primary_term stats"
 NARROWED = OF_DOCUMENTS | OF_ALL_HITS | {*_OF_THE_SEARCH.split(), "timeout", "track_scores"}
 """What may stand in a search whose hits are asked for in two steps."""
-
-
-class LargeDocuments:
-    """Knows which indexes have large documents, by the replies."""
-
-    def __init__(self) -> None:
-        self._seen_at: dict[str, float] = {}
-
-    def learn(self, index: str, size: int) -> None:
-        """Learn how many bytes a window of an index has."""
-        if size > LARGE:
-            self._seen_at[index] = time.monotonic()
-
-    def are_in(self, index: str) -> bool:
-        """Return whether an index has large documents."""
-        seen_at = self._seen_at.get(index)
-        return seen_at is not None and time.monotonic() - seen_at < REMEMBERED
 
 
 def without_documents(search: Search, asked: Any, parameters: Mapping[str, str]) -> Search | None:

@@ -18,11 +18,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairqr.base.errors import FairqrError
 from fairqr.graph.service.proxy.messages import Answered, Measure, Opened, Rerank, pauses
 from fairqr.graph.service.proxy.ordering import IndexOrder, opened, reranked
 from fairqr.graph.service.proxy.requests import UnavailableError
 from fairqr.graph.service.proxy.settings import proxy_settings
+
+ROOM = 50 * 2**20
+"""Bytes that a list may take: so much it may be to read the longest reply."""
+
+WIDE = 512
+"""So large are matrices that several threads multiply."""
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +67,9 @@ class _Answers:
         for pause in pauses():
             try:
                 settings = proxy_settings(path)
-                with suppress(ValueError):  # it is limited to less already
-                    resource.setrlimit(resource.RLIMIT_DATA, (settings.memory * 2**20,) * 2)
+                _limit(settings.memory)
                 order = await opened(settings, index, self._missing.extend)
+                bytearray(ROOM)  # or the first list would end the process
             except MemoryError:
                 why = f"It needs more than {settings.memory} MB; raise 'memory'."
             except Exception as error:  # in one sentence, for the log
@@ -105,6 +113,15 @@ class _Answers:
         told = pickle.dumps((number, what))
         self._output.write(len(told).to_bytes(8) + told)
         self._output.flush()
+
+
+def _limit(memory: int) -> None:
+    """Limit the memory of this process, in megabytes."""
+    # OpenBLAS takes its own at the first product, and without a word ends a process that has none.
+    square = np.ones((WIDE, WIDE))
+    square @ square
+    with suppress(ValueError):  # it is limited to less already
+        resource.setrlimit(resource.RLIMIT_DATA, (memory * 2**20,) * 2)
 
 
 async def _answered(order: IndexOrder, what: Rerank | Measure) -> Any:

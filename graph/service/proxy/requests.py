@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -169,6 +169,21 @@ def planned(
     )
 
 
+def read_once(text: bytes | str) -> Any:
+    """Return what is written as JSON.
+
+    Raises:
+        ValueError: It is no JSON, or an object has a member twice, which clusters refuse.
+    """
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("twice")
+    return found
+
+
 def key_of(query: Mapping[str, Any], text: str) -> str:
     """Return what stands for a query in logs: a hash of it and of the text in the address."""
     told = json.dumps([query, text], sort_keys=True)
@@ -294,12 +309,14 @@ def windows_in(text: str, searches: Sequence[Search]) -> list[Window]:
     """
     begins, found = [0], list[Window]()
     try:
-        whole = _parts(text, 0)
+        whole = parts_of(text, 0)
         if "responses" in whole:
-            begins = [begin for begin, *_ in _parts(text, whole["responses"][0]).values()]
+            begins = [begin for begin, *_ in parts_of(text, whole["responses"][0]).values()]
+        elif "response" in whole:  # of an asynchronous search
+            begins = [whole["response"][0]]
         for search in searches:
-            reply = _parts(text, begins[search.place // 2])
-            hits = _parts(text, _parts(text, reply["hits"][0])["hits"][0])
+            reply = parts_of(text, begins[search.place // 2])
+            hits = parts_of(text, parts_of(text, reply["hits"][0])["hits"][0])
             is_partial = reply["timed_out"][2] or reply["_shards"][2].get("failed")
             found.append(Window([*hits.values()], bool(is_partial)))
     except (ValueError, LookupError):
@@ -324,27 +341,36 @@ def _without_added(text: str, hit: Part, added: frozenset[str]) -> str:
     if not added & there:
         return text[begin:end]
     if there <= added:
-        return _without(text, begin, end, {"fields"})
-    first, last, _ = _parts(text, begin)["fields"]
-    return text[begin:first] + _without(text, first, last, added) + text[last:end]
+        return rewritten(text, begin, end, {"fields": None})
+    first, last, _ = parts_of(text, begin)["fields"]
+    fields = rewritten(text, first, last, dict.fromkeys(added))
+    return text[begin:first] + fields + text[last:end]
 
 
-def _without(text: str, begin: int, end: int, names: Collection[str]) -> str:
-    """Return an object in a text without some members, and all else as it is written."""
+def rewritten(text: str, begin: int, end: int, members: Mapping[Any, str | None]) -> str:
+    """Return an object or array in a text with new members, and all else as it is written.
+
+    Args:
+        text: The text.
+        begin: Where the object begins.
+        end: Where it ends.
+        members: The new text of members, or None to leave one out.
+    """
     kept: list[str] = []
     before = begin + 1
-    for name, (_, after, _) in _parts(text, begin).items():
-        if name not in names:
+    for name, (first, after, _) in parts_of(text, begin).items():
+        new = members.get(name, text[first:after])
+        if new is not None:
             member = _between(text, before).end()  # after the comma
             separator = (
                 text[before:member] if kept else text[begin : _between(text, begin + 1).end()]
             )
-            kept.append(separator + text[member:after])
+            kept.append(separator + text[member:first] + new)
         before = after
     return "".join(kept) + text[before:end]
 
 
-def _parts(text: str, at: int) -> dict[Any, Part]:
+def parts_of(text: str, at: int) -> dict[Any, Part]:
     """Return the members of the object, or the elements of the array, that starts there."""
     parts, is_object = dict[Any, Part](), text[at] == "{"
     at = _between(text, at + 1).end()

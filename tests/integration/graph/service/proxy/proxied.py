@@ -171,4 +171,5 @@ def answer(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
 
 def hits_of(reply: httpx.Response) -> list[Any]:
     """Return the hits of a reply, each as its text."""
-    return [json.dumps(hit) for hit in reply.json()["hits"]["hits"]]
+    whole = reply.json()
+    return [json.dumps(hit) for hit in whole.get("response", whole)["hits"]["hits"]]

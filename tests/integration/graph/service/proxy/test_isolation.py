@@ -17,6 +17,7 @@ import yaml
 from tests.integration.attached_people import TOPICS, Server, people
 from tests.integration.counting_proxy import counting_proxy
 from tests.integration.graph.service.proxy.proxied import (
+    QUERY,
     SOURCE,
     Proxied,
     answer,
@@ -120,12 +121,13 @@ def test_an_error_of_an_overloaded_cluster_goes_out_and_it_is_asked_once(
         raw.replies = lambda asked, send: send(answer(body, status, "retry-after: 7\r\n"))
         with proxied(tmp_path, raw.url, source={"url": cluster.url}) as proxy:
             until(lambda: proxy.search().headers["fairqr"] == "passed; cluster")
-            raw.asked.clear()
-            reply = proxy.search()
-            assert reply.status_code == int(status[:3])
-            assert reply.content == body
-            assert reply.headers["retry-after"] == "7"
-            assert len(raw.asked) == 1
+            for path, asked in (("_search", QUERY), ("_search/template", {"source": QUERY})):
+                raw.asked.clear()
+                reply = proxy.client.post(f"/people/{path}", json=asked)
+                assert reply.status_code == int(status[:3])
+                assert reply.content == body
+                assert reply.headers["retry-after"] == "7"
+                assert len(raw.asked) == 1
 
 
 def test_where_re_ranking_is_late_the_page_is_cut_from_the_window(

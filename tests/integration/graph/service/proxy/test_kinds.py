@@ -20,6 +20,7 @@ import httpx
 import pytest
 import yaml
 
+from fairqr.graph.service.proxy.filters import filtered
 from fairqr.graph.service.proxy.requests import Search, planned, windows_in, with_page
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 from tests.integration.attached_people import MAPPING, PEOPLE, Server
@@ -39,6 +40,7 @@ TRIED = [(server, kind) for kind in KINDS for server in kind["servers"]]
 TRIED.sort(key=lambda tried: tried[0])
 NAMES = [f"{server}-{number}-{kind['kind']}" for number, (server, kind) in enumerate(TRIED)]
 WINDOW = 50
+WORDS = "physicist opera"
 FARTHEST = 70
 """Pages begin before this hit."""
 
@@ -64,9 +66,26 @@ class Cluster:
 
 def asked(client: httpx.Client, kind: dict[str, Any], **paging: Any) -> httpx.Response:
     """Ask for a search of a kind."""
+    path = kind.get("path", "_search")
     body = {**kind["body"], **paging}
-    reply = client.post("/people/_search", json=body, params=kind.get("parameters", {}))
+    if path == "_search/template":
+        body = as_template(body)
+    reply = client.post(f"/people/{path}", json=body, params=kind.get("parameters", {}))
     assert reply.status_code == 200, reply.text
+    return reply
+
+
+def as_template(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a template that stands for a search, with its words as a parameter."""
+    source = json.dumps(body).replace(WORDS, "{{words}}")
+    return {"source": source, "params": {"words": WORDS}}
+
+
+def search_in(text: str) -> Any:
+    """Return the reply to a search, without what tells when it was asked for."""
+    reply = json.loads(text)
+    reply = reply.get("response", reply)
+    reply.pop("took", None)
     return reply
 
 
@@ -107,7 +126,13 @@ def cluster(
         )
         log = folder / "shadow" / "log" / "log.jsonl"
         fair.ready()
-        until(lambda: shadow.outcome() == "passed; shadow" and log.exists() and records_in(log))
+
+        def is_open() -> bool:
+            """Search, and tell whether the list of some search is known."""
+            shadow.search()
+            return log.exists() and any("exposure" in it for it in records_in(log))
+
+        until(is_open)
         yield Cluster(direct, fair, shadow, log)
 
 
@@ -118,7 +143,7 @@ on_each = pytest.mark.parametrize(
 
 def starts(cluster: Cluster, kind: dict[str, Any]) -> list[dict[str, int]]:
     """Return where the pages of a search begin."""
-    size = len(cluster.ask(kind).json()["hits"]["hits"])
+    size = len(hits_of(cluster.ask(kind)))
     if kind.get("first_page") and "hybrid" in str(kind):
         return [{}]  # such a server has no other page
     return [{"from": start} if start else {} for start in range(0, FARTHEST, size)]
@@ -129,9 +154,13 @@ def test_what_is_asked_finds_what_the_client_finds(cluster: Cluster, kind: dict[
     """The reply to it, cut to the page without a new order, is that to the client's own search."""
     index = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=WINDOW)
     parameters = kind.get("parameters", {})
+    if kind.get("passes") == "async":
+        return  # the same search is re-ranked where nobody keeps it
     if "passes" in kind:
         assert planned(kind["body"], parameters, index) == kind["passes"]
         return
+    path = parameters.get("filter_path", "")
+    unfiltered = {name: it for name, it in parameters.items() if name != "filter_path"}
     for paging in starts(cluster, kind):
         plan = planned({**kind["body"], **paging}, parameters, index)
         start = paging.get("from", 0)
@@ -140,11 +169,13 @@ def test_what_is_asked_finds_what_the_client_finds(cluster: Cluster, kind: dict[
             continue
         assert isinstance(plan, Search)
         assert plan.window == kind["window"]
-        reply = asked(cluster.direct, {**kind, "body": plan.body})
+        asking = {**kind, "body": plan.body, "parameters": unfiltered}
+        reply = asked(cluster.direct, asking)
         ((hits, is_partial),) = windows_in(reply.text, [plan])
         assert not is_partial
-        cut = json.loads(with_page(reply.text, plan, hits, range(len(hits))))
-        assert {**cut, "took": 0} == {**cluster.ask(kind, **paging).json(), "took": 0}
+        cut = with_page(reply.text, plan, hits, range(len(hits)))
+        own = cluster.ask(kind, **paging)
+        assert search_in(filtered(cut, path)) == search_in(own.text)
 
 
 @on_each
@@ -164,9 +195,9 @@ def test_pages_are_disjoint_and_complete_and_what_lies_below_stays(
             assert outcome == "passed; from"
         else:
             assert outcome == "re-ranked; ranks"
-        replies = [json.loads(it.text) for it in (own, fair)]
+        replies = [search_in(it.text) for it in (own, fair)]
         assert len({len(it["hits"].pop("hits")) for it in replies}) == 1
-        assert {**replies[0], "took": 0} == {**replies[1], "took": 0}
+        assert replies[0] == replies[1]
         direct += hits_of(own)
         shown += hits_of(fair)
     window = kind.get("window", 0)

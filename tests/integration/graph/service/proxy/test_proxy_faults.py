@@ -261,3 +261,12 @@ def test_what_only_the_worker_notices_is_one_sentence_in_the_log(
         assert "Traceback" not in proxy.log
         assert proxy.end() == 0
         assert "Nothing of 'people' is re-ranked at present." in proxy.log.splitlines()[0]
+
+
+def test_too_little_memory_is_said_before_any_list_is_lost(tmp_path: Path, cluster: Server) -> None:
+    with proxied(tmp_path, cluster.url, memory=200) as proxy:
+        until(lambda: "It needs more than 200 MB; raise 'memory'." in proxy.log)
+        reply = proxy.search()
+        assert (reply.status_code, reply.headers["fairqr"]) == (200, "passed; opening")
+        assert len(proxy.log.splitlines()) == 1
+        assert proxy.end() == 0
