@@ -30,6 +30,7 @@ from tests.integration.attached_people import TOPICS, people
 from tests.integration.elasticsearch_server import running_server
 from tests.integration.graph.service.proxy.proxied import Proxied, proxied
 from tests.integration.graph.service.proxy.test_isolation import OFFERS, SELLERS, beside
+from tests.patience import until
 
 CLIENTS = 32
 TURNS = 300
@@ -221,5 +222,7 @@ if __name__ == "__main__":
             indexes=beside(Path(place), url, "offers", text=["title"], attributes=sellers),
         ) as proxy,
     ):
-        proxy.ready()
+        offer = {"query": {"match": {"title": TOPICS[0]}}}
+        until(lambda: proxy.outcome().startswith("re-ranked"))
+        until(lambda: proxy.outcome(index="offers", body=offer).startswith("re-ranked"))
         asyncio.run(measured(Asking(url, proxy.url), proxy, given.output))
