@@ -41,6 +41,13 @@ class KeptFile(Generic[Value]):
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path, self._max_bytes = path, max_bytes
 
+    def is_usable(self) -> bool:
+        """Return whether values can be kept; the file is made if it is missing."""
+        with suppress(OSError, sqlite3.Error), self._opened(writes=True) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            return True
+        return False
+
     def get_many(self, keys: Sequence[str]) -> dict[str, Value]:
         """Return what is stored, by key."""
         query = "SELECT key, value FROM kept WHERE key IN (SELECT value FROM json_each(?))"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
@@ -35,6 +35,9 @@ RETRIEVE = "retrieve"
 
 Update = dict[str, Any]
 """What a node changes in the state."""
+
+Turn = Callable[[], AbstractAsyncContextManager[object]]
+"""Returns what is entered when it is a run's turn to compute, and held meanwhile."""
 
 C = TypeVar("C", bound=Context)
 C_co = TypeVar("C_co", bound=Context, covariant=True)
@@ -159,6 +162,28 @@ def add_seconds(result: Mapping[str, Any]) -> None:
         clock.started -= result["usage"]["milliseconds"] / 1000
 
 
+_turn: ContextVar[Turn] = ContextVar("fairqr_turn", default=nullcontext)
+
+
+@contextmanager
+def in_turns(turn: Turn) -> Iterator[None]:
+    """Let the nodes of runs that are started meanwhile wait for a turn before they compute.
+
+    Args:
+        turn: Returns what each such node enters.
+    """
+    token = _turn.set(turn)
+    try:
+        yield
+    finally:
+        _turn.reset(token)
+
+
+def never(context: object) -> bool:
+    """Tell that a node asks a model, or a person."""
+    return False
+
+
 class Node(Runnable[Any, Any]):
     """A node, or a choice of the next nodes, that works in ``ainvoke`` and in ``invoke``.
 
@@ -183,7 +208,11 @@ class Node(Runnable[Any, Any]):
 
 
 def node(
-    work: Callable[[Any, C, Any], Awaitable[Update]], parts: Parts[C], *, is_first: bool = False
+    work: Callable[[Any, C, Any], Awaitable[Update]],
+    parts: Parts[C],
+    *,
+    is_first: bool = False,
+    computes: Callable[[C], bool] = never,
 ) -> Node:
     """Return the node that does some work, in a span of its own, and whose time is counted.
 
@@ -192,20 +221,28 @@ def node(
             in the state. The node has its name.
         parts: What the graph is built from.
         is_first: Whether runs start with it.
+        computes: Whether it only computes in runs with a context; such nodes take turns, where
+            runs do.
     """
     name = work.__name__
 
     async def run(state: Any) -> Update:
         context = parts.context(get_runtime().context)
+        turn = _turn.get() if computes(context) else nullcontext
+        async with turn():
+            update = await timed_work(state, context)
+        if (journal := run_journal()) is not None:
+            place = get_config()["metadata"]["langgraph_checkpoint_ns"]
+            *graphs, _ = [part.partition(":")[0] for part in place.split("|")]
+            journal.node_ended(step_of(graphs, name, update))
+        return update
+
+    async def timed_work(state: Any, context: C) -> Update:
         with timed(0.0 if is_first else state["seconds"]), span(f"fairqr.{name}"):
             update = await work(state, context, parts)
             seconds = running_seconds()
         # The thread may contain an earlier run, which took longer.
         update["seconds"] = Overwrite(seconds) if is_first else seconds
-        if (journal := run_journal()) is not None:
-            place = get_config()["metadata"]["langgraph_checkpoint_ns"]
-            *graphs, _ = [part.partition(":")[0] for part in place.split("|")]
-            journal.node_ended(step_of(graphs, name, update))
         return update
 
     return Node(run, name)

@@ -70,13 +70,13 @@ def build_search_graph(
     graph = StateGraph(
         State, context_schema=Context, input_schema=InputState, output_schema=OutputState
     )
-    graph.add_node("prepare", node(nodes.prepare, parts, is_first=True))
-    graph.add_node("retrieve", node(nodes.retrieve, parts))
-    graph.add_node("measure", node(nodes.measure, parts))
-    graph.add_node("choose_group", node(nodes.choose_group, parts))
+    graph.add_node("prepare", node(nodes.prepare, parts, is_first=True, computes=only_computes))
+    graph.add_node("retrieve", node(nodes.retrieve, parts, computes=only_computes))
+    graph.add_node("measure", node(nodes.measure, parts, computes=only_computes))
+    graph.add_node("choose_group", node(nodes.choose_group, parts, computes=only_computes))
     graph.add_node("refine", node(nodes.refine, parts))
     graph.add_node("review", node(review, parts))
-    graph.add_node("rerank", node(nodes.rerank, parts))
+    graph.add_node("rerank", node(nodes.rerank, parts, computes=only_computes))
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", "retrieve")
     graph.add_edge("retrieve", "measure")
@@ -88,6 +88,11 @@ def build_search_graph(
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
     graph.compiled = False  # whoever adds nodes to it compiles it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
+
+
+def only_computes(context: Context) -> bool:
+    """Tell whether no model ranks, so that only ``refine`` asks one."""
+    return context.strategy.ranker is None
 
 
 def as_node(graph: SearchGraph) -> SearchGraph:

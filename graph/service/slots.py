@@ -69,6 +69,8 @@ class Slots:
             turn = turns.popleft()
             if turns:
                 self._waiting[key] = turns  # behind the other keys
+            if turn.cancelled():  # whoever waited has left, and will see so in a moment
+                continue
             self._held[key] += 1
             self._free -= 1
             turn.set_result(None)
@@ -83,7 +85,9 @@ class Slots:
         return min(able, key=lambda key: self._held[key], default=None)
 
     def _forget(self, key: str, turn: asyncio.Future[None]) -> None:
-        turns = self._waiting[key]
+        turns = self._waiting.get(key, deque())
+        if turn not in turns:  # it had its turn after whoever waited had left
+            return
         turns.remove(turn)
         if not turns:
             del self._waiting[key]

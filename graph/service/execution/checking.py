@@ -63,7 +63,8 @@ class Capabilities:
 
     Raises:
         SourceError: The file of a source is wrong.
-        ConfigError: Two sources have the same name, or there is no such attributor.
+        ConfigError: Two sources have the same name, or there is no such attributor, or its model
+            is not offered.
         InputError: A source has the name of a built-in corpus or an index.
     """
 
@@ -87,7 +88,7 @@ class Capabilities:
                 )
             self.sources[source.name] = source
         for judge in settings.attributors:
-            _require_attributor(judge)
+            _require_attributor(judge, self._models)
         # Every listed source is offered; `corpora` limits the rest.
         self._corpora = settings.corpora and (*settings.corpora, *self.sources)
         self._first_corpora = self._corpora or (default_corpus(),)
@@ -234,15 +235,25 @@ def _names_file_of_replies(model: str) -> bool:
     return prefix == RECORDED and file not in SHIPPED_NAMES
 
 
-def _require_attributor(name: str) -> None:
+def _require_attributor(name: str, models: Collection[str]) -> None:
     """Check the name of an attributor, which may have a ``*``, in the configuration.
 
+    Args:
+        name: The name.
+        models: The names and patterns of the models that are offered.
+
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, or its model is not offered.
     """
-    kind = AttributorName.parse(name).kind
+    parts = AttributorName.parse(name)
     kinds = [form.partition("[")[0] for form in ATTRIBUTORS]
-    if not any(fnmatchcase(known, kind) for known in kinds):
+    judging = parts.model if parts.kind == "llm" else None
+    if judging and "*" not in judging and not _named_by(models, judging):
+        raise errors.ConfigError(
+            f"service.attributors names '{errors.one_line(name, 60)}', and its model is not "
+            "offered; add it to service.models."
+        )
+    if not any(fnmatchcase(known, parts.kind) for known in kinds):
         raise errors.ConfigError(
             f"service.attributors names '{errors.one_line(name, 60)}', and there is no such "
             f"attributor; choose from {', '.join(kinds)}."

@@ -6,8 +6,15 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
-from functools import lru_cache
+from contextlib import (
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import httpx
@@ -15,17 +22,19 @@ import httpx
 from fairqr.agents.attribution.attributor import Attributor, AttributorName
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import Generator, ModelGenerator
-from fairqr.agents.models.cache import ReplyCache
+from fairqr.agents.models.cache import MAX_BYTES, ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
 from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
+from fairqr.base.kept_file import KeptFile
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
 from fairqr.graph.integrations.learnt import LearntWords
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.opening import open_parts
+from fairqr.graph.running import in_turns
 from fairqr.graph.search.models import GivenModel
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.execution import checking
@@ -33,6 +42,8 @@ from fairqr.graph.service.execution.audits import Auditor, run_audit
 from fairqr.graph.service.execution.engines import Engines
 from fairqr.graph.service.execution.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
+from fairqr.graph.service.slots import Slots
+from fairqr.graph.service.store.database import caller
 from fairqr.graph.stream import RunOutput, result_of, run_graph
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
@@ -42,6 +53,10 @@ from fairqr.retrieval.sources.catalog import Catalog
 MODELS, GRAPHS = 32, 64
 """How many of each to keep open."""
 
+
+COMPUTING = 4
+"""How many nodes of runs over indexes in this process compute at a time. More would only slow each
+other down."""
 
 REACHED_WITHIN = 3.0
 """Seconds to wait for a model's server when we check that it responds."""
@@ -53,7 +68,7 @@ def require_usable(settings: ServiceSettings) -> None:
     """Check that what runs leave can be written; make the folders that are missing.
 
     Raises:
-        ConfigError: A folder cannot be written.
+        ConfigError: A folder cannot be written, or the file of replies is none.
     """
     replies = settings.replies
     folders = {"audits": settings.audits, "traces": settings.traces}
@@ -72,6 +87,11 @@ def require_usable(settings: ServiceSettings) -> None:
                 f"The folder {folder} (service.{name}) cannot be written; name another one, or "
                 "change its permissions."
             )
+    if replies is not None and not KeptFile[str](replies, MAX_BYTES).is_usable():
+        raise errors.ConfigError(
+            f"No replies can be kept in {replies} (service.replies); name a file that is new, or "
+            "that fairqr has written."
+        )
 
 
 class Executor:
@@ -98,6 +118,7 @@ class Executor:
         self._replies = ReplyCache(settings.replies)
         self._model = lru_cache(MODELS)(self._open_model)
         self.learnt_words = lru_cache(MODELS)(self._open_learnt_words)
+        self._computing = Slots(COMPUTING, share=0.5)
         self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
         # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
@@ -213,7 +234,8 @@ class Executor:
             FairqrError: The run fails.
         """
         async with self.lend_engine(checked.body["corpus"], checked.body["retriever"]) as engine:
-            with self._recorded(id_):
+            turn = partial(self._computing.held, caller.get()) if engine.in_process else nullcontext
+            with self._recorded(id_), in_turns(turn):
                 outputs_of = await self._outputs_of(checked, engine, id_, journal, steps)
                 try:
                     async with aclosing(outputs_of) as outputs:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from typing import Annotated, Literal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -20,10 +21,13 @@ from fairqr.graph.service.execution.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import caller_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import DurableCounts, parts_of
+from fairqr.graph.service.http.runs import unless_gone
 from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
 from fairqr.retrieval.engines.engine import SearchEngine
+
+T = TypeVar("T")
 
 router = APIRouter(tags=["capabilities"])
 operation = APIRouter(tags=["operation"])
@@ -198,8 +202,8 @@ async def list_documents(
     corpus: _Corpus = None,
 ) -> Response:
     """Return the title and a line of the text of several documents."""
-    async with _lend_to_read(request, corpus) as engine:
-        return Json(DocumentLines(documents=await engines.read_lines(engine, id)))
+    lines = await _read(request, corpus, lambda engine: engines.read_lines(engine, id))
+    return Json(DocumentLines(documents=lines))
 
 
 @router.get("/v1/documents/{id:path}", response_model=engines.ServedDocument)
@@ -212,18 +216,29 @@ async def get_document(
 
     An endpoint that only searches by words gives only documents that an earlier search found.
     """
-    capabilities = parts_of(request).executor.capabilities
-    async with _lend_to_read(request, corpus) as engine:
-        return Json(await engines.read_document(engine, id, capabilities.link(corpus)))
+    link = parts_of(request).executor.capabilities.link(corpus)
+    reading = partial(engines.read_document, id_=id, link=link)
+    return Json(await _read(request, corpus, reading))
 
 
-@asynccontextmanager
-async def _lend_to_read(request: Request, corpus: str | None) -> AsyncIterator[SearchEngine]:
-    """Lend the engine of a corpus to read documents, when it is the turn of the key."""
+async def _read(
+    request: Request, corpus: str | None, reading: Callable[[SearchEngine], Awaitable[T]]
+) -> T:
+    """Read documents of a corpus when it is the turn of the key, unless the client leaves first.
+
+    Args:
+        request: The request.
+        corpus: The name of the corpus.
+        reading: Reads from its engine.
+    """
     parts = parts_of(request)
     key = caller_of(request.scope).id
-    async with parts.reading.held(key), parts.executor.lend_engine(corpus) as engine:
-        yield engine
+
+    async def read() -> T:
+        async with parts.reading.held(key), parts.executor.lend_engine(corpus) as engine:
+            return await reading(engine)
+
+    return await unless_gone(request, read())
 
 
 @router.get("/v1/prompts")

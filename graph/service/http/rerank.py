@@ -23,20 +23,23 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.graph.documented import Documented
 from fairqr.graph.integrations.order import (
     Evidence,
+    FairOrder,
     Given,
+    Labelled,
     NoLabelsError,
     Shown,
     fair_list,
     ids_of,
 )
 from fairqr.graph.search.result import Shares
+from fairqr.graph.service.execution.checking import CheckedRequest
 from fairqr.graph.service.execution.requests import example, or_text, parsed
 from fairqr.graph.service.http.access import RERANK, caller_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import unless_gone
 from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
-from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -234,6 +237,53 @@ def _results_of(rerank_request: RerankRequest, places: Sequence[int]) -> list[di
     return results
 
 
+async def _fair_list(
+    request: Request,
+    rerank_request: RerankRequest,
+    checked: CheckedRequest,
+    order: Sequence[int],
+    texts: str,
+) -> tuple[FairOrder, Hits, Labelled]:
+    """Find the fair list when it is the turn of the key; see :func:`fair_list`.
+
+    Args:
+        request: The request.
+        rerank_request: Its body.
+        checked: The search that the list is of.
+        order: The places of its documents, best first.
+        texts: What its texts are, if they are not texts of the documents.
+
+    Raises:
+        NoLabelsError: No document has a label.
+    """
+    parts = parts_of(request)
+    documents = rerank_request.documents
+    key = caller_of(request.scope).id
+    # It takes as much of a processor as a search, and texts are looked up.
+    async with (
+        parts.runs.slot(key),
+        parts.executor.lend_engine(checked.body["corpus"]) as engine,
+    ):
+        for attribute in {it for one in documents for it in one.labels}:
+            engine.schema.attribute(attribute)
+        ids = [it.text if texts == "ids" else "" for it in documents]
+        if texts == "texts":
+            ids = await ids_of(engine, [it.text for it in documents])
+        ranked = ((place, documents[place]) for place in order)
+        unread = _unread(engine)
+        listed = [
+            Given(place, it.id or ids[place], it.text, it.title, partial(it.label, unread))
+            for place, it in ranked
+        ]
+        words = rerank_request.query.strip()
+        has_scores = documents[0].score is not None
+        evidence = None
+        if words and not has_scores and texts != "ids":
+            learnt = parts.executor.learnt_words(checked.body["model"])
+            evidence = Evidence(parts.evidence, learnt, partial(parts.encoding.held, key))
+        return await fair_list(engine, checked.context, words, listed, evidence)
+
+
 @router.post(RERANK[2], include_in_schema=False)  # as clients of vLLM and Infinity ask
 @router.post(RERANK[1], include_in_schema=False)  # as Cohere's newer clients ask
 @router.post(RERANK[0], response_model=RerankResult, response_model_exclude_none=True)
@@ -261,30 +311,12 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
         raise InputError("Some documents have a score, and others have none; give all or none.")
     order = sorted(range(size), key=lambda place: -scores[place] if scores else 0)
     answer: dict[str, Any] = {"model": model, "usage": dict.fromkeys(TOKENS, 0)}
-    key = caller_of(request.scope).id
-    # It takes as much of a processor as a search, and texts are looked up.
-    async with parts.runs.slot(key), parts.executor.lend_engine(name) as engine:
-        for attribute in {it for one in documents for it in one.labels}:
-            engine.schema.attribute(attribute)
-        ids = [it.text if texts == "ids" else "" for it in documents]
-        if texts == "texts":
-            ids = await ids_of(engine, [it.text for it in documents])
-        ranked = ((place, documents[place]) for place in order)
-        unread = _unread(engine)
-        listed = [
-            Given(place, it.id or ids[place], it.text, it.title, partial(it.label, unread))
-            for place, it in ranked
-        ]
-        evidence = None
-        if words and not scores and texts != "ids":
-            learnt = parts.executor.learnt_words(checked.body["model"])
-            evidence = Evidence(parts.evidence, learnt, partial(parts.encoding.held, key))
-        try:
-            work = fair_list(engine, checked.context, words, listed, evidence)
-            found, hits, labelled = await unless_gone(request, work)
-        except NoLabelsError as error:
-            answer |= {"results": _results_of(rerank_request, order[: rerank_request.top_n])}
-            return Json({**answer, "warnings": [str(error)]}, headers={"fairqr": UNCHANGED})
+    work = _fair_list(request, rerank_request, checked, order, texts)
+    try:
+        found, hits, labelled = await unless_gone(request, work)
+    except NoLabelsError as error:
+        answer |= {"results": _results_of(rerank_request, order[: rerank_request.top_n])}
+        return Json({**answer, "warnings": [str(error)]}, headers={"fairqr": UNCHANGED})
     answer["results"] = _results_of(
         rerank_request, [order[it] for it in found.positions[: rerank_request.top_n]]
     )

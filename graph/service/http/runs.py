@@ -358,8 +358,13 @@ async def get_report(request: Request, id: _Id) -> Response:
 async def get_bundle(request: Request, id: _Id) -> Response:
     """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
     folder = await _folder(request, id)
-    async with parts_of(request).bundling.held(caller_of(request.scope).id):
-        file = await asyncio.to_thread(_zipped, folder)
+    bundling = parts_of(request).bundling.held(caller_of(request.scope).id)
+
+    async def bundled() -> IO[bytes]:
+        async with bundling:
+            return await asyncio.to_thread(_zipped, folder)
+
+    file = await unless_gone(request, bundled())
     headers = {
         "Content-Disposition": f'attachment; filename="audit-{id}.zip"',
         "Content-Length": str(file.seek(0, os.SEEK_END)),

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -239,20 +240,26 @@ class Store:
         """
         async with self.database.begin() as connection:
             await _own(connection, id, key)
-            await connection.execute(self._cancelling().where(RUNS.c.id == id))
+            await self._cancel(connection, RUNS.c.id == id)
             return await _own(connection, id, key)
 
-    def _cancelling(self) -> sa.Update:
+    async def _cancel(self, connection: AsyncConnection, which: sa.ColumnElement[bool]) -> None:
+        """Cancel live runs: those that wait end now, and processes see to those under way."""
         waits = RUNS.c.status == "queued"
-        return (
+        cancelling = (
             RUNS.update()
             .values(
                 cancel=True,
                 status=sa.case((waits, "cancelled"), else_=RUNS.c.status),
                 finished=sa.case((waits, self._now_after(RUNS.c.created))),
             )
-            .where(_LIVE)
+            .where(_LIVE, which)
+            .returning(RUNS.c.kind, RUNS.c.status)
         )
+        rows = (await connection.execute(cancelling)).all()
+        ended = Counter(row.kind for row in rows if row.status == "cancelled")
+        for kind in sorted(ended):  # in one order, so that no two transactions wait for each other
+            await self._count_end(connection, kind, "cancelled", ended[kind])
 
     async def delete(self, id: str, key: str) -> Run:
         """Delete a run that is over, with its events, and return it.
@@ -340,7 +347,7 @@ class Store:
         end["finished"] = self._now_after(RUNS.c.started)
         # Only what is live needs them.
         deleted = [REPLIES.c.run_id, *(self._checkpoints if has_checkpoints else ())]
-        written = await self._write(run, end, events, deleted=deleted, is_end=True)
+        written = await self._write(run, end, events, deleted=deleted)
         return written and run.model_copy(update={"finished": written.finished})
 
     async def release(self, run: Run) -> bool:
@@ -365,16 +372,15 @@ class Store:
         replies: Mapping[str, Mapping[str, Any]] | None = None,
         deleted: Sequence[sa.ColumnClause[Any]] = (),
         writes: Sequence[Write] = (),
-        is_end: bool = False,
     ) -> Any:
         """Write something of an attempt in one transaction; None if it may not write any more."""
         mine = RUNS.update().where(
             RUNS.c.id == run.id, RUNS.c.attempts == run.attempts, RUNS.c.status == "running"
         )
-        mine = mine.values(**values).returning(RUNS.c.finished)
+        mine = mine.values(**values).returning(RUNS.c.finished, RUNS.c.status)
         told = [{"run_id": run.id, **event.model_dump()} for event in events if event.number]
         kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in (replies or {}).items()]
-        insert = sqlite.insert if self.database.file else postgresql.insert
+        insert = self._insert
         # To make a checkpoint plain data takes a thread. If none is free, keys are still checked.
         few = self._checkpointing if writes else contextlib.nullcontext()
         async with few, self.database.begin() as connection:
@@ -392,18 +398,29 @@ class Store:
                     adding = insert(table).on_conflict_do_nothing().returning(table.c.run_id)
                     await connection.execute(adding, rows)
             await _delete(connection, [run.id], *deleted)
-            if is_end:
-                first = insert(ENDED).values(kind=run.kind, status=run.status, number=1)
-                more = {"number": ENDED.c.number + 1}
-                await connection.execute(
-                    first.on_conflict_do_update(index_elements=["kind", "status"], set_=more)
-                )
+            if written.finished is not None:
+                await self._count_end(connection, run.kind, written.status)
             # In SQLite, last: the saver commits each of them.
             for write in writes if self.database.file else ():
                 if not driver.in_transaction:
                     await driver.execute("BEGIN IMMEDIATE")
                 await write(driver)
             return written
+
+    async def _count_end(
+        self, connection: AsyncConnection, kind: Kind, status: Status, number: int = 1
+    ) -> None:
+        """Count that runs have ended; see :meth:`count_ended`."""
+        first = self._insert(ENDED).values(kind=kind, status=status, number=number)
+        more = {"number": ENDED.c.number + number}
+        await connection.execute(
+            first.on_conflict_do_update(index_elements=["kind", "status"], set_=more)
+        )
+
+    @property
+    def _insert(self) -> Any:
+        """The statement that inserts, as the database's dialect has it."""
+        return sqlite.insert if self.database.file else postgresql.insert
 
     # --- what processes look for ------------------------------------------------------------------
 
@@ -524,7 +541,7 @@ class Store:
             async with self.database.begin() as connection:
                 revoked = KEYS.update().where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
                 await connection.execute(revoked.values(revoked=self.database.now()))
-                await connection.execute(self._cancelling().where(RUNS.c.key_id == id_))
+                await self._cancel(connection, RUNS.c.key_id == id_)
         for key in await self.keys():
             if key.id == id_:
                 return key

@@ -99,6 +99,9 @@ def test_it_says_what_is_in_its_way(quick: Main) -> None:
         ({"FAIRQR_SERVICE_AUDITS": "FILE/audits"}, "(service.audits) cannot be written"),
         ({"FAIRQR_SERVICE_TRACES": "FILE/traces"}, "(service.traces) cannot be written"),
         ({"FAIRQR_SERVICE_REPLIES": "FILE/r.sqlite"}, "(service.replies) cannot be written"),
+        ({"FAIRQR_SERVICE_REPLIES": "FILE"}, "name a file that is new, or that fairqr has written"),
+        ({"FAIRQR_SERVICE_REPLIES": "FOLDER"}, "No replies can be kept"),
+        ({"FAIRQR_SERVICE_ATTRIBUTORS": "llm:openai:other"}, "its model is not offered"),
         ({"FAIRQR_SERVICE_ATTRIBUTORS": "overlap, nli"}, "choose from overlap, transformers, llm"),
         ({"FAIRQR_SERVICE_CORS_ORIGINS": "search.example"}, "write * or an origin"),
         ({"FAIRQR_SERVICE_CORS_ORIGINS": "https://a.example/x"}, "write * or an origin"),
@@ -110,9 +113,16 @@ def test_what_would_fail_later_is_told_before_it_listens(
     variables: dict[str, str], words: str, quick: Main, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
-    file.touch()
-    given = {name: text.replace("FILE", str(file)) for name, text in variables.items()}
+    file.write_text("This is no database.")
+    places = {"FILE": str(file), "FOLDER": str(tmp_path)}
+    given = {name: _with(text, places) for name, text in variables.items()}
     assert words in quick("serve", "--port", "0", "--model", "feedback", **given).complaint()
+
+
+def _with(text: str, places: dict[str, str]) -> str:
+    for name, place in places.items():
+        text = text.replace(name, place)
+    return text
 
 
 @pytest.mark.elasticsearch

@@ -206,6 +206,21 @@ async def test_the_runs_of_a_key_end_with_it(store: Store) -> None:
         await accepted(store, key=key.id)
 
 
+async def test_runs_that_are_cancelled_are_counted_once_wherever_they_are(store: Store) -> None:
+    key, _ = await store.create_key("the newsroom", ["run"])
+    waiting, others, under_way, released = [await accepted(store, key=key.id) for _ in range(4)]
+    await store.cancel(waiting, key.id)
+    await store.cancel(waiting, key.id)
+    assert await store.count_ended() == {("search", "cancelled"): 1}
+    await started(store, under_way)
+    handed_over = await started(store, released)
+    await store.revoke_key(key.id)
+    assert (await store.run(others, key.id)).status == "cancelled"
+    assert await store.count_ended() == {("search", "cancelled"): 2}
+    await store.release(handed_over)
+    assert await store.count_ended() == {("search", "cancelled"): 3}
+
+
 OLD = (
     "CREATE TABLE migrations (version INTEGER PRIMARY KEY)",
     "CREATE TABLE runs (id TEXT PRIMARY KEY, key_id TEXT NOT NULL, kind TEXT NOT NULL, "

@@ -13,11 +13,14 @@ from typing import Any, cast
 import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
+from starlette.types import Message
 
 from fairqr.graph.service.configuration import FIRST_PARTS
 from fairqr.graph.service.http.parts import READERS
+from fairqr.graph.service.records import NOBODY
 from fairqr.graph.service.store import Store
 from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
+from tests.patience import PATIENCE
 
 OPEN = {"/", "/healthz", "/readyz", "/openapi.json"}
 """The page and its files, health, and the description of the API."""
@@ -117,6 +120,64 @@ async def test_who_reads_many_documents_keeps_no_source_from_others(
             assert (await asked(other[1])).status_code in (200, 404)
             assert not more.done()
         assert (await more).status_code in (200, 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/search", b'{"query": "physicist"}'),
+        ("POST", "/v1/rerank", b'{"model": "notables", "query": "a", "documents": ["b"]}'),
+        ("GET", "/v1/documents/one", b""),
+        ("GET", "/v1/documents", b""),
+    ],
+)
+async def test_who_leaves_while_waiting_gives_the_place_up(
+    method: str, path: str, body: bytes
+) -> None:
+    """Nobody waits for a slot, or for a turn to read, on behalf of a client that is gone."""
+    left = asyncio.Event()
+    sent: list[Message] = []
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with in_process() as client, AsyncExitStack() as stack:
+        app = client._transport.app  # type: ignore[attr-defined]
+        parts = app.state.parts
+        for _ in range(parts.settings.concurrency):
+            await stack.enter_async_context(parts.runs.slot(NOBODY))
+        for _ in range(READERS):
+            await stack.enter_async_context(parts.reading.held(NOBODY))
+        headers = {"Host": "localhost", "Content-Type": "application/json"}
+        request = client.build_request(method, path, params={"id": "one"}, headers=headers)
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": request.url.query,
+            "root_path": "",
+            "scheme": "http",
+            "http_version": "1.1",
+            "headers": [(name.lower(), value) for name, value in request.headers.raw],
+            "client": ("127.0.0.1", 1),
+            "server": ("localhost", 80),
+        }
+        served = asyncio.create_task(app(scope, receive, send))
+        while not (parts.runs.waiting or parts.reading._waiting):
+            assert not served.done(), sent
+            await asyncio.sleep(0)
+        left.set()
+        await asyncio.wait_for(served, PATIENCE)
+        assert not parts.runs.waiting
+        assert not parts.reading._waiting
 
 
 async def test_a_silent_stream_shows_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:

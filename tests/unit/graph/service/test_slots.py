@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairqr.graph.service.records import NOBODY
 from fairqr.graph.service.slots import Slots, most_of
+from tests.patience import PATIENCE
 
 
 async def waiting(slots: Slots, keys: list[str], got: list[str]) -> list[asyncio.Task[None]]:
@@ -64,6 +65,53 @@ async def test_whoever_leaves_takes_no_slot_along() -> None:
     await turns_taken()
     await waiting(slots, ["d"], got)
     assert got == ["a", "d"]
+
+
+@pytest.mark.parametrize("others", [[], ["b"], ["c"], ["b", "c"]])
+async def test_whoever_leaves_while_a_slot_becomes_free_loses_it_for_nobody(
+    others: list[str],
+) -> None:
+    """The slot is given back after whoever waits was cancelled, and before that is known."""
+    slots = Slots(1, 1)
+    got: list[str] = []
+    await slots.acquire("a")
+    leaving, *_ = await waiting(slots, ["b", *others], got)
+    leaving.cancel()
+    slots.release("a")
+    await turns_taken()
+    assert leaving.cancelled()
+    for number in range(len(others)):
+        slots.release(got[number])
+        await turns_taken()
+    assert sorted(got) == others
+    await asyncio.wait_for(slots.acquire("d"), PATIENCE)
+
+
+@given(data=st.data())
+def test_no_slot_is_lost_in_whichever_way_some_leave(data: st.DataObject) -> None:
+    async def run() -> None:
+        number = data.draw(st.integers(1, 3))
+        slots = Slots(number, 1)
+        got: list[str] = []
+        tasks = await waiting(slots, data.draw(st.lists(st.sampled_from("abc"), max_size=9)), got)
+        released = 0
+        for step in data.draw(st.lists(st.sampled_from(["leave", "release", "go on"]))):
+            if step == "leave" and tasks:
+                tasks.pop(data.draw(st.integers(0, len(tasks) - 1))).cancel()
+            elif step == "release" and released < len(got):
+                slots.release(got[released])
+                released += 1
+            else:
+                await turns_taken()
+        await turns_taken()
+        while released < len(got):
+            slots.release(got[released])
+            released += 1
+            await turns_taken()
+        for _ in range(number):
+            await asyncio.wait_for(slots.acquire("d"), PATIENCE)
+
+    asyncio.run(run())
 
 
 async def test_an_open_gate_lets_all_in() -> None:
