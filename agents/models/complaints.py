@@ -82,6 +82,10 @@ _API_KEY = re.compile(r"(?i)\bapi[ _-]?key")
 _NO_MODEL = re.compile(
     r"(?i)\bmodel\b.{0,60}\bnot (exist|found)\b|\b(invalid|unknown|valid|no such) model\b"
 )
+_CONTEXT = re.compile(
+    r"context_(length|limit|size|window)|(prompt|input|request)_(is|was)_too_(large|long)"
+    r"|too_many_(input_|prompt_)?tokens|(prompt|input)_(length|tokens)_(exceed|is_too)"
+)
 _VERSION = re.compile(r"/v\d")
 
 _NUMBER = re.compile(r"(?<![\w.])\d{2,7}(?![\w.]*\w)")
@@ -129,6 +133,12 @@ class Complaint:
             return False
         has_code = any(_FILTER_CODE.search(code) for code in self.codes)
         return has_code or bool(_FILTER_WORDS.search(self.reason))
+
+    @property
+    def is_about_context(self) -> bool:
+        """Whether a prompt is too long for the model."""
+        texts = (self.reason, *self.codes)
+        return any(_CONTEXT.search(_snake(text)) for text in texts)
 
     def refused(self, features: Sequence[str]) -> str | None:
         """Return which of the features of a request the server does not know, if it says so.
@@ -369,6 +379,7 @@ def translated(
     base_url: str | None,
     api_key: Any,
     is_given: bool,
+    settable: str | None = None,
 ) -> ModelError:
     """Return our typed error for an error of a client: what the provider said, and what helps.
 
@@ -379,6 +390,7 @@ def translated(
         base_url: The address of its server, if not the provider's own.
         api_key: The client's key, a text or a ``SecretStr``; it is never shown.
         is_given: Whether the client is the caller's own.
+        settable: The parameter that the complaint is about, if the setting ``extra_body`` sets it.
     """
     address = without_secrets(base_url) if base_url else ""
     said = one_line(without_keys(complaint.reason, api_key))
@@ -398,6 +410,8 @@ def translated(
     else:
         is_about_quota = complaint.is_about_quota or is_used_up(error)
         kind, what = _with_status(complaint.status, said, address, is_about_quota)
+        if kind == "invalid_request":
+            what += _remedy_of_refusal(complaint, settable)
     return ModelError(kind, f"The model {model} {what}.")
 
 
@@ -451,6 +465,15 @@ def _with_wrong_request(said: str, told: str) -> tuple[Status, str]:
     if _NO_MODEL.search(said):
         return "unavailable", f"was not found {told}; check its name"
     return "invalid_request", f"refused the request {told}"
+
+
+def _remedy_of_refusal(complaint: Complaint, settable: str | None) -> str:
+    """Return what helps if a request was refused; empty if nothing is known to."""
+    if complaint.is_about_context:
+        return (
+            "; lower input_tokens, let it read fewer documents, or use a model with a larger window"
+        )
+    return f"; extra_body can set {settable}" if settable else ""
 
 
 def _without_status(name: str, address: str, is_given: bool) -> tuple[Status, str]:
