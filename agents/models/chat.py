@@ -360,14 +360,16 @@ class ChatModel(LanguageModel):
         except Exception as error:
             complaint = read_complaint(error)
             if not self._learn(complaint, client, features, question, exchange):
+                api_key = self._options.get("api_key")
+                named = parameter_in(complaint.without_keys(api_key))
                 raise translated(
                     error,
                     complaint,
                     self.name,
                     base_url=self.base_url,
-                    api_key=self._options.get("api_key"),
+                    api_key=api_key,
                     is_given=self._is_foreign,
-                    settable=None if self._given else parameter_in(complaint),
+                    settable=named if self._given is None else None,
                 ) from None
         return await self._send(messages, question, relay, exchange)
 

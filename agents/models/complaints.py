@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -83,7 +83,7 @@ _NO_MODEL = re.compile(
     r"(?i)\bmodel\b.{0,60}\bnot (exist|found)\b|\b(invalid|unknown|valid|no such) model\b"
 )
 _CONTEXT = re.compile(
-    r"context_(length|limit|size|window)|(prompt|input|request)_(is|was)_too_(large|long)"
+    r"context_(length|limit|size|window)|(prompt|input|request)_((is|was)_)?too_(large|long)"
     r"|too_many_(input_|prompt_)?tokens|(prompt|input)_(length|tokens)_(exceed|is_too)"
 )
 _VERSION = re.compile(r"/v\d")
@@ -113,7 +113,7 @@ class Complaint:
             200; None if there is neither.
         reason: The provider's own words, on one line; empty if it gave none. It may quote a key.
         codes: Its codes and types of errors, in lower case.
-        places: The names of the parameters that it names as such, in snake case.
+        places: The parameters that it names as such, with dots between the parts of a path.
     """
 
     status: int | None = None
@@ -140,6 +140,11 @@ class Complaint:
         texts = (self.reason, *self.codes)
         return any(_CONTEXT.search(_snake(text)) for text in texts)
 
+    def without_keys(self, api_key: Any) -> Complaint:
+        """Return the complaint without the keys that it may quote; see :func:`without_keys`."""
+        places = tuple(without_keys(place, api_key) for place in self.places)
+        return replace(self, reason=without_keys(self.reason, api_key), places=places)
+
     def refused(self, features: Sequence[str]) -> str | None:
         """Return which of the features of a request the server does not know, if it says so.
 
@@ -156,7 +161,7 @@ class Complaint:
             return None
         if self.status == 500:  # it may tell of a stream that broke
             features = [feature for feature in features if feature != "stream"]
-        named = "_".join(self.places)
+        named = "_".join(map(_snake, self.places))
         code = "_".join(map(_snake, sorted(self.codes)))
         for text in map(_bounded, (named, _snake(self.reason), code)):
             # A server that lists what it knows names what it does not know first.
@@ -240,12 +245,12 @@ def read_complaint(error: BaseException) -> Complaint:
         if isinstance(code := getattr(error, name, None), str):
             codes.add(code.lower())
     places = [*_members(body, PLACE_KEYS), getattr(error, "param", None)]
-    words = [word for place in places for word in re.split(r"\W+", _as_path(place)) if word]
+    paths = [".".join(re.findall(r"\w+", _as_path(place))) for place in places]
     status = status_of(error)
     is_stated = status is not None and status >= FIRST_ERROR and not _has_invented_status(error)
     if not is_stated:  # an answer with status 200 that is none
         status = status_in(body)
-    return Complaint(status, reason, frozenset(codes), tuple(map(_snake, words)))
+    return Complaint(status, reason, frozenset(codes), tuple(path for path in paths if path))
 
 
 def status_in(body: Any) -> int | None:
@@ -471,7 +476,8 @@ def _remedy_of_refusal(complaint: Complaint, settable: str | None) -> str:
     """Return what helps if a request was refused; empty if nothing is known to."""
     if complaint.is_about_context:
         return (
-            "; lower input_tokens, let it read fewer documents, or use a model with a larger window"
+            "; let it read fewer documents, lower input_tokens for answers, or use a model with a "
+            "larger window"
         )
     return f"; extra_body can set {settable}" if settable else ""
 

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 from fairqr.agents.models.complaints import FEATURES, UNKNOWN_FEATURE, Complaint
 from fairqr.base.request_members import OURS
 
+LONGEST = 2000
+"""How many characters of a reason are read."""
+
 MOST_DEMANDS = 4
 """How many demands of a server one question meets."""
 
@@ -62,6 +65,11 @@ _ONLY = re.compile(
 )
 _UNNAMED = re.compile(rf"{_LINK}{_VALUE}{_ALONE}", _FLAGS)
 _MARKED = re.compile(_NAME, _FLAGS)
+_WANTED = re.compile(r"\s+(?:is|was)\s+(?:mandatory|missing|required)\b", _FLAGS)
+_WANTS = re.compile(
+    rf"\b(?: {_DUTIES} | mandatory | missing | required? | requires? | provide | set | specify )\b",
+    _FLAGS,
+)
 
 
 class Demand(NamedTuple):
@@ -108,17 +116,22 @@ def demand_in(complaint: Complaint) -> Demand | None:
 
 
 def parameter_in(complaint: Complaint) -> str | None:
-    """Return the name of the parameter that a refusal is about, if it has the form of one."""
-    for found in _MARKED.finditer(complaint.reason):
+    """Return the name of the parameter that a refusal wants, or wants to be another; or None."""
+    stated = _stated_path(complaint)
+    reason = complaint.reason[:LONGEST]
+    if stated or not _WANTS.search(reason):
+        return ".".join(stated) or None
+    for found in _MARKED.finditer(reason):
         path = _path_of(found["name"])
-        is_one = bool(path) and _has_form_of_name(found["name"], found["mark"])
-        if is_one and not _OF_NO_REQUEST.intersection(path):
+        has_form = re.search(r"^[a-z].*[_.]", found["name"]) or found["mark"]
+        is_one = has_form or _WANTED.match(reason, found.end())
+        if path and is_one and not _OF_NO_REQUEST.intersection(path):
             return ".".join(path)
-    return ".".join(_stated_path(complaint)) or None
+    return None
 
 
 def _demands(complaint: Complaint) -> Iterator[Demand]:
-    text = complaint.reason
+    text = complaint.reason[:LONGEST]
     stated = _stated_path(complaint)
     for found in (*_TOLD.finditer(text), *_ONLY.finditer(text)):
         link = found.groupdict().get("link") or ""
@@ -160,8 +173,12 @@ def _has_form_of_name(name: str, mark: str | None) -> bool:
 
 def _stated_path(complaint: Complaint) -> tuple[str, ...]:
     """Return the one parameter that an error states as such; empty if there is none or several."""
-    names = {place for place in complaint.places if place not in _PLACES and not place.isdigit()}
-    return tuple(names) if len(names) == 1 and not names & _OF_NO_REQUEST else ()
+    paths = {_path_of(place) for place in complaint.places} - {()}
+    if len(paths) != 1:
+        return ()
+    (path,) = paths
+    is_of_request = not _OF_NO_REQUEST.intersection(path)
+    return path if is_of_request and not any(part.isdigit() for part in path) else ()
 
 
 def _value_of(found: re.Match[str]) -> Any:

@@ -359,7 +359,8 @@ async def open_client(
 
 def takes_extra_body(client: BaseChatModel) -> bool:
     """Return whether a client sends ``extra_body``, which others ignore without a word."""
-    return hasattr(client, "extra_body") or "extra_body" in getattr(client, "model_kwargs", {})
+    named = getattr(client, "model_kwargs", None) or {}
+    return hasattr(client, "extra_body") or "extra_body" in named
 
 
 def trimmed_key(provider: str) -> str:

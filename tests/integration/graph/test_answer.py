@@ -166,7 +166,7 @@ def test_a_server_whose_context_is_too_small_is_said_with_what_helps(
     reason = "the request exceeds the available context size, try increasing it"
     model_server.does(failure(400, reason, "exceed_context_size_error"))
     complaint = quick(*arguments(model_server, people)).complaint()
-    assert f"(400: {reason}); lower input_tokens, let it read fewer documents" in complaint
+    assert f"(400: {reason}); let it read fewer documents, lower input_tokens" in complaint
 
 
 @pytest.mark.parametrize("given", [False, True])

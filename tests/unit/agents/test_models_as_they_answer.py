@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from langchain_openai import ChatOpenAI
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.complaints import read_complaint
 from fairqr.agents.models.plain_text import StreamEnd, plain_events
-from fairqr.agents.models.provider import trimmed_key
+from fairqr.agents.models.provider import takes_extra_body, trimmed_key
 from fairqr.agents.models.reading import ThoughtFilter, read_object, without_thoughts
 from fairqr.agents.models.replies import Question, Reply
 from fairqr.base.errors import ModelUnavailableError
 from tests.integration.model_server import (
+    KEY,
     Answer,
     Asked,
     ModelServer,
@@ -1047,6 +1049,8 @@ DEMANDED = [
     ("chat_template_kwargs.enable_thinking", False,
      "This request requires chat_template_kwargs.enable_thinking to be False"),
     ("top_k", 1, {"error": {"message": "must be 1", "param": "top_k"}}),
+    ("topK", 1, {"error": {"message": "This value must be 1", "param": "topK"}}),
+    ("thinking.type", "disabled", {"message": "should be 'disabled'", "param": "thinking.type"}),
 ]  # fmt: skip
 
 
@@ -1117,6 +1121,43 @@ async def test_a_demand_and_what_is_refused_are_both_met(server: ModelServer) ->
     assert (server.asked[-1].body["temperature"], server.asked[-1].body["store"]) == (1, True)
 
 
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("Missing required parameter: 'thinking'", "thinking"),
+        ("reasoning is mandatory for this endpoint and cannot be disabled", "reasoning"),
+        ("body.budget_tokens: Field required", "budget_tokens"),
+        ("thinking.budget_tokens: must be greater than or equal to 1024", "thinking.budget_tokens"),
+        ({"error": {"message": "No.", "param": "serviceTier"}}, "serviceTier"),
+        ("A.InvalidParameter: that is required here", None),
+        ("messages must be a list of user_messages", "user_messages"),
+        ("vLLM cannot do this", None),
+        ("`messages` must be a list", None),
+        (f"one must send a+{KEY.replace('-', '_')}_b", None),
+    ],
+)
+async def test_a_refusal_that_names_a_parameter_says_what_can_set_it(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, body: Any, name: str | None
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"a+{KEY.replace('-', '_')}_b")
+    server.does(body_of(400, {"message": body} if isinstance(body, str) else body))
+    reply = await model(server).ask(question())
+    if name is None:
+        assert "extra_body" not in reply.message
+    else:
+        assert reply.message.endswith(f"; extra_body can set {name}.")
+    assert "SECRET" not in reply.message
+    given: Any = ChatOpenAI(model="m", base_url=server.base_url, max_retries=0)
+    assert "extra_body" not in (await ChatModel.of(given).ask(question())).message
+
+
+def test_a_client_that_does_not_send_an_extra_body_is_known() -> None:
+    from langchain_core.language_models import FakeListChatModel
+
+    assert takes_extra_body(ChatOpenAI(model="m"))
+    assert not takes_extra_body(FakeListChatModel(responses=[]))
+
+
 EXTRA = {"chat_template_kwargs": {"enable_thinking": False}, "seed": 9}
 
 
@@ -1145,8 +1186,6 @@ async def test_members_that_a_user_sets_are_in_each_request(server: ModelServer)
 async def test_the_members_that_a_given_chat_model_sets_are_kept(
     server: ModelServer, settings: dict[str, Any]
 ) -> None:
-    from langchain_openai import ChatOpenAI
-
     server.does(GOOD)
     client: Any = ChatOpenAI(model="m", base_url=server.base_url, **settings)
     assert (await ChatModel.of(client).ask(question(seed=7))).value == {"n": 1}
@@ -1195,4 +1234,4 @@ async def test_a_prompt_that_is_too_long_for_the_model_is_said_with_what_helps(
     server.does(body_of(400, body))
     reply = await model(server).write(question())
     assert reply.status == "invalid_request"
-    assert "; lower input_tokens, let it read fewer documents, or use a model" in reply.message
+    assert "; let it read fewer documents, lower input_tokens for answers, or use" in reply.message
