@@ -63,7 +63,7 @@ _ONLY = re.compile(
     rf"(?: \s+(?:as|by|for|in|of|the|{_KINDS}) )* (?:\s+{_NAME})?",
     _FLAGS,
 )
-_UNNAMED = re.compile(rf"{_LINK}{_VALUE}{_ALONE}", _FLAGS)
+_UNNAMED = re.compile(rf"(?: ^ | [.;:!]\s ) {_LINK}{_VALUE}{_ALONE}", _FLAGS)
 _MARKED = re.compile(_NAME, _FLAGS)
 _WANTED = re.compile(r"\s+(?:is|was)\s+(?:mandatory|missing|required)\b", _FLAGS)
 _WANTS = re.compile(
@@ -136,7 +136,7 @@ def _demands(complaint: Complaint) -> Iterator[Demand]:
     for found in (*_TOLD.finditer(text), *_ONLY.finditer(text)):
         link = found.groupdict().get("link") or ""
         is_told = found.re is _ONLY or found["verb"] or _DUTY.search(link)
-        path = _path_in(found, link) or stated
+        path = _path_in(found, link, stated)
         if is_told and path:
             yield Demand(path, _value_of(found))
     for found in _UNNAMED.finditer(text):
@@ -144,14 +144,14 @@ def _demands(complaint: Complaint) -> Iterator[Demand]:
             yield Demand(stated, _value_of(found))
 
 
-def _path_in(found: re.Match[str], link: str) -> tuple[str, ...]:
-    """Return the parameter that a demand names; empty if the word before it is none."""
+def _path_in(found: re.Match[str], link: str, stated: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the parameter that a demand names, or the stated one if the word before it is none."""
     name = found["name"] or ""
     path = _path_of(name)
     has_form = _has_form_of_name(name, found["mark"]) or name in FEATURES
-    if not path or _OF_NO_REQUEST.intersection(path) or not (has_form or _SET.search(link)):
+    if _OF_NO_REQUEST.intersection(path):
         return ()
-    return path
+    return path if path and (has_form or _SET.search(link)) else stated
 
 
 def _path_of(name: str) -> tuple[str, ...]:
