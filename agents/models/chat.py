@@ -22,6 +22,7 @@ from fairqr.agents.models.complaints import (
     read_complaint,
     translated,
 )
+from fairqr.agents.models.demands import MOST_DEMANDS, Demand, demand_in, parameter_in
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.messages import read_message, written_text
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import AIMessage, AIMessageChunk
     from langchain_core.runnables import RunnableConfig
     from tenacity import RetryCallState
-
-LIMITS = ("max_completion_tokens", "max_tokens")
-"""The features of a request that bound its reply."""
 
 LONGEST_TOKEN = 16
 """A streamed reply ends after so many characters for each token that it may have, since some
@@ -109,6 +107,8 @@ class ChatModel(LanguageModel):
         self._options = model_options
         # The features that the server does not know.
         self._left_out = set[str]()
+        # What the server demands besides, by the path of each parameter.
+        self._demands: dict[tuple[str, ...], Demand] = {}
         # An address or a header may contain a secret, so only show a hash of this.
         self._described = provider.described(name, self.base_url, model_options)
         self.fingerprint = cache_key(**self._described)
@@ -280,7 +280,7 @@ class ChatModel(LanguageModel):
         """
         if feature == "logprobs" and lower is not None:
             self._candidates = lower
-        elif feature not in LIMITS or lower is None:
+        elif feature not in provider.LIMITS or lower is None:
             self._left_out.add(feature)
         elif exchange is None:
             self._most_tokens = lower
@@ -334,7 +334,10 @@ class ChatModel(LanguageModel):
         if question.wanted == "choice" and not self.gives_probabilities:
             raise self._unsupported()
         parameters = self._parameters(question, relay, exchange)
+        parameters = provider.without_settings_of(client, parameters)
         features = provider.features_of(parameters, messages)
+        demands = [*self._demands.values(), *exchange.demands]
+        parameters = provider.with_members(client, parameters, demands)
 
         async def attempt() -> AIMessage | Exception:
             exchange.tries += 1
@@ -350,25 +353,69 @@ class ChatModel(LanguageModel):
             reply = await with_retries(attempt, attempts=most, total=total, before_wait=_note_retry)
             if isinstance(reply, Exception):
                 raise reply
+            self._demands |= {demand.path: demand for demand in exchange.demands}
             return reply
         except TimeoutError:
             raise self._late(self._timeout, exchange.tries) from None
         except Exception as error:
-            # Look at this request's features: another request may have learnt the same meanwhile.
             complaint = read_complaint(error)
-            refused = complaint.refused(features)
-            if refused is None:
+            if not self._learn(complaint, client, features, question, exchange):
+                api_key = self._options.get("api_key")
+                named = parameter_in(complaint.without_keys(api_key))
                 raise translated(
                     error,
                     complaint,
                     self.name,
                     base_url=self.base_url,
-                    api_key=self._options.get("api_key"),
+                    api_key=api_key,
                     is_given=self._is_foreign,
+                    settable=named if self._given is None else None,
                 ) from None
+        return await self._send(messages, question, relay, exchange)
+
+    def _learn(
+        self,
+        complaint: Complaint,
+        client: BaseChatModel,
+        features: Sequence[str],
+        question: Question,
+        exchange: Exchange,
+    ) -> bool:
+        """Learn what to send besides, or to leave out; return False if there is nothing to learn.
+
+        Args:
+            complaint: What the server said.
+            client: The client.
+            features: Those of this request: another one may have learnt the same meanwhile.
+            question: What is asked.
+            exchange: The question that is being asked.
+        """
+        if demand := self._new_demand(complaint, client, features, exchange):
+            exchange.demands.append(demand)
+            return True
+        refused = complaint.refused(features)
+        if refused is None:
+            return False
         lower = self._lower_number(refused, complaint, self._tokens_for(question, exchange))
         self._learn_refusal(refused, lower, exchange if complaint.prompt_tokens else None)
-        return await self._send(messages, question, relay, exchange)
+        return True
+
+    def _new_demand(
+        self,
+        complaint: Complaint,
+        client: BaseChatModel,
+        features: Sequence[str],
+        exchange: Exchange,
+    ) -> Demand | None:
+        """Return what the server demands besides, unless that was tried, or the user set it."""
+        demand = demand_in(complaint) if self._speaks_openai else None
+        if demand is None or demand.path[0] in features:
+            return None
+        was_tried = demand.path in [tried.path for tried in exchange.demands]
+        if was_tried or len(exchange.demands) == MOST_DEMANDS:
+            return None
+        is_set = demand.is_stated_in(provider.members_set_by(client))
+        return None if is_set else demand
 
     @property
     def _is_foreign(self) -> bool:

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -82,6 +82,10 @@ _API_KEY = re.compile(r"(?i)\bapi[ _-]?key")
 _NO_MODEL = re.compile(
     r"(?i)\bmodel\b.{0,60}\bnot (exist|found)\b|\b(invalid|unknown|valid|no such) model\b"
 )
+_CONTEXT = re.compile(
+    r"context_(length|limit|size|window)|(prompt|input|request)_((is|was)_)?too_(large|long)"
+    r"|too_many_(input_|prompt_)?tokens|(prompt|input)_(length|tokens)_(exceed|is_too)"
+)
 _VERSION = re.compile(r"/v\d")
 
 _NUMBER = re.compile(r"(?<![\w.])\d{2,7}(?![\w.]*\w)")
@@ -109,7 +113,7 @@ class Complaint:
             200; None if there is neither.
         reason: The provider's own words, on one line; empty if it gave none. It may quote a key.
         codes: Its codes and types of errors, in lower case.
-        places: The names of the parameters that it names as such, in snake case.
+        places: The parameters that it names as such, with dots between the parts of a path.
     """
 
     status: int | None = None
@@ -130,6 +134,17 @@ class Complaint:
         has_code = any(_FILTER_CODE.search(code) for code in self.codes)
         return has_code or bool(_FILTER_WORDS.search(self.reason))
 
+    @property
+    def is_about_context(self) -> bool:
+        """Whether a prompt is too long for the model."""
+        texts = (self.reason, *self.codes)
+        return any(_CONTEXT.search(_snake(text)) for text in texts)
+
+    def without_keys(self, api_key: Any) -> Complaint:
+        """Return the complaint without the keys that it may quote; see :func:`without_keys`."""
+        places = tuple(without_keys(place, api_key) for place in self.places)
+        return replace(self, reason=without_keys(self.reason, api_key), places=places)
+
     def refused(self, features: Sequence[str]) -> str | None:
         """Return which of the features of a request the server does not know, if it says so.
 
@@ -146,7 +161,7 @@ class Complaint:
             return None
         if self.status == 500:  # it may tell of a stream that broke
             features = [feature for feature in features if feature != "stream"]
-        named = "_".join(self.places)
+        named = "_".join(map(_snake, self.places))
         code = "_".join(map(_snake, sorted(self.codes)))
         for text in map(_bounded, (named, _snake(self.reason), code)):
             # A server that lists what it knows names what it does not know first.
@@ -230,12 +245,12 @@ def read_complaint(error: BaseException) -> Complaint:
         if isinstance(code := getattr(error, name, None), str):
             codes.add(code.lower())
     places = [*_members(body, PLACE_KEYS), getattr(error, "param", None)]
-    words = [word for place in places for word in re.split(r"\W+", _as_path(place)) if word]
+    paths = [".".join(re.findall(r"\w+", _as_path(place))) for place in places]
     status = status_of(error)
     is_stated = status is not None and status >= FIRST_ERROR and not _has_invented_status(error)
     if not is_stated:  # an answer with status 200 that is none
         status = status_in(body)
-    return Complaint(status, reason, frozenset(codes), tuple(map(_snake, words)))
+    return Complaint(status, reason, frozenset(codes), tuple(path for path in paths if path))
 
 
 def status_in(body: Any) -> int | None:
@@ -369,6 +384,7 @@ def translated(
     base_url: str | None,
     api_key: Any,
     is_given: bool,
+    settable: str | None = None,
 ) -> ModelError:
     """Return our typed error for an error of a client: what the provider said, and what helps.
 
@@ -379,6 +395,7 @@ def translated(
         base_url: The address of its server, if not the provider's own.
         api_key: The client's key, a text or a ``SecretStr``; it is never shown.
         is_given: Whether the client is the caller's own.
+        settable: The parameter that the complaint is about, if the setting ``extra_body`` sets it.
     """
     address = without_secrets(base_url) if base_url else ""
     said = one_line(without_keys(complaint.reason, api_key))
@@ -398,6 +415,8 @@ def translated(
     else:
         is_about_quota = complaint.is_about_quota or is_used_up(error)
         kind, what = _with_status(complaint.status, said, address, is_about_quota)
+        if kind == "invalid_request":
+            what += _remedy_of_refusal(complaint, settable)
     return ModelError(kind, f"The model {model} {what}.")
 
 
@@ -451,6 +470,16 @@ def _with_wrong_request(said: str, told: str) -> tuple[Status, str]:
     if _NO_MODEL.search(said):
         return "unavailable", f"was not found {told}; check its name"
     return "invalid_request", f"refused the request {told}"
+
+
+def _remedy_of_refusal(complaint: Complaint, settable: str | None) -> str:
+    """Return what helps if a request was refused; empty if nothing is known to."""
+    if complaint.is_about_context:
+        return (
+            "; let it read fewer documents, lower input_tokens for answers, or use a model with a "
+            "larger window"
+        )
+    return f"; extra_body can set {settable}" if settable else ""
 
 
 def _without_status(name: str, address: str, is_given: bool) -> tuple[Status, str]:

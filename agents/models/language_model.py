@@ -8,11 +8,12 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from fairqr.agents.models import replies
 from fairqr.agents.models.cache import ReplyCache, cache_key, surroundings
+from fairqr.agents.models.demands import Demand
 from fairqr.agents.models.local import local_turn
 from fairqr.agents.models.replies import Messages, OnToken, Question, Reply, Status, Usage, Wanted
 from fairqr.base.errors import ModelError
@@ -29,6 +30,7 @@ class Exchange:
     usage: Usage = Usage()  # noqa: RUF009 - frozen
     tries: int = 0
     most_tokens: int | None = None
+    demands: list[Demand] = field(default_factory=list)
 
     def record(self, kind: str, messages: Messages, **more: Any) -> None:
         """Record messages in the form of ``gen_ai.input.messages``, or of the output."""

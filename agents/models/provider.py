@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from fairqr.agents.models.complaints import (
     status_in,
     without_keys,
 )
+from fairqr.agents.models.demands import Demand, merged
 from fairqr.agents.models.local import start_local
 from fairqr.agents.models.plain_text import StreamEnd, plain_events, plain_reply
 from fairqr.agents.models.replies import RECORDED, Messages, Question, say_only_refines
@@ -48,6 +49,9 @@ CONVENTIONAL = {
 
 MOST_CANDIDATES = 10
 """How many of the likeliest tokens a choice asks for; OpenAI gives up to 20, others fewer."""
+
+LIMITS = ("max_completion_tokens", "max_tokens")
+"""The features of a request that bound its reply."""
 
 ROUTE = "/chat/completions"
 
@@ -248,6 +252,40 @@ def features_of(parameters: Mapping[str, Any], messages: Messages) -> list[str]:
     return [feature for feature, is_used in used.items() if is_used]
 
 
+def without_settings_of(client: BaseChatModel, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request, but those that a client's own settings state."""
+    stated = members_set_by(client)
+    if stated.keys() & LIMITS:
+        stated |= dict.fromkeys(LIMITS)
+    if "stream_options" in stated:
+        stated["stream_usage"] = None
+    left = {name: value for name, value in parameters.items() if name not in stated}
+    if extra := left.pop("extra_body", None):
+        left["extra_body"] = {name: it for name, it in extra.items() if name not in stated}
+    return left
+
+
+def with_members(
+    client: BaseChatModel, parameters: Mapping[str, Any], demands: Iterable[Demand]
+) -> dict[str, Any]:
+    """Return the parameters of a request with what its server demands, and the client's own.
+
+    LangChain's client would forget its own members if it were given ours.
+    """
+    extra: dict[str, Any] = {}
+    for demand in demands:
+        extra = merged(extra, demand.members)
+    extra = merged(extra, parameters.get("extra_body", {}))
+    extra = merged(extra, getattr(client, "extra_body", None) or {})
+    return {**parameters, "extra_body": extra} if extra else dict(parameters)
+
+
+def members_set_by(client: BaseChatModel) -> dict[str, Any]:
+    """Return the members of a request's body that a client's own settings state, by name."""
+    named = getattr(client, "model_kwargs", None) or {}
+    return merged(named, getattr(client, "extra_body", None) or {})
+
+
 def without_system_role(messages: Messages) -> Messages:
     """Return the messages with the instruction at the beginning of the user's first message."""
     told = [message["content"] for message in messages if message["role"] == "system"]
@@ -308,6 +346,8 @@ async def open_client(
             # With empty socket options, LangChain ignores proxies and does not warn about them.
             chosen["http_socket_options"] = ()
         client: BaseChatModel = init_chat_model(named, **chosen)
+        if "extra_body" in options and not takes_extra_body(client):
+            raise ValueError("extra_body is for servers that speak OpenAI's language")
         return client
 
     try:
@@ -315,6 +355,12 @@ async def open_client(
     except Exception as error:
         why = without_keys(str(getattr(error, "message", None) or error), options.get("api_key"))
         raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
+
+
+def takes_extra_body(client: BaseChatModel) -> bool:
+    """Return whether a client sends ``extra_body``, which others ignore without a word."""
+    named = getattr(client, "model_kwargs", None) or {}
+    return hasattr(client, "extra_body") or "extra_body" in named
 
 
 def trimmed_key(provider: str) -> str:

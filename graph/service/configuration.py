@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDi
 
 from fairqr.base import settings as general
 from fairqr.base.errors import ConfigError, LimitError, first_problem, one_line
+from fairqr.base.request_members import RequestMembers
 from fairqr.base.settings import (
     DEFAULT_TIMEOUT,
     REASONING_TOKENS,
@@ -137,6 +138,7 @@ class ModelEntry(_Section):
         api_key_env: The variable that holds the key for that server; wins over api_key.
         timeout: The most seconds that one request to the model may take.
         reasoning_tokens: How many tokens a model that thinks before it answers may use for that.
+        extra_body: More parameters for each request to the model.
     """
 
     base_url: _Address | None = None
@@ -144,6 +146,7 @@ class ModelEntry(_Section):
     api_key_env: _Variable | None = None
     timeout: _Seconds = DEFAULT_TIMEOUT
     reasoning_tokens: int = Field(REASONING_TOKENS, ge=0)
+    extra_body: RequestMembers = Field({})
 
     @property
     def key(self) -> SecretStr | None:

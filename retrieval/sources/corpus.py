@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from fairqr.retrieval.sources.documents import (
     parse_document,
     read_documents,
 )
-from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.sources.schema import Schema, load_schema
+from fairqr.retrieval.sources.label_values import as_text, values_of
+from fairqr.retrieval.sources.labels import MAX_VALUES, LabelReader
+from fairqr.retrieval.sources.schema import UNKNOWN, Schema, load_schema
 
 BUILT_IN = {"notables": Path(__file__).parents[1] / "corpora" / "notables"}
 """The corpora that come with fairqr, by name."""
@@ -131,12 +132,15 @@ class CorpusReport:
         documents: How many lines are documents.
         problems: The number of each wrong line, and what is wrong there.
         shares: For each attribute the mean membership over the documents, shape (G,).
+        without_group: For each attribute the values that belong to no group and count as unknown,
+            with the number of documents; at most 1,000 values.
     """
 
     schema: Schema
     documents: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
     shares: dict[str, FloatArray] = field(default_factory=dict)
+    without_group: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 async def check_corpus(corpus: Corpus) -> CorpusReport:
@@ -152,14 +156,32 @@ async def check_corpus(corpus: Corpus) -> CorpusReport:
 
 def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
     report = CorpusReport(labels.schema)
+    for name, of_file in labels.reports_of_files().items():
+        found = {it.value: it.documents for it in of_file.without_group if it.value != UNKNOWN}
+        report.without_group[name] = found
     totals = {name: np.zeros(len(a.universe)) for name, a in labels.schema.attributes.items()}
     for some in chunks(_valid_documents(corpus, report), DOCUMENTS_AT_ONCE):
         report.documents += len(some)
-        memberships = labels.memberships([document.id for document in some], labels.in_fields(some))
+        in_fields = labels.in_fields(some)
+        memberships = labels.memberships([document.id for document in some], in_fields)
+        _count_without_group(labels, in_fields, report)
         for name, rows in memberships.items():
             totals[name] += rows.sum(axis=0)
     report.shares = {name: total / max(1, report.documents) for name, total in totals.items()}
     return report
+
+
+def _count_without_group(
+    labels: LabelReader, in_fields: Mapping[str, Sequence[object]], report: CorpusReport
+) -> None:
+    """Count the values of some documents that belong to no group."""
+    for attribute in labels.field_attributes:
+        counts = report.without_group.setdefault(attribute.name, {})
+        for label in in_fields[attribute.name]:
+            values = {as_text(value) for value in values_of(label) if not attribute.group_of(value)}
+            for value in values - {UNKNOWN}:
+                if value in counts or len(counts) < MAX_VALUES:
+                    counts[value] = counts.get(value, 0) + 1
 
 
 def _valid_documents(corpus: Corpus, report: CorpusReport) -> Iterator[Document]:

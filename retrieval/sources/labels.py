@@ -27,7 +27,7 @@ from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
 from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
 from fairqr.retrieval.sources.documents import IDS, Document, identifier, other_form, wrong_line
-from fairqr.retrieval.sources.label_values import values_of
+from fairqr.retrieval.sources.label_values import as_text, values_of
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name, validated
 
@@ -305,7 +305,7 @@ def attribute_report(
     """
     order = sorted(counts, key=lambda value: (-counts[value], str(value)))
     values = [
-        ValueCount(value=one_line(it), documents=counts[it], group=attribute.group_of(it))
+        ValueCount(value=one_line(as_text(it)), documents=counts[it], group=attribute.group_of(it))
         for it in order[:MAX_VALUES]
     ]
     return AttributeReport(
@@ -389,6 +389,10 @@ class LabelReader:
         files = {name: store.memberships(ids) for name, store in self._files.items()}
         fields = {it.name: self._of_field(it, values[it.name]) for it in self.field_attributes}
         return {name: (files | fields)[name] for name in self.schema.attributes}
+
+    def reports_of_files(self) -> dict[str, AttributeReport]:
+        """Return the check's report on each label file, by attribute."""
+        return {name: store.report for name, store in self._files.items()}
 
     def in_files(self, ids: Sequence[str]) -> set[str]:
         """Return the documents that occur in a label file."""

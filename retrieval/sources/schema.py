@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -120,6 +121,12 @@ def _kind(given: object) -> str:
     return "range" if isinstance(given, Range | Mapping) else "values"
 
 
+def _group_name(given: object) -> object:
+    """Return a boolean, number or date that a file has for a group's name as text."""
+    return as_text(given) if isinstance(given, bool | int | float | date) else given
+
+
+GroupName = Annotated[str, BeforeValidator(_group_name)]
 Text = Annotated[str, BeforeValidator(as_text)]
 Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 Values = Annotated[
@@ -150,12 +157,14 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         "basic_date or dd.MM.yyyy||epoch_millis; an attached engine states it itself.",
     )
     labels: str = Field("", description="A file of ids and groups, instead of a field.")
-    groups: tuple[str, ...] = Field((), description="The groups, with their values or ranges.")
+    groups: tuple[GroupName, ...] = Field(
+        (), description="The groups, with their values or ranges."
+    )
     values: dict[str, Values] = {}
-    population: dict[str, float] | None = Field(
+    population: dict[GroupName, float] | None = Field(
         None, description="Each group's share in the world."
     )
-    confusion: dict[str, dict[str, float]] | None = Field(
+    confusion: dict[GroupName, dict[GroupName, float]] | None = Field(
         None,
         description="For labels that may be wrong: how many documents of each group have each "
         "label in a checked sample, such as {female: {female: 90, male: 10}, male: {male: 80}}, or "
@@ -260,7 +269,8 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             group = None if value is UNREADABLE else self.group_of(value)
             if group is None and strict and not self.values and value != UNKNOWN:
                 what, groups = self.field or self.name, ", ".join(self.groups)
-                raise ValueError(f"{what} is {value!r}, which is not one of {groups}")
+                shown = repr(value) if isinstance(value, str) else as_text(value)
+                raise ValueError(f"{what} is {shown}, which is not one of {groups}")
             weights[group or UNKNOWN] += weight
         total = sum(weights.values())
         if total == 0:
@@ -290,6 +300,11 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         forms = [form for value in values for form in (value, *other_forms(value))]
         numbers = [f"{form}.0" for form in forms]
         return [form for form in dict.fromkeys(forms + numbers) if self.group_of(form) == group]
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether groups are ranges of numbers or dates."""
+        return bool(self._ranges)
 
     @cached_property
     def _are_years(self) -> bool:

@@ -339,6 +339,8 @@ class Executor:
         _, entry = self.capabilities.model(name)
         options: dict[str, Any] = {"base_url": entry.base_url, "timeout": entry.timeout}
         options["reasoning_tokens"] = entry.reasoning_tokens
+        if entry.extra_body:
+            options["extra_body"] = entry.extra_body
         if entry.key is not None:
             options["api_key"] = entry.key
         return open_model(name, cache=self._replies, **options)

@@ -62,6 +62,10 @@ class Origin:
     gone: asyncio.Future[None] = field(default_factory=asyncio.Future)
 
 
+NO_NAMES = ("", "null", "none")
+"""What models write for no name."""
+
+
 def _listed(value: object) -> object:
     """Return what a model may write for a list as a list: one text, JSON, or null."""
     if value is None:
@@ -75,6 +79,17 @@ def _listed(value: object) -> object:
 
 
 _Texts = Annotated[list[str], BeforeValidator(_listed)]
+
+
+def _named(value: object) -> object:
+    """Return names as a list; null, none and nothing, written as text, name nothing."""
+    names = _listed(value)
+    if not isinstance(names, list):
+        return names
+    return [it for it in names if it is not None and str(it).strip().lower() not in NO_NAMES]
+
+
+_Names = Annotated[list[str], BeforeValidator(_named)]
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0)]
 
@@ -140,7 +155,7 @@ def make_server(
         query: str,
         context: Context,
         source: str = "",
-        attributes: _Texts = [],  # noqa: B006
+        attributes: _Names = [],  # noqa: B006
         k: _Count = shown,
         seconds: _Seconds = SECONDS,
     ) -> ToolResult:
@@ -169,7 +184,7 @@ def make_server(
         question: str,
         context: Context,
         source: str = "",
-        attributes: _Texts = [],  # noqa: B006
+        attributes: _Names = [],  # noqa: B006
         documents: _Count = read,
         seconds: _Seconds = SECONDS,
     ) -> ToolResult:
@@ -210,7 +225,7 @@ def make_server(
         queries: _Texts,
         context: Context,
         source: str = "",
-        attributes: _Texts = [],  # noqa: B006
+        attributes: _Names = [],  # noqa: B006
         k: _Count = shown,
         seconds: _Seconds = SECONDS,
     ) -> ToolResult:

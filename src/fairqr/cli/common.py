@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from pydantic import Field, model_validator
 
 from fairqr.base.errors import FairqrError, InputError
+from fairqr.base.request_members import RequestMembers
 from fairqr.base.settings import DEFAULT_TIMEOUT, REASONING_TOKENS, default_model
 from fairqr.cli.output import Progress, warn
 from fairqr.graph.documented import Documented
@@ -35,6 +36,9 @@ LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
 
 WITHOUT_SERVER = ("local", "feedback", "recorded", "causal", "seq2seq")
 """The models in this process, which have no address."""
+
+WITHOUT_REQUESTS = frozenset(WITHOUT_SERVER) - {"local"}
+"""The models that are sent no requests; the embedded model has a server of its own."""
 
 SEARCHED = ("corpus", "retriever")
 RUN = (*SEARCHED, "model", "base_url", "trace", "yes", "verbose")
@@ -87,6 +91,8 @@ class ModelSettings(Documented):
         prompts_dir: A folder with your own prompts; FAIRQR_PROMPTS_DIR by default.
         timeout: How many seconds one request to a model may take.
         reasoning_tokens: How many tokens a model that thinks before it answers may use for that.
+        extra_body: More parameters for each request to a model, as a JSON object, such as
+            {"chat_template_kwargs": {"enable_thinking": false}}.
         yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
             tokens.
     """
@@ -95,7 +101,20 @@ class ModelSettings(Documented):
     prompts_dir: Path | None = None
     timeout: float = Field(DEFAULT_TIMEOUT, gt=0)
     reasoning_tokens: int = Field(REASONING_TOKENS, ge=0)
+    extra_body: RequestMembers = Field({})
     yes: bool = False
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """How to open the model."""
+        options: dict[str, Any] = {
+            "base_url": self.base_url,
+            "timeout": self.timeout,
+            "reasoning_tokens": self.reasoning_tokens,
+        }
+        if self.extra_body:
+            options["extra_body"] = self.extra_body
+        return options
 
 
 class RunSettings(Searched, ModelSettings):
@@ -124,17 +143,14 @@ class RunSettings(Searched, ModelSettings):
                 f"--base-url is the address of a model's server, which {name} has not; name the "
                 "model with --model, such as openai:NAME."
             )
+        if self.extra_body and name.partition(":")[0] in WITHOUT_REQUESTS:
+            raise InputError(f"extra_body is for a model's server, which {name} has not.")
         return self
 
     @property
     def model_options(self) -> dict[str, Any]:
         """How to open the model."""
-        return {
-            "cache": self.cache,
-            "base_url": self.base_url,
-            "timeout": self.timeout,
-            "reasoning_tokens": self.reasoning_tokens,
-        }
+        return {**super().model_options, "cache": self.cache}
 
     def prompts_for(self, context: Context) -> PromptLibrary:
         """Return the prompts, after checking that they have the versions that the context names."""

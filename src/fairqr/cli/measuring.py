@@ -84,11 +84,10 @@ async def _measured(
     from fairqr.retrieval.encoders.opening import AUTO
     from fairqr.retrieval.sources.catalog import Catalog
 
-    options: dict[str, Any] = {"base_url": settings.base_url, "timeout": settings.timeout}
     model: Any = None
     prompts: dict[str, str] = {}
     if name != FeedbackRefiner.name:
-        model = open_language_model(name, **options)
+        model = open_language_model(name, **settings.model_options)
         require_refines(model)
         # Report a missing part before a large corpus is indexed.
         await model.check()

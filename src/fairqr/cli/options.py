@@ -198,7 +198,7 @@ class Parameter(NamedTuple):
     @property
     def is_mapping(self) -> bool:
         """Whether users name the keys, as in ``options.trade_off``."""
-        return get_origin(self.accepts) in (dict, Mapping)
+        return get_origin(self.accepts) in (dict, Mapping) and not self.is_parsed
 
     @property
     def is_list(self) -> bool:

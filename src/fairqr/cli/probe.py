@@ -184,8 +184,7 @@ def _probe(
             at_once=running.concurrency,
             agree=partial(agree, yes=running.yes),
         )
-        asked = running.model_dump(include={"base_url", "timeout"})
-        work = probes.run(experiment, options, shared=output is None, **asked)
+        work = probes.run(experiment, options, shared=output is None, **running.model_options)
         measured = probes.measure(run(work, "probe").folder)
     told = {"experiment", "collections", "prompts"}
     data = measured.manifest.model_dump(mode="json", include=told)

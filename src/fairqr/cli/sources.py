@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fairqr.retrieval.engines.report import SourceReport
     from fairqr.retrieval.sources.catalog import Catalog
+    from fairqr.retrieval.sources.corpus import CorpusReport
 
 source, index, dataset = typer.Typer(), typer.Typer(), typer.Typer()
 corpus = typer.Typer(callback=lambda: None)  # a group, although it has only one command
@@ -33,6 +34,9 @@ VALUES = 20
 
 PROBLEMS = 100
 """How many wrong lines of a corpus are shown; ``--json`` has all."""
+
+EXAMPLES = 5
+"""How many values of an attribute that belong to no group are shown."""
 
 LONGEST_VALUE = 40
 
@@ -324,6 +328,7 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
         "path": str(found.path),
         "documents": report.documents,
         "shares": shares,
+        "without_group": report.without_group,
         "problems": [{"line": line, "problem": what} for line, what in report.problems],
     }
     error = None
@@ -333,7 +338,25 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
     elif not report.documents:
         error = CorpusError(f"The corpus {found.path} is empty; it needs a document.")
     lines += out.fact_lines({"documents": report.documents, **told})
+    lines += _without_group_lines(report)
     return Printed(data, lines, error=error)
+
+
+def _without_group_lines(report: CorpusReport) -> Iterator[str]:
+    """Yield a line for each attribute with values that belong to no group, with examples."""
+    for name, counts in report.without_group.items():
+        if not counts:
+            continue
+        ordered = sorted(counts, key=lambda value: -counts[value])
+        examples = [one_line(value, LONGEST_VALUE) for value in ordered[:EXAMPLES]]
+        more = ", …" if len(ordered) > EXAMPLES else ""
+        remedy = "list them under 'groups'"
+        if report.schema.attribute(name).has_ranges:
+            remedy = "if they are dates, state their form under 'dates', such as epoch_millis"
+        yield (
+            f"note: Values of {name} that belong to no group and count as unknown: "
+            f"{', '.join(examples)}{more}; {remedy}."
+        )
 
 
 @command(dataset, "list")

@@ -160,6 +160,15 @@ def test_more_documents_than_a_prompt_can_show_are_refused(
     assert run.result["documents"] == model_server.asked[0].last_message.count("Person") == 60
 
 
+def test_a_server_whose_context_is_too_small_is_said_with_what_helps(
+    quick: Main, model_server: ModelServer, people: Path
+) -> None:
+    reason = "the request exceeds the available context size, try increasing it"
+    model_server.does(failure(400, reason, "exceed_context_size_error"))
+    complaint = quick(*arguments(model_server, people)).complaint()
+    assert f"(400: {reason}); let it read fewer documents, lower input_tokens" in complaint
+
+
 @pytest.mark.parametrize("given", [False, True])
 async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
     model_server: ModelServer, engine: SearchEngine, model: Any, given: bool

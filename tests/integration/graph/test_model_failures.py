@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_openai import ChatOpenAI
 
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
@@ -154,6 +155,49 @@ def test_a_server_that_quotes_the_key(
     stderr = failed(quick, model_server, people)
     assert said in stderr
     assert len(model_server.asked) == 2, "about the topic and about a group"
+
+
+EXTRA = {"chat_template_kwargs": {"enable_thinking": False}, "top_k": 1}
+
+
+def test_more_members_of_each_request_are_a_setting(
+    quick: Main, model_server: ModelServer, people: Path
+) -> None:
+    """They are a part of what replies are kept by, and a wrong one is one sentence."""
+    model_server.does(GOOD)
+    asked = search_arguments(model_server, people, "--json")
+    extra = ["--set", f"extra_body={json.dumps(EXTRA)}"]
+    assert quick(*asked, *extra).code == 0
+    first = len(model_server.asked)
+    assert first > 0
+    assert all(it.body.items() >= EXTRA.items() for it in model_server.asked)
+    model_server.asked.clear()
+    quick(*asked, *extra)
+    assert len(model_server.asked) < first, "usable replies are kept"
+    model_server.asked.clear()
+    quick(*asked)
+    assert len(model_server.asked) == first
+    for wrong in ('{"a": ', "[1]", "3", '{"messages": []}'):
+        said = quick(*asked, "--set", f"extra_body={wrong}").complaint()
+        assert "The parameter 'extra_body' is wrong: " in said
+    said = quick("search", "x", "--model", "feedback", *extra).complaint()
+    assert said == "extra_body is for a model's server, which feedback has not."
+    wants = '{"error": {"message": "Missing required parameter: thinking.budget_tokens"}}'
+    model_server.does(Answer(400, wants.encode()))
+    assert "extra_body can set thinking.budget_tokens" in quick(*asked, "--set", "cache=no").stderr
+
+
+async def test_the_extra_body_of_a_chat_model_object_is_kept(
+    model_server: ModelServer, people: Path
+) -> None:
+    model_server.does(GOOD)
+    client = ChatOpenAI(model="m", base_url=model_server.base_url, extra_body=EXTRA)
+    async with FairSearch.open(str(people), client) as search:
+        await search.search("physicist", attribute="gender", k=10, ask="always")
+    assert model_server.asked
+    for asked in model_server.asked:
+        assert asked.body.items() >= EXTRA.items()
+        assert "response_format" in asked.body
 
 
 def test_a_server_that_is_not_there_is_named(quick: Main, people: Path) -> None:

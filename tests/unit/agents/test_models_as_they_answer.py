@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
+from langchain_openai import ChatOpenAI
 
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.complaints import read_complaint
 from fairqr.agents.models.plain_text import StreamEnd, plain_events
-from fairqr.agents.models.provider import trimmed_key
+from fairqr.agents.models.provider import takes_extra_body, trimmed_key
 from fairqr.agents.models.reading import ThoughtFilter, read_object, without_thoughts
 from fairqr.agents.models.replies import Question, Reply
 from fairqr.base.errors import ModelUnavailableError
 from tests.integration.model_server import (
+    KEY,
     Answer,
     Asked,
     ModelServer,
@@ -1018,3 +1020,220 @@ def test_a_reason_is_found_in_any_shape(body: Any, reason: str) -> None:
             self.status_code = 400
 
     assert read_complaint(FailedError()).reason == reason
+
+
+def lacks(name: str, value: Any) -> Callable[[Asked], bool]:
+    """Whether a request does not say this value, at a name with dots between objects."""
+
+    def is_wrong(asked: Asked) -> bool:
+        inner: Any = asked.body
+        for part in name.split("."):
+            inner = inner.get(part, {})
+        return bool(inner != value or type(inner) is not type(value))
+
+    return is_wrong
+
+
+BAD_TYPE = {"type": "bool_type", "loc": ["body", "enable_thinking"], "msg": "Input should be False"}
+
+DEMANDED = [
+    ("enable_thinking", False, "parameter.enable_thinking must be set to false for such calls"),
+    ("enable_thinking", True, "<400> A.B.C: The value of the enable_thinking parameter is "
+     "restricted to True."),
+    ("store", False, {"detail": "Store must be set to false"}),
+    ("enable_thinking", False, {"detail": [BAD_TYPE]}),
+    ("thinking.budget_tokens", 1024, "thinking.budget_tokens: must be 1024"),
+    ("reasoning_effort", "none", "Only 'none' is supported for reasoning_effort"),
+    ("enable_search", False, "Please set `enable_search` to false."),
+    ("incrementalOutput", True, "incrementalOutput has to be set to true"),
+    ("chat_template_kwargs.enable_thinking", False,
+     "This request requires chat_template_kwargs.enable_thinking to be False"),
+    ("top_k", 1, {"error": {"message": "must be 1", "param": "top_k"}}),
+    ("topK", 1, {"error": {"message": "This value must be 1", "param": "topK"}}),
+    ("thinking.type", "disabled", {"message": "should be 'disabled'", "param": "thinking.type"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "body"), DEMANDED)
+async def test_a_parameter_that_is_demanded_is_sent_and_that_is_remembered(
+    server: ModelServer, name: str, value: object, body: Any
+) -> None:
+    said = {"error": {"code": "invalid", "message": body}} if isinstance(body, str) else body
+    server.does(unless(lacks(name, value), body_of(400, said)))
+    asked = model(server)
+    assert (await asked.ask(question())).value == {"n": 1}
+    assert len(server.asked) == 2
+    added = server.asked[1].body.keys() - server.asked[0].body.keys()
+    assert added == {name.partition(".")[0]}
+    assert (await asked.ask(question("another"))).status == "ok"
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "`stream` must be true",
+        "model must be 'other'",
+        "messages.0.content must be 'text'",
+        "messages[0].content.type must be 'text'",
+        "this must be true",
+        {"message": "`stream` must be true", "param": "top_k"},
+        {"message": "For x, stream must be true", "param": "top_k"},
+        "top_k must be between 1 and 5",
+        "top_k must be 1, 2 or 3",
+        "top_k must be 5 or less",
+        "thinking.type: Input should be 'enabled' or 'disabled'",
+        "enable_thinking must not be true",
+        "reasoning is mandatory for this endpoint and cannot be disabled",
+    ],
+)
+async def test_what_demands_no_one_value_is_not_sent(server: ModelServer, reason: Any) -> None:
+    server.does(body_of(400, {"error": reason}))
+    reply = await model(server).ask(question())
+    assert (reply.status, len(server.asked)) == ("invalid_request", 1)
+    assert (reason if isinstance(reason, str) else reason["message"]) in reply.message
+
+
+async def test_a_demand_that_does_not_help_is_tried_once_and_not_remembered(
+    server: ModelServer,
+) -> None:
+    server.does(failure(400, "enable_thinking must be set to false"))
+    asked = model(server)
+    for text in ("first", "second"):
+        server.asked.clear()
+        reply = await asked.ask(question(text))
+        assert reply.status == "invalid_request"
+        assert ["enable_thinking" in it.body for it in server.asked] == [False, True]
+    names = iter("abcdefghijklmnop")
+    server.does(lambda _: failure(400, f"x_{next(names)} must be true"))
+    assert (await model(server).ask(question())).status == "invalid_request"
+    assert len(server.asked) < 8
+
+
+async def test_a_demand_and_what_is_refused_are_both_met(server: ModelServer) -> None:
+    def answer(asked: Asked) -> Answer:
+        if asked.body.get("temperature") != 1:
+            return failure(400, "temperature must be 1")
+        return (
+            GOOD if asked.body.get("store") is True else failure(400, "Store must be set to true")
+        )
+
+    server.does(answer)
+    assert (await model(server).ask(question())).status == "ok"
+    assert (server.asked[-1].body["temperature"], server.asked[-1].body["store"]) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("Missing required parameter: 'thinking'", "thinking"),
+        ("reasoning is mandatory for this endpoint and cannot be disabled", "reasoning"),
+        ("body.budget_tokens: Field required", "budget_tokens"),
+        ("thinking.budget_tokens: must be greater than or equal to 1024", "thinking.budget_tokens"),
+        ({"error": {"message": "No.", "param": "serviceTier"}}, "serviceTier"),
+        ("A.InvalidParameter: that is required here", None),
+        ("messages must be a list of user_messages", "user_messages"),
+        ("vLLM cannot do this", None),
+        ("`messages` must be a list", None),
+        (f"one must send a+{KEY.replace('-', '_')}_b", None),
+    ],
+)
+async def test_a_refusal_that_names_a_parameter_says_what_can_set_it(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, body: Any, name: str | None
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", f"a+{KEY.replace('-', '_')}_b")
+    server.does(body_of(400, {"message": body} if isinstance(body, str) else body))
+    reply = await model(server).ask(question())
+    if name is None:
+        assert "extra_body" not in reply.message
+    else:
+        assert reply.message.endswith(f"; extra_body can set {name}.")
+    assert "SECRET" not in reply.message
+    given: Any = ChatOpenAI(model="m", base_url=server.base_url, max_retries=0)
+    assert "extra_body" not in (await ChatModel.of(given).ask(question())).message
+
+
+def test_a_client_that_does_not_send_an_extra_body_is_known() -> None:
+    from langchain_core.language_models import FakeListChatModel
+
+    assert takes_extra_body(ChatOpenAI(model="m"))
+    assert not takes_extra_body(FakeListChatModel(responses=[]))
+
+
+EXTRA = {"chat_template_kwargs": {"enable_thinking": False}, "seed": 9}
+
+
+async def test_members_that_a_user_sets_are_in_each_request(server: ModelServer) -> None:
+    asked = model(server, extra_body=EXTRA)
+    for wanted in ("object", "text"):
+        server.does(GOOD)
+        assert (await asked.ask(question(seed=7, wanted=wanted))).status == "ok"
+        assert server.asked[0].body.items() >= EXTRA.items()
+        assert ("response_format" in server.asked[0].body) == (wanted == "object")
+    server.does(stream(["Marie"]))
+    assert (await asked.write(question(), on_token=lambda _: None)).text == "Marie"
+    assert server.asked[0].body.items() >= EXTRA.items()
+    assert asked.fingerprint != model(server).fingerprint
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"extra_body": EXTRA},
+        {"extra_body": {"seed": 9, "response_format": {"type": "text"}}},
+        {"model_kwargs": {"response_format": {"type": "json_object"}}},
+        {"model_kwargs": {"metadata": {"a": "b"}}, "extra_body": EXTRA},
+    ],
+)
+async def test_the_members_that_a_given_chat_model_sets_are_kept(
+    server: ModelServer, settings: dict[str, Any]
+) -> None:
+    server.does(GOOD)
+    client: Any = ChatOpenAI(model="m", base_url=server.base_url, **settings)
+    assert (await ChatModel.of(client).ask(question(seed=7))).value == {"n": 1}
+    for stated in settings.values():
+        assert server.asked[0].body.items() >= stated.items()
+    if "response_format" not in str(settings):
+        assert server.asked[0].body["response_format"]["type"] == "json_schema"
+
+
+async def test_what_a_user_set_is_not_changed_on_demand_or_asked_for_ever(
+    server: ModelServer,
+) -> None:
+    server.does(failure(400, "enable_thinking must be false"))
+    reply = await model(server, extra_body={"enable_thinking": True}).ask(question())
+    assert (reply.status, len(server.asked)) == ("invalid_request", 1)
+    assert reply.message.endswith("(400: enable_thinking must be false); extra_body can set "
+                                  "enable_thinking.")  # fmt: skip
+    server.does(failure(400, "response_format is unknown"))
+    reply = await model(server, extra_body={"response_format": {"type": "text"}}).ask(question())
+    assert (reply.status, len(server.asked)) == ("invalid_request", 1)
+    server.does(failure(400, "seed is unknown"))
+    assert (await model(server, extra_body={"seed": 1}).ask(question(seed=2))).status != "ok"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {
+            "error": {
+                "code": 400,
+                "message": "the request exceeds the available context size, try increasing it",
+                "type": "exceed_context_size_error",
+                "n_prompt_tokens": 4096,
+                "n_ctx": 2048,
+            }
+        },
+        {"error": {"message": "Too long.", "code": "context_length_exceeded"}},
+        {"error": {"message": "prompt is too long: 210000 tokens > 200000 maximum"}},
+        {"message": "Input is too long for requested model."},
+        {"detail": "This model's context window is 4k."},
+    ],
+)
+async def test_a_prompt_that_is_too_long_for_the_model_is_said_with_what_helps(
+    server: ModelServer, body: Any
+) -> None:
+    server.does(body_of(400, body))
+    reply = await model(server).write(question())
+    assert reply.status == "invalid_request"
+    assert "; let it read fewer documents, lower input_tokens for answers, or use" in reply.message

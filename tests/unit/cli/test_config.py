@@ -65,7 +65,7 @@ def test_every_setting_is_shown_with_its_source(
     names = {setting.name for setting in SETTINGS}
     names |= {f"service.{name}" for name in setting_names() if name != "models"}
     names |= {f"credentials.production.{name}" for name in ("urls", "bearer", "headers.X-Key")}
-    entry = {"base_url", "api_key", "api_key_env", "timeout", "reasoning_tokens"}
+    entry = {"base_url", "api_key", "api_key_env", "timeout", "reasoning_tokens", "extra_body"}
     names |= {f"service.models.openai:gpt-4.1.{name}" for name in entry}
     assert set(settings) == names
     assert settings["model"] == {"value": "openai:mine", "source": "file", "place": str(file)}

@@ -79,6 +79,63 @@ def test_a_share_of_all_has_its_figure(fairqr: Fairqr) -> None:
     assert "gender: f 100.0%, m 0.0%, unknown 0.0%" in fairqr("corpus", "check", "ada.jsonl")[0]
 
 
+@pytest.mark.parametrize(
+    ("groups", "values", "examples", "remedy"),
+    [
+        (
+            "{older: {lt: 1980}, younger: {gte: 1980}}",
+            [-631152000000, 631152000000, 631152000000, 1950],
+            "631152000000, -631152000000; ",
+            "if they are dates, state their form under 'dates', such as epoch_millis.",
+        ),
+        ("{a: [x], b: [y]}", [True, False, True, "x"], "true, false; ", "list them under 'groups'"),
+        ("{a: [x], b: [y]}", ["x", ["p", 5], None, "unknown"], "p; |5; ", "list them"),
+        ("{a: [x], b: [y]}", [*"abcdefg"], ", …; ", "list them"),
+    ],
+)
+def test_a_check_of_a_file_shows_values_that_belong_to_no_group(
+    fairqr: Fairqr, groups: str, values: list[object], examples: str, remedy: str
+) -> None:
+    """As they must be written in a schema."""
+    rows = [{"id": str(at), "title": "x", "a": value} for at, value in enumerate(values)]
+    Path("c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Path("c.schema.yaml").write_text(f"attributes:\n  a: {{field: a, groups: {groups}}}\n")
+    lines = fairqr("corpus", "check", "c.jsonl")[0].splitlines()
+    (note,) = [line for line in lines if "no group" in line]
+    assert note.startswith("note: Values of a that belong to no group and count as unknown: ")
+    assert any(part in note for part in examples.split("|"))
+    assert remedy in note
+    if "dates" in remedy:
+        Path("c.schema.yaml").write_text(
+            f"attributes:\n  a: {{field: a, dates: epoch_millis, groups: {groups}}}\n"
+        )
+        found = json.loads(fairqr("corpus", "check", "c.jsonl", "--json")[0])
+        assert found["shares"]["a"] == {"older": 0.5, "younger": 0.5}
+
+
+def test_a_check_of_a_file_shows_values_of_a_file_of_labels(fairqr: Fairqr) -> None:
+    Path("c.jsonl").write_text('{"id": "1", "title": "x"}\n')
+    Path("labels.csv").write_text("id,a\n1,True\n2,q\n")
+    groups = "{yes: [true], no: [false]}"
+    Path("c.schema.yaml").write_text(
+        f"attributes:\n  a: {{labels: labels.csv, groups: {groups}}}\n"
+    )
+    found = json.loads(fairqr("corpus", "check", "c.jsonl", "--json")[0])
+    assert found["without_group"] == {"a": {"q": 1}}
+    assert found["shares"]["a"] == {"yes": 1.0, "no": 0.0}
+
+
+def test_the_check_of_a_source_shows_booleans_as_a_source_has_them(fairqr: Fairqr) -> None:
+    rows = [{"id": str(at), "title": "x", "a": at % 2 == 0} for at in range(4)]
+    Path("c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Path("c.source.yaml").write_text(
+        "name: c\nengine: tantivy\ndocuments: c.jsonl\n"
+        "attributes:\n  a: {field: a, groups: {y: [true], n: [other]}}\n"
+    )
+    report = json.loads(fairqr("source", "check", "c.source.yaml", "--json")[0])
+    assert [it["value"] for it in report["attributes"][0]["values"]] == ["false", "true"]
+
+
 def test_what_is_wrong_registers_nothing(fairqr: Fairqr) -> None:
     Path("exported.run").unlink()
     for arguments, sentence in (

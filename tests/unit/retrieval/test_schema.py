@@ -104,6 +104,41 @@ def test_true_and_false_are_booleans_and_other_words_are_texts(tmp_path: Path) -
     assert [land.group_of(value) for value in ("NO", False)] == ["on", None]
 
 
+@pytest.mark.parametrize(
+    ("groups", "labels", "refused"),
+    [
+        ("[true, false]", [True, "true", "True"], "maybe"),
+        ("[1, 2]", [1, "1", 1.0], 3),
+        ("[1.5, 2]", [1.5, "1.5"], True),
+        ("[1940-01-01, later]", ["1940-01-01", date(1940, 1, 1)], False),
+        ("{true: [1, yes], false: [0]}", [True, 1, "yes"], None),
+    ],
+)
+def test_groups_may_be_written_as_booleans_and_numbers(
+    tmp_path: Path, groups: str, labels: list[object], refused: object
+) -> None:
+    """They are the texts that the documents' values become."""
+    first = groups.strip("[{").partition(":" if "{" in groups else ",")[0]
+    (tmp_path / "schema.yaml").write_text(
+        f"attributes:\n  a: {{field: a, groups: {groups}, population: {{{first}: 1}}}}\n"
+    )
+    attribute = load_schema(tmp_path / "schema.yaml").attribute("a")
+    assert attribute.groups[0] == first
+    assert attribute.population == {first: 1}
+    assert {attribute.membership(label) for label in labels} == {(1.0, 0.0)}
+    if refused is not None:
+        shown = {True: "true", False: "false", 3: "3", "maybe": "'maybe'"}[refused]
+        with pytest.raises(ValueError, match=f"a is {shown}, which is not one of {first}, "):
+            attribute.membership(refused)
+
+
+def test_a_group_without_a_name_of_one_word_is_refused(tmp_path: Path) -> None:
+    for groups in ("[a, {b: c}]", "[a, [b]]", "[a, null]"):
+        (tmp_path / "schema.yaml").write_text(f"attributes:\n  a: {{field: a, groups: {groups}}}\n")
+        with pytest.raises(SchemaError, match=r"groups\.1: Input should be a valid string"):
+            load_schema(tmp_path / "schema.yaml")
+
+
 def test_a_line_that_is_no_document_is_refused() -> None:
     for line, named in (
         ("{", "JSON"),

@@ -164,7 +164,9 @@ async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None
         assert "bug" not in nested
         as_text = {"query": "physicist", "attributes": '["gender"]'}
         assert not (await client.call_tool("fair_search", as_text)).is_error
-        assert not (await client.call_tool("fair_search", as_text | {"attributes": None})).is_error
+        for nothing in (None, "null", "None", "", "[]", '["null"]', [None], ["none", "gender"]):
+            asked = as_text | {"attributes": nothing}
+            assert not (await client.call_tool("fair_search", asked)).is_error
         listed = await client.call_tool("list_sources")
     assert listed.structured_content["sources"][0]["attributes"]["gender"] == ["female", "male"]
 

@@ -77,11 +77,13 @@ def test_models_and_their_keys(settings_file: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OUR_KEY", "sk-hidden")
     settings_file.write_text(
         '[service.models."openai:gpt-4.1"]\nbase_url = "https://one/v1"\ntimeout = 5\n'
-        'api_key_env = "OUR_KEY"\n[service.models.feedback]\n'
+        'api_key_env = "OUR_KEY"\nextra_body = {chat_template_kwargs = {a = false}}\n'
+        "[service.models.feedback]\n"
     )
     settings = service_settings()
     entry = settings.models["openai:gpt-4.1"]
     assert (entry.base_url, entry.timeout) == ("https://one/v1", 5)
+    assert entry.extra_body == {"chat_template_kwargs": {"a": False}}
     assert entry.key is not None
     assert entry.key.get_secret_value() == "sk-hidden"
     assert "sk-hidden" not in repr(settings)
@@ -134,6 +136,8 @@ def test_only_variables_of_settings_have_an_effect(monkeypatch: pytest.MonkeyPat
         ("traffic.rate = '0/minute'", "write a number and a time, such as 600/minute"),
         ("models.a.api_key_env = 'sk-hidden'", "write the name of a variable that is set"),
         ("models.a.base_url = 'sk-hidden'", "base_url is wrong: write it like http"),
+        ("models.a.extra_body = 3", "extra_body is wrong: write a JSON object such as"),
+        ("models.a.extra_body = {stream = true}", "leave out stream, which fairqr sets itself"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_told_without_secrets(
