@@ -28,10 +28,10 @@ class RunJournal(Journal, Protocol):
     async def start_over(self, version: str) -> None:
         """Forget the checkpoints if they are over another version of the index."""
 
-    def node_ended(self, step: Step) -> None:
-        """Take note that a node has ended, before its changes are kept.
+    def step_from_node(self, step: Step) -> None:
+        """Take note of a step that a node itself reports at its end, before its changes are kept.
 
-        So checkpoints never say more than was told.
+        So checkpoints never say more than was published.
         """
 
     def write(self, write: Write) -> None:

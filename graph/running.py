@@ -234,7 +234,7 @@ def node(
         if (journal := run_journal()) is not None:
             place = get_config()["metadata"]["langgraph_checkpoint_ns"]
             *graphs, _ = [part.partition(":")[0] for part in place.split("|")]
-            journal.node_ended(step_of(graphs, name, update))
+            journal.step_from_node(step_of(graphs, name, update))
         return update
 
     async def timed_work(state: Any, context: C) -> Update:

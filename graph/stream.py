@@ -1,4 +1,4 @@
-"""Runs one of the graphs, yields its steps as LangGraph tells of them, and says what each told."""
+"""Runs one of the graphs, yields its steps as LangGraph streams them, and gives their data."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from fairqr.graph.search.context import Context, Frozen
 from fairqr.graph.step import Step, step_of
 
 NODES = {"search": SEARCH_NODES, "answer": ANSWER_NODES, "probe": PROBE_NODES}
-"""The nodes of each graph whose ends are told."""
+"""The nodes of each graph whose ends are steps."""
 
 
 WHOLE_STATE = "result"
-"""The step that has the whole state: of a run whose steps nobody follows, or were told before."""
+"""The last step of a run whose steps nobody follows, or were published before: the whole state."""
 
 RunOutput = Step | AIMessageChunk
 """What a run yields while it goes on: a step that ended, or a piece of an answer."""
@@ -153,11 +153,11 @@ def run_graph(
                     state = await graph.aget_state(config)
                     outputs.put_nowait(Step(WHOLE_STATE, state.values))
 
-    return told_by(run, outputs)
+    return yield_queued(run, outputs)
 
 
-async def told_by(
-    work: Callable[[], Coroutine[Any, Any, None]], outputs: asyncio.Queue[T | None]
+async def yield_queued(
+    work: Callable[[], Coroutine[Any, Any, None]], queue: asyncio.Queue[T | None]
 ) -> AsyncGenerator[T, None]:
     """Do some work, and yield what it puts into a queue; it ends when the generator is closed.
 
@@ -165,11 +165,11 @@ async def told_by(
     span cannot be open across its yields. A task has a context of its own.
     """
     task = asyncio.create_task(work())
-    task.add_done_callback(lambda _: outputs.put_nowait(None))
+    task.add_done_callback(lambda _: queue.put_nowait(None))
     try:
-        while (output := await outputs.get()) is not None:
+        while (output := await queue.get()) is not None:
             yield output
-            outputs.task_done()
+            queue.task_done()
         await task
     finally:
         task.cancel()
@@ -178,8 +178,12 @@ async def told_by(
             task.exception()  # it was raised above, or nobody waits for it
 
 
-async def result_of(graph: Any, query: str, context: Context) -> Step:
-    """Run one of the three graphs whose steps nobody follows, and return what it returns."""
+async def final_step_of(graph: Any, query: str, context: Context) -> Step:
+    """Run one of the three graphs whose steps nobody follows.
+
+    Returns:
+        A step :data:`WHOLE_STATE` with the whole state.
+    """
     with _apart() as config, span("invoke_workflow fairqr", **_span_attributes(context)):
         return Step(WHOLE_STATE, await graph.ainvoke({"query": query}, config, context=context))
 

@@ -111,7 +111,7 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
     return problem(error.slug, error.http_status, error.title, detail, instance, **more)
 
 
-def told_in_log(error: BaseException) -> str:
+def class_and_place(error: BaseException) -> str:
     """Return the class of an exception and where it was raised.
 
     We leave out its text, which may quote a user, a document or a model.

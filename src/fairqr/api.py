@@ -30,7 +30,7 @@ from fairqr.graph.search.models import GivenModel
 from fairqr.graph.search.rankers import GivenRanker
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.step import Step
-from fairqr.graph.stream import StepData, result_of, run_graph, step_data
+from fairqr.graph.stream import StepData, final_step_of, run_graph, step_data
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder
@@ -294,8 +294,8 @@ class FairSearch:
         return await self._whole(query, _asked(ProbeContext, context, options), ProbeResult)
 
     async def _whole(self, query: str, context: Context, result: type[R]) -> R:
-        end = await result_of(await self._graph(context), query, context)
-        return result.model_validate(_found(context, end.update))
+        final_step = await final_step_of(await self._graph(context), query, context)
+        return result.model_validate(_found(context, final_step.update))
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""

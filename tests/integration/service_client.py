@@ -16,7 +16,7 @@ import pytest
 
 from fairqr.graph.service.configuration import ServiceSettings, Traffic
 from fairqr.graph.service.execution.executor import Executor
-from fairqr.graph.service.http.app import Agents, create_app
+from fairqr.graph.service.http.app import McpEndpoint, create_app
 from fairqr.graph.service.http.parts import Metrics, Parts
 from fairqr.graph.service.records import Scope
 from fairqr.graph.service.runs.manager import EphemeralRuns
@@ -176,8 +176,8 @@ async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.Asy
     nothing: Any = None
     parts = Parts(settings, store, executor, runs, Metrics(), nothing)
     app = create_app(parts)
-    async with contextlib.aclosing(Agents(parts)) as agents:
-        app.router.routes.append(agents.route)
+    async with contextlib.aclosing(McpEndpoint(parts)) as endpoint:
+        app.router.routes.append(endpoint.route)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client

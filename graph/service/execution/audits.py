@@ -1,4 +1,4 @@
-"""Runs audits as the service offers them: what does them, and how it is told."""
+"""Runs audits as the service offers them: what does them, and how their progress is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fairqr.graph.documented import Documented
 from fairqr.graph.service.execution.requests import AuditRequest
 from fairqr.graph.step import Step
-from fairqr.graph.stream import told_by
+from fairqr.graph.stream import yield_queued
 from fairqr.retrieval.engines.engine import SearchEngine
 
 PARTS = 100
@@ -31,7 +31,7 @@ class AuditResult(Documented):
     figures: dict[str, Any]
 
 
-Tell = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Receives the stage of an audit, how many of its steps are done, and of how many."""
 
 
@@ -46,7 +46,11 @@ class Auditor(Protocol):
         """
 
     async def __call__(
-        self, engine: SearchEngine, audit_request: AuditRequest, folder: Path | None, tell: Tell
+        self,
+        engine: SearchEngine,
+        audit_request: AuditRequest,
+        folder: Path | None,
+        report: ReportProgress,
     ) -> AuditResult:
         """Audit an engine.
 
@@ -55,7 +59,7 @@ class Auditor(Protocol):
             audit_request: The queries, and what to measure.
             folder: Where all files go, and where an earlier attempt may have left its progress;
                 optional.
-            tell: Receives the progress.
+            report: Receives the progress.
 
         Raises:
             FairqrError: The audit cannot be done.
@@ -79,14 +83,14 @@ def run_audit(
     steps: asyncio.Queue[Step | None] = asyncio.Queue()
     last: dict[str, int] = {}
 
-    def tell(stage: str, done: int, of: int) -> None:
+    def report(stage: str, done: int, of: int) -> None:
         if done == of or (done - last.get(stage, -of)) * PARTS >= of:
             last[stage] = done
-            told = {"stage": stage, "done": done, "of": of}
-            steps.put_nowait(Step("progress", {"progress": told}))
+            progress = {"stage": stage, "done": done, "of": of}
+            steps.put_nowait(Step("progress", {"progress": progress}))
 
     async def audit() -> None:
-        found = await auditor(engine, audit_request, folder, tell)
+        found = await auditor(engine, audit_request, folder, report)
         steps.put_nowait(Step("audit", {"audit": found.model_dump(mode="json")}))
 
-    return told_by(audit, steps)
+    return yield_queued(audit, steps)

@@ -34,7 +34,7 @@ from fairqr.base.telemetry import record_to
 from fairqr.graph.integrations.learnt import LearntWords
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.opening import open_parts
-from fairqr.graph.running import in_turns
+from fairqr.graph.running import Turn, in_turns
 from fairqr.graph.search.models import GivenModel
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.execution import checking
@@ -43,8 +43,8 @@ from fairqr.graph.service.execution.engines import Engines
 from fairqr.graph.service.execution.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.service.slots import Slots
-from fairqr.graph.service.store.database import caller
-from fairqr.graph.stream import RunOutput, result_of, run_graph
+from fairqr.graph.service.store.database import current_key_id
+from fairqr.graph.stream import RunOutput, final_step_of, run_graph
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
@@ -228,17 +228,19 @@ class Executor:
             checked: The request.
             id_: The id of the run; its trace gets this name.
             journal: The journal of a durable run.
-            steps: Whether to yield steps, or only the result.
+            steps: Whether to yield each step, or only the last one, with the whole state.
 
         Raises:
             FairqrError: The run fails.
         """
         async with self.lend_engine(checked.body["corpus"], checked.body["retriever"]) as engine:
-            turn = partial(self._computing.held, caller.get()) if engine.in_process else nullcontext
+            turn: Turn = nullcontext
+            if engine.in_process:
+                turn = partial(self._computing.held, current_key_id.get())
             with self._recorded(id_), in_turns(turn):
-                outputs_of = await self._outputs_of(checked, engine, id_, journal, steps)
+                outputs = await self._outputs(checked, engine, id_, journal, steps)
                 try:
-                    async with aclosing(outputs_of) as outputs:
+                    async with aclosing(outputs):
                         async for output in outputs:
                             yield output
                 except errors.BudgetError as error:
@@ -258,7 +260,7 @@ class Executor:
             async for output in outputs:
                 yield output
 
-    async def _outputs_of(
+    async def _outputs(
         self,
         checked: checking.CheckedRequest,
         engine: SearchEngine,
@@ -277,8 +279,10 @@ class Executor:
             # The default pool is no larger than the corpus.
             size = (await engine.info()).documents or context.k
             context = context.model_copy(update={"k": min(context.k, size)})
+        if journal is None and not steps:
+            return _final_step_alone(graph, checked.query, context)
         if journal is None:
-            return (run_graph if steps else _only_result)(graph, checked.query, context)
+            return run_graph(graph, checked.query, context)
         await journal.start_over((await engine.info()).fingerprint if engine.in_process else "")
         graph = graph.copy({"checkpointer": journal.saver})
         how: dict[str, Any] = {"thread": id_, "resume": journal.resumed}
@@ -393,6 +397,8 @@ class Executor:
             log.warning("The trace of the run %s is incomplete: %s.", id_, recorder.failure)
 
 
-async def _only_result(graph: Any, query: str, context: Any) -> AsyncGenerator[RunOutput, None]:
-    """Run a graph whose steps nobody follows, and yield what it returns."""
-    yield await result_of(graph, query, context)
+async def _final_step_alone(
+    graph: Any, query: str, context: Any
+) -> AsyncGenerator[RunOutput, None]:
+    """Run a graph whose steps nobody follows, and yield the last one, with the whole state."""
+    yield await final_step_of(graph, query, context)

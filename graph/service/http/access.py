@@ -19,7 +19,7 @@ from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Send
-from starlette.types import Scope as Connection
+from starlette.types import Scope as HttpScope
 
 from fairqr.base import errors
 from fairqr.graph.service.configuration import ServiceSettings
@@ -60,10 +60,10 @@ _HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?:
 ANYBODY = AccessKey(id=NOBODY, name="", scopes=SCOPES, created=0, sha256="")
 
 
-def caller_of(connection: Connection) -> AccessKey:
+def access_key_of(scope: HttpScope) -> AccessKey:
     """Return whose key a request has, as the guard found it."""
-    caller: AccessKey = connection["state"]["caller"]
-    return caller
+    access_key: AccessKey = scope["state"]["access_key"]
+    return access_key
 
 
 def is_loopback(host: str) -> bool:
@@ -125,12 +125,12 @@ class Guard:
         self._looking: dict[str, asyncio.Lock] = {}
         self._next_looks: dict[str, asyncio.Task[AccessKey | None]] = {}
         self._under_way = 0
-        self._by_caller: Counter[str] = Counter()
+        self._under_way_by: Counter[str] = Counter()
         """The requests under way of each key, and to open paths from each address."""
         self._arriving: Counter[str] = Counter()
         """The bodies under way of each key, and from each address without one."""
 
-    async def __call__(self, scope: Connection, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: HttpScope, receive: Receive, send: Send) -> None:
         """Serve a request, or refuse it."""
         if scope["path"] == f"{MCP_PATH}/":  # as many clients write it
             scope["path"] = MCP_PATH
@@ -148,20 +148,20 @@ class Guard:
             if not is_probe:
                 self._require_room()
             has_room = True
-            caller = await self._admit(scope, wanted)
-            scope.setdefault("state", {})["caller"] = caller
-            database.caller.set(caller.id)
+            access_key = await self._admit(scope, wanted)
+            scope.setdefault("state", {})["access_key"] = access_key
+            database.current_key_id.set(access_key.id)
             if scope["method"] == "POST":
                 has_room = False
                 started = time.monotonic()
-                body = await self._body(request, caller)
-                if caller.id and time.monotonic() - started > A_MOMENT:
+                body = await self._body(request, access_key)
+                if access_key.id and time.monotonic() - started > A_MOMENT:
                     # It may have been revoked meanwhile.
-                    await self._caller(request.headers["authorization"], scope)
+                    await self._access_key(request.headers["authorization"], scope)
                 messages.append({"type": "http.request", "body": body, "more_body": False})
                 has_room = True
             if not is_probe:
-                shares = self._shares_of(scope, caller, is_open=wanted is None)
+                shares = self._shares_of(scope, access_key, is_open=wanted is None)
                 self._require_room(shares)
         except ClientDisconnect:
             return None
@@ -174,7 +174,9 @@ class Guard:
         with self._counted(shares.keys()):
             return await self._app(scope, replay, send)
 
-    def _shares_of(self, scope: Connection, caller: AccessKey, *, is_open: bool) -> dict[str, int]:
+    def _shares_of(
+        self, scope: HttpScope, access_key: AccessKey, *, is_open: bool
+    ) -> dict[str, int]:
         """Return as whose a request counts, and how many of each may be under way.
 
         Nobody has no share of its own, but for open paths.
@@ -182,27 +184,27 @@ class Guard:
         traffic = self._settings.traffic
         if is_open:
             return {_address(scope): traffic.arriving}
-        if caller.id == NOBODY:
+        if access_key.id == NOBODY:
             return {}
-        shares = {f"key {caller.id}": most_of(traffic.requests, traffic.share)}
+        shares = {f"key {access_key.id}": most_of(traffic.requests, traffic.share)}
         if scope["method"] == "POST":
             # Each is a run at most, and may end a moment after its run; more are refused anyway.
-            shares[f"POST of key {caller.id}"] = 2 * traffic.live
+            shares[f"POST of key {access_key.id}"] = 2 * traffic.live
         return shares
 
     @contextmanager
     def _counted(self, shares: Collection[str]) -> Iterator[None]:
         """Count a request as under way."""
         self._under_way += 1
-        self._by_caller.update(shares)
+        self._under_way_by.update(shares)
         try:
             yield
         finally:
             self._under_way -= 1
             for who in shares:
-                self._by_caller[who] -= 1
-                if not self._by_caller[who]:
-                    del self._by_caller[who]
+                self._under_way_by[who] -= 1
+                if not self._under_way_by[who]:
+                    del self._under_way_by[who]
 
     def _require_room(self, shares: Mapping[str, int] | None = None) -> None:
         """Refuse a request where there are too many, or too many of its key or its address.
@@ -215,21 +217,21 @@ class Guard:
             many = f"The service has {most:,} requests under way; try again later."
             raise errors.BusyError(many, retry_after=2.0, own=False)
         for who, own in (shares or {}).items():
-            if self._by_caller[who] >= own:
+            if self._under_way_by[who] >= own:
                 whose = "Your address" if who.startswith("address") else "Your key"
                 many = f"{whose} has {own:,} requests under way, streams too; let some end first."
                 raise errors.BusyError(many, retry_after=2.0, own=True)
 
-    async def _body(self, request: Request, caller: AccessKey) -> bytes:
+    async def _body(self, request: Request, access_key: AccessKey) -> bytes:
         """Return the body of a request. Until it has arrived, it only counts for whose it is.
 
         Raises:
             BusyError: Too many of the key, or from the address without one, are on their way.
         """
-        who = f"key {caller.id}" if caller.id else _address(request.scope)
+        who = f"key {access_key.id}" if access_key.id else _address(request.scope)
         most = self._settings.traffic.arriving
         if self._arriving[who] >= most:
-            whose = "of your key" if caller.id else "from your address"
+            whose = "of your key" if access_key.id else "from your address"
             many = f"{most:,} bodies {whose} are on their way; send them whole."
             raise errors.BusyError(many, retry_after=2.0, own=True)
         self._arriving[who] += 1
@@ -240,8 +242,8 @@ class Guard:
             if not self._arriving[who]:
                 del self._arriving[who]
 
-    async def _admit(self, scope: Connection, wanted: Scope | None) -> AccessKey:
-        """Return the caller of a request that may be served.
+    async def _admit(self, scope: HttpScope, wanted: Scope | None) -> AccessKey:
+        """Return the access key of a request that may be served.
 
         Args:
             scope: The connection.
@@ -266,26 +268,26 @@ class Guard:
                 raise HTTPException(405, {"detail": "Only GET is answered here."}, _ONLY_READS)
             return ANYBODY
         if given is not None:
-            caller = await self._caller(given, scope)
+            access_key = await self._access_key(given, scope)
         elif self._needs_keys:
             raise errors.AccessError(
                 "An access key is needed; send it as 'Authorization: Bearer fqr_…'."
             )
         else:
-            caller = ANYBODY
-        await self._count(f"key {caller.id}" if caller.id else _address(scope))
-        if wanted not in caller.scopes:  # which name those, too, that the highest includes
-            own = ", ".join(caller.scopes)
+            access_key = ANYBODY
+        await self._count(f"key {access_key.id}" if access_key.id else _address(scope))
+        if wanted not in access_key.scopes:  # which name those, too, that the highest includes
+            own = ", ".join(access_key.scopes)
             raise errors.ScopeError(
                 f"This needs an access key with the scope '{wanted}'; yours has {own}."
             )
-        return caller
+        return access_key
 
-    async def _caller(self, given: str, scope: Connection) -> AccessKey:
+    async def _access_key(self, given: str, scope: HttpScope) -> AccessKey:
         kind, _, secret = given.partition(" ")
         # Guesses wait for each other, and for no key that is known.
         claimed = secret.strip()[: len(KEY_START) + KEY_ID].removeprefix(KEY_START)
-        database.caller.set(claimed if claimed in self._known else _address(scope))
+        database.current_key_id.set(claimed if claimed in self._known else _address(scope))
         key = await self._look_up(secret.strip()) if kind.lower() == "bearer" else None
         if key is not None:
             self._known.add(key.id)
@@ -391,7 +393,7 @@ def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
         )
 
 
-def _address(scope: Connection) -> str:
+def _address(scope: HttpScope) -> str:
     return f"address {scope['client'][0] if scope.get('client') else ''}"
 
 

@@ -159,8 +159,8 @@ async def answer_error(request: Request, error: Any) -> Json:
         ]
         field, reason = errors[0].values()
         named = f"The parameter '{field}' is wrong" if field else "The body is wrong"
-        told = f"{named}: {reason}."
-        document = problem("input", 422, "A parameter is wrong", told, path, errors=errors)
+        sentence = f"{named}: {reason}."
+        document = problem("input", 422, "A parameter is wrong", sentence, path, errors=errors)
     else:
         document = problem_of(error, path)
     return refusal(request.scope, document, headers)

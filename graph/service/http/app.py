@@ -32,7 +32,7 @@ from fairqr.graph.service.http.access import MCP_PATH, Guard
 from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, PlainErrors, refusal
 from fairqr.graph.service.http.below import Below
 from fairqr.graph.service.http.parts import Metrics, Parts
-from fairqr.graph.service.problems import problem_of, told_in_log
+from fairqr.graph.service.problems import class_and_place, problem_of
 
 log = logging.getLogger(__name__)
 
@@ -140,12 +140,12 @@ async def running(
     ):
         app = create_app(parts)
         if find_spec("fastmcp") is not None:
-            agents = await stack.enter_async_context(contextlib.aclosing(Agents(parts)))
-            app.router.routes.append(agents.route)
+            endpoint = await stack.enter_async_context(contextlib.aclosing(McpEndpoint(parts)))
+            app.router.routes.append(endpoint.route)
         yield app, lambda: parts.runs.drain(settings.grace)
 
 
-class Agents:
+class McpEndpoint:
     """The endpoint for agents. Its first request opens it: its libraries take a second to load.
 
     It keeps no sessions, so there is nothing to delete.
@@ -167,8 +167,10 @@ class Agents:
     async def _keep(self) -> None:
         await self._is_wanted.wait()
         try:
-            agents = await asyncio.to_thread(import_module, "fairqr.graph.service.http.agents")
-            async with agents.mcp_app(self._parts.executor, self._parts.runs) as mcp:
+            module = await asyncio.to_thread(
+                import_module, "fairqr.graph.service.http.mcp_endpoint"
+            )
+            async with module.mcp_app(self._parts.executor, self._parts.runs) as mcp:
                 self._mcp_app.set_result(mcp)
                 await asyncio.Event().wait()  # until it is closed
         except Exception as error:
@@ -245,7 +247,7 @@ class Edge:
                 pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:
             # The text of an exception may quote a user; its class does not.
-            log.error("A request failed because of a bug in fairqr: %s", told_in_log(error))
+            log.error("A request failed because of a bug in fairqr: %s", class_and_place(error))
             if status:
                 raise ConnectionAbortedError from None  # the response has started already
             await refusal(scope, problem_of(error))(scope, receive, sending)

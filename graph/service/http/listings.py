@@ -18,7 +18,7 @@ from fairqr.graph.documented import Documented
 from fairqr.graph.search.context import METHODS
 from fairqr.graph.service.execution import engines
 from fairqr.graph.service.execution.requests import REQUESTS, RunRequest
-from fairqr.graph.service.http.access import caller_of
+from fairqr.graph.service.http.access import access_key_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import DurableCounts, parts_of
 from fairqr.graph.service.http.runs import unless_gone
@@ -155,7 +155,7 @@ class DocumentLines(BaseModel):
 
 
 class Me(Documented):
-    """The caller.
+    """The access_key.
 
     Attributes:
         key: The name of the key; null if no key is required.
@@ -187,8 +187,8 @@ async def list_indexes(request: Request) -> IndexList:
             name: AttributeInfo(groups=[*it.universe], population=it.population)
             for name, it in engine.schema.attributes.items()
         }
-        told = {"name": info.name, "engine": info.engine, "documents": info.documents}
-        found.append(IndexDescription.model_validate({**told, "attributes": attributes}))
+        source = {"name": info.name, "engine": info.engine, "documents": info.documents}
+        found.append(IndexDescription.model_validate({**source, "attributes": attributes}))
     unavailable = [name for name, it in reached.items() if it is None]
     return IndexList(indexes=found, unavailable=unavailable)
 
@@ -232,7 +232,7 @@ async def _read(
         reading: Reads from its engine.
     """
     parts = parts_of(request)
-    key = caller_of(request.scope).id
+    key = access_key_of(request.scope).id
 
     async def read() -> T:
         async with parts.reading.held(key), parts.executor.lend_engine(corpus) as engine:
@@ -278,8 +278,8 @@ async def list_models(request: Request) -> ModelList:
 @router.get("/v1/me")
 async def me(request: Request) -> Me:
     """Return whose key this is, and what it may do."""
-    caller = caller_of(request.scope)
-    return Me(key=caller.name or None, scopes=[*caller.scopes])
+    access_key = access_key_of(request.scope)
+    return Me(key=access_key.name or None, scopes=[*access_key.scopes])
 
 
 @operation.get("/healthz")

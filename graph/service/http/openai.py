@@ -23,7 +23,7 @@ from fairqr.graph.service.execution.engines import links_of
 from fairqr.graph.service.execution.requests import ChatRequest
 from fairqr.graph.service.http.answers import OPENAI_PROBLEMS, Json, compact, openai_error
 from fairqr.graph.service.http.parts import parts_of
-from fairqr.graph.service.http.runs import StartedRun, run_to_end, start_run, unless_gone
+from fairqr.graph.service.http.runs import FollowedRun, run_to_end, start_run, unless_gone
 from fairqr.graph.service.records import Run
 
 router = APIRouter(tags=["openai"], responses=OPENAI_PROBLEMS)
@@ -72,15 +72,17 @@ async def complete_chat(chat_request: ChatRequest, request: Request) -> Response
     if name := chat_request.name_of_chat:
         return _named(chat_request, name)
     if chat_request.stream:
-        started = await unless_gone(request, start_run(request, "answer", chat_request.as_answer()))
-        headers = {**started.headers, "X-Accel-Buffering": "no"}
-        chunks = _chunks(request, chat_request, started)
+        followed = await unless_gone(
+            request, start_run(request, "answer", chat_request.as_answer())
+        )
+        headers = {**followed.headers, "X-Accel-Buffering": "no"}
+        chunks = _chunks(request, chat_request, followed)
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
-    started, result = await run_to_end(request, "answer", chat_request.as_answer())
+    followed, result = await run_to_end(request, "answer", chat_request.as_answer())
     message = {"role": "assistant", "refusal": None}
     message |= await _message(request, chat_request.model, result)
-    whole = {**_piece(started.run, chat_request, message, "stop"), "usage": _usage_of(result)}
-    return Json(whole, headers=started.headers)
+    whole = {**_piece(followed.run, chat_request, message, "stop"), "usage": _usage_of(result)}
+    return Json(whole, headers=followed.headers)
 
 
 def _named(chat_request: ChatRequest, name: str) -> Response:
@@ -122,15 +124,15 @@ async def _sources(request: Request) -> list[str]:
 
 
 async def _chunks(
-    request: Request, chat_request: ChatRequest, started: StartedRun
+    request: Request, chat_request: ChatRequest, followed: FollowedRun
 ) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a stream, while the model writes the answer."""
 
     def chunk(delta: Mapping[str, Any], end: str | None = None, **more: Any) -> bytes:
-        return _line({**_piece(started.run, chat_request, delta, end, of="delta"), **more})
+        return _line({**_piece(followed.run, chat_request, delta, end, of="delta"), **more})
 
     is_written = False
-    async with started.events as events, aclosing(events):
+    async with followed.events as events, aclosing(events):
         yield chunk({"role": "assistant", "content": ""})
         async for event in events:
             if event.name == "token":

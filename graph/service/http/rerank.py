@@ -34,7 +34,7 @@ from fairqr.graph.integrations.order import (
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.execution.checking import CheckedRequest
 from fairqr.graph.service.execution.requests import example, or_text, parsed
-from fairqr.graph.service.http.access import RERANK, caller_of
+from fairqr.graph.service.http.access import RERANK, access_key_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import unless_gone
@@ -242,7 +242,7 @@ async def _fair_list(
     rerank_request: RerankRequest,
     checked: CheckedRequest,
     order: Sequence[int],
-    texts: str,
+    texts_are: str,
 ) -> tuple[FairOrder, Hits, Labelled]:
     """Find the fair list when it is the turn of the key; see :func:`fair_list`.
 
@@ -251,14 +251,14 @@ async def _fair_list(
         rerank_request: Its body.
         checked: The search that the list is of.
         order: The places of its documents, best first.
-        texts: What its texts are, if they are not texts of the documents.
+        texts_are: ``ids`` or ``texts`` of the source, as the option ``documents`` says; or empty.
 
     Raises:
         NoLabelsError: No document has a label.
     """
     parts = parts_of(request)
     documents = rerank_request.documents
-    key = caller_of(request.scope).id
+    key = access_key_of(request.scope).id
     # It takes as much of a processor as a search, and texts are looked up.
     async with (
         parts.runs.slot(key),
@@ -266,8 +266,8 @@ async def _fair_list(
     ):
         for attribute in {it for one in documents for it in one.labels}:
             engine.schema.attribute(attribute)
-        ids = [it.text if texts == "ids" else "" for it in documents]
-        if texts == "texts":
+        ids = [it.text if texts_are == "ids" else "" for it in documents]
+        if texts_are == "texts":
             ids = await ids_of(engine, [it.text for it in documents])
         ranked = ((place, documents[place]) for place in order)
         unread = _unread(engine)
@@ -278,7 +278,7 @@ async def _fair_list(
         words = rerank_request.query.strip()
         has_scores = documents[0].score is not None
         evidence = None
-        if words and not has_scores and texts != "ids":
+        if words and not has_scores and texts_are != "ids":
             learnt = parts.executor.learnt_words(checked.body["model"])
             evidence = Evidence(parts.evidence, learnt, partial(parts.encoding.held, key))
         return await fair_list(engine, checked.context, words, listed, evidence)
@@ -301,7 +301,7 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
     size = len(documents)
     parts.settings.limits.check("depth", size, "The number of documents")
     model = request.query_params.get("model", rerank_request.model)
-    name, given, texts = _options_of(model, rerank_request)
+    name, given, texts_are = _options_of(model, rerank_request)
     depth = min(rerank_request.top_n or 20, size, parts.settings.limits.k)
     words = rerank_request.query.strip()
     given = {"k": depth, **given, "query": words or NO_WORDS, "corpus": name}
@@ -311,7 +311,7 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
         raise InputError("Some documents have a score, and others have none; give all or none.")
     order = sorted(range(size), key=lambda place: -scores[place] if scores else 0)
     answer: dict[str, Any] = {"model": model, "usage": dict.fromkeys(TOKENS, 0)}
-    work = _fair_list(request, rerank_request, checked, order, texts)
+    work = _fair_list(request, rerank_request, checked, order, texts_are)
     try:
         found, hits, labelled = await unless_gone(request, work)
     except NoLabelsError as error:
@@ -354,9 +354,9 @@ def _options_of(model: str, rerank_request: RerankRequest) -> tuple[str, dict[st
     read = parse_qs(options, keep_blank_values=True).items()
     given: dict[str, Any] = {it: values if values[1:] else values[0] for it, values in read}
     given |= rerank_request.fairqr
-    texts = given.pop("documents") if given.get("documents") in ("ids", "texts") else ""
+    texts_are = given.pop("documents") if given.get("documents") in ("ids", "texts") else ""
     if unknown := given.keys() - {*OPTIONS}:
         raise InputError(
             f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
         )
-    return name, given, texts
+    return name, given, texts_are

@@ -30,7 +30,7 @@ from fairqr.graph.service.execution.requests import (
     BackgroundRun,
     RunRequest,
 )
-from fairqr.graph.service.http.access import caller_of
+from fairqr.graph.service.http.access import access_key_of
 from fairqr.graph.service.http.answers import Json, compact
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
@@ -91,11 +91,11 @@ class RunList(BaseModel):
     runs: list[RunSummary]
 
 
-class StartedRun(NamedTuple):
-    """A run that has started.
+class FollowedRun(NamedTuple):
+    """A run that has started, or that waits in a queue, and its events.
 
     Attributes:
-        run: The run, as it began.
+        run: The run, as it was accepted.
         events: Yields what happens in it. If it is not kept, leaving this stops it.
         headers: The address of a kept run, or the id of another one, which names its trace.
     """
@@ -112,7 +112,7 @@ async def start_run(
     *,
     steps: bool = True,
     idempotency: str | None = None,
-) -> StartedRun:
+) -> FollowedRun:
     """Check a request, and start a run of it; one that is not kept waits for a free slot.
 
     Args:
@@ -125,29 +125,29 @@ async def start_run(
     Raises:
         FairqrError: The request is wrong or not allowed, or the service is too busy.
     """
-    parts, key = parts_of(request), caller_of(request.scope).id
+    parts, key = parts_of(request), access_key_of(request.scope).id
     checked = parts.executor.check(kind, run_request)
     if run_request.keep:
         # A client that leaves takes nothing back.
-        submitting = keep_run(request, kind, checked.body, checked.query, idempotency)
+        submitting = submit_run(request, kind, checked.body, checked.query, idempotency)
         run = await asyncio.shield(submitting)
         events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
-        return StartedRun(run, events, _place(request, run))
-    outputs_of = partial(parts.executor.execute, checked, steps=steps)
+        return FollowedRun(run, events, _place(request, run))
+    execute = partial(parts.executor.execute, checked, steps=steps)
     started = await parts.runs.start_ephemeral(
-        kind, checked.query, outputs_of, key=key, carrier=carrier_of(request)
+        kind, checked.query, execute, key=key, carrier=carrier_of(request)
     )
-    return StartedRun(started.run, started, {"X-Request-ID": started.run.id})
+    return FollowedRun(started.run, started, {"X-Request-ID": started.run.id})
 
 
-async def keep_run(
+async def submit_run(
     request: Request, kind: Kind, body: dict[str, Any], query: str, idempotency: str | None
 ) -> Run:
     """Accept a durable run of a checked request, or return that of a request that is repeated."""
     values: dict[str, Any] = {"kind": kind, "request": body, "query": query}
     values["idempotency"] = idempotency
     values["carrier"] = carrier_of(request)
-    return await parts_of(request).runs.submit(caller_of(request.scope).id, **values)
+    return await parts_of(request).runs.submit(access_key_of(request.scope).id, **values)
 
 
 def _place(request: Request, run: Run) -> dict[str, str]:
@@ -156,32 +156,33 @@ def _place(request: Request, run: Run) -> dict[str, str]:
 
 async def run_to_end(
     request: Request, kind: Kind, run_request: RunRequest, idempotency: str | None = None
-) -> tuple[StartedRun, dict[str, Any]]:
+) -> tuple[FollowedRun, dict[str, Any]]:
     """Do a run to its end, unless the client disconnects; see :func:`start_run`.
 
     Returns:
-        The run, as it began, and its result.
+        The run, as it was accepted, and its result.
 
     Raises:
         FairqrError: As of :func:`start_run`.
         HTTPException: The run failed, or the client disconnected.
     """
 
-    async def do() -> tuple[StartedRun, Event]:
-        started = await start_run(request, kind, run_request, steps=False, idempotency=idempotency)
-        async with started.events as events:
+    async def do() -> tuple[FollowedRun, Event]:
+        starting = start_run(request, kind, run_request, steps=False, idempotency=idempotency)
+        followed = await starting
+        async with followed.events as events:
             async for event in events:
                 if event.last:
-                    return started, event
-        path = path_of(started.run.id)
+                    return followed, event
+        path = path_of(followed.run.id)
         raise RunInterruptedError(
             f"The service stopped, but the run continues; read its result at {path}."
         )
 
-    started, last = await unless_gone(request, do())
+    followed, last = await unless_gone(request, do())
     if last.name == "error":
-        raise HTTPException(last.data["status"], last.data, started.headers)
-    return started, last.data["result"]
+        raise HTTPException(last.data["status"], last.data, followed.headers)
+    return followed, last.data["result"]
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -212,18 +213,18 @@ def carrier_of(request: Request) -> dict[str, str]:
 
     If FastAPI traces the request, the run becomes a part of that span.
     """
-    caller = request.headers.get("traceparent", "")[:512]  # no right one is as long
-    return telemetry.carrier() or ({"traceparent": caller} if caller else {})
+    traceparent = request.headers.get("traceparent", "")[:512]  # no right one is as long
+    return telemetry.carrier() or ({"traceparent": traceparent} if traceparent else {})
 
 
-def _streaming(followed: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
+def _streaming(following: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
     """Return a route that streams events; what they depend on may fail before the stream begins.
 
     If the database is away, the stream ends, and the run still goes on. A client that misses the
     last event knows that it should reconnect.
     """
 
-    async def stream(events: Annotated[Any, Depends(followed)]) -> AsyncIterator[ServerSentEvent]:
+    async def stream(events: Annotated[Any, Depends(following)]) -> AsyncIterator[ServerSentEvent]:
         with suppress(FairqrError):
             async for event in events:
                 number = str(event.number) if event.number else None
@@ -236,28 +237,29 @@ def _add_routes(path: str, kind: Kind, about: str, result: type[BaseModel]) -> N
     """Add the two routes of a kind of run: one waits for its result, the other streams it."""
     shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
 
-    async def wait(
+    async def answer_when_done(
         run_request: RunRequest, request: Request, idempotency: _Named = None
     ) -> Response:
-        started, found = await run_to_end(request, kind, run_request, idempotency)
-        return Json(found, headers=started.headers)
+        followed, found = await run_to_end(request, kind, run_request, idempotency)
+        return Json(found, headers=followed.headers)
 
-    async def follow(
+    async def stream_new_run(
         run_request: RunRequest, request: Request, response: Response, idempotency: _Named = None
     ) -> AsyncIterator[Events]:
         if kind == "answer" and "stream" not in run_request.model_fields_set:
             run_request = run_request.model_copy(update={"stream": True})
         starting = start_run(request, kind, run_request, idempotency=idempotency)
-        started = await unless_gone(request, starting)
-        response.headers.update(started.headers)
-        async with started.events as events:
+        followed = await unless_gone(request, starting)
+        response.headers.update(followed.headers)
+        async with followed.events as events:
             yield events
 
-    wait.__annotations__["run_request"] = follow.__annotations__["run_request"] = REQUESTS[kind]
+    for route in (answer_when_done, stream_new_run):
+        route.__annotations__["run_request"] = REQUESTS[kind]
     shared["description"] = _WAITED.format(about, kind)
-    router.post(path, name=kind, response_model=result, **shared)(wait)
+    router.post(path, name=kind, response_model=result, **shared)(answer_when_done)
     shared |= {"description": _STREAMED.format(about), "response_class": EventSourceResponse}
-    router.post(f"{path}/stream", name=f"stream_{kind}", **shared)(_streaming(follow))
+    router.post(f"{path}/stream", name=f"stream_{kind}", **shared)(_streaming(stream_new_run))
 
 
 _add_routes("/v1/search", "search", "Search fairly", SearchResult)
@@ -274,8 +276,8 @@ async def begin_run(
     It is always kept: it continues without a client and after a restart of the service.
     """
     kept = background_run.request.model_copy(update={"keep": True})
-    started = await start_run(request, background_run.kind, kept, idempotency=idempotency)
-    return Json(started.run, 202, started.headers)
+    followed = await start_run(request, background_run.kind, kept, idempotency=idempotency)
+    return Json(followed.run, 202, followed.headers)
 
 
 @router.get("/v1/runs", **_RUNS)
@@ -287,7 +289,7 @@ async def list_runs(
     status: Annotated[Status | None, Query(description="Only these.")] = None,
 ) -> RunList:
     """List the runs of this key, the newest first."""
-    store, key = parts_of(request).store, caller_of(request.scope).id
+    store, key = parts_of(request).store, access_key_of(request.scope).id
     found = await store.runs(key, limit=limit, before=before, kind=kind, status=status)
     return RunList(runs=found)
 
@@ -298,8 +300,8 @@ async def get_run(request: Request, id: _Id) -> Response:
     return Json(await _run(request, id))
 
 
-async def _followed(request: Request, id: _Id, known: _Known = 0) -> AsyncIterator[Events]:
-    run, key = await _run(request, id), caller_of(request.scope).id
+async def _stream_kept_run(request: Request, id: _Id, known: _Known = 0) -> AsyncIterator[Events]:
+    run, key = await _run(request, id), access_key_of(request.scope).id
     async with aclosing(parts_of(request).runs.events(run, key, known)) as events:
         yield events
 
@@ -310,13 +312,13 @@ router.get(
     description="Stream the past and the coming events of a run until it is over.",
     response_class=EventSourceResponse,
     **_RUNS,
-)(_streaming(_followed))
+)(_streaming(_stream_kept_run))
 
 
 @router.delete("/v1/runs/{id}", status_code=204, **_RUNS)
 async def delete_run(request: Request, id: _Id) -> Response:
     """Cancel a run that is not over, or remove one that is."""
-    parts, key = parts_of(request), caller_of(request.scope).id
+    parts, key = parts_of(request), access_key_of(request.scope).id
     if (await _run(request, id)).live:
         await parts.runs.cancel(id, key)
     elif (run := await parts.store.delete(id, key)).kind == "audit":
@@ -336,7 +338,7 @@ async def begin_audit(
     removes it with its files.
     """
     checked = await parts_of(request).executor.check_audit(audit_request)
-    run = await keep_run(request, "audit", checked.body, checked.query, idempotency)
+    run = await submit_run(request, "audit", checked.body, checked.query, idempotency)
     return Json(run, 202, _place(request, run))
 
 
@@ -358,7 +360,7 @@ async def get_report(request: Request, id: _Id) -> Response:
 async def get_bundle(request: Request, id: _Id) -> Response:
     """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
     folder = await _folder(request, id)
-    bundling = parts_of(request).bundling.held(caller_of(request.scope).id)
+    bundling = parts_of(request).bundling.held(access_key_of(request.scope).id)
 
     async def bundled() -> IO[bytes]:
         async with bundling:
@@ -395,7 +397,7 @@ async def _pieces_of(file: IO[bytes]) -> AsyncIterator[bytes]:
 
 async def _run(request: Request, id: str) -> Run:
     """Return a run of this key; there may be none."""
-    return await parts_of(request).store.run(id, caller_of(request.scope).id)
+    return await parts_of(request).store.run(id, access_key_of(request.scope).id)
 
 
 async def _folder(request: Request, id: str) -> Path:

@@ -27,7 +27,7 @@ from fairqr.graph.search.result import Place, SearchResult
 from fairqr.graph.service.execution.checking import CheckedRequest
 from fairqr.graph.service.execution.executor import Executor
 from fairqr.graph.service.execution.requests import AuditRequest, parsed
-from fairqr.graph.service.problems import INTERNAL, problem_of, told_in_log
+from fairqr.graph.service.problems import INTERNAL, class_and_place, problem_of
 from fairqr.graph.service.records import NOBODY, Kind
 from fairqr.graph.service.runs.manager import EphemeralRuns
 from fairqr.prompts.template import fence
@@ -48,13 +48,13 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ToolCaller:
     """The caller of a tool.
 
     Attributes:
         key: The id of the access key.
         carrier: The headers of the caller's trace.
-    gone: Done when the client disconnects.
+        gone: Done when the client disconnects.
     """
 
     key: str = NOBODY
@@ -95,14 +95,14 @@ _Seconds = Annotated[float, Field(gt=0)]
 
 
 def make_server(
-    executor: Executor, runs: EphemeralRuns, origin: Callable[[], Origin] = Origin
+    executor: Executor, runs: EphemeralRuns, tool_caller: Callable[[], ToolCaller] = ToolCaller
 ) -> FastMCP:
     """Return an MCP server with our tools.
 
     Args:
         executor: Checks and runs what a tool is asked for.
         runs: The ephemeral runs of this process.
-        origin: Returns the caller of the current call.
+        tool_caller: Returns the caller of the current call.
     """
     # Both would log arguments of calls, which may be private.
     logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
@@ -129,11 +129,11 @@ def make_server(
         seconds: float | None = None,
     ) -> Any:
         """Run a checked request, report each step to the client, and return the result."""
-        caller, steps = origin(), 0
+        caller, steps = tool_caller(), 0
         whose: dict[str, Any] = {"key": caller.key, "carrier": caller.carrier}
-        outputs_of = partial(executor.execute, checked)
+        execute = partial(executor.execute, checked)
         started = await runs.start_ephemeral(
-            checked.kind, checked.query, outputs_of, seconds=seconds, **whose
+            checked.kind, checked.query, execute, seconds=seconds, **whose
         )
         caller.gone.add_done_callback(lambda _: started.stop())
         async with started as events:
@@ -364,7 +364,7 @@ def _sentence(error: FastMCPError) -> str:
         return _detail(problem_of(cause))
     if cause is None:
         return str(error)
-    log.error("A tool failed because of a bug in fairqr: %s", told_in_log(cause))
+    log.error("A tool failed because of a bug in fairqr: %s", class_and_place(cause))
     return INTERNAL
 
 

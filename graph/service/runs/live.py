@@ -19,12 +19,12 @@ from fairqr.agents.models.replies import Reply, Usage, Validate
 from fairqr.base.errors import FairqrError, RunCancelledError, RunInterruptedError, RunTimeoutError
 from fairqr.base.telemetry import continued
 from fairqr.graph.journal import RunJournal, Write
-from fairqr.graph.service.problems import CANCELLED, problem_of, told_in_log
+from fairqr.graph.service.problems import CANCELLED, class_and_place, problem_of
 from fairqr.graph.service.records import Event, EventName, Kind, Run, RunSummary, Status
 from fairqr.graph.service.store import Attempt, Store
 from fairqr.graph.service.store.database import lasting
 from fairqr.graph.step import Step
-from fairqr.graph.stream import RunOutput, step_data
+from fairqr.graph.stream import WHOLE_STATE, RunOutput, step_data
 
 STOPPING = 1.0
 """Seconds that stopped runs have to end."""
@@ -75,7 +75,7 @@ class LiveRun(ABC):
     task: asyncio.Task[Any] | None = field(default=None, init=False)
     last: int = field(default=0, init=False)
     # The limits bound the events of a run, so this list stays small.
-    _told: list[Event] = field(default_factory=list, init=False)
+    _published: list[Event] = field(default_factory=list, init=False)
     _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def events(self, after: int = 0) -> AsyncGenerator[Event, None]:
@@ -87,8 +87,8 @@ class LiveRun(ABC):
         position = 0
         while True:
             news = self._news
-            while position < len(self._told):
-                event = self._told[position]
+            while position < len(self._published):
+                event = self._published[position]
                 position += 1
                 if event.last or event.number > after or not event.number:
                     yield event
@@ -96,16 +96,16 @@ class LiveRun(ABC):
                 return
             await news.wait()
 
-    def tell(self, *events: Event) -> None:
-        """Tell those who follow the run."""
-        self._told += events
+    def publish(self, *events: Event) -> None:
+        """Send events to those who follow the run."""
+        self._published += events
         self._news.set()
         self._news = asyncio.Event()
 
     def leave(self) -> None:
         """Say that this process is done with the run."""
         self.over = True
-        self.tell()
+        self.publish()
 
     def stop(self, why: Exception | None = None) -> None:
         """End the run, unless it is over or was stopped before.
@@ -126,8 +126,8 @@ class LiveRun(ABC):
         """Return the event that says what runs."""
         return self.event("run", self.run.model_dump(include=set(RunSummary.model_fields)))
 
-    async def outcome(self, outputs: AsyncGenerator[RunOutput, None]) -> Run:
-        """Do the run, and return it at its end.
+    async def drive(self, outputs: AsyncGenerator[RunOutput, None]) -> Run:
+        """Take all outputs of the run, publish them, and return the run at its end.
 
         Args:
             outputs: What the run yields; closed in the end.
@@ -145,10 +145,11 @@ class LiveRun(ABC):
                     async for output in outputs:
                         if isinstance(output, Step):
                             result = output.update.get(name) or result
-                            self.hear(output)
+                            if output.name != WHOLE_STATE:  # else no node has just ended
+                                self.step_from_stream(output)
                         elif isinstance(output, AIMessageChunk):
                             data = {"text": str(output.text)}
-                            self.hear_piece(Event(number=0, name="token", data=data))
+                            self.publish_piece(Event(number=0, name="token", data=data))
             if result is None:
                 raise LookupError(name)
             return self.run.model_copy(update={"status": "done", "result": result})
@@ -166,12 +167,12 @@ class LiveRun(ABC):
             return failed(self.run, error, self.path)
 
     @abstractmethod
-    def hear(self, step: Step) -> None:
-        """Take note of a step that has ended."""
+    def step_from_stream(self, step: Step) -> None:
+        """Take note of a step that the outputs of the run have brought."""
 
-    def hear_piece(self, piece: Event) -> None:
-        """Tell of a piece of an answer."""
-        self.tell(piece)
+    def publish_piece(self, piece: Event) -> None:
+        """Publish a piece of an answer."""
+        self.publish(piece)
 
 
 @dataclass(eq=False)
@@ -196,12 +197,12 @@ class EphemeralRun(LiveRun):
 
     async def do(self, outputs: AsyncGenerator[RunOutput, None]) -> None:
         """Do the run to its end."""
-        self.tell(self.first_event())
-        self.conclude(await self.outcome(outputs))
+        self.publish(self.first_event())
+        self.conclude(await self.drive(outputs))
 
-    def hear(self, step: Step) -> None:
-        """Tell the client of a step."""
-        self.tell(self.event("step", told(self.run.kind, step)))
+    def step_from_stream(self, step: Step) -> None:
+        """Publish a step."""
+        self.publish(self.event("step", event_data(self.run.kind, step)))
 
     def conclude(self, final: Run | None = None) -> None:
         """End the run if it is not over; by default, as whoever stopped it has said."""
@@ -210,7 +211,7 @@ class EphemeralRun(LiveRun):
             final = final or failed(self.run, why, self.path)
             finished = max(time.time(), final.started or 0.0)  # the clock may be set back
             self.run = final.model_copy(update={"finished": finished})
-            self.tell(last_event(self.run, self.last + 1))
+            self.publish(last_event(self.run, self.last + 1))
             self.leave()
             self.finished(self.run)
 
@@ -234,8 +235,8 @@ class DurableRun(LiveRun, RunJournal):
         self.stopped = RunCancelledError(CANCELLED) if self.run.cancel else None
         self.last = self.run.last
         self.resumed = False
-        self._known = {key for key in self.run.told.values() if key}
-        """The keys of the steps that were told."""
+        self._known = {key for key in self.run.step_keys.values() if key}
+        """The keys of the steps that were noted or stored."""
         self._stored: set[str] = set()
         """The questions whose replies this attempt has kept."""
         # What is to be stored.
@@ -257,7 +258,7 @@ class DurableRun(LiveRun, RunJournal):
         """
         self.task = asyncio.current_task()
         try:
-            final = await self.outcome(self._outputs(execute_stored))
+            final = await self.drive(self._outputs(execute_stored))
             self.task = None  # it is not to be stopped any more
             try:
                 await self._finish(final)
@@ -289,17 +290,17 @@ class DurableRun(LiveRun, RunJournal):
             async for output in outputs:
                 yield output
 
-    def hear(self, step: Step) -> None:
-        """Note a step of an audit; nodes of graphs were noted when they ended."""
+    def step_from_stream(self, step: Step) -> None:
+        """Note a step of an audit, which has no nodes; for others, see :meth:`step_from_node`."""
         if self.run.kind == "audit":
-            self._note(self.event("step", told(self.run.kind, step)))
+            self._note(self.event("step", event_data(self.run.kind, step)))
 
-    def hear_piece(self, piece: Event) -> None:
-        """Tell of a piece of an answer, after what comes before it."""
+    def publish_piece(self, piece: Event) -> None:
+        """Publish a piece of an answer, after what comes before it."""
         if self._events:
             self._events.append(piece)
         else:
-            self.tell(piece)
+            self.publish(piece)
 
     async def start_over(self, version: str) -> None:
         """Forget the checkpoints if they are over another version of the index."""
@@ -322,11 +323,14 @@ class DurableRun(LiveRun, RunJournal):
             await self.flush()
         return reply
 
-    def node_ended(self, step: Step) -> None:
-        """Note that a node has ended, unless an earlier attempt told of it."""
+    def step_from_node(self, step: Step) -> None:
+        """Note a step that a node itself reports, unless an earlier attempt has stored it.
+
+        LangGraph's stream tells of a node only after it has kept its changes.
+        """
         if step.key not in self._known:
             self._known.add(step.key)
-            self._note(self.event("step", told(self.run.kind, step), step.key))
+            self._note(self.event("step", event_data(self.run.kind, step), step.key))
 
     def write(self, write: Write) -> None:
         """Take note of a checkpoint, or a part of one."""
@@ -354,10 +358,10 @@ class DurableRun(LiveRun, RunJournal):
                 return
 
     async def flush(self, checkpoints: bool = False) -> None:
-        """Store what was noted, all of it or nothing, and then announce it.
+        """Store what was noted, all of it or nothing, and then publish it.
 
         Args:
-            checkpoints: Whether to store checkpoints, too. They never say more than was told.
+            checkpoints: Whether to store checkpoints, too. They never say more than was published.
 
         Raises:
             asyncio.CancelledError: The run is not this process's any more.
@@ -372,7 +376,7 @@ class DurableRun(LiveRun, RunJournal):
                     raise asyncio.CancelledError
                 del self._events[: len(events)], self._writes[: len(writes)]
                 self._replies = {k: v for k, v in self._replies.items() if k not in replies}
-                self.tell(*events)
+                self.publish(*events)
             if writes:
                 self._checkpoint_at = time.monotonic() + CHECKPOINTED
 
@@ -382,7 +386,7 @@ class DurableRun(LiveRun, RunJournal):
                 return
             given = (final, self._events, self._has_checkpoints)
             if over := await self._lasting(lambda: self.store.finish(*given)):
-                self.tell(*self._events, last_event(over, self.last + 1))
+                self.publish(*self._events, last_event(over, self.last + 1))
                 self._events, self._replies, self._writes = [], {}, []
                 self.finished(over)
 
@@ -412,8 +416,8 @@ ExecuteStored = Callable[[Run, DurableRun], AsyncGenerator[RunOutput, None]]
 """Runs a stored run from its last checkpoint on."""
 
 
-def told(kind: Kind, step: Step) -> dict[str, Any]:
-    """Return what clients are told of a step: plain data of its class."""
+def event_data(kind: Kind, step: Step) -> dict[str, Any]:
+    """Return the data of the event of a step."""
     if kind != "audit":
         return step_data(kind, step)
     return {"step": step.name} | ({} if step.name == "audit" else step.update)
@@ -438,6 +442,6 @@ def failed(run: Run, error: Exception, path: str) -> Run:
     A bug is logged, without anything that may be private.
     """
     if not isinstance(error, FairqrError):
-        _log.error("Run %s failed because of a bug in fairqr: %s", run.id, told_in_log(error))
+        _log.error("Run %s failed because of a bug in fairqr: %s", run.id, class_and_place(error))
     status: Status = "cancelled" if isinstance(error, RunCancelledError) else "failed"
     return run.model_copy(update={"status": status, "problem": problem_of(error, path)})

@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 from fairqr.base.errors import AccessError, FairqrError, RunInterruptedError
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.problems import REVOKED, busy, told_in_log
+from fairqr.graph.service.problems import REVOKED, busy, class_and_place
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
 from fairqr.graph.service.runs import live
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.database import Checkpoints, caller, lasting
+from fairqr.graph.service.store.database import Checkpoints, current_key_id, lasting
 from fairqr.graph.stream import RunOutput
 
 SOON = 0.02
@@ -74,7 +74,7 @@ class EphemeralRuns:
         self,
         kind: Kind,
         query: str,
-        outputs_of: Callable[[str], AsyncGenerator[RunOutput, None]],
+        execute: Callable[[str], AsyncGenerator[RunOutput, None]],
         *,
         key: str,
         carrier: Mapping[str, str],
@@ -85,7 +85,7 @@ class EphemeralRuns:
         Args:
             kind: The kind of the run.
             query: The query or the question.
-            outputs_of: Runs the run, given its id.
+            execute: Runs the run, given its id; such as ``Executor.execute`` of a request.
             key: The id of the key that asks.
             carrier: The headers of the caller's trace.
             seconds: The time limit; at most ``limits.seconds``, which is the default.
@@ -110,7 +110,7 @@ class EphemeralRuns:
         seconds = min(seconds or longest, longest)
         started = live.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._finished, key)
         self.ephemeral.add(started)
-        started.task = asyncio.create_task(started.do(outputs_of(run.id)))
+        started.task = asyncio.create_task(started.do(execute(run.id)))
         started.task.add_done_callback(lambda _: self._over(started))
         return started
 
@@ -288,7 +288,7 @@ class Runs(EphemeralRuns):
         while True:
             # A run that is over elsewhere may still wait for a model here, in an older attempt.
             here = self.durable.get(run.id) if run.live else None
-            # What earlier attempts have told, and what is told elsewhere.
+            # What earlier attempts have stored, and what is stored elsewhere.
             if run.attempts if here is None else after < here.run.last:
                 # What was read before it was over is none of the last events.
                 state = (run.live, run.attempts)
@@ -311,7 +311,7 @@ class Runs(EphemeralRuns):
             if self._drained:
                 return
             await asyncio.sleep(pause)
-            # One that waits for its turn has nothing to tell, and may have many followers.
+            # One that waits for its turn has no events, and may have many followers.
             pause = min(FOLLOW if run.started else FOLLOW_WAITING, 1.5 * pause)
             run = await self._shared(self._store.run, run.id, key)
 
@@ -341,7 +341,7 @@ class Runs(EphemeralRuns):
         self, execute_stored: live.ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
     ) -> None:
         """Do a run when there is a slot."""
-        caller.set(key)
+        current_key_id.set(key)
         async with self._slots_for(kind).held(key):
             if not self.accepting:
                 return
@@ -377,7 +377,7 @@ class Runs(EphemeralRuns):
                 self._away = loop.time()
                 _log.warning("Runs wait: %s", error)
             except Exception as error:
-                _log.error("Runs wait because of a bug in fairqr: %s", told_in_log(error))
+                _log.error("Runs wait because of a bug in fairqr: %s", class_and_place(error))
 
     async def _clean(self, retention: float) -> None:
         """Remove old runs, and old traces and audits but those of live runs."""

@@ -100,7 +100,7 @@ class LocalQueue:
         self._lock.release()
 
 
-def _tell_briefly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_briefly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log in one line that the end of a job could not be written: another worker took it over."""
     if isinstance(context.get("exception"), ConnectorException):
         _log.warning("The queue of runs: %s", type(context["exception"]).__name__)
@@ -192,7 +192,7 @@ class SharedQueue:
     async def start(self, do: Do | None) -> None:
         """Open the queue; with ``do``, work on it."""
         await self._app.open_async()
-        asyncio.get_running_loop().set_exception_handler(_tell_briefly)
+        asyncio.get_running_loop().set_exception_handler(_log_briefly)
         # It says with tracebacks what we say in a line when the database is away.
         logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
         if do is not None:

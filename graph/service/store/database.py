@@ -1,6 +1,6 @@
 """The database: SQLite in a file for one process, or PostgreSQL for several machines.
 
-LangGraph's checkpointers use it, too, in the transactions of what a run has to tell.
+LangGraph's checkpointers use it, too, in the transactions of a run's events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCHEMA = "fairqr"
 
 CONNECTIONS = 5
 SHARE = 0.8
-"""The largest part of the connections that one caller may have."""
+"""The largest part of the connections that one key may have."""
 
 CONNECT = 5  # seconds
 WAIT = 30  # seconds until a transaction begins
@@ -73,7 +73,7 @@ _FAILURES = (
     OSError,
 )
 
-caller: ContextVar[str] = ContextVar("caller", default=NOBODY)
+current_key_id: ContextVar[str] = ContextVar("fairqr_key_id", default=NOBODY)
 """For whom a transaction is: the id of a key, or an address. Callers take turns."""
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class Database:
         Raises:
             OSError: There is none for a long time.
         """
-        whose = caller.get()
+        whose = current_key_id.get()
         try:
             async with asyncio.timeout(WAIT):
                 await self._slots.acquire(whose)
@@ -330,8 +330,8 @@ class Database:
 class Checkpoints(BaseCheckpointSaver[Any]):
     """The checkpoints of durable runs, which LangGraph's own savers read and write.
 
-    A checkpoint is written in a transaction of its run, never before what its steps have told; in
-    SQLite, some of its parts follow at once. So nothing that was done is never told, and whoever
+    A checkpoint is written in a transaction of its run, never before the events of its steps; in
+    SQLite, some of its parts follow at once. So nothing is done and never published, and whoever
     has lost a run writes no checkpoint of it any more.
 
     Args:
@@ -367,7 +367,7 @@ class Checkpoints(BaseCheckpointSaver[Any]):
         return await self._read(lambda saver: saver.aget_delta_channel_history(**about))
 
     async def aput(self, config: Any, checkpoint: Any, *given: Any) -> Any:
-        """Keep a checkpoint soon, together with what the run has to tell."""
+        """Keep a checkpoint soon, together with the events of the run."""
         journal: Any = run_journal()  # only durable runs have these checkpoints
         journal.write(lambda driver: self.saver(driver).aput(config, checkpoint, *given))
         return {"configurable": {**config["configurable"], "checkpoint_id": checkpoint["id"]}}

@@ -84,7 +84,8 @@ class Attempt(Run):
         cancel: Whether the run is to be cancelled.
         version: The version of the index that the run's checkpoints are over; None if there are
             none.
-        told: What earlier attempts have stored: the keys of steps, by the numbers of events.
+        step_keys: The keys of the steps that earlier attempts have stored, by the numbers of their
+            events.
         replies: The replies of models in earlier attempts, by key.
     """
 
@@ -92,13 +93,13 @@ class Attempt(Run):
     carrier: dict[str, str]
     cancel: bool
     version: str | None
-    told: dict[int, str | None]
+    step_keys: dict[int, str | None]
     replies: dict[str, dict[str, Any]]
 
     @property
     def last(self) -> int:
         """The number of the last event that earlier attempts have stored."""
-        return max(self.told, default=0)
+        return max(self.step_keys, default=0)
 
 
 class Store:
@@ -289,16 +290,16 @@ class Store:
             attempts=RUNS.c.attempts + 1,
             started=sa.func.coalesce(RUNS.c.started, self._now_after(RUNS.c.created)),
         )
-        told = sa.select(EVENTS.c.number, EVENTS.c.step).where(EVENTS.c.run_id == id)
+        stored = sa.select(EVENTS.c.number, EVENTS.c.step).where(EVENTS.c.run_id == id)
         kept = sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
         async with self.database.begin() as connection:
             found = await connection.execute(claiming.returning(*RUNS.c))
             if (row := found.mappings().first()) is None:
                 return None
             again = row["attempts"] > 1
-            events = (await connection.execute(told)).all() if again else ()
+            events = (await connection.execute(stored)).all() if again else ()
             replies = (await connection.execute(kept)).all() if again else ()
-        more = {"told": dict(map(tuple, events)), "replies": dict(map(tuple, replies))}
+        more = {"step_keys": dict(map(tuple, events)), "replies": dict(map(tuple, replies))}
         return Attempt(**{name: row[name] for name in row if name in Attempt.model_fields}, **more)
 
     async def add(
@@ -378,7 +379,7 @@ class Store:
             RUNS.c.id == run.id, RUNS.c.attempts == run.attempts, RUNS.c.status == "running"
         )
         mine = mine.values(**values).returning(RUNS.c.finished, RUNS.c.status)
-        told = [{"run_id": run.id, **event.model_dump()} for event in events if event.number]
+        event_rows = [{"run_id": run.id, **event.model_dump()} for event in events if event.number]
         kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in (replies or {}).items()]
         insert = self._insert
         # To make a checkpoint plain data takes a thread. If none is free, keys are still checked.
@@ -392,7 +393,7 @@ class Store:
             if (written := (await connection.execute(mine)).first()) is None:
                 await connection.rollback()
                 return None
-            for table, rows in ((EVENTS, told), (REPLIES, kept)):
+            for table, rows in ((EVENTS, event_rows), (REPLIES, kept)):
                 if rows:
                     # Without what it returns, psycopg would open a pipeline, too.
                     adding = insert(table).on_conflict_do_nothing().returning(table.c.run_id)

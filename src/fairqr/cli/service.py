@@ -29,7 +29,7 @@ from fairqr.graph.service.configuration import ServiceSettings, service_settings
 from fairqr.graph.service.http.shared_metrics import share_metrics
 
 if TYPE_CHECKING:
-    from fairqr.graph.service.execution.audits import AuditResult, Tell
+    from fairqr.graph.service.execution.audits import AuditResult, ReportProgress
     from fairqr.graph.service.execution.requests import AuditRequest
     from fairqr.graph.service.store import Store
     from fairqr.retrieval.engines.engine import SearchEngine
@@ -383,7 +383,11 @@ class ServiceAuditor:
         (await _auditing()).audit_spec(options)
 
     async def __call__(
-        self, engine: SearchEngine, audit_request: AuditRequest, folder: Path | None, tell: Tell
+        self,
+        engine: SearchEngine,
+        audit_request: AuditRequest,
+        folder: Path | None,
+        report: ReportProgress,
     ) -> AuditResult:
         """Audit an engine."""
         from filelock import AsyncFileLock
@@ -400,7 +404,7 @@ class ServiceAuditor:
                 weight="weight" if any(it.weight != 1 for it in audit_request.queries) else None,
                 folder=folder,
                 withhold_place=True,
-                watcher=_Watcher(tell),
+                watcher=_Watcher(report),
                 **audit_request.options,
             )
             text = await asyncio.to_thread((found.folder / "audit.json").read_text, "utf-8")
@@ -430,17 +434,17 @@ async def _auditing() -> Any:
 class _Watcher(StageWatcher):
     """Reports how many steps of a stage are done."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, report: ReportProgress) -> None:
+        self._report = report
         self._stage, self._done, self._of = "", 0, 0
 
     def stage(self, what: str, total: int, done: int) -> None:
         """Start a stage."""
         self._stage, self._done, self._of = what, done, total
         if done:
-            self._tell(what, done, total)
+            self._report(what, done, total)
 
     def advance(self, steps: int = 1) -> None:
         """Count steps as done."""
         self._done += steps
-        self._tell(self._stage, self._done, self._of)
+        self._report(self._stage, self._done, self._of)

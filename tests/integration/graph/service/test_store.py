@@ -18,7 +18,7 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Event, Run
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
-from fairqr.graph.service.store.database import Database, caller
+from fairqr.graph.service.store.database import Database, current_key_id
 from fairqr.graph.service.store.tables import LAYOUT
 from tests.integration.stores import accept, accepted, done, started
 from tests.patience import PATIENCE
@@ -48,7 +48,7 @@ async def test_a_run_is_kept_from_its_acceptance_to_its_end_whatever_its_texts_a
     assert await store.events(run.id) == events
     assert await store.events(run.id, after=1, limit=1) == events[1:2]
     attempt = await started(store, run.id)
-    assert attempt.told == {1: "1", 2: "2", 3: "3"}
+    assert attempt.step_keys == {1: "1", 2: "2", 3: "3"}
     assert attempt.replies == {"a:1": {"text": HOSTILE}}
     told = await store.finish(done(attempt, {"text": HOSTILE}))
     over = await store.run(run.id, "k")
@@ -408,7 +408,7 @@ async def test_who_reads_much_keeps_no_other_waiting(store: Store) -> None:
     ended: list[str] = []
 
     async def read(whose: str) -> None:
-        caller.set(whose)
+        current_key_id.set(whose)
         await store.runs(whose)
         ended.append(whose)
 

@@ -55,13 +55,13 @@ class Graph:
         options: dict[str, Any] = {"thread": run.id, "resume": durable.resumed}
         events = run_graph(graph, "science", self.context, journal=durable, **options)
         number = 0
-        ended = durable.node_ended
+        ended = durable.step_from_node
 
         def note(step: Step) -> None:
             self.ran.append(step.name)
             ended(step)
 
-        durable.node_ended = note  # type: ignore[method-assign]
+        durable.step_from_node = note  # type: ignore[method-assign]
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Step) and event.name != "result":

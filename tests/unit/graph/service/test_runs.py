@@ -82,7 +82,7 @@ async def kept(durable: DurableRun, event: RunOutput) -> RunOutput:
     """Return an event, after it was stored if it is a step; its name is its key."""
     if isinstance(event, Step):
         event = replace(event, key=event.name)
-        durable.node_ended(event)
+        durable.step_from_node(event)
         await durable.flush()
     return event
 

@@ -14,10 +14,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.execution.executor import Executor
-from fairqr.graph.service.http.access import MCP_PATH, caller_of
+from fairqr.graph.service.http.access import MCP_PATH, access_key_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.runs import carrier_of
-from fairqr.graph.service.mcp.tools import Origin, make_server
+from fairqr.graph.service.mcp.tools import ToolCaller, make_server
 from fairqr.graph.service.runs.manager import EphemeralRuns
 
 _EVENTS = re.compile(r"text/(event-stream|\*)")
@@ -38,7 +38,7 @@ async def mcp_app(executor: Executor, runs: EphemeralRuns) -> AsyncIterator[ASGI
     Yields:
         What passes requests to the tools, with their caller and a signal when the client leaves.
     """
-    server = make_server(executor, runs, _origin)
+    server = make_server(executor, runs, _tool_caller)
     in_events = server.http_app(MCP_PATH, stateless_http=True)
     in_json = server.http_app(MCP_PATH, stateless_http=True, json_response=True)
 
@@ -72,6 +72,7 @@ def _is_json_rpc(body: bytes) -> bool:
     return True
 
 
-def _origin() -> Origin:
+def _tool_caller() -> ToolCaller:
     request = get_http_request()
-    return Origin(caller_of(request.scope).id, carrier_of(request), request.scope["state"]["gone"])
+    gone = request.scope["state"]["gone"]
+    return ToolCaller(access_key_of(request.scope).id, carrier_of(request), gone)
