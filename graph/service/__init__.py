@@ -5,27 +5,42 @@ graphs do that, and only the command imports this package.
 
 What it is made of:
 
-- ``http``: routes, access by keys, metrics. ``page``: the page in the browser. ``mcp``: tools for
-  agents. ``proxy``: the door in front of an Elasticsearch.
+- ``http``: the server, routes, access by keys, metrics. ``page``: the page in the browser. ``mcp``:
+  tools for agents. ``proxy``: the door in front of an Elasticsearch.
 - ``execution``: the bodies of requests (``requests``), what they may ask for (``checking``), the
   search engines, open and lent to runs (``engines``), and what runs a request (``executor``).
-- ``runs``: runs that live in this process (``live``), and runs that any process may go on with
-  (``queues``, ``manager``). ``slots``: how keys take turns, at runs and at the database.
+- ``runs``: the runs that this process does, ``EphemeralRun`` and ``DurableRun`` (``live``); what
+  starts the first, and accepts and claims the second (``manager``); and what hands the second to
+  processes (``queues``).
+- ``slots``: how keys take turns at what is scarce: runs, connections to the database, computing
+  (``Executor``), encoding, reading and bundling (``http.parts``).
 - ``store``: the database of runs, events and keys.
 
 The way of a ``POST /v1/search``, from the socket to the answer and back:
 
-1. ``http.access.Guard`` admits the key, counts the request, and reads the body whole.
-2. A route of ``http.runs`` parses it into a ``RunRequest`` and calls ``start_run``.
+1. ``http.serving`` listens, and ``http.connections`` makes a scope of the bytes. It passes ``Edge``
+   (headers, metrics), ``PlainErrors`` (problems for plain texts) and ``Below`` (a path of a proxy).
+   ``http.access.Guard`` admits the key, counts the request, and reads the body whole.
+2. A route of ``http.runs`` parses it into a ``RunRequest``. The one that waits calls
+   ``run_to_end``, which calls ``start_run``; the one that streams calls ``start_run`` itself.
 3. ``Executor.check`` compares that with the limits and what is offered: a ``CheckedRequest``, with
    the graph's query and context.
-4. ``Runs.start_ephemeral`` waits for a slot, and starts an ``EphemeralRun``. A run that is to be
-   kept goes through ``Runs.submit`` into the store; a queue hands it to a process, which claims it
-   as a ``DurableRun``.
-5. ``Executor.execute`` lends the search engine, takes the graph for it and the model, and runs it
-   (``graph.stream``): step by step, or for its result alone where nobody follows. For a stored run,
-   ``Executor.execute_stored`` checks the request again and does the same.
-6. The run makes an ``Event`` of each ``RunOutput``: of a step, or of a piece of an answer. Those of
-   a durable run are stored before anybody hears of them, but for pieces.
+4. ``Runs.start_ephemeral`` waits for a slot, and starts an ``EphemeralRun``. Its ``do`` is given
+   what ``Executor.execute`` yields. A run that is to be kept goes through ``Runs.accept`` into the
+   store; a queue hands it to a process, where ``Runs._do`` waits for a slot and claims it as a
+   ``DurableRun``. Its ``do`` is given ``Executor.execute_stored``, which checks the request again
+   and calls ``execute``.
+5. ``LiveRun.drive`` takes these outputs one by one. ``Executor.execute`` lends the search engine,
+   takes the graph for it and the model, and runs it (``graph.stream``): step by step, or for its
+   last step alone where nobody follows.
+6. The run makes an ``Event`` of each step and each piece of an answer, and publishes it. An
+   ephemeral run takes steps from the stream (``step_from_stream``). Nodes report those of a durable
+   run (``running.node`` calls ``step_from_node``), since LangGraph streams them only after it has
+   kept their changes; they are stored before they are published. An audit has no nodes: its steps
+   come from the stream. The events ``run``, ``end`` and ``error`` are made of the ``Run``.
 7. The route sends the events, or waits for the last one (``run_to_end``) and sends its result.
+
+Two ways are shorter. ``http.rerank`` checks its list as a search, and re-ranks it in a slot without
+a run. A call of a tool comes through ``http.mcp_endpoint``, or from stdin, to ``mcp.tools``, which
+begins at 3, always with an ephemeral run, and reports its steps as progress.
 """

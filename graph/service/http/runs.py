@@ -24,6 +24,7 @@ from fairqr.base.errors import FairqrError, InputError, RunInterruptedError, Run
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
+from fairqr.graph.service.execution.checking import CheckedRequest
 from fairqr.graph.service.execution.requests import (
     REQUESTS,
     AuditRequest,
@@ -129,8 +130,7 @@ async def start_run(
     checked = parts.executor.check(kind, run_request)
     if run_request.keep:
         # A client that leaves takes nothing back.
-        submitting = submit_run(request, kind, checked.body, checked.query, idempotency)
-        run = await asyncio.shield(submitting)
+        run = await asyncio.shield(accept_run(request, checked, idempotency))
         events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
         return FollowedRun(run, events, _place(request, run))
     execute = partial(parts.executor.execute, checked, steps=steps)
@@ -140,14 +140,16 @@ async def start_run(
     return FollowedRun(started.run, started, {"X-Request-ID": started.run.id})
 
 
-async def submit_run(
-    request: Request, kind: Kind, body: dict[str, Any], query: str, idempotency: str | None
-) -> Run:
+async def accept_run(request: Request, checked: CheckedRequest, idempotency: str | None) -> Run:
     """Accept a durable run of a checked request, or return that of a request that is repeated."""
-    values: dict[str, Any] = {"kind": kind, "request": body, "query": query}
-    values["idempotency"] = idempotency
-    values["carrier"] = carrier_of(request)
-    return await parts_of(request).runs.submit(access_key_of(request.scope).id, **values)
+    return await parts_of(request).runs.accept(
+        access_key_of(request.scope).id,
+        kind=checked.kind,
+        request=checked.body,
+        query=checked.query,
+        idempotency=idempotency,
+        carrier=carrier_of(request),
+    )
 
 
 def _place(request: Request, run: Run) -> dict[str, str]:
@@ -338,7 +340,7 @@ async def begin_audit(
     removes it with its files.
     """
     checked = await parts_of(request).executor.check_audit(audit_request)
-    run = await submit_run(request, "audit", checked.body, checked.query, idempotency)
+    run = await accept_run(request, checked, idempotency)
     return Json(run, 202, _place(request, run))
 
 

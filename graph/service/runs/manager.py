@@ -252,7 +252,7 @@ class Runs(EphemeralRuns):
             for run in self.durable.values():  # it does not stop
                 run.leave()
 
-    async def submit(self, key: str, **values: Any) -> Run:
+    async def accept(self, key: str, **values: Any) -> Run:
         """Accept a durable run.
 
         Args:

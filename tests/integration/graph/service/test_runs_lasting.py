@@ -41,7 +41,7 @@ async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> N
         async def client(number: int) -> None:
             for each in range(number):
                 if each % 10 == 0:
-                    stored = await runs.submit(
+                    stored = await runs.accept(
                         KEY, kind="search", query="q", request={}, carrier={}
                     )
                     events = runs.events(stored, KEY)

@@ -22,7 +22,7 @@ from fairqr.graph.service.runs.live import DurableRun, EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
-from fairqr.graph.stream import RunOutput
+from fairqr.graph.stream import WHOLE_STATE, RunOutput
 from tests.integration.stores import accepted, done, over, started
 from tests.patience import PATIENCE
 
@@ -106,7 +106,7 @@ async def running(
 
 
 async def submitted(runs: Runs, kind: Kind = "search") -> Run:
-    return await runs.submit(KEY, kind=kind, query="q", request={}, carrier={})
+    return await runs.accept(KEY, kind=kind, query="q", request={}, carrier={})
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -416,6 +416,18 @@ async def test_who_asks_first_is_served_first_and_nobody_waits_longer_than_they_
         script.go.set()
         await end(first)
         assert (await end(await ephemeral(runs, script.of))).status == "done"
+
+
+async def test_the_whole_state_is_no_step_that_ended(store: Store, script: Script) -> None:
+    """Whoever only waits for a result is not sent the whole state on the way to it."""
+
+    async def unfollowed(id_: str) -> AsyncGenerator[RunOutput, None]:
+        yield Step(WHOLE_STATE, {"result": RESULT})
+
+    async with running(store, script) as runs, await ephemeral(runs, unfollowed) as events:
+        published = [event async for event in events]
+    assert shape(published) == [(1, "run"), (2, "end")]
+    assert published[-1].data["result"] == RESULT
 
 
 async def test_the_runs_of_a_revoked_key_end(store: Store, script: Script) -> None:
