@@ -23,16 +23,17 @@ The way of a ``POST /v1/search``, from the socket to the answer and back:
    ``http.access.Guard`` admits the key, counts the request, and reads the body whole.
 2. A route of ``http.runs`` parses it into a ``RunRequest``. The one that waits calls
    ``run_to_end``, which calls ``start_run``; the one that streams calls ``start_run`` itself.
-3. ``Executor.check`` compares that with the limits and what is offered: a ``CheckedRequest``, with
-   the graph's query and context.
-4. ``Runs.start_ephemeral`` waits for a slot, and starts an ``EphemeralRun``. Its ``do`` is given
-   what ``Executor.execute`` yields. A run that is to be kept goes through ``Runs.accept`` into the
-   store; a queue hands it to a process, where ``Runs._do`` waits for a slot and claims it as a
-   ``DurableRun``. Its ``do`` is given ``Executor.execute_stored``, which checks the request again
-   and calls ``execute``.
-5. ``LiveRun.drive`` takes these outputs one by one. ``Executor.execute`` lends the search engine,
-   takes the graph for it and the model, and runs it (``graph.stream``): step by step, or for its
-   last step alone where nobody follows.
+3. ``Executor.check`` compares it with the limits and what is offered, and makes a
+   ``CheckedRequest``, with the graph's query and context.
+4. ``start_run`` hands ``Executor.execute`` over to ``Runs.start_ephemeral``, which waits for a
+   slot and starts an ``EphemeralRun``; its ``do`` calls ``drive`` with what ``execute`` yields. A
+   run that is to be kept goes through ``Runs.accept`` into the store, and a queue hands it to a
+   process. There ``Runs._do`` waits for a slot and claims it as a ``DurableRun``; its ``do`` calls
+   ``drive`` with what ``Executor.execute_stored`` yields, which checks the request again and calls
+   ``execute``.
+5. ``LiveRun.drive`` takes one output after another. For them ``Executor.execute`` lends the search
+   engine, takes the graph for it and the model, and runs it (``graph.stream``): step by step, or
+   for its last step alone where nobody follows.
 6. The run makes an ``Event`` of each step and each piece of an answer, and publishes it. An
    ephemeral run takes steps from the stream (``step_from_stream``). Nodes report those of a durable
    run (``running.node`` calls ``step_from_node``), since LangGraph streams them only after it has

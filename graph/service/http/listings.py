@@ -155,7 +155,7 @@ class DocumentLines(BaseModel):
 
 
 class Me(Documented):
-    """The access_key.
+    """The caller.
 
     Attributes:
         key: The name of the key; null if no key is required.

@@ -170,8 +170,7 @@ async def run_to_end(
     """
 
     async def do() -> tuple[FollowedRun, Event]:
-        starting = start_run(request, kind, run_request, steps=False, idempotency=idempotency)
-        followed = await starting
+        followed = await start_run(request, kind, run_request, steps=False, idempotency=idempotency)
         async with followed.events as events:
             async for event in events:
                 if event.last:
