@@ -456,8 +456,9 @@ async def serve(
     workers = {index: Worker(path, index, encoder.add) for index in settings.indexes}
     try:
         proxy = Proxy(settings, workers)
-        server = Server(proxy, lambda: asyncio.sleep(0), date_header=False, **settings.certified())
-        server.config.timeout_graceful_shutdown = GRACE
+        server = Server(
+            proxy, lambda: asyncio.sleep(0), GRACE, date_header=False, **settings.certified()
+        )
         server.config.load()
     except OSError as error:
         why = (error.strerror or "it is none").lower()
