@@ -25,6 +25,7 @@ from fairqr.graph.service.proxy.messages import Answered, Measure, Opened, Reran
 from fairqr.graph.service.proxy.ordering import IndexOrder, opened, reranked
 from fairqr.graph.service.proxy.requests import UnavailableError
 from fairqr.graph.service.proxy.settings import proxy_settings
+from fairqr.graph.service.proxy.warming import warm_up
 
 ROOM = 50 * 2**20
 """Bytes that a list may take: so much it may be to read the longest reply."""
@@ -69,6 +70,7 @@ class _Answers:
                 settings = proxy_settings(path)
                 _limit(settings.memory)
                 order = await opened(settings, index, self._missing.extend)
+                await warm_up(order, settings.indexes[index].window)
                 bytearray(ROOM)  # or the first list would end the process
             except MemoryError:
                 why = f"It needs more than {settings.memory} MB; raise 'memory'."

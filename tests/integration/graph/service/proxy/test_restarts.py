@@ -21,6 +21,7 @@ import pytest
 
 from tests.integration.graph.service.proxy.proxied import QUERY, answer, proxied, raw_cluster
 from tests.patience import PATIENCE, until
+from tests.ports import free_port
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 PAGE = Path(__file__).parents[5] / "docs" / "explanation" / "in-front.md"
@@ -42,13 +43,6 @@ http {{
 {page}
 }}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager
