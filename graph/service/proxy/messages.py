@@ -27,11 +27,13 @@ class Rerank:
         searches: The searches, all of one index, in the order of the reply.
         reply: The reply to whole windows.
         until: How long somebody waits for it, by the monotonic clock.
+        is_look: Whether it is only recorded, and no client waits for it.
     """
 
     searches: Sequence[Search]
     reply: str
     until: float
+    is_look: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,12 @@ class Measure:
     Attributes:
         hits: Its hits.
         until: How long somebody waits for it, by the monotonic clock.
+        is_look: No client waits for it.
     """
 
     hits: Sequence[Any]
     until: float
+    is_look: bool = True
 
 
 @dataclass(frozen=True, slots=True)

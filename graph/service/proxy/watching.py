@@ -104,7 +104,7 @@ class Watcher:
         """
 
         async def look() -> None:
-            await self._record(search, outcome, partial(Rerank, [_as_shown(search)], reply))
+            await self._record(search, outcome, _rerank(search, reply))
 
         self._add(search, outcome, look, len(reply))
 
@@ -126,7 +126,7 @@ class Watcher:
             except UnavailableError as error:
                 self._seen.unseen(search, outcome, str(error))
                 return
-            await self._record(search, outcome, partial(Rerank, [_as_shown(search)], reply))
+            await self._record(search, outcome, _rerank(search, reply))
 
         self._add(search, outcome, look)
 
@@ -169,6 +169,11 @@ class Watcher:
 def _as_shown(search: Search) -> Search:
     """Return a search whose page went out in the cluster's own order, whatever was wished."""
     return replace(search, fair=False)
+
+
+def _rerank(search: Search, reply: str) -> Callable[[float], Rerank]:
+    """Return what asks for the list of a search, given how long it has."""
+    return partial(Rerank, [_as_shown(search)], reply, is_look=True)
 
 
 def _only_ids(hits: Sequence[Any]) -> list[Any]:
