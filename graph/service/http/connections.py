@@ -142,13 +142,17 @@ class Connection(H11Protocol):
 
     @property
     def has_request(self) -> bool:
-        """Whether a request, or the beginning of one, is not answered yet."""
-        is_answering = self.cycle is not None and not self.cycle.response_complete
-        return is_answering or bool(self.conn.trailing_data[0])
+        """Whether a request, or the beginning of one, is not answered yet or not to the end."""
+        is_sending = self.transport.get_write_buffer_size() > 0
+        return self._is_answering or is_sending or bool(self.conn.trailing_data[0])
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def answer_last(self) -> None:
         """Say in the response under way, if it has not begun, that it is the last."""
-        if self.cycle is not None and not self.cycle.response_complete:
+        if self._is_answering:
             self.cycle.keep_alive = False
             self.cycle.default_headers = [*self.cycle.default_headers, CLOSE_HEADER]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fairqr.graph.service.proxy.requests import NO_FIELDS, LabelFields, Search
 
@@ -43,12 +43,12 @@ class Measure:
     Attributes:
         hits: Its hits.
         until: How long somebody waits for it, by the monotonic clock.
-        is_look: No client waits for it.
+        is_look: Always; no client waits for it.
     """
 
     hits: Sequence[Any]
     until: float
-    is_look: bool = True
+    is_look: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

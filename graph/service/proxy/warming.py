@@ -75,15 +75,16 @@ async def warm_up(order: IndexOrder, window: int) -> None:
 
 
 def _reply(order: IndexOrder, window: int, text: str) -> str:
-    """Return a reply with a whole window of made-up hits, in whose groups take turns."""
+    """Return a reply with a whole window of made-up hits, whose groups take turns."""
     attributes = [one for one in order.engine.schema.attributes.values() if one.field]
+    id_ = getattr(order.source, "id", "_id")
     texts = dict.fromkeys(getattr(order.source, "text", ()), text)
     hits = [
         {
             "_index": "",
             "_id": str(place),
             "_source": texts,
-            "fields": {one.field: [_value(one, place)] for one in attributes},
+            "fields": {id_: [str(place)]} | {one.field: [_value(one, place)] for one in attributes},
         }
         for place in range(window)
     ]
