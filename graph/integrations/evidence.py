@@ -39,10 +39,16 @@ class ListEvidence:
     Args:
         encode_later: Takes the texts that have no vector yet, to encode them when there is time.
             Until then only the vectors that are kept count. Without it, texts are encoded at once.
+        vectors: The vectors of texts; by default those that MiniLM makes.
     """
 
-    def __init__(self, encode_later: Callable[[list[str]], None] | None = None) -> None:
+    def __init__(
+        self,
+        encode_later: Callable[[list[str]], None] | None = None,
+        vectors: KeptVectors | None = None,
+    ) -> None:
         self._reader: TextReader | None = None
+        self._vectors = vectors
         self._encode_later = encode_later
 
     async def estimated(
@@ -92,7 +98,7 @@ class ListEvidence:
         """Load the encoder, if it is not yet there."""
         if self._reader is None:
             nowhere: Any = None  # nothing is read from an engine
-            vectors = await KeptVectors.of(MiniLmEncoder())
+            vectors = self._vectors or await KeptVectors.of(MiniLmEncoder())
             self._reader = TextReader(nowhere, vectors, with_terms=False)
             self._reader.background = np.zeros((0, vectors.dimensions), dtype=np.float32)
         return self._reader

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 import h11
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fairqr.graph.service.problems import MEDIA_TYPE, problem
@@ -138,6 +139,22 @@ class Connection(H11Protocol):
         if self._awaiting_reader is not None:
             self._awaiting_reader.cancel()
             self._awaiting_reader = None
+
+    @property
+    def has_request(self) -> bool:
+        """Whether a request, or the beginning of one, is not answered yet or not to the end."""
+        is_sending = self.transport.get_write_buffer_size() > 0
+        return self._is_answering or is_sending or bool(self.conn.trailing_data[0])
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def answer_last(self) -> None:
+        """Say in the response under way, if it has not begun, that it is the last."""
+        if self._is_answering:
+            self.cycle.keep_alive = False
+            self.cycle.default_headers = [*self.cycle.default_headers, CLOSE_HEADER]
 
     def shutdown(self) -> None:
         """End with the response under way, or soon: as if the client had left."""

@@ -13,13 +13,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.loops.auto import auto_loop_factory
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.server import HANDLED_SIGNALS as SIGNALS
 
 from fairqr.base.errors import ConfigError
@@ -29,6 +30,8 @@ from fairqr.graph.service.http.shared_metrics import forget_worker
 KEPT_ALIVE = 30  # seconds that a connection may be idle, or may take to send headers
 AGAIN = 1.0  # seconds until a killed worker is replaced
 LAST_REQUESTS = 2  # seconds for the requests under way, once connections are told to end
+TICK = 0.02  # seconds until it looks again whether all is answered
+QUIET = 0.5  # seconds in which nothing may come on connections that are closed at the end
 
 new_loop = auto_loop_factory()
 """Returns an event loop: uvloop's, which takes a quarter less of a search, but on Windows."""
@@ -42,10 +45,17 @@ class Server(uvicorn.Server):
     Args:
         app: The application.
         drain: Awaited before the server stops listening.
+        last_requests: Seconds for the requests under way, once it does not listen any more.
         how: More of uvicorn's options.
     """
 
-    def __init__(self, app: ASGIApp, drain: Callable[[], Awaitable[None]], **how: Any) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        drain: Callable[[], Awaitable[None]],
+        last_requests: float = LAST_REQUESTS,
+        **how: Any,
+    ) -> None:
         config = uvicorn.Config(
             app,
             interface="asgi3",
@@ -61,7 +71,9 @@ class Server(uvicorn.Server):
         )
         super().__init__(config)
         self._drain = drain
+        self._last_requests = last_requests
         self._ending: asyncio.Task[None] | None = None
+        self._taken: list[asyncio.Task[None]] = []
 
     async def run_on(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Serve on a socket until SIGTERM or SIGINT; a second signal stops at once.
@@ -80,11 +92,54 @@ class Server(uvicorn.Server):
             await asyncio.wait({self._ending})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let the last responses be sent, unless it is to stop at once."""
+        """Answer what clients have sent, unless it is to stop at once."""
+        self._stop_listening(sockets or [])
+        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
+        for connection in self._connections():
+            connection.answer_last()
+        await self._answer_all()
         if self.force_exit:
-            for connection in [*self.server_state.connections]:
+            for connection in self._connections():
                 connection.transport.abort()
         await super().shutdown(sockets)
+
+    def _connections(self) -> list[Connection]:
+        return [*cast(set[Connection], self.server_state.connections)]
+
+    def _stop_listening(self, sockets: Sequence[socket.socket]) -> None:
+        """Take those who have connected already, since closing a socket resets them."""
+        for listener in sockets:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:  # nobody waits
+                    break
+                self._taken.append(self._loop.create_task(self._take(client)))
+        for server in self.servers:
+            server.close()
+
+    async def _take(self, client: socket.socket) -> None:
+        def protocol() -> Connection:
+            return Connection(
+                config=self.config,
+                server_state=self.server_state,
+                app_state=self.lifespan.state,
+                _loop=self._loop,
+            )
+
+        with contextlib.suppress(OSError):  # it has left
+            await self._loop.connect_accepted_socket(protocol, client, ssl=self.config.ssl)
+
+    async def _answer_all(self) -> None:
+        """Wait until nothing comes any more and all that came is answered."""
+        started = self._loop.time()
+        while (self._taken or self.server_state.connections) and not self.force_exit:
+            await asyncio.sleep(TICK)
+            self._taken = [task for task in self._taken if not task.done()]
+            passed = self._loop.time() - started
+            is_quiet = not any(it.has_request for it in self._connections())
+            if passed > self._last_requests or (is_quiet and passed > QUIET):
+                return
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to take requests, and say so."""

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import socket
@@ -32,6 +32,7 @@ from fairqr.graph.service.proxy.cluster import (
 )
 from fairqr.graph.service.proxy.encoding import TextEncoder
 from fairqr.graph.service.proxy.filters import filtered
+from fairqr.graph.service.proxy.first_pages import FirstPages
 from fairqr.graph.service.proxy.large import (
     LARGE,
     REMEMBERED,
@@ -96,7 +97,8 @@ class Proxy:
         self.cluster = Cluster(settings)
         self._settings = settings
         self._workers = workers
-        self._reader = Reader(settings, workers)
+        self._first_pages = FirstPages()
+        self._reader = Reader(settings, workers, self._first_pages)
         self._seen = Seen(settings)
         self._large = Remembered(REMEMBERED)
         self._unfinished = Remembered(UNFINISHED)
@@ -158,18 +160,29 @@ class Proxy:
     ) -> Response:
         """Answer with fair lists, or pass the request on as it is where that does not work."""
         try:
-            return await self._reranked(asked)
+            with self._expecting(asked):
+                return await self._reranked(asked)
         except RefusedError as refused:
             for search in asked.searches:
                 self._seen.unseen(search, "cluster", "cluster")
             return refused.response
         except Exception as error:  # whatever it is, the cluster's own hits are shown
             why = _in_a_word(error)
+            for search in asked.searches:
+                self._first_pages.add(search, why)
             pages = [_as_page(search, why) for search in asked.searches]
             passing = replace(
                 asked, searches=[], pages=[*asked.pages, *pages], whys=[why, *asked.whys]
             )
             return await self._pass(request, stack, body, passing)
+
+    @contextmanager
+    def _expecting(self, asked: Asked) -> Iterator[None]:
+        """Keep the workers free that will make the lists of a request."""
+        with ExitStack() as stack:
+            for index in {search.index for search in asked.searches}:
+                stack.enter_context(self._workers[index].expecting())
+            yield
 
     async def _read(self, request: Request, path: re.Match[str], body: bytes) -> Asked:
         """Return the searches of a request, also that for which a template stands.
@@ -266,7 +279,7 @@ class Proxy:
         if small is not None:
             return await self._reranked_by_ids(asked, small)
         reply, text = await self._windows(asked, asked.with_windows())
-        until = time.monotonic() + self._settings.within
+        until = time.monotonic() + self._settings.within * len(asked.searches)
         lists: list[Listed] = []
         for index, own in _by_index(asked.searches):
             listed = await self._listed(index, own, text, until)
@@ -349,12 +362,17 @@ class Proxy:
             UnavailableError: The reply cannot be cut.
         """
         started = time.monotonic()
-        told: list[Told | str]
+        told: Sequence[Told | str]
+        continued = None
+        if self._first_pages.were_fair(searches):
+            continued = await asyncio.to_thread(self._first_pages.continued, searches, window)
         try:
-            told, text = await self._workers[index].rerank(searches, window, until)
+            told, text = continued or await self._workers[index].rerank(searches, window, until)
         except UnavailableError as error:
             told = [str(error) for _ in searches]
             text = await asyncio.to_thread(as_asked, searches, window)
+        for search, outcome in zip(searches, told, strict=True):
+            self._first_pages.add(search, outcome)
         return Listed(searches, told, window, text, time.monotonic() - started)
 
     def _record(self, lists: Sequence[Listed]) -> None:
@@ -456,8 +474,9 @@ async def serve(
     workers = {index: Worker(path, index, encoder.add) for index in settings.indexes}
     try:
         proxy = Proxy(settings, workers)
-        server = Server(proxy, lambda: asyncio.sleep(0), date_header=False, **settings.certified())
-        server.config.timeout_graceful_shutdown = GRACE
+        server = Server(
+            proxy, lambda: asyncio.sleep(0), GRACE, date_header=False, **settings.certified()
+        )
         server.config.load()
     except OSError as error:
         why = (error.strerror or "it is none").lower()

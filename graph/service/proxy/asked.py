@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 
 from fairqr.graph.service.proxy.cluster import addressed, parameters_of
+from fairqr.graph.service.proxy.first_pages import FirstPages
 from fairqr.graph.service.proxy.pages import Page, page_of, unpacked
 from fairqr.graph.service.proxy.requests import Search, planned, read_once
 from fairqr.graph.service.proxy.settings import ProxySettings
@@ -64,11 +65,15 @@ class Reader:
     Args:
         settings: Which indexes are re-ranked.
         workers: Re-rank, by index.
+        first_pages: In which order first pages went out.
     """
 
-    def __init__(self, settings: ProxySettings, workers: Mapping[str, Worker]) -> None:
+    def __init__(
+        self, settings: ProxySettings, workers: Mapping[str, Worker], first_pages: FirstPages
+    ) -> None:
         self._settings = settings
         self._workers = workers
+        self._first_pages = first_pages
 
     def reached(self, name: str | None) -> list[str]:
         """Return the indexes of the settings that a name reaches: a list, a pattern, an alias."""
@@ -162,8 +167,15 @@ class Reader:
         worker = self._workers[name]
         index = self._settings.indexes[name]
         plan = planned(body, how, index, name, place, worker.label_fields)
-        if isinstance(plan, Search) and plan.fair:
-            return worker.refusal(self._settings.within) or plan
+        if not isinstance(plan, Search) or not plan.fair:
+            return plan
+        if self._first_pages.passed(plan):
+            return "from"
+        if self._first_pages.were_fair([plan]):
+            return plan  # its list is there
+        if refusal := worker.refusal(self._settings.within):
+            self._first_pages.add(plan, refusal)
+            return refusal
         return plan
 
 

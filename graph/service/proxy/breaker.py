@@ -12,6 +12,9 @@ SPAN = 60.0
 FAILURES = 10
 """So many failures in a span open the breaker, if they are at least half of what was tried."""
 
+LASTING = 5.0
+"""Seconds that failures go on at least; what is over sooner, such as one stall, is no reason."""
+
 PAUSES = (60.0, 300.0)
 """Seconds that it stays open at first, and each time that it opens again soon after."""
 
@@ -51,12 +54,14 @@ class Breaker:
         while self._outcomes[0][0] < now - SPAN:
             self._outcomes.popleft()
 
-        failures = sum(one for _, one in self._outcomes)
+        failed_at = [at for at, has_failed in self._outcomes if has_failed]
+        failures = len(failed_at)
+        is_mostly = failures >= FAILURES and 2 * failures >= len(self._outcomes)
         if not failed:
             succeeded = len(self._outcomes) - failures
             if succeeded >= FAILURES:
                 self._openings = 0  # it has recovered
-        elif failures >= FAILURES and 2 * failures >= len(self._outcomes):
+        elif is_mostly and now - failed_at[0] >= LASTING:
             self._open(failures)
 
     def _open(self, failures: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fairqr.graph.service.proxy.requests import NO_FIELDS, LabelFields, Search
 
@@ -27,11 +27,13 @@ class Rerank:
         searches: The searches, all of one index, in the order of the reply.
         reply: The reply to whole windows.
         until: How long somebody waits for it, by the monotonic clock.
+        is_look: Whether it is only recorded, and no client waits for it.
     """
 
     searches: Sequence[Search]
     reply: str
     until: float
+    is_look: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +43,12 @@ class Measure:
     Attributes:
         hits: Its hits.
         until: How long somebody waits for it, by the monotonic clock.
+        is_look: Always; no client waits for it.
     """
 
     hits: Sequence[Any]
     until: float
+    is_look: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The process that re-ranks one index, a program with two arguments: the settings, and the index.
 
 It is asked on stdin and answers on stdout. Lists are made one after the other, and one that is late
-is not made any more.
+is not made any more. One that a client waits for does not wait for what is only looked at.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from fairqr.graph.service.proxy.messages import Answered, Measure, Opened, Reran
 from fairqr.graph.service.proxy.ordering import IndexOrder, opened, reranked
 from fairqr.graph.service.proxy.requests import UnavailableError
 from fairqr.graph.service.proxy.settings import proxy_settings
+from fairqr.graph.service.proxy.warming import warm_up
 
 ROOM = 50 * 2**20
 """Bytes that a list may take: so much it may be to read the longest reply."""
@@ -42,6 +43,7 @@ class _Answers:
         self._output = os.fdopen(os.dup(1), "wb")
         os.dup2(2, 1)  # what anything prints is no answer
         self._turn = asyncio.Lock()
+        self._turn_of_looks = asyncio.Lock()
         self._missing: list[str] = []
 
     async def live(self, path: Path, index: str) -> None:
@@ -69,6 +71,7 @@ class _Answers:
                 settings = proxy_settings(path)
                 _limit(settings.memory)
                 order = await opened(settings, index, self._missing.extend)
+                await warm_up(order, settings.indexes[index].window)
                 bytearray(ROOM)  # or the first list would end the process
             except MemoryError:
                 why = f"It needs more than {settings.memory} MB; raise 'memory'."
@@ -91,7 +94,7 @@ class _Answers:
             return
         why = ""
         answer: Any = None
-        async with self._turn:
+        async with self._turn_of_looks if what.is_look else self._turn:
             started = time.monotonic()
             try:
                 async with asyncio.timeout_at(what.until):

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fairqr.graph.service.proxy.cluster import RefusedError
@@ -20,11 +21,11 @@ from fairqr.graph.service.proxy.worker import Worker
 WAITING = 1_000
 """So many searches of an index may wait to be looked at; the lists of others are not known."""
 
+AT_ONCE = 2
+"""So many searches of an index are looked at at the same time, of which one is with its worker."""
+
 HELD = 64 * 2**20
 """The most bytes of replies that wait."""
-
-AT_ONCE = 2
-"""So many searches of an index are looked at at the same time."""
 
 MOST = 1_000
 """So many hits of a page that passed count."""
@@ -51,6 +52,7 @@ class Watcher:
         self._looks: dict[str, asyncio.Queue[tuple[Look, int]]] = {
             index: asyncio.Queue(WAITING) for index in workers
         }
+        self._turns = {index: asyncio.Lock() for index in workers}
         self._held = 0
 
     async def keep(self) -> None:
@@ -88,7 +90,7 @@ class Watcher:
                 return
             by_id = bool(self._workers[page.index].label_fields.names)
             known = _only_ids(hits) if by_id else hits
-            await self._record(page, page.why, Measure(known[:MOST], _patient()))
+            await self._record(page, page.why, partial(Measure, known[:MOST]))
 
         self._add(page, page.why, look, shown.size)
 
@@ -102,7 +104,7 @@ class Watcher:
         """
 
         async def look() -> None:
-            await self._record(search, outcome, Rerank([_as_shown(search)], reply, _patient()))
+            await self._record(search, outcome, _rerank(search, reply))
 
         self._add(search, outcome, look, len(reply))
 
@@ -124,7 +126,7 @@ class Watcher:
             except UnavailableError as error:
                 self._seen.unseen(search, outcome, str(error))
                 return
-            await self._record(search, outcome, Rerank([_as_shown(search)], reply, _patient()))
+            await self._record(search, outcome, _rerank(search, reply))
 
         self._add(search, outcome, look)
 
@@ -138,14 +140,25 @@ class Watcher:
             self._held += size
             self._looks[search.index].put_nowait((look, size))
 
-    async def _record(self, search: Search | Page, outcome: str, what: Rerank | Measure) -> None:
-        """Have the worker look at something, and record what it says."""
+    async def _record(
+        self, search: Search | Page, outcome: str, asked: Callable[[float], Rerank | Measure]
+    ) -> None:
+        """Have the worker look at something once no client waits for it, and record what it says.
+
+        Args:
+            search: The search.
+            outcome: What became of it.
+            asked: Returns what the worker is asked, which has so long for it.
+        """
         worker = self._workers[search.index]
-        try:
-            answer = await worker.look(what)
-        except UnavailableError as error:
-            self._seen.unseen(search, outcome, str(error))
-            return
+        async with self._turns[search.index]:
+            await worker.is_idle.wait()
+            what = asked(time.monotonic() + PATIENT)
+            try:
+                answer = await worker.look(what)
+            except UnavailableError as error:
+                self._seen.unseen(search, outcome, str(error))
+                return
         told: Told | str = answer if isinstance(what, Measure) else answer[0][0]
         if isinstance(told, str):
             self._seen.unseen(search, outcome, told)
@@ -158,9 +171,9 @@ def _as_shown(search: Search) -> Search:
     return replace(search, fair=False)
 
 
-def _patient() -> float:
-    """Return how long a look may take, by the monotonic clock."""
-    return time.monotonic() + PATIENT
+def _rerank(search: Search, reply: str) -> Callable[[float], Rerank]:
+    """Return what asks for the list of a search, given how long it has."""
+    return partial(Rerank, [_as_shown(search)], reply, is_look=True)
 
 
 def _only_ids(hits: Sequence[Any]) -> list[Any]:

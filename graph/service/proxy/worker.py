@@ -11,8 +11,8 @@ import logging
 import pickle
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Worker:
     Attributes:
         index: The index.
         breaker: Says when nothing is tried, since it mostly fails.
-        is_idle: Set while nobody waits for a list.
+        is_idle: Set while no client waits for a list, or for the hits that one is made of.
         label_fields: What is asked for with each window, once the index is open.
         names: The names by which the same documents are searched, once it is open.
     """
@@ -64,6 +64,7 @@ class Worker:
         self._input: asyncio.StreamWriter | None = None
         self._asked: dict[int, asyncio.Future[Answered]] = {}
         self._waiting = 0
+        self._expected = 0
         self._usual = USUAL
         self._number = 0
 
@@ -105,6 +106,18 @@ class Worker:
             return "worker"
         return "" if self._is_open else "opening"
 
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """Keep it free, as long as the block runs, for a list whose hits are asked for."""
+        self._expected += 1
+        self.is_idle.clear()
+        try:
+            yield
+        finally:
+            self._expected -= 1
+            if not self._expected:
+                self.is_idle.set()
+
     async def rerank(
         self, searches: Sequence[Search], reply: str, until: float
     ) -> tuple[list[Told | str], str]:
@@ -118,19 +131,16 @@ class Worker:
         Raises:
             UnavailableError: It is not done.
         """
-        self._waiting += 1
-        self.is_idle.clear()
+        self._waiting += len(searches)
         try:
             answered = await self._answer(Rerank(searches, reply, until))
         except UnavailableError:
             self.breaker.add(failed=True)
             raise
         finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self.is_idle.set()
+            self._waiting -= len(searches)
         self.breaker.add(failed=bool(answered.why))
-        self._usual = 0.9 * self._usual + 0.1 * answered.seconds
+        self._usual = 0.9 * self._usual + 0.1 * answered.seconds / len(searches)
         told, shown = _result(answered)
         return told, shown
 

@@ -1,0 +1,104 @@
+"""Makes lists of made-up hits before an index counts as open, so that no real one is slow."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fairqr.base.weights import is_pulled
+from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.service.proxy.ordering import IndexOrder, reranked
+from fairqr.graph.service.proxy.requests import SIZE, Search
+from fairqr.retrieval.encoders.encoder import Float32Array
+from fairqr.retrieval.encoders.minilm import MiniLmEncoder
+from fairqr.retrieval.sources.schema import Attribute, Range
+
+LISTS = 3
+"""So many lists of each kind are made."""
+
+PATIENT = 10.0
+"""Seconds that one may take."""
+
+WORDS = "warming up"
+
+log = logging.getLogger(__name__)
+
+
+class _MadeUpVectors:
+    """Has a random vector of length 1 for every text.
+
+    Args:
+        dimensions: The length of the vectors of real texts.
+    """
+
+    def __init__(self, dimensions: int) -> None:
+        self.dimensions = dimensions
+        self._draw = np.random.default_rng(0)
+
+    async def kept(self, texts: Sequence[str]) -> list[Float32Array | None]:
+        """Return a vector for each text."""
+        rows = self._draw.normal(size=(len(texts), self.dimensions)).astype(np.float32)
+        return [*(rows / np.linalg.norm(rows, axis=1, keepdims=True))]
+
+
+async def warm_up(order: IndexOrder, window: int) -> None:
+    """Make lists of both kinds, by ranks and by vectors; nothing of them is kept or counted.
+
+    Args:
+        order: Finds the fair order of the index.
+        window: How many hits a list has.
+    """
+    search = Search("", 0, {}, start=0, size=SIZE, window=window, words=WORDS, key="", fair=False)
+    alone = replace(order, learnt=None, afterwards=None, kept={})
+    by_ranks = replace(alone, evidence=ListEvidence())
+    kinds = [(by_ranks, _reply(order, window, text=""))]
+    if is_pulled(MiniLmEncoder.name):
+        vectors = (await order.evidence.opened()).vectors
+        await vectors.kept([WORDS])
+        made_up: Any = _MadeUpVectors(vectors.dimensions)
+        by_vectors = replace(alone, evidence=ListEvidence(vectors=made_up))
+        kinds.append((by_vectors, _reply(order, window, text=WORDS)))
+    try:
+        for one, reply in kinds * LISTS:
+            one.kept.clear()
+            await reranked(one, [search], reply, time.monotonic() + PATIENT)
+    except MemoryError:
+        raise
+    except Exception as error:  # what fails now may fail later, and is said then
+        log.info("Lists of made-up hits failed: %r", error)
+
+
+def _reply(order: IndexOrder, window: int, text: str) -> str:
+    """Return a reply with a whole window of made-up hits, whose groups take turns."""
+    attributes = [one for one in order.engine.schema.attributes.values() if one.field]
+    id_ = getattr(order.source, "id", "_id")
+    texts = dict.fromkeys(getattr(order.source, "text", ()), text)
+    hits = [
+        {
+            "_index": "",
+            "_id": str(place),
+            "_source": texts,
+            "fields": {id_: [str(place)]} | {one.field: [_value(one, place)] for one in attributes},
+        }
+        for place in range(window)
+    ]
+    whole = {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}}
+    return json.dumps(whole)
+
+
+def _value(attribute: Attribute, place: int) -> str | float:
+    """Return a value of one of the groups."""
+    group = attribute.groups[place % len(attribute.groups)]
+    values = attribute.values.get(group, (group,))
+    if not isinstance(values, Range):
+        return values[0]
+    lower = values.gte if values.gt is None else values.gt + 1
+    upper = values.lte if values.lt is None else values.lt - 1
+    bounds = [bound for bound in (lower, upper) if bound is not None]
+    return sum(bounds) / len(bounds)
