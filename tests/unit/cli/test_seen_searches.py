@@ -23,6 +23,9 @@ from tests.patience import until
 
 DOCS = Path(__file__).parents[3] / "docs"
 TOLD: dict[str, Any] = {
+    "k": 2,
+    "discount": "log2",
+    "page": 2,
     "ids": ["a man", "b", "c"],
     "groups": {"gender": ["male", "male", {"female": 0.5, "male": 0.5}]},
     "order": [0, 2, 1],
@@ -134,7 +137,7 @@ def test_figures_count_what_was_shown_and_clients_cannot_fill_the_memory(
     show(seen, "d", share=1.0)
     seen.unseen(search("d", 2, 1.0), "re-ranked", "further page")  # of the same list
     for number in range(200):
-        seen.unseen(search("e"), f"field of a client {number}", "no hits")
+        seen.unseen(search("e"), f"field of a client {number}", "empty")
     seen.shown(search("f"), "sort", {"exposure": {"target": HALVES, "shown": HALVES}})
     seen.unseen(search("a", share=1.0), "slow", "busy")
     found = figures(seen)
@@ -148,7 +151,7 @@ def test_figures_count_what_was_shown_and_clients_cannot_fill_the_memory(
         return {by[1]: n for it, n in found.items() if (by := pattern.fullmatch(it))}
 
     assert counts("searches") == {"shadow": 3, "re-ranked": 2, "other": 200, "sort": 1, "slow": 1}
-    assert counts("unseen") == {"further page": 1, "no hits": 200, "busy": 1}
+    assert counts("unseen") == {"further page": 1, "empty": 200, "busy": 1}
 
 
 def test_thousands_of_groups_are_in_the_log_and_are_no_series(
