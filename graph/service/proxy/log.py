@@ -190,13 +190,14 @@ class _Documents:
     """The documents of lists: one whose labels changed in between is several."""
 
     def __init__(self) -> None:
-        self._labels: dict[str, dict[str, Shares]] = {}
+        self._labels: dict[str, Shares] = {}
 
     def ids_of(self, record: Mapping[str, Any]) -> list[str]:
         """Return the ids of the documents of a record, each once, with no space in it."""
         ids = dict[str, None]()  # in their order
         for place, written in enumerate(record["ids"]):
-            labels = {name: _shares(own[place]) for name, own in record["groups"].items()}
+            groups = record["groups"].items()
+            labels: Shares = {name: _shares(own[place]) for name, own in groups}
             first = re.sub(r"\s", "%20", written)  # columns of a run have spaces
             id_ = first
             number = 1

@@ -53,9 +53,9 @@ class Seen:
         what = "Seconds that re-ranking added to searches."
         self._seconds = Histogram("added_seconds", what, ["index"], **of)
         what = (
-            "The exposure of a group in a first page: as its client saw it (shown), in the engine's "
-            "order, in the fair one, and the target. The first k ranks count, or as many as the "
-            "page has; lists of which none has a label are left out."
+            "The exposure of a group in a first page: as its client saw it (shown), in the order "
+            "of the engine, in the fair one, and the target. The first k ranks count, or as many "
+            "as the page has; lists of which none has a label are left out."
         )
         self._exposure = Summary("exposure", what, ["index", "attribute", "group", "list"], **of)
         self._lost = Counter("log_lost", "Records that the log lacks.", ["reason"], **of)

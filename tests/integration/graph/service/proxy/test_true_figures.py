@@ -134,8 +134,134 @@ def test_figures_equal_an_own_count_over_all_that_clients_were_shown(
     assert coverage["outcomes"]["sort"] == 40
 
 
-def _exposure(port: int) -> tuple[float, float]:
-    """Return the exposure of women as it was shown, summed over lists, and the number of lists."""
-    of = 'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="people",list="shown"}}'
+def variants(words: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return searches of the same words: several sizes and orders, and some that pass."""
+    query = {"match": {"bio": words}}
+    pinned = {"pinned": {"ids": ["p101", "p033"], "organic": query}}
+    return [
+        ("people/_search", {"query": query}),
+        ("people/_search", {"query": query, "size": 4}),
+        ("people/_search", {"query": query, "size": 25}),
+        ("people/_search", {"query": query, "sort": ["_score", "number"]}),
+        ("people/_search", {"query": query, "sort": "number", "size": 7}),
+        ("people/_search", {"query": pinned}),
+        ("people/_search", {"query": query, "rescore": {"window_size": 5, "query": AGAIN}}),
+        (f"{ALIAS}/_search", {"query": query}),
+        ("people/_search?terminate_after=100", {"query": query}),
+    ]
+
+
+AGAIN = {"rescore_query": {"match": {"headline": "river"}}}
+
+
+def women_shown(reply: Any) -> float:
+    """Count by hand which share of the exposure in the first ten women have; nan if nobody has."""
+    hits = reply["hits"]["hits"][:SIZE]
+    groups = [GROUPS.get(hit["_source"].get("person", {}).get("sex", "")) for hit in hits]
+    weights = 1 / np.log2(np.arange(len(hits)) + 2)
+    women, men = (
+        float(sum(weights[[group == name for group in groups]])) for name in ("female", "male")
+    )
+    return women / (women + men) if women + men else float("nan")
+
+
+def test_figures_are_of_what_was_shown_while_index_and_share_change(
+    elasticsearch_url: str, quick: Main, tmp_path: Path
+) -> None:
+    """First a shadow, then a share, then all, in one log; documents come while each is asked."""
+    total = np.zeros(2)
+    asked_for = 0
+    port = free_port()
+
+    def search(proxy: Proxied) -> list[float]:
+        shown = []
+        for topic in TOPICS:
+            for path, body in variants(topic):
+                reply = proxy.client.post(f"/{path}", json=body)
+                assert reply.status_code == 200, reply.text
+                shown.append(women_shown(reply.json()))
+        return shown
+
+    def is_warm(proxy: Proxied) -> bool:
+        nonlocal asked_for
+        asked_for += 1
+        proxy.search()
+        return counted(port, "exposure_count") > 0
+
+    def write(server: Any, number: int, sex: str) -> None:
+        """Write a document that is found first whatever is searched for."""
+        document = {"bio": " ".join(TOPICS), "person": {"sex": sex}, "number": f"a{number}"}
+        server.client.put(f"/people/_doc/new{number}?refresh", json=document).raise_for_status()
+
+    with people(elasticsearch_url, "people") as server:
+        server.client.put(f"/people/_alias/{ALIAS}").raise_for_status()
+        for phase, (mode, share) in enumerate([("shadow", 1.0), ("fair", 0.5), ("fair", 1.0)]):
+            index = {"mode": mode, "share": share, **TARGET}
+            how = {"index": index, "log": "log", "metrics_port": port}
+            with proxied(tmp_path, elasticsearch_url, **how) as proxy:
+                start = asked_for
+                until(lambda proxy=proxy: is_warm(proxy))
+                before = asked_for - start
+                until(lambda before=before: counted(port, "searches_total") == before)
+                known = np.array(_exposure(port))
+                shown = list[float]()
+                for number in range(3):
+                    shown += search(proxy)
+                    every = before + len(shown)
+                    until(lambda every=every: counted(port, "searches_total") == every)
+                    write(server, 3 * phase + number, "MFM"[number])
+                asked_for += len(shown)
+                women, lists = np.array(_exposure(port)) - known
+                own = [it for it in shown if it == it]  # nobody has a label in the others
+                assert lists == len(own) > len(shown) - 9
+                assert women / lists == pytest.approx(np.mean(own), abs=1e-6)
+                of_engine = _exposure(port, "engine")
+                assert (of_engine == _exposure(port)) == (mode == "shadow")
+                total += _exposure(port)
+                assert proxy.end() == 0
+            write(server, 3 * phase, "F")  # a label changes
+
+    told = quick("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out", "--json")
+    assert told.code == 0, told.stderr
+    audit = json.loads(told.stdout)
+    (group,) = (it for it in audit["groups"] if it["group"] == "female")
+    assert group["exposure"]["value"] == pytest.approx(total[0] / total[1], abs=1e-6)
+    assert audit["spec"]["k"] == SIZE
+    coverage = audit["coverage"]
+    assert coverage["searches"] == asked_for
+    assert {"shadow", "re-ranked", "name", "sort", "terminate_after"} <= coverage["outcomes"].keys()
+    assert [it["name"] for it in audit["lists"]["arms"]]
+
+
+def test_what_is_asked_while_the_proxy_starts_is_counted(
+    elasticsearch_url: str, tmp_path: Path
+) -> None:
+    """By an alias, too, once it is known for one; and by a name of another index never."""
+    port = free_port()
+    with people(elasticsearch_url, "people") as server:
+        server.client.put(f"/people/_alias/{ALIAS}").raise_for_status()
+        server.client.put("/other", json={}).raise_for_status()
+        with proxied(tmp_path, elasticsearch_url, log="log", metrics_port=port) as proxy:
+            for name in (ALIAS, "other", "people", ALIAS):
+                proxy.search(index=name, body={"query": {"match_all": {}}})
+            lines = f'{{"index": "{ALIAS}"}}\n{{}}\n{{"index": "other"}}\n{{}}\n'
+            how = {"headers": {"content-type": "application/x-ndjson"}}
+            proxy.client.post("/_msearch", content=lines, **how).raise_for_status()
+            until(lambda: counted(port, "searches_total") >= 4)
+            proxy.ready()
+            found = figures(port)
+            of = 'fairqr_proxy_searches_total{{index="people",outcome="{}"}}'
+            assert found[of.format("name")] == 3
+        server.client.delete("/other").raise_for_status()
+    records = [
+        json.loads(it) for it in (tmp_path / "log" / "log.jsonl").read_text().split("\n")[1:]
+    ]
+    assert [it["outcome"] for it in records].count("name") == 3
+
+
+def _exposure(port: int, which: str = "shown") -> tuple[float, float]:
+    """Return the exposure of women in lists, summed, and the number of lists."""
+    labels = f'{{attribute="gender",group="female",index="people",list="{which}"}}'
     found = figures(port)
-    return found.get(of.format("sum"), 0.0), found.get(of.format("count"), 0.0)
+    total, count = (f"fairqr_proxy_exposure_{it}{labels}" for it in ("sum", "count"))
+    return found.get(total, 0.0), found.get(count, 0.0)
