@@ -20,8 +20,9 @@ from fairqr.graph.service.proxy.seen import LOG, OLDER, RERANKED
 from fairqr.retrieval.sources.schema import UNKNOWN
 from fairqr.retrieval.texts.words import sendable
 
-OF_LIST = ("index", "query", "arm", "k", "page", "ids", "order", "groups", "exposure", "quality")
-"""What tells lists apart, beside whether the fair one was shown."""
+OF_LIST = ("query", "arm", "page", "ids", "groups", "exposure")
+OF_BOTH_LISTS = ("order", "quality")
+"""What tells lists apart, beside whether the fair one was shown. The latter is known if it is."""
 
 
 class Logged(NamedTuple):
@@ -167,19 +168,22 @@ class _Read:
         """
         name = str(record["index"])
         outcome = str(record["outcome"])
-        unseen = record.get("unseen")
-        told = [record.get(it) for it in OF_LIST]
-        counted = 0 if unseen else min(record["k"], record["page"])
-        index = self._indexes.setdefault(name, _Index(name))
+        index = self._indexes.get(name) or _Index(name)
+        if "unseen" in record:
+            index.unseen[str(record["unseen"])] += 1
+        else:
+            is_fair = outcome == RERANKED
+            told = [record[it] for it in OF_LIST]
+            more = [record[it] for it in OF_BOTH_LISTS if is_fair or it in record]
+            counted = min(record["k"], record["page"])
+            discount = str(record["discount"])
+            text = json.dumps([is_fair, *told, *more])
+            key = hashlib.sha256(text.encode()).digest()
+            index.lists.setdefault(key, place).weight += 1
+            index.k = max(index.k, counted)
+            index.discount = discount
         index.outcomes[outcome] += 1
-        if unseen:
-            index.unseen[unseen] += 1
-            return
-        index.k = max(index.k, counted)
-        index.discount = str(record["discount"])
-        text = json.dumps([*told, outcome == RERANKED])
-        key = hashlib.sha256(text.encode()).digest()
-        index.lists.setdefault(key, place).weight += 1
+        self._indexes[name] = index
 
 
 def _listing(counts: Mapping[str, int]) -> str:

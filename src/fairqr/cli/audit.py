@@ -91,8 +91,8 @@ def measure(
         sure: The whole interval must meet a condition.
         output: The folder; an interrupted audit resumes there.
         sign: Sign it by this SSH key. Without --queries, a finished audit is only signed.
-        from_log: Audit the searches that a proxy recorded in this folder. A query counts as often
-            as it was asked. Repeatable, for several proxies; --corpus names one of several indexes.
+        from_log: Audit the searches that a proxy recorded in this folder. Each list counts as often
+            as it was shown. Repeatable, for several proxies; --corpus names one of several indexes.
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
