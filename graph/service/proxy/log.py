@@ -21,8 +21,10 @@ from fairqr.retrieval.sources.schema import UNKNOWN
 from fairqr.retrieval.texts.words import sendable
 
 OF_LIST = ("query", "arm", "page", "ids", "groups", "exposure")
+"""What tells lists apart, beside whether the fair one was shown."""
+
 OF_BOTH_LISTS = ("order", "quality")
-"""What tells lists apart, beside whether the fair one was shown. The latter is known if it is."""
+"""The same, where the fair list is known."""
 
 
 class Logged(NamedTuple):

@@ -58,9 +58,7 @@ class Watcher:
         self._looks: dict[str, asyncio.Queue[tuple[Look, int]]] = {
             index: asyncio.Queue(WAITING) for index in workers
         }
-        self._unnamed: dict[str, list[tuple[Page, Callable[[], None], int]]] = {
-            index: [] for index in workers
-        }
+        self._unnamed: dict[str, list[Unnamed]] = {index: [] for index in workers}
         self._held = 0
 
     async def keep(self) -> None:

@@ -265,7 +265,7 @@ def test_searches_of_one_request_count_by_their_arms(
         return [json.loads(it) for it in lines if it.endswith("}")]
 
     def is_warm() -> bool:
-        proxy.search(params={"terminate_after": 1})
+        proxy.search(params={"terminate_after": 100})
         return any("exposure" in it for it in records())
 
     texts = [*TOPICS, *(f"{topic}{topic}" for topic in TOPICS)]  # nobody has the latter
