@@ -80,7 +80,10 @@ def figures_of_lists(lists: Sequence[BothLists]) -> dict[str, list[dict[str, Any
 def _compared(
     name: str, first: Sequence[BothLists], second: Sequence[BothLists]
 ) -> Iterator[dict[str, Any]]:
-    one, two = ([it for it in side if name in it.engine] for side in (first, second))
+    # Where a client has pinned documents, no quality is known.
+    one, two = (
+        [it for it in side if name in it.engine and name in it.fair] for side in (first, second)
+    )
     if not (one and two):
         return
     before = np.array([[it.engine[name]] for it in one])

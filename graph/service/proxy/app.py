@@ -47,11 +47,8 @@ from fairqr.graph.service.proxy.requests import Search, UnavailableError
 from fairqr.graph.service.proxy.seen import RERANKED, Seen
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.templates import rendered
-from fairqr.graph.service.proxy.watching import PATIENT, Watcher
+from fairqr.graph.service.proxy.watching import NOT_MADE, PATIENT, Watcher
 from fairqr.graph.service.proxy.worker import Worker
-
-NOT_MADE = frozenset(["busy", "opening", "paused", "slow", "worker"])
-"""Why a list was not made in time; it can be made afterwards."""
 
 GRACE = 20
 """Seconds that requests under way have when the proxy is told to end."""
@@ -135,7 +132,8 @@ class Proxy:
         path = SEARCH.fullmatch(unquote(request.scope["raw_path"].decode("latin-1")))
         if path is None or request.method not in ("GET", "POST"):
             return await self.cluster.pass_on(request, stack, request.stream(), "no search")
-        reached = self._reader.reached(path["index"])
+        name = path["index"]
+        reached = self._reader.reached(name) or self._reader.perhaps_reached(name)
         if not reached and path["kind"] != "_msearch":  # whose lines name indexes
             return await self.cluster.pass_on(request, stack, request.stream(), "index")
         body = b""
@@ -143,14 +141,14 @@ class Proxy:
         async for piece in pieces:
             body += piece
             if len(body) > self._settings.body:
-                return await self._pass_unread(request, stack, _joined(body, pieces), reached)
+                return await self._pass_unread(request, stack, _joined(body, pieces), name)
         try:
             asked = await self._read(request, path, body)
         except RefusedError as refused:
-            self._count_unread(reached, "cluster")
+            self._count_unread(name, "cluster")
             return refused.response
         except Exception:  # whatever is wrong with it, the cluster says so
-            return await self._pass_unread(request, stack, body, reached)
+            return await self._pass_unread(request, stack, body, name)
         if any(search.fair for search in asked.searches):
             return await self._reranked_or_passed(request, stack, body, asked)
         return await self._pass(request, stack, body, asked)
@@ -165,6 +163,8 @@ class Proxy:
         except RefusedError as refused:
             for search in asked.searches:
                 self._seen.unseen(search, "cluster", "cluster")
+            for page in asked.pages:
+                self.watcher.unread(page, "cluster")
             return refused.response
         except Exception as error:  # whatever it is, the cluster's own hits are shown
             why = _in_a_word(error)
@@ -219,16 +219,16 @@ class Proxy:
         request: Request,
         stack: AsyncExitStack,
         body: bytes | AsyncIterator[bytes],
-        reached: Sequence[str],
+        name: str | None,
     ) -> Response:
         """Pass a request on whose body is not read, and count it."""
-        self._count_unread(reached, "body")
+        self._count_unread(name, "body")
         return await self.cluster.pass_on(request, stack, body, "body")
 
-    def _count_unread(self, reached: Sequence[str], why: str) -> None:
-        """Count a request for each index that it reaches, whatever it asks for."""
-        for page in self._reader.unread(reached, why):
-            self._seen.unseen(page, why, why)
+    def _count_unread(self, name: str | None, why: str) -> None:
+        """Count a request for each index that a name reaches, whatever it asks for."""
+        for page in self._reader.unread(name, why):
+            self.watcher.unread(page, why)
 
     async def _pass(
         self, request: Request, stack: AsyncExitStack, body: bytes, asked: Asked
@@ -241,7 +241,7 @@ class Proxy:
             if response.status_code == 200:
                 stack.callback(self._look_at_window, asked, search)
             else:  # whatever is wrong, asking again for more makes it no better
-                self._seen.unseen(search, "shadow", "cluster")
+                self._seen.unseen(search, "cluster", "cluster")
         return response
 
     def _look_at(self, pages: Sequence[Page]) -> Callable[[bytes | None, str], None]:
@@ -381,7 +381,8 @@ class Proxy:
             for search, told in zip(listed.searches, listed.told, strict=True):
                 outcome = RERANKED if search.fair else "shadow"
                 if isinstance(told, str) and told in NOT_MADE:
-                    self.watcher.window(search, told, listed.window)
+                    late = told if search.fair else "shadow"  # which waits for no list
+                    self.watcher.window(search, late, listed.window)
                 elif isinstance(told, str):
                     self._seen.unseen(search, told, told)
                 elif search.start:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,7 +12,7 @@ from starlette.requests import Request
 
 from fairqr.graph.service.proxy.cluster import addressed, parameters_of
 from fairqr.graph.service.proxy.first_pages import FirstPages
-from fairqr.graph.service.proxy.pages import Page, page_of, unpacked
+from fairqr.graph.service.proxy.pages import Page, page_of, reaches, unpacked
 from fairqr.graph.service.proxy.requests import Search, planned, read_once
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.worker import Worker
@@ -79,17 +78,23 @@ class Reader:
         """Return the indexes of the settings that a name reaches: a list, a pattern, an alias."""
         if name in self._settings.indexes:
             return [name]
-        patterns = ["*" if it == "_all" else it for it in (name or "*").split(",")]
         return [
             index
             for index, worker in self._workers.items()
-            if any(fnmatchcase(it, own) for own in patterns for it in {index, *worker.names})
+            if reaches(name, {index, *worker.names})
         ]
 
-    def unread(self, reached: Sequence[str], why: str) -> Iterator[Page]:
+    def perhaps_reached(self, name: str | None) -> list[str]:
+        """Return the indexes that a name may reach as well, since their names are not known yet."""
+        reached = self.reached(name)
+        if name in reached:
+            return []
+        unnamed = [index for index, worker in self._workers.items() if not worker.names]
+        return [index for index in unnamed if index not in reached]
+
+    def unread(self, name: str | None, why: str) -> Iterator[Page]:
         """Yield what stands for a request whose body is not read, for each index."""
-        for index in reached:
-            yield page_of({}, {}, self._settings.indexes[index], index, 0, why)
+        return self._pages({}, name, 0, {}, why)
 
     def body_of(
         self, request: Request, path: re.Match[str], body: bytes
@@ -150,11 +155,19 @@ class Reader:
         if isinstance(plan, Search):
             asked.searches.append(plan)
             return
-        reached = self.reached(name)
-        asked.whys.append(plan if reached else "index")
-        for index in reached:
-            own = self._settings.indexes[index]
-            asked.pages.append(page_of(body, how, own, index, place, plan))
+        asked.whys.append(plan if self.reached(name) else "index")
+        asked.pages.extend(self._pages(body, name, place, how, plan))
+
+    def _pages(
+        self, body: Any, name: str | None, place: int, how: Mapping[str, Any], why: str
+    ) -> Iterator[Page]:
+        """Yield what is known of a search that passes, for each index that it may reach."""
+        indexes = self._settings.indexes
+        for index in self.reached(name):
+            yield page_of(body, how, indexes[index], index, place, why)
+        for index in self.perhaps_reached(name):
+            page = page_of(body, how, indexes[index], index, place, why)
+            yield replace(page, name=name or "")
 
     def _planned(
         self, body: Any, name: str | None, place: int, how: Mapping[str, Any], why: str

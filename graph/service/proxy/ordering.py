@@ -15,7 +15,7 @@ from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
-from fairqr.graph.integrations.order import Evidence, FairOrder, Given, fair_list
+from fairqr.graph.integrations.order import Evidence, FairOrder, Given, fair_list, labels_of
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Shares
 from fairqr.graph.search.target import by_group
@@ -31,10 +31,11 @@ from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
-from fairqr.retrieval.engines.engine import Hits, SearchEngine, lexical_of
+from fairqr.retrieval.engines.engine import Hits, Memberships, SearchEngine, lexical_of
 from fairqr.retrieval.engines.opening import open_source
-from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.exposure import exposure
+from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import MANY_ABSENT, OTHERS
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
@@ -108,7 +109,7 @@ class IndexOrder:
             del self.kept[next(iter(self.kept))]
         if self.deficit and first and time.monotonic() < until:  # later it is not shown
             self.deficit.add(one.found.target, one.found.after.exposure)
-        return self._with_shown(one, search)
+        return await self._as_seen(one, documents, search)
 
     async def measured(self, hits: Sequence[Any]) -> Told:
         """Return the exposure in a first page that was shown as it came, and the target.
@@ -122,12 +123,14 @@ class IndexOrder:
         if isinstance(lexical, ElasticsearchEngine):
             hits = await lexical.labelled(hits)
         found, listed = await self._fair_list(hits, "", None)
-        shown = self._exposure(found, range(len(hits)))
+        shown = self._exposure(found.members, range(len(hits))[: self.context.k])
         shares = {"target": found.target, "shown": shown, "engine": shown}
         return {
+            **self._counting,
+            "page": len(hits),
             "exposure": _readable(shares),
             "ids": [hit["_id"] for hit in hits],
-            "groups": self._groups(listed),
+            "groups": self._groups(listed.memberships),
         }
 
     async def _new_list(self, hits: Sequence[Any], search: Search) -> KeptList:
@@ -138,17 +141,14 @@ class IndexOrder:
         quality = {"engine": found.before, "fair": found.after}
         if pinned := _pinned_first(hits, search):
             found = self._behind(found, pinned)
-            del quality["fair"]  # that was of another order
-        lists = {"engine": found.before, "fair": found.after}
-        exposure = {name: it.exposure for name, it in lists.items()}
+            quality = {}  # that of the fair list was of another order
         told = {
             "by": "ranks" if listed.relevance is None else "vectors",
             "model": found.words_of,
-            "exposure": _readable({**exposure, "target": found.target}),
             "quality": {name: [it.relevance, it.fairness] for name, it in quality.items()},
             "ids": [hit["_id"] for hit in hits],
             "order": found.positions,
-            "groups": self._groups(listed),
+            "groups": self._groups(listed.memberships),
         }
         return KeptList(time.monotonic(), told, found)
 
@@ -156,7 +156,7 @@ class IndexOrder:
         """Return an order in which so many of the first documents stay where they are."""
         behind = [place for place in found.positions if place >= pinned]
         positions = [*range(pinned), *behind]
-        shown = self._exposure(found, positions[: self.context.k])
+        shown = self._exposure(found.members, positions[: self.context.k])
         after = found.after.model_copy(update={"exposure": shown})
         return found._replace(positions=positions, after=after)
 
@@ -177,22 +177,57 @@ class IndexOrder:
             raise UnavailableError("labels") from None
         return found, listed
 
-    def _with_shown(self, one: KeptList, search: Search) -> Told:
-        """Return what became of a list, with the exposure in the page that its client sees."""
-        order = one.found.positions if search.fair else range(len(one.told["ids"]))
-        shown = self._exposure(one.found, order[: search.size])
-        readable = _readable({"target": one.found.target, "shown": shown})
-        return {**one.told, "exposure": {**one.told["exposure"], "shown": readable["shown"]}}
+    async def _as_seen(self, one: KeptList, documents: Sequence[Any], search: Search) -> Told:
+        """Return what became of a list, with the exposure in the first page of each order.
 
-    def _exposure(self, found: FairOrder, places: Sequence[int]) -> Shares:
+        The first k ranks count, or as many as the page has. Of these, some may lie below the
+        window.
+        """
+        page = min(search.size, len(documents))
+        counted = min(self.context.k, page)
+        members = one.found.members
+        told = one.told
+        window = len(told["ids"])
+        if counted > window:
+            seen = documents[:counted]
+            labels, members = await self._labels(seen)
+            ids = [hit["_id"] for hit in seen if "_id" in hit]
+            if len(ids) < counted:
+                raise UnavailableError("ids")
+            order = [*told["order"], *range(window, counted)]
+            told = {**told, "ids": ids, "order": order, "groups": self._groups(labels)}
+        engine = self._exposure(members, range(counted))
+        fair = self._exposure(members, told["order"][:counted])
+        shares = {"engine": engine, "fair": fair, "target": one.found.target}
+        shares["shown"] = fair if search.fair else engine
+        return {**told, **self._counting, "page": page, "exposure": _readable(shares)}
+
+    async def _labels(self, hits: Sequence[Any]) -> tuple[Memberships, Memberships]:
+        """Return the groups of hits by attribute, and those that exposure is measured over."""
+        given = [self._given(place, hit) for place, hit in enumerate(hits)]
+        labelled = await labels_of(self.engine, self.context, given)
+        ids = [*map(str, range(len(hits)))]
+        table = DocumentTable()
+        table.add(ids, labelled.members)
+        members = {it.name: table.memberships(it, ids) for it in self._dimensions}
+        return labelled.members, members
+
+    @property
+    def _counting(self) -> Told:
+        """How many ranks count, and how much each."""
+        return {"k": self.context.k, "discount": str(self.context.discount)}
+
+    @property
+    def _dimensions(self) -> list[Dimension]:
+        """What exposure is measured over: attributes, or the product of all."""
+        context = self.context
+        return dimensions_of(self.engine.schema, context.attributes, intersect=context.intersect)
+
+    def _exposure(self, members: Memberships, places: Sequence[int]) -> Shares:
         """Return the exposure of each group in a page with the documents of these places."""
-        schema, context = self.engine.schema, self.context
-        dimensions = dimensions_of(schema, context.attributes, intersect=context.intersect)
         return {
-            it.name: by_group(
-                it, exposure(found.members[it.name][[*places]], self.context.discount)
-            )
-            for it in dimensions
+            it.name: by_group(it, exposure(members[it.name][[*places]], self.context.discount))
+            for it in self._dimensions
         }
 
     @property
@@ -229,12 +264,12 @@ class IndexOrder:
             label=lambda it: labels.get(it.name),
         )
 
-    def _groups(self, listed: Hits) -> dict[str, list[Any]]:
+    def _groups(self, memberships: Memberships) -> dict[str, list[Any]]:
         """Return the group of each document, by attribute."""
-        attributes = {name: self.engine.schema.attribute(name) for name in listed.memberships}
+        attributes = {name: self.engine.schema.attribute(name) for name in memberships}
         return {
             name: [_named(attributes[name], row) for row in rows.tolist()]
-            for name, rows in listed.memberships.items()
+            for name, rows in memberships.items()
         }
 
 

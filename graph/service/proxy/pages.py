@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
 from fairqr.graph.service.proxy.requests import SIZE, is_fair, key_of, words_of
 from fairqr.graph.service.proxy.settings import ProxiedIndex
-
-PAGED = ("from", "size")
-"""What differs between the pages of one query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +27,8 @@ class Page:
         words: What was searched for, empty if the query has no words.
         key: Stands for the query, whatever the page.
         fair: Whether its query is one of those that get fair lists.
+        name: How the client names the index, if nobody knows yet whether that is the index: its
+            names are known once it is open.
     """
 
     index: str
@@ -39,6 +39,18 @@ class Page:
     words: str
     key: str
     fair: bool
+    name: str = ""
+
+
+def reaches(name: str | None, names: Collection[str]) -> bool:
+    """Return whether a search finds documents of an index.
+
+    Args:
+        name: What the client names: an index or alias, a pattern, a list of these, or nothing.
+        names: The names of the index.
+    """
+    patterns = ["*" if it == "_all" else it for it in (name or "*").split(",")]
+    return any(fnmatchcase(own, pattern) for pattern in patterns for own in names)
 
 
 def page_of(
@@ -59,8 +71,7 @@ def page_of(
     if "search_after" in asked:  # it follows a page, and nothing says which
         start = None
     size = _number(parameters.get("size", asked.get("size", SIZE)))
-    query = {name: it for name, it in asked.items() if name not in PAGED}
-    key = key_of(query, parameters.get("q", ""))
+    key = key_of(asked, parameters)
     return Page(
         index=name,
         place=place,

@@ -30,9 +30,11 @@ BODY = names_of("body") | names_of("ranking")
 PARAMETERS = names_of("parameters")
 COUNTED = names_of("counted")
 
-HITS = ("query", "min_score", "post_filter")
-RANKING = ("collapse", "knn", "rank", "rescore", "retriever", "sub_searches")
-"""What decides which hits a search has, in which order. The latter is often not there."""
+ASIDE = names_of("aside")
+"""What may stand in a body and changes no list."""
+
+CHOOSING = names_of("choosing")
+"""The parameters in the address by which hits are chosen or ranked."""
 
 SEARCHED = ("query", "knn", "retriever")
 """What may have the words of a search."""
@@ -152,8 +154,7 @@ def planned(
     if page.asked is None:
         del whole["size"]
 
-    query = {name: asked[name] for name in (*HITS, *RANKING) if name in asked}
-    key = key_of(query, parameters.get("q", ""))
+    key = key_of(asked, parameters)
     return Search(
         index=name,
         place=place,
@@ -184,9 +185,16 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def key_of(query: Mapping[str, Any], text: str) -> str:
-    """Return what stands for a query in logs: a hash of it and of the text in the address."""
-    told = json.dumps([query, text], sort_keys=True)
+def key_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> str:
+    """Return what stands for a query in logs: a hash of all that its list depends on but the page.
+
+    Args:
+        asked: The body.
+        parameters: The parameters in the address.
+    """
+    query = {name: asked[name] for name in asked.keys() - ASIDE}
+    chosen = {name: parameters[name] for name in parameters.keys() & CHOOSING}
+    told = json.dumps([query, chosen], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 

@@ -52,7 +52,11 @@ class Seen:
         self._unseen = Counter("unseen", what, ["index", "reason"], **of)
         what = "Seconds that re-ranking added to searches."
         self._seconds = Histogram("added_seconds", what, ["index"], **of)
-        what = "The exposure of a group in a list: shown, the engine's, the fair one, the target."
+        what = (
+            "The exposure of a group in a first page: as its client saw it (shown), in the order "
+            "of the engine, in the fair one, and the target. The first k ranks count, or as many "
+            "as the page has; lists of which none has a label are left out."
+        )
         self._exposure = Summary("exposure", what, ["index", "attribute", "group", "list"], **of)
         self._lost = Counter("log_lost", "Records that the log lacks.", ["reason"], **of)
         self._words, self._log = settings.log_words, None
@@ -72,12 +76,14 @@ class Seen:
             outcome: What became of it: re-ranked, shadow, or why it passed.
             told: Its lists.
         """
-        self._count(search, outcome)
+        self._searches.labels(search.index, _counted(outcome)).inc()
         if "seconds" in told:
             self._seconds.labels(search.index).observe(told["seconds"])
         for name, shares in told["exposure"].items():
             for attribute, groups in shares.items():
                 if OTHERS in groups:  # thousands of groups would be thousands of series
+                    continue
+                if not any(groups.values()):  # no rank that counts has a label
                     continue
                 for group, share in groups.items():
                     self._exposure.labels(search.index, attribute, group, name).observe(share)
@@ -91,14 +97,9 @@ class Seen:
             outcome: What became of it: re-ranked, shadow, or why it passed.
             reason: Why its list is not known, or does not count.
         """
-        self._count(search, outcome)
+        self._searches.labels(search.index, _counted(outcome)).inc()
         self._unseen.labels(search.index, reason).inc()
         self._record(search, outcome, {"unseen": reason})
-
-    def _count(self, search: Search | Page, outcome: str) -> None:
-        # Clients choose the words of some outcomes.
-        known = outcome if outcome in COUNTED else "other"
-        self._searches.labels(search.index, known).inc()
 
     def _record(self, search: Search | Page, outcome: str, told: Mapping[str, Any]) -> None:
         if self._log is None:
@@ -108,11 +109,16 @@ class Seen:
             "index": search.index,
             "query": search.key,
             "arm": "fair" if search.fair else "engine",
-            "outcome": outcome,
+            "outcome": _counted(outcome),
             "size": search.size,
         }
         words = {"words": search.words} if self._words else {}
         self._log.add({**record, **words, **told})
+
+
+def _counted(outcome: str) -> str:
+    """Return what an outcome counts as: clients choose the words of some."""
+    return outcome if outcome in COUNTED else "other"
 
 
 class Log:

@@ -13,7 +13,7 @@ from typing import Any
 from fairqr.graph.service.proxy.cluster import RefusedError
 from fairqr.graph.service.proxy.messages import Measure, Rerank
 from fairqr.graph.service.proxy.ordering import Told
-from fairqr.graph.service.proxy.pages import Page, Shown
+from fairqr.graph.service.proxy.pages import Page, Shown, reaches
 from fairqr.graph.service.proxy.requests import Search, UnavailableError
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.worker import Worker
@@ -33,9 +33,15 @@ MOST = 1_000
 PATIENT = 10.0
 """Seconds that looking at one may take."""
 
+NOT_MADE = frozenset(["busy", "opening", "paused", "slow", "worker"])
+"""Why a list was not made in time; it can be made afterwards."""
+
 log = logging.getLogger(__name__)
 
 Look = Callable[[], Awaitable[None]]
+
+Unnamed = tuple[Page, Callable[[], None], int]
+"""A search whose index is not known yet, what records it, and how many bytes that holds."""
 
 
 class Watcher:
@@ -53,12 +59,14 @@ class Watcher:
             index: asyncio.Queue(WAITING) for index in workers
         }
         self._turns = {index: asyncio.Lock() for index in workers}
+        self._unnamed: dict[str, list[Unnamed]] = {index: [] for index in workers}
         self._held = 0
 
     async def keep(self) -> None:
         """Look at what was shown, until this is cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for index in self._workers:
+                tasks.create_task(self._record_unnamed(index))
                 for _ in range(AT_ONCE):
                     tasks.create_task(self._look_at_all(index))
 
@@ -85,14 +93,38 @@ class Watcher:
         async def look() -> None:
             hits = await asyncio.to_thread(shown.hits, page.place)
             if not hits:
-                reason = "reply" if hits is None else "no hits"
-                self._seen.unseen(page, page.why, reason)
+                self._seen.unseen(page, page.why, "reply" if hits is None else "empty")
                 return
             by_id = bool(self._workers[page.index].label_fields.names)
             known = _only_ids(hits) if by_id else hits
             await self._record(page, page.why, partial(Measure, known[:MOST]))
 
-        self._add(page, page.why, look, shown.size)
+        self._once_named(page, lambda: self._add(page, page.why, look, shown.size), shown.size)
+
+    def unread(self, page: Page, why: str) -> None:
+        """Count a search of which nothing is known but that it reaches an index."""
+        self._once_named(page, lambda: self._seen.unseen(page, why, why))
+
+    def _once_named(self, page: Page, record: Callable[[], None], size: int = 0) -> None:
+        """Record a search, once it is known whether its index has the name that was asked for."""
+        names = self._workers[page.index].names
+        waiting = self._unnamed[page.index]
+        if not page.name or (names and reaches(page.name, names)):
+            record()
+        elif not names and len(waiting) < WAITING:
+            if self._held + size > HELD:
+                size = 0
+                record = partial(self._seen.unseen, page, page.why, "busy")
+            self._held += size
+            waiting.append((page, record, size))
+
+    async def _record_unnamed(self, index: str) -> None:
+        """Record what came before the names of an index were known."""
+        await self._workers[index].is_named.wait()
+        for page, record, size in self._unnamed[index]:
+            self._held -= size
+            self._once_named(page, record)
+        self._unnamed[index].clear()
 
     def window(self, search: Search, outcome: str, reply: str) -> None:
         """Look at a page that was cut from a whole window in the cluster's own order.
@@ -124,7 +156,7 @@ class Watcher:
                 self._seen.unseen(search, outcome, "cluster")
                 return
             except UnavailableError as error:
-                self._seen.unseen(search, outcome, str(error))
+                self._not_known(search, outcome, str(error))
                 return
             await self._record(search, outcome, _rerank(search, reply))
 
@@ -157,13 +189,18 @@ class Watcher:
             try:
                 answer = await worker.look(what)
             except UnavailableError as error:
-                self._seen.unseen(search, outcome, str(error))
+                self._not_known(search, outcome, str(error))
                 return
         told: Told | str = answer if isinstance(what, Measure) else answer[0][0]
         if isinstance(told, str):
-            self._seen.unseen(search, outcome, told)
+            self._not_known(search, outcome, told)
         else:
             self._seen.shown(search, outcome, told)
+
+    def _not_known(self, search: Search | Page, outcome: str, reason: str) -> None:
+        """Record a search whose list is not known; in a shadow, say why it would have none."""
+        is_shadow = outcome == "shadow" and reason not in NOT_MADE
+        self._seen.unseen(search, reason if is_shadow else outcome, reason)
 
 
 def _as_shown(search: Search) -> Search:

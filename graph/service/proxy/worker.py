@@ -47,6 +47,7 @@ class Worker:
         is_idle: Set while no client waits for a list, or for the hits that one is made of.
         label_fields: What is asked for with each window, once the index is open.
         names: The names by which the same documents are searched, once it is open.
+        is_named: Set once they are known.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Worker:
         self.is_idle.set()
         self.label_fields = NO_FIELDS
         self.names: frozenset[str] = frozenset()
+        self.is_named = asyncio.Event()
         self._settings = settings
         self._encode_later = encode_later
         self._is_open = False
@@ -220,9 +222,11 @@ class Worker:
         """Take what the process says of its index."""
         self._is_open = not said.why
         self.label_fields = said.label_fields
-        self.names = said.names
         if said.why:
             self._say(said.why)
+            return
+        self.names = said.names
+        self.is_named.set()
 
     def _say(self, why: str) -> None:
         log.warning("Nothing of '%s' is re-ranked at present. %s", self.index, why)

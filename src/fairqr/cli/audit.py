@@ -91,8 +91,8 @@ def measure(
         sure: The whole interval must meet a condition.
         output: The folder; an interrupted audit resumes there.
         sign: Sign it by this SSH key. Without --queries, a finished audit is only signed.
-        from_log: Audit the searches that a proxy recorded in this folder. A query counts as often
-            as it was asked. Repeatable, for several proxies; --corpus names one of several indexes.
+        from_log: Audit the searches that a proxy recorded in this folder. Each list counts as often
+            as it was shown. Repeatable, for several proxies; --corpus names one of several indexes.
     """
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
@@ -173,18 +173,21 @@ def _of_log(
 ) -> tuple[AuditRunSettings, AuditSpec, SeenSearches]:
     """Write what proxies recorded as a source; return what audits it, and what they saw.
 
-    By default as many results count as shown as most searches asked for, and the target is what
-    fair lists aimed at.
+    By default the ranks count that the proxy counted, as much as there, and the target is what fair
+    lists aimed at.
     """
     from fairqr.evaluation.audit.lists import SeenSearches
     from fairqr.graph.service.proxy.log import as_run
+    from fairqr.retrieval.fairness.exposure import Discount
     from fairqr.retrieval.fairness.target import Target
 
-    logged = as_run(folders, place, settings.corpus)
+    k = spec.k if "k" in spec.model_fields_set else None
+    logged = as_run(folders, place, settings.corpus, k)
     if logged.damaged:
         warn(f"Lines of the log that are damaged, and left out: {logged.damaged:,}.")
-    usual = {
-        "k": min(logged.size, spec.depth - 1),
+    usual: dict[str, Any] = {
+        "k": min(logged.k, spec.depth - 1),
+        "discount": Discount.parse(logged.discount),
         "target": Target(parts={"uniform": 1.0}, shares=logged.target),
     }
     spec = spec.model_copy(update={it: usual[it] for it in usual.keys() - spec.model_fields_set})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import stat
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from fairqr.base.errors import ConfigError
+from fairqr.graph.service.proxy.log import as_run
 from fairqr.graph.service.proxy.requests import Search, planned
 from fairqr.graph.service.proxy.seen import LOG, OLDER, Seen
 from fairqr.graph.service.proxy.settings import ProxiedIndex, ProxySettings
@@ -23,6 +26,9 @@ from tests.patience import until
 
 DOCS = Path(__file__).parents[3] / "docs"
 TOLD: dict[str, Any] = {
+    "k": 2,
+    "discount": "log2",
+    "page": 2,
     "ids": ["a man", "b", "c"],
     "groups": {"gender": ["male", "male", {"female": 0.5, "male": 0.5}]},
     "order": [0, 2, 1],
@@ -134,7 +140,7 @@ def test_figures_count_what_was_shown_and_clients_cannot_fill_the_memory(
     show(seen, "d", share=1.0)
     seen.unseen(search("d", 2, 1.0), "re-ranked", "further page")  # of the same list
     for number in range(200):
-        seen.unseen(search("e"), f"field of a client {number}", "no hits")
+        seen.unseen(search("e"), f"field of a client {number}", "empty")
     seen.shown(search("f"), "sort", {"exposure": {"target": HALVES, "shown": HALVES}})
     seen.unseen(search("a", share=1.0), "slow", "busy")
     found = figures(seen)
@@ -148,7 +154,7 @@ def test_figures_count_what_was_shown_and_clients_cannot_fill_the_memory(
         return {by[1]: n for it, n in found.items() if (by := pattern.fullmatch(it))}
 
     assert counts("searches") == {"shadow": 3, "re-ranked": 2, "other": 200, "sort": 1, "slow": 1}
-    assert counts("unseen") == {"further page": 1, "no hits": 200, "busy": 1}
+    assert counts("unseen") == {"further page": 1, "empty": 200, "busy": 1}
 
 
 def test_thousands_of_groups_are_in_the_log_and_are_no_series(
@@ -237,6 +243,96 @@ def test_two_arms_stand_beside_each_other(
     assert women["change"]["value"] == pytest.approx(0.445)
     low, high = women["change"]["interval"]
     assert 0.2 < low < 0.445 < high < 0.7
+
+
+PASSED = {name: TOLD[name] for name in ("k", "discount", "page", "ids", "groups")} | {
+    "exposure": {name: TOLD["exposure"][name] for name in ("engine", "target", "shown")}
+}
+"""What is known of a page that passed."""
+
+
+def women_in(found: dict[str, Any]) -> float:
+    (women,) = (it["exposure"]["value"] for it in found["groups"] if it["group"] == "female")
+    return float(women)
+
+
+def test_each_list_of_a_query_counts_as_often_as_it_was_shown(
+    opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Whatever made it another one: the index, its labels, the size of the page, or the arm."""
+    relabelled = {**TOLD, "groups": {"gender": ["female", "male", "male"]}}
+    shown: list[tuple[int, float]] = []
+    seen = opened(log_words=True)
+
+    def add(times: int, women: float, told: dict[str, Any], outcome: str, share: float) -> None:
+        shown.append((times, women))
+        for _ in range(times):
+            seen.shown(search("a", share=share), outcome, told)
+
+    second = 1 / math.log2(3)
+    add(9, 0.0, TOLD, "shadow", 0.0)
+    add(1, 1.0, WOMEN, "shadow", 0.0)
+    add(2, 1 / (1 + second), relabelled, "shadow", 0.0)
+    add(3, 1.0, {**relabelled, "page": 1}, "shadow", 0.0)
+    add(4, 0.0, PASSED, "name", 1.0)
+    add(5, 0.0, TOLD, "slow", 1.0)
+    add(6, second / 2 / (1 + second), TOLD, "re-ranked", 1.0)
+    add(2, 1.0, {**WOMEN, "quality": {}}, "shadow", 0.0)  # with pinned documents
+    for number in range(8):  # so that there are intervals
+        seen.shown(search(f"other {number}"), "shadow", TOLD)
+    shown.append((8, 0.0))
+    every = sum(times for times, _ in shown)
+    until(lambda: len(lines(tmp_path / "log")) == every)
+    found = audited(fairqr, "--from-log", "log", "-o", "out")
+    mean = sum(times * women for times, women in shown) / every
+    assert women_in(found) == pytest.approx(mean)
+    assert (found["queries"]["asked"], found["queries"]["weight"]) == (8 + 8, every)
+    asked = json.loads(Path("out/raw/queries.json").read_text())["queries"]
+    assert len({it["id"] for it in asked if it["text"] == "a"}) == 8
+    assert fairqr("audit", "verify", "out").code == 0
+
+
+def test_a_page_of_documents_of_the_same_id_is_as_long_as_it_was(
+    opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
+) -> None:
+    """An alias of several indexes finds such."""
+    twice = {"ids": ["a", "a", "a#2"], "groups": {"gender": ["male", "male", "female"]}}
+    seen = opened()
+    for number in range(9):
+        show(seen, f"asked {number}", told={**TOLD, **twice, "k": 3, "page": 3})
+    until(lambda: len(lines(tmp_path / "log")) == 9)
+    found = audited(fairqr, "--from-log", "log", "-o", "out")
+    assert women_in(found) == pytest.approx(0.5 / (1 + 1 / math.log2(3) + 0.5))
+
+
+def test_ranks_count_in_an_audit_as_the_proxy_counts_them(
+    opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
+) -> None:
+    seen = opened()
+    some = {**TOLD, "groups": {"gender": ["male", "female", "male"]}, "discount": "rbp(0.5)"}
+    for number in range(9):
+        show(seen, f"asked {number}", told=some)
+    until(lambda: len(lines(tmp_path / "log")) == 9)
+    assert women_in(audited(fairqr, "--from-log", "log", "-o", "out")) == pytest.approx(1 / 3)
+    more = audited(fairqr, "--from-log", "log", "-o", "more", "-k", "3")
+    assert women_in(more) == pytest.approx(1 / 3)  # nobody was shown a third
+
+
+def test_the_memory_of_an_audit_does_not_grow_with_the_lines_of_a_log(tmp_path: Path) -> None:
+    ids = [f"a document of a long id {number}".rjust(200, "-") for number in range(200)]
+    labels = {"gender": ["male", "female"] * 100}
+    for number in range(150):
+        exposure = {**TOLD["exposure"], "shown": {"gender": {"male": number / 150}}}
+        record = {**TOLD, "ids": ids, "groups": labels, "exposure": exposure, "order": []}
+        own = {"index": "it", "query": f"{number % 50}", "arm": "engine", "outcome": "shadow"}
+        with (tmp_path / LOG).open("a") as log:
+            log.write(json.dumps({**record, **own}) + "\n")
+    tracemalloc.start()
+    logged = as_run([tmp_path], tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(logged.seen["lists"]) == 150
+    assert peak < (tmp_path / LOG).stat().st_size / 4
 
 
 def test_an_audit_says_which_log_and_index_it_needs(

@@ -16,11 +16,13 @@ from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.large import without_documents
 from fairqr.graph.service.proxy.ordering import IndexOrder
+from fairqr.graph.service.proxy.pages import page_of
 from fairqr.graph.service.proxy.queries import words_in
 from fairqr.graph.service.proxy.requests import (
     LabelFields,
     Search,
     UnavailableError,
+    key_of,
     planned,
 )
 from fairqr.graph.service.proxy.settings import ProxiedIndex
@@ -298,4 +300,67 @@ async def test_pinned_documents_stay_first_and_figures_are_of_what_is_shown(tmp_
     shown = held["exposure"]["shown"]["gender"]
     assert shown == held["exposure"]["fair"]["gender"]
     assert shown["male"] > free["exposure"]["shown"]["gender"]["male"]
-    assert (held["quality"].keys(), free["quality"].keys()) == ({"engine"}, {"engine", "fair"})
+    assert (held["quality"].keys(), free["quality"].keys()) == (set(), {"engine", "fair"})
+
+
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        ({"query": QUERY, "sort": ["_score", "date"]}, {}),
+        ({"query": QUERY}, {"sort": "_score,date"}),
+        ({"query": QUERY, "min_score": 1}, {}),
+        ({"query": QUERY, "indices_boost": [{"people": 2}]}, {}),
+        ({"query": QUERY, "runtime_mappings": {"a": {"type": "long"}}}, {}),
+        ({"query": QUERY}, {"routing": "a"}),
+        ({"query": QUERY}, {"search_pipeline": "a"}),
+        ({}, {"q": "opera"}),
+        ({}, {"q": "opera", "df": "title"}),
+        ({}, {"q": "opera", "default_operator": "and"}),
+    ],
+    ids=str,
+)
+def test_the_hash_of_a_query_tells_apart_what_changes_its_list(
+    body: dict[str, Any], parameters: dict[str, str]
+) -> None:
+    others = [({"query": QUERY}, {}), ({}, {"q": "opera"}), ({}, {})]
+    own = key_of(body, parameters)
+    assert own not in [key_of(*it) for it in others if it != (body, parameters)]
+    paged = {**body, "from": 3, "size": 4, "_source": False, "aggs": {"a": {}}}
+    assert key_of(paged, {**parameters, "size": "5", "preference": "me", "pretty": ""}) == own
+    page = page_of(paged, parameters, INDEX, "people", 0, "name")  # one that passes
+    assert page.key == own
+
+
+@pytest.mark.parametrize(("size", "k"), [(3, 4), (4, 4), (6, 4), (8, 8), (20, 20)])
+@pytest.mark.parametrize("sort", [[], ["_score", "date"]], ids=["by score", "then by date"])
+@pytest.mark.parametrize("fair", [False, True], ids=["shadow", "fair"])
+async def test_the_first_k_ranks_of_the_page_count_in_each_order(
+    tmp_path: Path, size: int, k: int, sort: list[str], *, fair: bool
+) -> None:
+    """Also those that are shown and stay where they are, below what is re-ranked."""
+    sexes = ["male", "male", "male", "female", "male", "female", "male", "female"]
+    labels = [{"id": f"{place}", "text": "opera", "g": sex} for place, sex in enumerate(sexes)]
+    engine = await indexed(tmp_path, labels)
+    context = Context.of(target="uniform:1", k=k)
+    order = IndexOrder(None, engine, context, ListEvidence(), None)
+    how = INDEX.model_copy(update={"mode": "fair" if fair else "shadow"})
+    plan = planned({"query": QUERY, "size": size, "sort": sort}, {}, how)
+    assert isinstance(plan, Search)
+    told = await order([{"_id": one["id"]} for one in labels], plan, until=math.inf)
+    page = await order.measured([{"_id": one["id"]} for one in labels[:size]])
+    await engine.aclose()
+
+    def by_hand(places: list[int]) -> float:
+        weights = [1 / math.log2(rank + 2) for rank in range(min(k, size, len(sexes)))]
+        women = [weight for weight, at in zip(weights, places, strict=False) if at in (3, 5, 7)]
+        return sum(women) / sum(weights)
+
+    women = {name: own["gender"]["female"] for name, own in told["exposure"].items()}
+    unchanged = [*range(8)]
+    rest = unchanged[len(told["order"]) :]
+    assert women["engine"] == pytest.approx(by_hand(unchanged))
+    assert women["fair"] == pytest.approx(by_hand([*told["order"], *rest]))
+    assert women["shown"] == women["fair" if fair else "engine"]
+    assert page["exposure"]["shown"]["gender"]["female"] == pytest.approx(women["engine"])
+    assert (told["k"], told["page"]) == (page["k"], page["page"]) == (k, min(size, 8))
+    assert len(told["ids"]) == len(told["order"]) >= min(size, k, 8)

@@ -31,6 +31,7 @@ from tests.integration.graph.service.proxy.proxied import (
     proxied,
     raw_cluster,
 )
+from tests.integration.model_server import Main
 from tests.patience import PATIENCE, until
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("people")]
@@ -55,6 +56,7 @@ DOCUMENTED = {"elasticsearch": NewerElasticsearch, "opensearch": NewerOpensearch
 class Cluster:
     """A cluster, directly and through two proxies."""
 
+    server: str
     direct: httpx.Client
     fair: Proxied
     shadow: Proxied
@@ -116,7 +118,7 @@ def cluster(
         how: dict[str, Any] = {"source": {"engine": engine, "url": url}}
         folder = tmp_path_factory.mktemp("kinds")
         index = {"window": WINDOW}
-        fair = stack.enter_context(proxied(folder / "fair", before, index=index, **how))
+        fair = stack.enter_context(proxied(folder / "fair", before, index=index, log="log", **how))
         index = {"window": WINDOW, "mode": "shadow"}
         shadow = stack.enter_context(
             proxied(folder / "shadow", before, index=index, log="log", **how)
@@ -133,7 +135,7 @@ def cluster(
             return log.exists() and any("exposure" in it for it in records_in(log))
 
         until(is_open)
-        yield Cluster(direct, fair, shadow, log)
+        yield Cluster(request.param, direct, fair, shadow, log)
 
 
 on_each = pytest.mark.parametrize(
@@ -208,10 +210,10 @@ def test_pages_are_disjoint_and_complete_and_what_lies_below_stays(
     assert (shown == direct) == ("passes" in kind)
 
 
-def records_in(log: Path) -> list[Any]:
-    """Return what a log has, but for a line that is just being written."""
+def records_in(*logs: Path) -> list[Any]:
+    """Return what logs have, but for a line that is just being written."""
     found = list[Any]()
-    for line in log.read_text().splitlines():
+    for line in [line for log in logs for line in log.read_text().splitlines()]:
         with suppress(ValueError):
             found.append(json.loads(line))
     return found
@@ -238,6 +240,24 @@ def test_a_shadow_changes_nothing_and_records_what_was_shown(
         return any(it.get("ids", [])[:compared] == ids[:compared] for it in news)
 
     until(is_recorded)
+
+
+@pytest.mark.parametrize("cluster", sorted({server for server, _ in TRIED}), indirect=True)
+def test_a_log_of_every_kind_is_audited(cluster: Cluster, quick: Main, tmp_path: Path) -> None:
+    logs = [cluster.log, cluster.log.parents[2] / "fair" / "log" / "log.jsonl"]
+    kinds = [kind for server, kind in TRIED if server == cluster.server]
+    for log, client in zip(logs, (cluster.shadow.client, cluster.fair.client), strict=True):
+        before = len(records_in(log))
+        for kind in kinds:
+            asked(client, kind)
+        until(lambda log=log, before=before: len(records_in(log)) >= before + len(kinds))
+    folders = [argument for log in logs for argument in ("--from-log", log.parent)]
+    told = quick("audit", *folders, "-o", tmp_path / "out", "--attribute", "gender", "--json")
+    assert told.code == 0, told.stderr
+    (women,) = (it for it in json.loads(told.stdout)["groups"] if it["group"] == "female")
+    shown = [it["exposure"]["shown"]["gender"] for it in records_in(*logs) if "exposure" in it]
+    shares = [it["female"] for it in shown if any(it.values())]
+    assert women["exposure"]["value"] == pytest.approx(sum(shares) / len(shares))
 
 
 @pytest.mark.parametrize("cluster", ["elasticsearch", "opensearch"], indirect=True)
