@@ -1,4 +1,4 @@
-"""Lists that clients wait for are in time: from the first on, and beside those of shadows."""
+"""Lists that clients wait for are in time, from the first on."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import cycle, product
 from os import kill
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fairqr.graph.service.proxy.requests import is_fair, key_of
-from fairqr.graph.service.proxy.settings import ProxiedIndex
 from tests.integration.attached_people import TOPICS, Server, people
 from tests.integration.graph.service.proxy.proxied import proxied, write_settings
-from tests.patience import until
 
 pytestmark = [
     pytest.mark.elasticsearch,
@@ -66,10 +58,6 @@ async def main() -> None:
 asyncio.run(main())
 """
 
-SHARE = 0.3
-RATE = 15.0
-WITHIN = 0.25
-
 
 @pytest.fixture(scope="module")
 def cluster(elasticsearch_url: str) -> Iterator[Server]:
@@ -86,49 +74,6 @@ def test_lists_of_made_up_hits_of_both_kinds_leave_nothing_to_load_for_the_first
     assert printed.splitlines() == [str(["ranks", "vectors"] * 3), "0", "[]"]
 
 
-def arms() -> tuple[list[Any], list[Any]]:
-    """Return distinct queries that get fair lists, and those that do not."""
-    index = ProxiedIndex(source=Path(), mode="fair", share=SHARE)
-    fair = list[Any]()
-    others = list[Any]()
-    for words in product(TOPICS, repeat=3):
-        body = {"query": {"match": {"bio": " ".join(words)}}}
-        arm = fair if is_fair(key_of(body, ""), index) else others
-        arm.append(body)
-    return fair, others
-
-
-def test_shadow_lists_hold_up_none_that_a_client_waits_for(tmp_path: Path, cluster: Server) -> None:
-    alone = in_time(tmp_path / "alone", cluster, shadows=0)
-    beside = in_time(tmp_path / "beside", cluster, shadows=2)
-    assert beside >= min(0.95, alone - 0.05)
-
-
-def in_time(folder: Path, cluster: Server, shadows: int) -> float:
-    """Return the share of fair searches that are re-ranked beside clients of the others."""
-    fair, others = arms()
-    with proxied(folder, cluster.url, within=WITHIN, index={"share": SHARE}) as proxy:
-        until(lambda: proxy.outcome(body=fair[0]).startswith("re-ranked"))
-        outcomes = Counter[str]()
-        over = threading.Event()
-
-        def shadow(number: int) -> None:
-            for body in cycle(others[number::shadows]):
-                if over.wait(1 / RATE):
-                    return
-                assert proxy.outcome(body=body) == "passed; shadow"
-
-        with ThreadPoolExecutor(1 + shadows) as pool:
-            asking = [pool.submit(shadow, number) for number in range(shadows)]
-            for body in fair[1:100]:
-                over.wait(1 / RATE)
-                outcomes[proxy.outcome(body=body).split("; ")[0]] += 1
-            over.set()
-            for one in asking:
-                one.result()
-        return outcomes["re-ranked"] / outcomes.total()
-
-
 def test_searches_that_are_sent_together_have_their_time_each(
     tmp_path: Path, cluster: Server
 ) -> None:
@@ -137,7 +82,8 @@ def test_searches_that_are_sent_together_have_their_time_each(
         worker = proxy.ready()
         kill(worker, signal.SIGSTOP)
         try:
-            lines = [json.dumps(one) for body in arms()[0][:3] for one in ({}, body)]
+            bodies = [{"query": {"match": {"bio": words}}} for words in TOPICS[:3]]
+            lines = [json.dumps(one) for body in bodies for one in ({}, body)]
             started = time.monotonic()
             reply = proxy.client.post(
                 "/people/_msearch",
