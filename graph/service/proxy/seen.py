@@ -29,6 +29,9 @@ LOG, OLDER = "log.jsonl", "log.older.jsonl"
 RERANKED = "re-ranked"
 """What became of a search that was shown a fair list."""
 
+ENDING = 30.0
+"""Seconds to wait for a proxy that is ending: first it answers what it has accepted."""
+
 WAITING = 1_000
 """So many records may wait for the disk; others are lost."""
 
@@ -140,7 +143,7 @@ class Log:
         self._lost, self._room, self._writer = lost, Semaphore(WAITING), ThreadPoolExecutor(1)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = FileLock(folder / ".lock", mode=0o600).acquire(0)
+            self._lock = FileLock(folder / ".lock", mode=0o600).acquire(ENDING)
         except OSError as error:
             why = "another proxy uses it" if isinstance(error, Timeout) else error.strerror
             raise ConfigError(f"The log {folder} cannot be used: {why}.") from None

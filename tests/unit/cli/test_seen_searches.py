@@ -7,6 +7,7 @@ import math
 import os
 import re
 import stat
+import threading
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from filelock import FileLock
 from prometheus_client import generate_latest
 
 from fairqr.base.errors import ConfigError
@@ -122,7 +124,22 @@ def test_a_disk_without_room_costs_records_and_nothing_else(
     assert len((tmp_path / "log" / LOG).read_bytes()) < 1_000_000
 
 
-def test_a_log_has_one_proxy(opened: Callable[..., Seen], tmp_path: Path) -> None:
+def test_the_log_of_a_proxy_that_is_ending_is_waited_for(
+    opened: Callable[..., Seen], tmp_path: Path
+) -> None:
+    (tmp_path / "log").mkdir()
+    lock = FileLock(tmp_path / "log" / ".lock", thread_local=False)
+    lock.acquire()
+    ends = threading.Timer(0.1, lock.release)
+    ends.start()
+    opened()
+    ends.join()
+
+
+def test_a_log_has_one_proxy(
+    opened: Callable[..., Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairqr.graph.service.proxy.seen.ENDING", 0.1)
     first = opened()
     with pytest.raises(ConfigError, match="another proxy uses it"):
         opened()
