@@ -135,6 +135,15 @@ def query_rows(
         yield query
 
 
+def _lines_of_table(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file, but a first one that only names the delimiter for Excel."""
+    lines = numbered_lines(path)
+    for number, first in itertools.islice(lines, 1):
+        if not named_delimiter(first):
+            yield number, first
+    yield from lines
+
+
 def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRow]:
     """Yield the rows by the names of their columns: ``id`` and ``text`` if the file names none."""
     name = path.name.lower().removesuffix(".gz")
@@ -142,8 +151,7 @@ def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRo
         yield from named_rows(path, "queries")
         return
     is_csv = name.endswith(".csv")
-    lines = ((line, row) for line, row in numbered_lines(path) if not named_delimiter(row))
-    rows = ((line, row.rstrip("\n").split("\t")) for line, row in lines)
+    rows = ((line, row.rstrip("\n").split("\t")) for line, row in _lines_of_table(path))
     cells = csv_cells(path, "queries") if is_csv else rows
     number, first = next(cells, (1, []))
     if not is_csv and "".join(first).lstrip().lower().startswith(MARKUP):

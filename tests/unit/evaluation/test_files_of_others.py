@@ -304,6 +304,12 @@ def test_queries_are_read_by_their_ids(tmp_path: Path, name: str, text: str) -> 
     assert [(row.id, row.text) for row in query_rows(path)] == [("q1", "who")]
 
 
+def test_only_the_first_line_of_queries_can_name_the_delimiter(tmp_path: Path) -> None:
+    path = tmp_path / "queries.txt"
+    path.write_text("sep=;\nphysicist\nsep=;\nsep=,\n")
+    assert [row.text for row in query_rows(path)] == ["physicist", "sep=;", "sep=,"]
+
+
 @pytest.mark.parametrize(
     "record",
     [
