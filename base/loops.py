@@ -6,11 +6,14 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+Turn = Callable[[], AbstractAsyncContextManager[object]]
+"""Returns what is entered when it is one's turn, and held meanwhile."""
 
 
 class PerLoop(Generic[T]):

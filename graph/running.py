@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
@@ -20,7 +20,7 @@ from langgraph.types import Overwrite
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, QueryError
-from fairqr.base.loops import run_blocking
+from fairqr.base.loops import Turn, run_blocking
 from fairqr.base.telemetry import current_span, span
 from fairqr.graph.journal import run_journal
 from fairqr.graph.search.context import Context, Frozen
@@ -35,9 +35,6 @@ RETRIEVE = "retrieve"
 
 Update = dict[str, Any]
 """What a node changes in the state."""
-
-Turn = Callable[[], AbstractAsyncContextManager[object]]
-"""Returns what is entered when it is a run's turn to compute, and held meanwhile."""
 
 C = TypeVar("C", bound=Context)
 C_co = TypeVar("C_co", bound=Context, covariant=True)

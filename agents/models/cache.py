@@ -58,6 +58,10 @@ class ReplyCache:
         self._memory: dict[str, str] = {}
         self._in_flight: PerLoop[dict[str, _Call]] = PerLoop()
 
+    def is_usable(self) -> bool:
+        """Return whether replies can be kept; their file is made if it is missing."""
+        return self._file is None or self._file.is_usable()
+
     async def get_many(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return what is stored, by key."""
         if self._file is not None:

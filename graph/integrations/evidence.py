@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fairqr.base.loops import Turn
 from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import Float32Array, KeptVectors
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
@@ -23,9 +24,6 @@ SHORT = 5 * FEEDBACK
 
 AT_A_TURN = 20
 """How many texts are encoded until others get their turn."""
-
-Turn = Callable[[], AbstractAsyncContextManager[None]]
-"""Waits for a turn to encode texts, and ends it."""
 
 
 class ListEvidence:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fairqr.base.errors import InputError, one_line
+from fairqr.base.loops import Turn
 from fairqr.graph.integrations.amortised import target_with_deficit
-from fairqr.graph.integrations.evidence import ListEvidence, Turn
+from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import LearntWords, with_words
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Objective, Shares

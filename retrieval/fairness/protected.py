@@ -60,9 +60,7 @@ class ProtectedGroup:
         """
         known = attribute.groups
         # The name of a group may contain "not" or "vs".
-        parts = (
-            [text] if text.strip() in known else re.split(r"(?<!\s)\s+vs\.?\s+", text, maxsplit=1)
-        )
+        parts = [text] if text.strip() in known else _VERSUS.split(text, maxsplit=1)
         named = _groups(parts[0], attribute)
         rest = tuple(group for group in known if group not in named)
         other = _groups(parts[1], attribute) if len(parts) > 1 else rest

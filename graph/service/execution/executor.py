@@ -22,19 +22,19 @@ import httpx
 from fairqr.agents.attribution.attributor import Attributor, AttributorName
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import Generator, ModelGenerator
-from fairqr.agents.models.cache import MAX_BYTES, ReplyCache
+from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
 from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
-from fairqr.base.kept_file import KeptFile
+from fairqr.base.loops import Turn
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
 from fairqr.graph.integrations.learnt import LearntWords
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.opening import open_parts
-from fairqr.graph.running import Turn, in_turns
+from fairqr.graph.running import in_turns
 from fairqr.graph.search.models import GivenModel
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.execution import checking
@@ -87,7 +87,7 @@ def require_usable(settings: ServiceSettings) -> None:
                 f"The folder {folder} (service.{name}) cannot be written; name another one, or "
                 "change its permissions."
             )
-    if replies is not None and not KeptFile[str](replies, MAX_BYTES).is_usable():
+    if not ReplyCache(replies).is_usable():
         raise errors.ConfigError(
             f"No replies can be kept in {replies} (service.replies); name a file that is new, or "
             "that fairqr has written."

@@ -21,7 +21,7 @@ from fairqr.graph.service.execution.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import access_key_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import DurableCounts, parts_of
-from fairqr.graph.service.http.runs import unless_gone
+from fairqr.graph.service.http.runs import in_its_turn
 from fairqr.graph.service.records import Kind, Scope
 from fairqr.prompts.library import DEFAULT_VERSIONS
 from fairqr.retrieval.encoders.opening import RETRIEVERS
@@ -232,13 +232,12 @@ async def _read(
         reading: Reads from its engine.
     """
     parts = parts_of(request)
-    key = access_key_of(request.scope).id
 
     async def read() -> T:
-        async with parts.reading.held(key), parts.executor.lend_engine(corpus) as engine:
+        async with parts.executor.lend_engine(corpus) as engine:
             return await reading(engine)
 
-    return await unless_gone(request, read())
+    return await in_its_turn(request, parts.reading, read)
 
 
 @router.get("/v1/prompts")

@@ -5,7 +5,7 @@ import asyncio
 import os
 import shutil
 import zipfile
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from fairqr.graph.service.http.answers import Json, compact
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
 from fairqr.graph.service.runs.manager import STEPLESS
+from fairqr.graph.service.slots import Slots
 
 PIECE = 2**16
 """How many bytes of a file are sent at a time."""
@@ -209,6 +210,25 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait({working, leaving})
 
 
+async def in_its_turn(request: Request, slots: Slots, work: Callable[[], Awaitable[T]]) -> T:
+    """Do work when it is the turn of the key of a request, unless the client leaves first.
+
+    Args:
+        request: The request.
+        slots: One is held for the work.
+        work: What is done.
+
+    Raises:
+        HTTPException: The client disconnected.
+    """
+
+    async def wait_and_work() -> T:
+        async with slots.held(access_key_of(request.scope).id):
+            return await work()
+
+    return await unless_gone(request, wait_and_work())
+
+
 def carrier_of(request: Request) -> dict[str, str]:
     """Return the header that makes the run a part of the caller's trace.
 
@@ -361,13 +381,8 @@ async def get_report(request: Request, id: _Id) -> Response:
 async def get_bundle(request: Request, id: _Id) -> Response:
     """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
     folder = await _folder(request, id)
-    bundling = parts_of(request).bundling.held(access_key_of(request.scope).id)
-
-    async def bundled() -> IO[bytes]:
-        async with bundling:
-            return await asyncio.to_thread(_zipped, folder)
-
-    file = await unless_gone(request, bundled())
+    zipping = partial(asyncio.to_thread, _zipped, folder)
+    file = await in_its_turn(request, parts_of(request).bundling, zipping)
     headers = {
         "Content-Disposition": f'attachment; filename="audit-{id}.zip"',
         "Content-Length": str(file.seek(0, os.SEEK_END)),

@@ -57,7 +57,7 @@ NARROWED = OF_DOCUMENTS | OF_ALL_HITS | {*_OF_THE_SEARCH.split(), "timeout", "tr
 
 
 def without_documents(search: Search, asked: Any, parameters: Mapping[str, str]) -> Search | None:
-    """Return the same search without its documents, or None where it needs them.
+    """Return the same search for a window without documents; None if it cannot do without them.
 
     Args:
         search: The search.

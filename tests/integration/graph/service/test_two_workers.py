@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +25,7 @@ from fastmcp.client.transports import StreamableHttpTransport
 from fairqr.retrieval.sources.corpus import find_corpus
 from tests.integration.filled_elasticsearch import fill, write_source
 from tests.integration.model_server import Main, ModelServer, write_people
+from tests.integration.nginx import running_nginx, with_nginx
 from tests.integration.page_service import (
     ServiceClient,
     events_of,
@@ -40,8 +39,7 @@ from tests.ports import free_port
 from tests.unit.retrieval.http_servers import answering, of_json
 
 ROOT = Path(__file__).parents[4]
-NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
-pytestmark = pytest.mark.skipif(not Path(NGINX).exists(), reason="install nginx-light")
+pytestmark = with_nginx
 
 
 SEARCH = {**PHYSICIST, "corpus": "shared"}
@@ -61,18 +59,8 @@ def balancer(folder: Path, workers: list[str]) -> Iterator[str]:
     for old, new in changes.items():
         assert text.count(old) == 1
         text = text.replace(old, new)
-    settings = folder / "nginx.conf"
-    settings.write_text(text)
-    command = [NGINX, "-c", str(settings), "-p", str(folder), "-e", "stderr"]
-    assert subprocess.run([*command, "-t"], check=False, capture_output=True).returncode == 0
-    child = subprocess.Popen([*command, "-g", "daemon off;"], stderr=subprocess.DEVNULL)
-    try:
-        address = f"http://127.0.0.1:{port}"
-        until(psutil.Process(child.pid).net_connections)
-        yield address
-    finally:
-        child.terminate()
-        child.wait(PATIENCE)
+    with running_nginx(text, folder):
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_the_balancer_names_the_address_of_each_client(tmp_path: Path) -> None:

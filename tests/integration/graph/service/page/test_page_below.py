@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 from playwright.sync_api import expect
 
 from tests.integration.chromium import Pages, ask, browser, pages
-from tests.integration.graph.service.test_two_workers import NGINX
+from tests.integration.nginx import around, running_nginx, with_nginx
 from tests.integration.service_client import Served, service_of_a_module
-from tests.patience import PATIENCE, until
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 __all__ = ["browser", "pages"]
 
-pytestmark = pytest.mark.skipif(not Path(NGINX).exists(), reason="install nginx-light")
+pytestmark = with_nginx
 
-SETTINGS = """
-worker_processes 1;
-pid {folder}/nginx.pid;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxied;
+SERVER = """
     server {{
         listen 127.0.0.1:{port};
         location /intranet/fair/ {{
@@ -44,7 +35,6 @@ http {{
             proxy_set_header Host $http_host;
         }}
     }}
-}}
 """
 
 served = service_of_a_module(settings='root_path = "/intranet/fair"\ntraffic.rate = ""')
@@ -54,18 +44,9 @@ served = service_of_a_module(settings='root_path = "/intranet/fair"\ntraffic.rat
 def nginx(folder: Path, service: str, ending: str) -> Iterator[str]:
     """Serve the service below a path; with the ending ``/``, nginx cuts that off."""
     port = free_port()
-    settings = folder / "nginx.conf"
-    settings.write_text(
-        SETTINGS.format(folder=folder, port=port, service=service.rstrip("/"), ending=ending)
-    )
-    command = [NGINX, "-c", str(settings), "-p", str(folder), "-e", "stderr", "-g", "daemon off;"]
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        until(psutil.Process(child.pid).net_connections)
+    server = SERVER.format(port=port, service=service.rstrip("/"), ending=ending)
+    with running_nginx(around(server, folder), folder):
         yield f"http://127.0.0.1:{port}/intranet/fair"
-    finally:
-        child.terminate()
-        child.wait(PATIENCE)
 
 
 @pytest.fixture(params=["/", ""], ids=["cut", "kept"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socketserver
@@ -70,6 +71,16 @@ class Proxied:
         """Tell it to end, and return its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def frozen(process: int) -> Iterator[None]:
+    """Stop a process, as long as the block runs."""
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
 
 
 def write_settings(folder: Path, cluster: str, source: Any = None, **changes: Any) -> Path:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from os import kill
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from tests.integration.graph.service.proxy.proxied import (
     SOURCE,
     Proxied,
     answer,
+    frozen,
     proxied,
     raw_cluster,
 )
@@ -139,14 +138,11 @@ def test_where_re_ranking_is_late_the_page_is_cut_from_the_window(
     ):
         worker = proxy.ready()
         body = {"query": {"match": {"bio": "opera tennis"}}, "from": 5, "size": 7}
-        kill(worker, signal.SIGSTOP)
-        try:
+        with frozen(worker):
             counted.passed.clear()
             reply = proxy.search(body)
             assert reply.headers["fairqr"] == "passed; slow"
             assert counted.passed == [("POST", "/people/_search")]
-        finally:
-            kill(worker, signal.SIGCONT)
         direct = cluster.ask("POST", "/people/_search", body)
         assert reply.json()["hits"] == direct["hits"]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
-from os import kill
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.attached_people import Server, people
-from tests.integration.graph.service.proxy.proxied import Proxied, proxied
+from tests.integration.graph.service.proxy.proxied import Proxied, frozen, proxied
 from tests.patience import until
 
 pytestmark = [
@@ -48,11 +46,8 @@ def test_after_a_first_page_that_was_late_all_pages_are_in_the_order_of_the_clus
 ) -> None:
     with proxied(tmp_path, cluster.url, within=0.5) as proxy:
         worker = proxy.ready()
-        kill(worker, signal.SIGSTOP)
-        try:
+        with frozen(worker):
             first = page(proxy, 0)
-        finally:
-            kill(worker, signal.SIGCONT)
         assert first[0] == "passed; slow"
         until(lambda: proxy.outcome().startswith("re-ranked"))
         later = [page(proxy, number) for number in range(1, PAGES)]
@@ -69,12 +64,9 @@ def test_after_a_first_page_of_a_fair_list_all_pages_are_cut_from_it_even_if_no_
     with proxied(tmp_path, cluster.url, within=0.5) as proxy:
         worker = proxy.ready()
         fair = [page(proxy, number) for number in range(PAGES)]
-        kill(worker, signal.SIGSTOP)
-        try:
+        with frozen(worker):
             assert page(proxy, 0, {"query": {"match": {"bio": "river"}}})[0] == "passed; slow"
             again = [page(proxy, number) for number in range(1, PAGES)]
-        finally:
-            kill(worker, signal.SIGCONT)
         assert again == fair[1:]
         assert {outcome for outcome, _ in fair[:10]} == {"re-ranked; ranks"}
         ids = [id_ for _, its in fair for id_ in its]

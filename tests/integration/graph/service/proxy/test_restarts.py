@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import signal
 import socket
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,33 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from tests.integration.graph.service.proxy.proxied import QUERY, answer, proxied, raw_cluster
+from tests.integration.nginx import around, running_nginx, with_nginx
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
 
-NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 PAGE = Path(__file__).parents[5] / "docs" / "explanation" / "in-front.md"
 CLIENTS = 6
 RESTARTS = 4
 
 pytestmark = pytest.mark.timeout(900)
-
-with_nginx = pytest.mark.skipif(not Path(NGINX).exists(), reason="install nginx-light")
-
-SETTINGS = """
-worker_processes 1;
-pid {folder}/nginx.pid;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxied;
-{page}
-}}
-"""
 
 
 @contextlib.contextmanager
@@ -59,16 +42,8 @@ def balancer(folder: Path, proxy: int, cluster: str, change: Callable[[str], str
     }.items():
         assert page.count(old) == 1
         page = page.replace(old, new)
-    settings = folder / "nginx.conf"
-    settings.write_text(SETTINGS.format(folder=folder, page=page))
-    command = [NGINX, "-c", str(settings), "-p", str(folder), "-e", "stderr", "-g", "daemon off;"]
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        until(psutil.Process(child.pid).net_connections)
+    with running_nginx(around(page, folder), folder):
         yield f"http://127.0.0.1:{port}"
-    finally:
-        child.terminate()
-        child.wait(PATIENCE)
 
 
 class Clients:
