@@ -103,7 +103,7 @@ class ModelGenerator:
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
         """
-        prompt = request.prompt
+        prompt = request.prompt if request.sources else request.prompt.alone
         budget = await self.model.budget(prompt, *self._room)
         try:
             values = await asyncio.to_thread(budget.fill, prompt, request.question, request.sources)

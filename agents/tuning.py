@@ -2,8 +2,8 @@
 
 As in "Do Large Language Models Rank Fairly?" (arXiv 2404.03192, §5), a low-rank adapter (LoRA, Hu
 et al. 2022) learns to say one of two labels about pairs that the protected item and the other one
-win equally often. Here each pair has one winner and is used in both orders, so that both labels are
-right equally often, too.
+win equally often. Each pair is used in both orders, so that both labels are right equally often,
+too. The paper does not say whether both orders have the same winner, so that is a choice.
 
 Transformers' ``Trainer`` does the steps and keeps checkpoints; peft keeps the adapter. The loss is
 the cross entropy of the label's token right after the prompt. The base model does not change. At
@@ -35,6 +35,9 @@ from fairqr.base.neural import quiet
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 """How the names of the attention layers end in Llama, SmolLM2, Mistral, Qwen2 and their like."""
+
+Winners = Literal["pair", "question"]
+"""Whether both orders of a pair have the same winner, or each order has one of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +93,17 @@ def draw_winners(pairs: Sequence[TuningPair], random: np.random.Generator) -> li
     return winners
 
 
-def both_orders(pair: TuningPair, protected_wins: bool) -> tuple[PairExample, PairExample]:
-    """Return the examples of a pair: the protected item first, then the other first."""
+def both_orders(pair: TuningPair, wins: tuple[bool, bool]) -> tuple[PairExample, PairExample]:
+    """Return the examples of a pair: the protected item first, then the other first.
+
+    Args:
+        pair: The pair.
+        wins: Whether the protected item wins in each of these orders.
+    """
     one, other = pair.protected, pair.unprotected
     return (
-        PairExample(pair.query, one, other, "first" if protected_wins else "second"),
-        PairExample(pair.query, other, one, "second" if protected_wins else "first"),
+        PairExample(pair.query, one, other, "first" if wins[0] else "second"),
+        PairExample(pair.query, other, one, "second" if wins[1] else "first"),
     )
 
 
@@ -106,12 +114,15 @@ def make_batches(
     batch: int = 4,
     epochs: int = 1,
     steps: int | None = None,
+    winners: Winners = "pair",
 ) -> list[tuple[PairExample, ...]]:
     """Return the examples of each step.
 
-    Both orders of a pair are in the same batch, so that in each step both labels are right equally
-    often. Pairs that the protected item wins alternate with those that the other item wins, as far
-    as possible; a batch of 4 has one of each. A pair has the same winner in each epoch.
+    Both orders of a pair are in the same batch. With one winner a pair, both labels are right
+    equally often in each step; pairs that the protected item wins alternate with those that the
+    other item wins, as far as possible; a batch of 4 has one of each. With one winner a question,
+    all this holds over an epoch: in each order both groups win equally often. A question has the
+    same winner in each epoch.
 
     Args:
         pairs: The pairs to train on.
@@ -121,6 +132,7 @@ def make_batches(
             smaller.
         steps: The number of complete batches; optional. If there are too few pairs, they are used
             again.
+        winners: Whether both orders of a pair have the same winner.
 
     Raises:
         InputError: There is no pair.
@@ -129,13 +141,15 @@ def make_batches(
         raise InputError("There is no pair to tune on; use more queries or larger lists.")
     each = batch // 2
     wanted = epochs * len(pairs) if steps is None else steps * each
-    order = _order(draw_winners(pairs, random), random)
+    when_first = draw_winners(pairs, random)
+    when_second = when_first if winners == "pair" else draw_winners(pairs, random)
+    order = _order(when_first, random)
     drawn = [next(order) for _ in range(wanted)]
     return [
         tuple(
             example
-            for place, protected_wins in drawn[start : start + each]
-            for example in both_orders(pairs[place], protected_wins)
+            for place in drawn[start : start + each]
+            for example in both_orders(pairs[place], (when_first[place], when_second[place]))
         )
         for start in range(0, wanted, each)
     ]
@@ -147,7 +161,7 @@ def fingerprint(batches: Sequence[Sequence[PairExample]]) -> str:
     return hashlib.sha256(repr(shown).encode()).hexdigest()
 
 
-def _order(winners: Sequence[bool], random: np.random.Generator) -> Iterator[tuple[int, bool]]:
+def _order(winners: Sequence[bool], random: np.random.Generator) -> Iterator[int]:
     """Yield pairs endlessly, each once per epoch, so that wins are balanced at every point."""
     lead = 0  # the wins of the protected item minus those of the other
     while True:
@@ -158,7 +172,7 @@ def _order(winners: Sequence[bool], random: np.random.Generator) -> Iterator[tup
             side = lead < 0 or (lead == 0 and bool(random.integers(0, 2)))
             side = side if left[side] else not side
             lead += 1 if side else -1
-            yield left[side].pop(), side
+            yield left[side].pop()
 
 
 class LoraOptions(BaseModel, frozen=True):

@@ -227,6 +227,8 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     """
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return where, "there is no such entry"
     return where, first["msg"].removeprefix("Value error, ").rstrip(".")
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import entry_points, version
 from typing import Any
 
 from fairqr.base.errors import ConfigError
@@ -36,8 +36,11 @@ def exporting(warn: Callable[[str], None]) -> Iterator[None]:
             sending starts to fail.
     """
     delivery = None
+    measuring = None
     try:
         delivery = _start() if wanted_exporters() else None
+        if os.environ.get("OTEL_METRICS_EXPORTER", "").strip() == "otlp":
+            measuring = _start_metrics()
     except Exception as error:  # its text may quote a variable, which may be a key
         warn(
             f"Nothing is traced ({type(error).__name__}); run `pip install 'fairqr[otel]'` or "
@@ -52,6 +55,8 @@ def exporting(warn: Callable[[str], None]) -> Iterator[None]:
     finally:
         if delivery:
             delivery.provider.force_flush()
+        if measuring:
+            measuring.force_flush()
 
 
 def wanted_exporters() -> list[str]:
@@ -79,9 +84,78 @@ def require_endpoint() -> None:
             raise ConfigError(f"{name} is no address; write it like http://127.0.0.1:4318.")
 
 
+_TIMEOUT = r"(?=.*[1-9])[0-9]*\.?[0-9]+"
+_SAMPLERS = r"(parentbased_)?(always_on|always_off|traceidratio)"
+_READ: tuple[tuple[str, str, str], ...] = (
+    (r"OTEL_.+_LIMIT", r"[0-9]{1,9}", "a whole number"),
+    (r"OTEL_BSP_.+", r"(?=.*[1-9])[0-9]{1,9}", "a whole number above 0"),
+    (r"OTEL_EXPORTER_OTLP_(TRACES_)?TIMEOUT", _TIMEOUT, "a number of seconds above 0"),
+    (r"OTEL_EXPORTER_OTLP_(TRACES_)?COMPRESSION", r"gzip|deflate|none", "gzip, deflate or none"),
+    (r"OTEL_TRACES_SAMPLER", _SAMPLERS, "a sampler of OpenTelemetry's"),
+)
+"""What OpenTelemetry's library reads: a pattern of names, one of their values, and its words."""
+
+_NAMES_A_PART = {
+    "OTEL_PROPAGATORS": "opentelemetry_propagator",
+    "OTEL_PYTHON_CONTEXT": "opentelemetry_context",
+    "OTEL_PYTHON_METER_PROVIDER": "opentelemetry_meter_provider",
+    "OTEL_PYTHON_TRACER_PROVIDER": "opentelemetry_tracer_provider",
+}
+"""Variables that name what packages register, with the group of their entry points."""
+
+_QUEUE = ("OTEL_BSP_MAX_QUEUE_SIZE", 2048)
+_BATCH = ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)
+"""Variables with their defaults. A batch may be no larger than the queue."""
+
+
+def require_readable() -> None:
+    """Check the variables of OpenTelemetry, whose library fails at some and ignores others.
+
+    Raises:
+        ConfigError: One cannot be read, or names what is not installed.
+    """
+    values = {name: it.strip() for name, it in os.environ.items() if it.strip()}
+    for name, value in values.items():
+        for names, form, words in _READ:
+            if re.fullmatch(names, name) and not re.fullmatch(form, value, re.IGNORECASE):
+                raise ConfigError(f"{name} is not {words}; correct it, or remove it.")
+    _require_ratio(values)
+    queue, batch = (int(values.get(name, default)) for name, default in (_QUEUE, _BATCH))
+    if batch > queue:
+        raise ConfigError(
+            f"{_BATCH[0]} is {batch}, and {_QUEUE[0]} only {queue}; make the batch smaller."
+        )
+    for name in _NAMES_A_PART.keys() & values.keys():
+        _require_installed(name, values[name])
+
+
+def _require_ratio(values: Mapping[str, str]) -> None:
+    """Check the argument of a sampler that takes a part of the traces; other samplers read none."""
+    if not values.get("OTEL_TRACES_SAMPLER", "").lower().endswith("traceidratio"):
+        return
+    try:
+        is_ratio = 0 <= float(values.get("OTEL_TRACES_SAMPLER_ARG", "1")) <= 1
+    except ValueError:
+        is_ratio = False
+    if not is_ratio:
+        raise ConfigError(
+            "OTEL_TRACES_SAMPLER_ARG is not a number from 0 to 1; correct it, or remove it."
+        )
+
+
+def _require_installed(variable: str, value: str) -> None:
+    from importlib.metadata import entry_points  # which each command would wait for
+
+    for name in (part.strip() for part in value.split(",")):
+        if name != "none" and not entry_points(group=_NAMES_A_PART[variable], name=name):
+            raise ConfigError(f"{variable} names what is not installed; correct it, or remove it.")
+
+
 @functools.cache
 def _start() -> _Delivery | None:
     """Set up tracing for the whole process, unless the application has a provider of its own."""
+    from importlib.metadata import version
+
     from opentelemetry import trace
 
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
@@ -104,12 +178,34 @@ def _start() -> _Delivery | None:
     return delivery
 
 
+@functools.cache
+def _start_metrics() -> Any:
+    """Set up metrics for the whole process, and return their provider.
+
+    Many backends of traces take no metrics, so OTEL_METRICS_EXPORTER has to ask for them.
+    """
+    from opentelemetry import metrics
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    from opentelemetry.sdk.resources import Resource
+
+    os.environ.setdefault("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    name = os.environ.get("OTEL_SERVICE_NAME") or "fairqr"
+    provider = MeterProvider([reader], Resource({"service.name": name}))
+    metrics.set_meter_provider(provider)
+    return provider
+
+
 def _exporter(name: str) -> Any:
     """Return an exporter.
 
     Raises:
         ModuleNotFoundError: It is not installed.
     """
+    from importlib.metadata import entry_points  # which each command would wait for
+
     if name == "otlp":
         protocols = [os.environ[it] for it in PROTOCOLS if it in os.environ]
         name = "otlp_proto_grpc" if "grpc" in protocols[:1] else "otlp_proto_http"

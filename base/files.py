@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -41,10 +43,21 @@ def open_beside(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
         raise
 
 
-def is_small_file(path: Path, most: int) -> bool:
-    """Return whether a path is a regular file of at most some bytes, which can be read at once.
+def open_file(path: Path) -> BufferedReader:
+    """Open a file for reading.
 
     Reading a pipe would wait for ever, and reading a device would not end.
+
+    Raises:
+        OSError: There is no such file, it is a pipe or a device, or it cannot be read.
+    """
+    if not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is a pipe or a device, and no file")
+    return path.open("rb")
+
+
+def is_small_file(path: Path, most: int) -> bool:
+    """Return whether a path is a regular file of at most some bytes, which can be read at once.
 
     Raises:
         OSError: There is nothing of that name.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Generic, TypeVar
 
+from fairqr.base.errors import InputError
+
 T = TypeVar("T")
 
 Turn = Callable[[], AbstractAsyncContextManager[object]]
@@ -61,10 +63,12 @@ async def run_together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 class BackgroundLoop:
     """An event loop on a thread of its own, for code that is not asynchronous.
 
-    The thread runs ``loop`` until :meth:`end` or the end of the program.
+    The thread runs ``loop`` until :meth:`end` or the end of the program. A process that is forked
+    meanwhile has no such thread.
     """
 
     def __init__(self) -> None:
+        self._process = os.getpid()
         runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = runner.get_loop()
 
@@ -83,7 +87,14 @@ class BackgroundLoop:
 
         Raises:
             RuntimeError: The caller is on the loop's own thread and would wait for ever.
+            InputError: This process was forked from the one that has the thread.
         """
+        if os.getpid() != self._process:
+            work.close()
+            raise InputError(
+                "This process was forked after fairqr had begun to work, and has none of its "
+                "threads; start processes by 'spawn', or open what you need in each of them."
+            )
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("Blocking code cannot wait here; call the asynchronous method.")
@@ -96,7 +107,9 @@ class BackgroundLoop:
             raise
 
     def end(self) -> None:
-        """End the thread, and what is under way on it."""
+        """End the thread, and what is under way on it; in a forked process there is none."""
+        if os.getpid() != self._process:
+            return
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
@@ -111,6 +124,17 @@ def _cancel(work: Coroutine[Any, Any, Any]) -> None:
 _shared = functools.cache(BackgroundLoop)
 # Two threads that call a cached function for the first time would get a loop each.
 _sharing = threading.Lock()
+
+
+def _begin_in_child() -> None:
+    """Let a forked process have a shared loop of its own: no thread of its parent is in it."""
+    global _sharing
+    _sharing = threading.Lock()
+    _shared.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def run_blocking(work: Coroutine[Any, Any, T]) -> T:

@@ -1,5 +1,8 @@
 """Records one span per step and one event per score, with OpenTelemetry and optionally in a file.
 
+The names are those of OpenTelemetry's conventions for generative AI, version 0.1.0, which stand in
+a repository of their own. How long their operations take goes into its histograms too.
+
 Library code sets no global provider. Without one, spans and events cost almost nothing. Queries,
 documents and replies are content: they are only recorded on request. Keys are never recorded.
 """
@@ -17,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from opentelemetry import context as otel_context
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -31,11 +34,43 @@ Kind = Literal["internal", "client", "server"]
 EVALUATION = "gen_ai.evaluation.result"
 """The name of the event for a score, by OpenTelemetry's conventions."""
 
-SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
-"""The version of the conventions that the names in spans follow."""
+CONVENTIONS = "0.1.0"
+"""The version of the conventions for generative AI that names follow."""
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.45.0"
+"""The general conventions that these build on; those for generative AI have no address yet."""
+
+DURATIONS = {
+    "chat": "gen_ai.client.inference.duration",
+    "text_completion": "gen_ai.client.inference.duration",
+    "retrieval": "gen_ai.retrieval.duration",
+    "invoke_workflow": "gen_ai.invoke_agent.duration",
+}
+"""The histogram of seconds for each ``gen_ai.operation.name``."""
+
+BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+"""The upper bounds of their buckets, in seconds, as the conventions want them."""
+
+MEASURED = {
+    "gen_ai.client.inference.duration": (
+        *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"),
+        *("gen_ai.response.model", "server.address", "server.port", "error.type"),
+    ),
+    "gen_ai.retrieval.duration": ("gen_ai.operation.name", "error.type"),
+    "gen_ai.invoke_agent.duration": ("gen_ai.operation.name", "gen_ai.agent.name", "error.type"),
+}
+"""The attributes of each histogram."""
 
 # It uses the provider that the application has set by the time a span is opened.
 _tracer = trace.get_tracer("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
+# It uses the provider that the application has set by the time something is recorded.
+_meter = metrics.get_meter("fairqr", version("fairqr"), schema_url=SCHEMA_URL)
+_histograms = {
+    name: _meter.create_histogram(
+        name, "s", f"How long it took: {name}.", explicit_bucket_boundaries_advisory=BUCKETS
+    )
+    for name in MEASURED
+}
 # We do not read baggage: it would put texts of strangers into our spans.
 _propagator = TraceContextTextMapPropagator()
 # Seeded once by the system; a system call for each span would let other threads run.
@@ -223,7 +258,8 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
     parent, recorder = _current.get(), _recorder.get()
     has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     if recorder is None and not has_provider:
-        yield Span(trace.INVALID_SPAN, content=False)
+        with _measured(Span(trace.INVALID_SPAN, content=False), attributes) as step:
+            yield step
         return
     # The setting is looked up once for all spans of a run.
     inherits = parent is not None and parent.recorder is recorder
@@ -240,10 +276,8 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
         token = _current.set(step)
         started, clock = time.time(), time.perf_counter()
         try:
-            yield step
-        except BaseException as error:
-            step.fail(type(error).__name__)
-            raise
+            with _measured(step, attributes):
+                yield step
         finally:
             _current.reset(token)
             if recorder:
@@ -252,6 +286,23 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
                 took = round((time.perf_counter() - clock) * 1000, 3)
                 line |= {"milliseconds": took, "attributes": step.attributes, "events": step.events}
                 recorder.write(line)
+
+
+@contextmanager
+def _measured(step: Span, attributes: Mapping[str, Any]) -> Iterator[Span]:
+    """Note how a step failed, and how long it took if the conventions have a histogram for it."""
+    began = time.perf_counter()
+    try:
+        yield step
+    except BaseException as error:
+        step.fail(type(error).__name__)
+        raise
+    finally:
+        name = DURATIONS.get(attributes.get("gen_ai.operation.name", ""))
+        if name is not None:
+            known = {**attributes, **step.attributes}
+            stated = {key: _plain(known[key]) for key in MEASURED[name] if key in known}
+            _histograms[name].record(time.perf_counter() - began, stated)
 
 
 def carrier() -> dict[str, str]:

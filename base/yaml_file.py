@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from fairqr.base.errors import InputError, one_line
+from fairqr.base.files import open_file
 
 LARGEST = 1_000_000
 """The most bytes of a file: what people write is far smaller, and a megabyte takes five seconds."""
@@ -70,7 +71,7 @@ def load_yaml(path: Path, what: str, error_type: type[InputError] = InputError) 
             mapping, or is too large.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
         why = error.strerror

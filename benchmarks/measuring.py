@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import inspect
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -108,6 +110,17 @@ def keep(folder: Path, rows: Sequence[Mapping[str, object]], *ids: str) -> None:
     told = table["value"].astype(str).str.replace(",", "").str.extract(r"^(-?[0-9.]+)")[0]
     folder.mkdir(parents=True, exist_ok=True)
     table.assign(value=told).dropna().to_csv(folder / "measures.csv", index=False)
+
+
+def over_collections(
+    description: str | None, work: Callable[[Sequence[str], Path], Coroutine[Any, Any, None]]
+) -> None:
+    """Let the command line name collections and a folder, and do some work with them."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("names", nargs="+", help="of collections")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    given = parser.parse_args()
+    asyncio.run(work(given.names, given.output))
 
 
 def machine() -> dict[str, Any]:

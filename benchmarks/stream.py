@@ -9,8 +9,6 @@ of several decays. What it prints stands in docs/results/quality.md, and in the 
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.measuring import table
+from benchmarks.measuring import over_collections, table
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
@@ -107,8 +105,4 @@ async def main(names: Sequence[str], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="+", help="of collections")
-    parser.add_argument("-o", "--output", type=Path, required=True)
-    given = parser.parse_args()
-    asyncio.run(main(given.names, given.output))
+    over_collections(__doc__, main)

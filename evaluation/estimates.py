@@ -126,18 +126,50 @@ def estimate(
     return _listed(_jackknifed(parts, weights, statistic, **options), len(parts))
 
 
+def from_deletions(
+    value: float, without: Sequence[float], weights: FloatArray, scale: Scale = "own"
+) -> Estimate:
+    """Return a figure with its interval, from what it is without each query.
+
+    Args:
+        value: Over all queries.
+        without: Over all but each, in their order, n values.
+        weights: The weights of the queries, shape (n,).
+        scale: Where the interval is computed.
+    """
+    each = np.array(without)[:, None]
+    (found,) = _listed(_with_ends(np.array([value]), lambda: each, weights, scale), len(weights))
+    return found
+
+
 def _jackknifed(
-    parts: FloatArray,
-    weights: FloatArray,
-    statistic: Statistic,
-    scale: Scale = "own",
-    telling: FloatArray | float = np.inf,
-    comparisons: int = 1,
+    parts: FloatArray, weights: FloatArray, statistic: Statistic, *on: Any, **options: Any
 ) -> FloatArray:
     """Return figures with the ends of their intervals, shape (3, M)."""
     weighted = weights[:, None] * parts
     totals = weighted.sum(axis=0)
     values = statistic(totals)
+    return _with_ends(values, lambda: statistic(totals - weighted), weights, *on, **options)
+
+
+def _with_ends(
+    values: FloatArray,
+    without: Callable[[], FloatArray],
+    weights: FloatArray,
+    scale: Scale = "own",
+    telling: FloatArray | float = np.inf,
+    comparisons: int = 1,
+) -> FloatArray:
+    """Return figures with the ends of their intervals, shape (3, M).
+
+    Args:
+        values: The figures, shape (M,).
+        without: Returns them without each query, shape (n, M).
+        weights: The weights of the queries, shape (n,).
+        scale: See :func:`estimate`, as for the others.
+        telling: How many effective queries say something of each.
+        comparisons: With how many others a figure is compared.
+    """
     effective = float(effective_queries(weights))
     if statistics.too_few(int(effective), 1 - LEVEL):
         return np.array([values, values * np.nan, values * np.nan])
@@ -145,7 +177,7 @@ def _jackknifed(
     on, back = _SCALES[scale]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         whole = on(values)
-        changes = on(statistic(totals - weighted)) - whole
+        changes = on(without()) - whole
         square, fourth = ((changes**power).sum(axis=0) for power in (2, 4))
         freedom = 3 * divided(square**2, fourth, otherwise=np.inf)
         freedom = np.minimum(np.minimum(telling, effective), freedom) - 1

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from fairqr.agents.profiles.finding import UNMEASURED_WEIGHTS, profiled_name
+from fairqr.agents.profiles.finding import UNMEASURED_SHARE, UNMEASURED_WEIGHTS, profiled_name
 from fairqr.agents.profiles.profile import ModelProfile, SearchCost
 from fairqr.base.errors import InputError, ModelError
 from fairqr.base.loops import run_together
@@ -356,8 +356,15 @@ class Measurement:
         for search in searches:
             lacking[search.topic, search.cell] = search.lacking
         share = closed_share(after[0], before[0], lacking[halves.reported])
-        # What brings nothing to the topics held back does not count.
-        weights = tried[chosen] if share > 0 else EvidenceWeights()
+        gain = relative_change(after[0], before[0])
+        weights = tried[chosen]
+        if share <= 0 and self.plan.is_quick and not (gain.high is not None and gain.high < 0):
+            # So few topics cannot tell; the words count as before.
+            weights = UNMEASURED_WEIGHTS
+            share = UNMEASURED_SHARE
+        elif share <= 0:
+            # What brings nothing to the topics held back does not count.
+            weights = EvidenceWeights()
         info = await self.engine.info()
         return ModelProfile(
             model=profiled_name(self.model),
@@ -365,7 +372,7 @@ class Measurement:
             collection=self.collection.name,
             corpora=tuple(dict.fromkeys([self.engine.name, info.fingerprint])),
             weights=weights,
-            gain=relative_change(after[0], before[0]),
+            gain=gain,
             relevance=absolute_change(after[1], before[1]),
             fairness=absolute_change(after[2], before[2]),
             share=round(share, 4),

@@ -1,4 +1,4 @@
-"""What runs over one engine need, opened once: for command, Python, service and the others."""
+"""What runs over one engine need, put together here for command, Python, service and the others."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RunParts:
         engine: The search engine.
         model: Refines, answers and is probed; None if there is none.
         rankers: Open the ranker of a run.
-        generator: Writes answers, instead of the model.
-        attributor: Judges answers.
+        generator: Writes answers, instead of the model; a name is opened with the graph.
+        attributor: Judges answers; a name is opened with the graph.
         prompts: The library of prompts.
         concurrency: How many rankings are answered or judged at a time, or parts of a probe asked.
     """
@@ -40,7 +40,7 @@ class RunParts:
     _graphs: dict[tuple[str, int], Any] = field(default_factory=dict)
 
     def graph(self, kind: str, engine: SearchEngine | None = None) -> Any:
-        """Return a graph, built at its first use, since two of the three take long to import.
+        """Return a graph, built at its first use.
 
         Args:
             kind: ``search``, ``answer`` or ``probe``.

@@ -6,9 +6,19 @@ model's words, or a killed run may be resumed the next day.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any, Protocol, TypeVar
@@ -36,6 +46,7 @@ RETRIEVE = "retrieve"
 Update = dict[str, Any]
 """What a node changes in the state."""
 
+T = TypeVar("T")
 C = TypeVar("C", bound=Context)
 C_co = TypeVar("C_co", bound=Context, covariant=True)
 
@@ -159,21 +170,89 @@ def add_seconds(result: Mapping[str, Any]) -> None:
         clock.started -= result["usage"]["milliseconds"] / 1000
 
 
-_turn: ContextVar[Turn] = ContextVar("fairqr_turn", default=nullcontext)
+class RunTurn:
+    """The turn of a run, which it holds from a node that computes until one that asks a model.
 
-
-@contextmanager
-def in_turns(turn: Turn) -> Iterator[None]:
-    """Let the nodes of runs that are started meanwhile wait for a turn before they compute.
+    A run that gave it back after each node would let all other runs of its key go on between two
+    of its nodes, and those of another key would wait for all of them. Nobody can stop a thread, so
+    the turn of a run that ends before its threads lasts as long as they do.
 
     Args:
-        turn: Returns what each such node enters.
+        turn: Returns what the run enters when it takes its turn.
+        between_nodes: Whether it holds its turn between nodes, or in :func:`compute` alone.
     """
-    token = _turn.set(turn)
+
+    def __init__(self, turn: Turn, *, between_nodes: bool = True) -> None:
+        self._turn = turn
+        self.between_nodes = between_nodes
+        self._held: AsyncExitStack | None = None
+        self._threads: set[asyncio.Task[Any]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        # Of two nodes at once, the second must not take another turn.
+        self._taking = asyncio.Lock()
+
+    async def take(self) -> None:
+        """Wait for the turn, unless the run holds it."""
+        async with self._taking:
+            if self._held is None:
+                async with AsyncExitStack() as stack:
+                    await stack.enter_async_context(self._turn())
+                    self._held = stack.pop_all()
+
+    async def give_back(self) -> None:
+        """Give the turn back, if the run holds it, now or once its threads have ended."""
+        held = self._held
+        self._held = None
+        if held is not None and self._threads:
+            closing = asyncio.create_task(_close_after({*self._threads}, held))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        elif held is not None:
+            await held.aclose()
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Do something in a thread in one's turn."""
+        await self.take()
+        working = asyncio.create_task(asyncio.to_thread(work))
+        self._threads.add(working)
+        working.add_done_callback(self._threads.discard)
+        working.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            return await asyncio.shield(working)
+        finally:
+            if not self.between_nodes:
+                await self.give_back()
+
+
+async def _close_after(threads: set[asyncio.Task[Any]], held: AsyncExitStack) -> None:
+    await asyncio.wait(threads)
+    await held.aclose()
+
+
+_run_turn: ContextVar[RunTurn | None] = ContextVar("fairqr_run_turn", default=None)
+
+
+async def compute(work: Callable[[], T]) -> T:
+    """Compute something that takes long in a thread, when it is the turn of the run."""
+    turn = _run_turn.get()
+    return await (asyncio.to_thread(work) if turn is None else turn.in_thread(work))
+
+
+@asynccontextmanager
+async def in_turns(turn: Turn, *, between_nodes: bool = True) -> AsyncIterator[None]:
+    """Let the run that is started meanwhile wait for its turn before it computes.
+
+    Args:
+        turn: Returns what the run enters.
+        between_nodes: See :class:`RunTurn`.
+    """
+    run_turn = RunTurn(turn, between_nodes=between_nodes)
+    token = _run_turn.set(run_turn)
     try:
         yield
     finally:
-        _turn.reset(token)
+        _run_turn.reset(token)
+        await run_turn.give_back()
 
 
 def never(context: object) -> bool:
@@ -218,16 +297,16 @@ def node(
             in the state. The node has its name.
         parts: What the graph is built from.
         is_first: Whether runs start with it.
-        computes: Whether it only computes in runs with a context; such nodes take turns, where
-            runs do.
+        computes: Whether it only computes in runs with a context; where runs take turns, they
+            hold theirs from such a node until another one.
     """
     name = work.__name__
 
     async def run(state: Any) -> Update:
         context = parts.context(get_runtime().context)
-        turn = _turn.get() if computes(context) else nullcontext
-        async with turn():
-            update = await timed_work(state, context)
+        if (turn := _run_turn.get()) is not None and turn.between_nodes:
+            await (turn.take() if computes(context) else turn.give_back())
+        update = await timed_work(state, context)
         if (journal := run_journal()) is not None:
             place = get_config()["metadata"]["langgraph_checkpoint_ns"]
             *graphs, _ = [part.partition(":")[0] for part in place.split("|")]

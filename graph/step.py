@@ -1,4 +1,4 @@
-"""A step of a run: a node that has ended, with what it changed."""
+"""A step of a run: what has ended, with what it changed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from langgraph.types import Overwrite
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A node of the graph that has just ended.
+    """A node of the graph that has just ended, or a part of an audit, or a whole run.
 
     Attributes:
-        name: The name of the node. A search has ``prepare``, ``retrieve``, ``measure``,
-            ``choose_group``, ``refine`` and ``rerank``; an answer has ``prepare`` before the
-            search, and ``sample``, ``generate``, ``attribute`` and ``summarize`` after it; a probe
-            has ``prepare`` before, and ``draw``, ``ask`` and ``compare`` after it.
+        name: The name of the node, if it is one. A search has ``prepare``, ``retrieve``,
+            ``measure``, ``choose_group``, ``refine``, ``review`` and ``rerank``; an answer has
+            ``prepare`` before the search, and ``sample``, ``generate``, ``attribute`` and
+            ``summarize`` after it; a probe has ``prepare`` before, and ``draw``, ``ask`` and
+            ``compare`` after it.
         update: What it changed in the state of its graph. The update of ``rerank`` has ``result``
             with the search result as plain data; ``summarize`` has ``answer``, and ``compare`` has
             ``probe``.

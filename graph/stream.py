@@ -27,6 +27,9 @@ NODES = {"search": SEARCH_NODES, "answer": ANSWER_NODES, "probe": PROBE_NODES}
 """The nodes of each graph whose ends are steps."""
 
 
+PREPARED = ("iteration", "usage", "warnings")
+"""What the step ``prepare`` tells; for a later page, its update also has all that was found."""
+
 WHOLE_STATE = "result"
 """The last step of a run whose steps nobody follows, or were published before: the whole state."""
 
@@ -88,6 +91,8 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
         step: The step.
     """
     update = step.update
+    if step.name == "prepare":
+        update = {name: update[name] for name in PREPARED if name in update}
     data = {name: update.get(name) for name in StepData.model_fields}
     data["round"] = next(iter(update.get("iterations", ())), None)
     if kind != "search":
@@ -146,7 +151,7 @@ def run_graph(
             with asking_with(journal=journal):
                 async with aclosing(updates):
                     async for namespace, mode, update in updates:
-                        for output in _outputs(context.kind, namespace, mode, update):
+                        for output in _told_by(context.kind, namespace, mode, update):
                             outputs.put_nowait(output)
                             await outputs.join()
                 if resume and journal is not None:
@@ -203,7 +208,7 @@ def _apart() -> Iterator[dict[str, Any]]:
         var_child_runnable_config.reset(token)
 
 
-def _outputs(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Iterator[RunOutput]:
+def _told_by(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Iterator[RunOutput]:
     """Yield what an entry of LangGraph's stream tells.
 
     Args:
@@ -230,7 +235,7 @@ def _span_attributes(context: Context) -> dict[str, Any]:
     """Return the attributes of the span of a run."""
     return {
         "gen_ai.operation.name": "invoke_workflow",
-        "gen_ai.workflow.name": "fairqr",
+        "gen_ai.agent.name": "fairqr",
         "fairqr.method": context.method,
         "fairqr.attributes": list(context.attributes),
         "fairqr.target": str(context.effective_target),

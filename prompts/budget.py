@@ -81,7 +81,7 @@ def cut(text: str, limit: int, count: Count) -> str:
 def render_documents(
     template: PromptTemplate, sources: Sequence[Mapping[str, str]], count: Count, budget: int
 ) -> str:
-    """Return the documents as a prompt shows them: one line each, in order, fairly cut.
+    """Return the documents as a prompt shows them: an item each, in order, fairly cut.
 
     Args:
         template: A prompt with an ``item``.
@@ -94,16 +94,42 @@ def render_documents(
         Text of at most ``budget`` tokens, or :data:`NO_DOCUMENTS` if there are none or the budget
         is too small.
     """
-    lines = _lines(template, sources)
-    # The end of a line is a token.
-    shares = fair_shares([count(line) for line in lines], budget - len(lines))
-    kept = (cut(line, share, count) for line, share in zip(lines, shares, strict=True))
-    return "\n".join(filter(None, kept)) or NO_DOCUMENTS
+    items = _items(template, sources)
+    lengths = [count(template.render_item(item)) for item in items]
+    shares = fair_shares(lengths, budget - len(items) * _joint(template, count))
+    kept = [_fitted(template, *pair, count) for pair in zip(items, shares, strict=True)]
+    return template.joiner.join(filter(None, kept)) or NO_DOCUMENTS
 
 
-def _lines(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> list[str]:
-    fenced = [{key: fence(text, LONGEST_FIELD) for key, text in it.items()} for it in sources]
-    return [template.render_item({"number": str(n), **it}) for n, it in enumerate(fenced, 1)]
+def _items(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Return the fields of each document, fenced and numbered; a field that is missing is empty."""
+    blank = dict.fromkeys(template.item_variables, "")
+    items = []
+    for number, source in enumerate(sources, 1):
+        fenced = {key: fence(text, LONGEST_FIELD) for key, text in source.items()}
+        items.append({**blank, "number": str(number), **fenced})
+    return items
+
+
+def _joint(template: PromptTemplate, count: Count) -> int:
+    """Return the tokens between two items; the end of a line, or a space, is one."""
+    return 1 + count(template.joiner.strip())
+
+
+def _fitted(template: PromptTemplate, item: Mapping[str, str], limit: int, count: Count) -> str:
+    """Return an item in at most ``limit`` tokens: cut in the prompt's field, or else at its end."""
+    line = template.render_item(item)
+    if template.cut is None or count(line) <= limit:
+        return cut(line, limit, count)
+    field = template.cut
+    text = item[field]
+
+    def shown(length: int) -> str:
+        return template.render_item({**item, field: text[:length].rstrip()})
+
+    fits = bisect.bisect_right(range(len(text)), limit, key=lambda length: count(shown(length)))
+    # Where there is no room for any of the field, the rest of the item is cut, too.
+    return shown(fits - 1) if fits else cut(shown(0), limit, count)
 
 
 def estimated_tokens(text: str) -> int:
@@ -166,8 +192,9 @@ class PromptBudget:
         fenced = fence(question, LONGEST_FIELD)
         values = {"question": cut(fenced, min(self.question, left), self.count), "documents": ""}
         budget = self.room - self.size(prompt.render(values))
-        # The end of a line is a token.
-        needed = (min(self.count(it), LEAST_SHARE) + 1 for it in _lines(prompt, sources))
+        joint = _joint(prompt, self.count)
+        lines = map(prompt.render_item, _items(prompt, sources))
+        needed = (min(self.count(line), LEAST_SHARE) + joint for line in lines)
         fitting = sum(total <= budget for total in itertools.accumulate(needed))
         if fitting < len(sources):
             raise NoRoomError(

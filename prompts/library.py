@@ -27,7 +27,8 @@ CONTRACTS: dict[str, tuple[str, str, str]] = {
     "answer": (_DOCUMENTS, "", "text title? number?"),
     "names": (_DOCUMENTS, "", "title text? number?"),
     # The fields of documents of the LaMP tasks; see fairqr.evaluation.lamp.
-    "lamp1": (_DOCUMENTS, "", "title abstract?"),
+    # The question may stand in two parts, with the documents between them.
+    "lamp1": ("documents question? head? tail?", "", "title abstract?"),
     "lamp2": (_DOCUMENTS, "", "description tag"),
     "lamp3": (_DOCUMENTS, "", "text score"),
     "lamp4": (_DOCUMENTS, "", "title text?"),
@@ -38,8 +39,9 @@ CONTRACTS: dict[str, tuple[str, str, str]] = {
     "attribute": (_PAIR, "", ""),
     "attribute_json": (_PAIR, "entailed", ""),
     "listwise": ("group query passages number?", "", "number passage"),
-    # The reply is A or B; see fairqr.agents.ranking.reply_parser.
-    "pairwise": ("group query first second", "", ""),
+    # The reply is A or B, or with the output `order` a ranking of two, such as [2] > [1]; see
+    # fairqr.agents.ranking.reply_parser.
+    "pairwise": ("group query first second", "order?", ""),
 }
 """What the code gives to a kind of prompt, and what it needs back.
 

@@ -58,6 +58,13 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
         messages: In the order they are sent.
         item: Optional; how the prompt shows one document, e.g. ``{title}: {text}``. An item that is
             too long is cut at its end.
+        joiner: What stands between two items.
+        cut: The field of the item that is cut instead of the item's end; optional.
+        split: A regular expression; the question is cut in two at the end of its first match, so
+            that documents can stand inside it. The messages have its parts as ``head`` and
+            ``tail``. Without a match, ``head`` is empty.
+        without: The messages if there are no documents; by default the same, with no document.
+        source: Who published the words of the prompt; empty for our own.
         input_variables: The names of all placeholders in the messages.
         output: The fields that the reply must have.
         defaults: Settings to call the model with.
@@ -69,6 +76,11 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
     description: str
     messages: tuple[Message, ...] = Field(min_length=1)
     item: str | None = None
+    joiner: str = "\n"
+    cut: str | None = None
+    split: re.Pattern[str] | None = None
+    without: tuple[Message, ...] = ()
+    source: str = ""
     input_variables: tuple[str, ...]
     output: tuple[str, ...] = ()
     defaults: Defaults = Defaults()
@@ -79,6 +91,10 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
         used = {name for message in self.messages for name in _placeholders(message.content)}
         if used != set(self.input_variables):
             raise ValueError(f"input_variables must be [{', '.join(sorted(used))}], as in messages")
+        if not {name for it in self.without for name in _placeholders(it.content)} <= {"question"}:
+            raise ValueError("messages without documents may only have the placeholder question")
+        if self.cut is not None and self.cut not in self.item_variables:
+            raise ValueError(f"the item has no placeholder '{self.cut}' to cut")
         item = self.item
         if item is not None and (not _placeholders(item) or item.splitlines() != [item]):
             raise ValueError("an item must be one line with a placeholder")
@@ -95,6 +111,13 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
         return tuple(sorted(_placeholders(self.item))) if self.item else ()
 
     @property
+    def alone(self) -> PromptTemplate:
+        """The prompt that asks without any document."""
+        if not self.without:
+            return self
+        return self.model_copy(update={"messages": self.without, "split": None})
+
+    @property
     def reference(self) -> PromptReference:
         """Identifies this prompt in results and traces."""
         return PromptReference(id=self.id, version=self.version, sha256=self.sha256)
@@ -106,6 +129,11 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
             values: A text for each input variable. Pass text from users or documents through
                 :func:`fence` first.
         """
+        if self.split is not None:
+            question = values["question"]
+            found = self.split.search(question)
+            end = found.end() if found else 0
+            values = {**values, "head": question[:end], "tail": question[end:]}
         # Only plain names are placeholders, and braces inside the values stay as they are.
         return [
             {"role": message.role, "content": message.content.format_map(values)}

@@ -185,3 +185,8 @@ class CachedAttributor(ABC):
             verdicts.append(known[it])
             known[it] = replace(known[it], usage=Usage())
         return verdicts
+
+
+def judge_in_words(name: str) -> str:
+    """Return the name of an attributor for people: overlap is not inference, and says so."""
+    return f"{name}, which compares shared words" if name.startswith("overlap") else name

@@ -178,11 +178,13 @@ class ChatModel(LanguageModel):
     def _attributes(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
         parameters, parts = self._parameters(question, relay), urlsplit(self.base_url or "")
         temperature = parameters.get("temperature")
+        beside = parameters.get("extra_body", {})
         return {
             "gen_ai.provider.name": provider.CONVENTIONAL.get(self._provider, self._provider),
             "fairqr.model": self.name,
             "gen_ai.request.temperature": self.temperature_of(temperature),
-            "gen_ai.request.max_tokens": parameters.get("max_tokens"),
+            "gen_ai.request.max_tokens": parameters.get("max_tokens", beside.get("max_tokens")),
+            "gen_ai.request.presence_penalty": parameters.get("presence_penalty"),
             "gen_ai.request.seed": parameters.get("seed"),
             "gen_ai.request.stream": True if relay else None,
             "server.address": parts.hostname,

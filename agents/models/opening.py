@@ -8,6 +8,7 @@ from fairqr.agents.generators import INPUT_TOKENS, Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, CausalModel, Seq2SeqModel
+from fairqr.agents.models.provider import require_provider
 from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.models.replies import RECORDED
 from fairqr.agents.refiners.feedback import FeedbackRefiner
@@ -57,9 +58,9 @@ def open_language_model(
 
     Args:
         name: A chat model as :class:`ChatModel` takes it; or ``causal:`` and a decoder-only model
-            of transformers, which only ranks: a hub id, a folder, a folder of an adapter, a GGUF
-            file, or the name of embedded weights; or ``recorded:`` and a file of replies, which
-            only refines. Defaults to the configured model.
+            of transformers, which ranks and answers: a hub id, a folder, a folder of an adapter, a
+            GGUF file, or the name of embedded weights; or ``recorded:`` and a file of replies,
+            which only refines. Defaults to the configured model.
         cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
         options: More for :class:`ChatModel`; a model in this process ignores them.
 
@@ -76,6 +77,22 @@ def open_language_model(
     return ChatModel(name, cache=kept_in(cache), **options)
 
 
+def require_model(name: str) -> None:
+    """Check the name of a model, without asking or loading one.
+
+    Args:
+        name: As :func:`open_model` or :func:`open_generator` takes it.
+
+    Raises:
+        ModelUnavailableError: It is malformed, there is no such provider, its package is not
+            installed, or the file of replies cannot be used.
+    """
+    if name == FeedbackRefiner.name or _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small"):
+        return
+    if isinstance(open_language_model(name, cache=False), ChatModel):
+        require_provider(name)
+
+
 def open_generator(
     name: str | None = None,
     *,
@@ -86,17 +103,22 @@ def open_generator(
     """Return a generator that answers questions from documents.
 
     Args:
-        name: A chat model as :class:`ChatModel` takes it, such as ``openai:gpt-4o``; or
-            ``seq2seq:`` and the hub id or folder of an encoder-decoder model, such as
-            ``seq2seq:google/flan-t5-small``. Defaults to the configured model.
+        name: A chat model as :class:`ChatModel` takes it, such as ``openai:gpt-4o``; ``seq2seq:``
+            and the hub id or folder of an encoder-decoder model, such as
+            ``seq2seq:google/flan-t5-small``; or ``causal:`` and a decoder-only model, as
+            :func:`open_language_model` takes it. Defaults to the configured model.
         cache: Whether to keep replies on disk so that nothing is asked twice, or the cache to use.
         input_tokens: How many tokens a prompt may have; the default depends on the kind of model.
-        options: More for :class:`ChatModel`; encoder-decoder models ignore them.
+        options: More for :class:`ChatModel`; models in this process ignore them.
 
     Raises:
         ModelUnavailableError: The name is malformed, or its model cannot write texts.
     """
     name = name or default_model()
+    weights = _model_after(CAUSAL, name, "causal:smollm2-135m")
+    if weights is not None:
+        causal = CausalModel(weights, cache=kept_in(cache))
+        return ModelGenerator(causal, input_tokens=input_tokens or INPUT_TOKENS)
     if (model := _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small")) is None:
         chat = ChatModel(name, cache=kept_in(cache), **options)
         return ModelGenerator(chat, input_tokens=input_tokens or INPUT_TOKENS)

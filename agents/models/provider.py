@@ -23,7 +23,7 @@ from fairqr.agents.models.demands import Demand, merged
 from fairqr.agents.models.local import start_local
 from fairqr.agents.models.plain_text import StreamEnd, plain_events, plain_reply
 from fairqr.agents.models.replies import RECORDED, Messages, Question, say_only_refines
-from fairqr.base.errors import ModelUnavailableError
+from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.settings import is_web_address, text_of
 
 if TYPE_CHECKING:
@@ -355,6 +355,34 @@ async def open_client(
     except Exception as error:
         why = without_keys(str(getattr(error, "message", None) or error), options.get("api_key"))
         raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
+
+
+def require_provider(name: str) -> None:
+    """Check that a provider exists and its package is installed, without its key.
+
+    Args:
+        name: ``provider:model``.
+
+    Raises:
+        ModelUnavailableError: There is no such provider, or its package is not installed.
+    """
+    provider, _ = split_name(name)
+    if provider in SPEAK_OPENAI:
+        return
+    from langchain.chat_models import init_chat_model
+
+    try:
+        init_chat_model(name, api_key="none")
+    except ImportError as error:
+        why = one_line(error, 200)
+        raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
+    except ValueError:
+        raise ModelUnavailableError(
+            f"The model {name} cannot be used: LangChain's init_chat_model knows no such provider."
+        ) from None
+    except Exception:
+        # Some clients miss more than their key, which may come before the first request.
+        return
 
 
 def takes_extra_body(client: BaseChatModel) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Question, Usage
 from fairqr.agents.ranking import rankers
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
-from fairqr.agents.ranking.reply_parser import parse_permutation
+from fairqr.agents.ranking.reply_parser import parse_permutation, without_identifiers
 from fairqr.base.errors import InputError
 from fairqr.prompts.budget import SAFE_SHARE, estimated_tokens, message_tokens, render_documents
 from fairqr.prompts.template import PromptTemplate, fence
@@ -26,9 +25,6 @@ LEAST_PASSAGE = 48
 """The tokens that each longer passage must get at least; otherwise the window is too large."""
 
 MAX_QUERY_CHARACTERS = 2000
-
-# A title that contains an identifier must not rank its article. Texts contain [3] as references.
-_IDENTIFIER = re.compile(r"\[(\s*-?\d+\s*)\]")
 
 
 class ListwiseRanker:
@@ -120,8 +116,7 @@ class ListwiseRanker:
         # A model of the caller may not say how much it reads.
         context = options.context or getattr(self._model, "context_tokens", None)
         passages = [
-            fence(_IDENTIFIER.sub(r"(\1)", item.shown(options.shown)), options.length)
-            for item in items
+            fence(without_identifiers(item.shown(options.shown)), options.length) for item in items
         ]
         word, asked = rankers.persona_prefix(group), fence(query, MAX_QUERY_CHARACTERS)
         return WindowPrompt(self._prompt, {"group": word, "query": asked}, passages, context)

@@ -17,7 +17,14 @@ from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.replies import Question, Reply, Status, Usage
 from fairqr.agents.ranking import rankers
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
-from fairqr.agents.ranking.reply_parser import LABELS, Position, Unreadable, parse_preference
+from fairqr.agents.ranking.reply_parser import (
+    LABELS,
+    Position,
+    Unreadable,
+    parse_first_of_two,
+    parse_preference,
+    without_identifiers,
+)
 from fairqr.base.errors import one_line
 from fairqr.base.loops import PerLoop, run_together
 from fairqr.prompts.budget import estimated_tokens
@@ -108,7 +115,8 @@ class PairwiseJudge:
     """Asks a model which of two documents is more relevant.
 
     If the model turns out not to give probabilities, its replies are read from then on. The first
-    question is asked alone, so that this is learnt only once.
+    question is asked alone, so that this is learnt only once. A prompt with the output ``order``
+    asks for a ranking of the two, so its replies are read in any case.
 
     Args:
         model: The language model.
@@ -126,16 +134,21 @@ class PairwiseJudge:
         self._first: PerLoop[asyncio.Event] = PerLoop()
 
     @property
+    def asks_for_order(self) -> bool:
+        """Whether the prompt asks for a ranking of the two, such as ``[2] > [1]``."""
+        return "order" in self.prompt.output
+
+    @property
     def asks_by(self) -> rankers.By:
         """How the model is really asked, as far as we know."""
-        if self._unsupported or not self.model.gives_probabilities:
+        if self.asks_for_order or self._unsupported or not self.model.gives_probabilities:
             return "reply"
         return self._options.by
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences for users."""
-        if self.asks_by == self._options.by:
+        if self.asks_for_order or self.asks_by == self._options.by:
             return ()
         return (
             f"The model {self.model.name} does not give the probabilities of its tokens; its "
@@ -163,9 +176,10 @@ class PairwiseJudge:
     def text(self, item: RankItem) -> str:
         """Return what is shown of a document, fenced."""
         shown, length = self._options.shown, self._options.length
+        text = item.shown(shown)
         if shown == "title_text" and item.title and item.text:
-            return fence(f"{item.title}: {item.text}", length)
-        return fence(item.shown(shown), length)
+            text = f"{item.title}: {item.text}"
+        return fence(without_identifiers(text) if self.asks_for_order else text, length)
 
     def values(self, query: str, pair: Pair, group: str = "") -> dict[str, str]:
         """Return the fenced values of the prompt, for the documents in this order."""
@@ -240,7 +254,7 @@ class PairwiseJudge:
     def _read(self, reply: Reply) -> Preference:
         if reply.status != "ok":
             return _failed(reply)
-        read = parse_preference(reply.text)
+        read = (parse_first_of_two if self.asks_for_order else parse_preference)(reply.text)
         if read == "first" or read == "second":
             return Preference("ok", read, usage=reply.usage)
         message = f"The model {self.model.name} answered '{one_line(reply.text, 100)}'."

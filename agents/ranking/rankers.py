@@ -167,6 +167,8 @@ RANKERS: Mapping[RankerName, str] = {
     "monobert": "a BERT that classifies a document as relevant (Nogueira & Cho 2019)",
 }
 
+ENDPOINT = "rerank"
+"""The ranker that asks an endpoint; only probes have it, and no search."""
 
 By = Literal["probabilities", "reply"]
 """How a pair is decided: by the probabilities of the labels, or by reading a reply."""
@@ -184,7 +186,7 @@ class RankerOptions:
             states, or no limit.
         by: How the pairwise ranker asks, if the model can.
         concurrency: How many comparisons run at the same time, over all lists.
-        weights: The hub id or folder of monoT5 or monoBERT.
+        weights: The hub id or folder of monoT5 or monoBERT, or the address of an endpoint.
         versions: The versions of prompts, by id.
     """
 
@@ -208,8 +210,8 @@ def open_ranker(
     """Return a ranker.
 
     Args:
-        name: One of :data:`RANKERS`.
-        model: The language model to ask; monoT5 and monoBERT need none.
+        name: One of :data:`RANKERS`, or :data:`ENDPOINT`.
+        model: The language model to ask; monoT5, monoBERT and endpoints need none.
         prompts: The library of prompts.
         options: How the ranker works.
 
@@ -218,6 +220,7 @@ def open_ranker(
         ModelUnavailableError: The ranker needs a language model, but none is given.
         PromptError: The prompt does not exist.
     """
+    from fairqr.agents.ranking.endpoint import EndpointRanker
     from fairqr.agents.ranking.listwise import ListwiseRanker
     from fairqr.agents.ranking.pairwise import PairwiseJudge, PairwiseRanker
     from fairqr.agents.ranking.pointwise import MODELS, PointwiseRanker
@@ -225,6 +228,8 @@ def open_ranker(
     options = options or RankerOptions()
     if name in MODELS:
         return PointwiseRanker(name, options)
+    if name == ENDPOINT:
+        return EndpointRanker(options)
     if name not in RANKERS:
         raise InputError(f"There is no ranker '{one_line(name)}'; choose {', '.join(RANKERS)}.")
     if model is None:

@@ -38,6 +38,7 @@ _BULLET = re.compile(
     r"^[ \t]{0,8}(?:[0-9]{1,4}[.):]|[-*•])(?:[ \t]{0,8}(?=\[)|[ \t]{1,8}(?=[0-9]+[ \t]*$))",
     re.MULTILINE,
 )
+_IDENTIFIER = re.compile(r"\[(\s*-?\d+\s*)\]")
 _LETTER = re.compile(r"[^\W\d_]")
 _APOLOGY = re.compile(
     r"\b(?:sorry|apologi[sz]e|apologies|as an ai)\b"
@@ -123,6 +124,19 @@ def parse_preference(reply: str) -> Position | Unreadable:
     if len(chosen) == 1:
         return "first" if chosen == {LABELS[0].casefold()} else "second"
     return _unreadable(text)
+
+
+def parse_first_of_two(reply: str) -> Position | Unreadable:
+    """Read which of two passages a reply ranks first; :func:`parse_permutation` reads the order."""
+    found = parse_permutation(reply, 2)
+    if found.status != "ok":
+        return found.status
+    return "first" if found.order[0] == 0 else "second"
+
+
+def without_identifiers(text: str) -> str:
+    """Return a text whose ``[3]`` are ``(3)``: a title with an identifier must rank no article."""
+    return _IDENTIFIER.sub(r"(\1)", text)
 
 
 def _unreadable(text: str) -> Unreadable:

@@ -13,7 +13,7 @@ from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, require
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.exposure import intersection
+from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.texts.words import words_in
 
@@ -88,7 +88,10 @@ class FeedbackRefiner:
     def _weigh_documents(self, request: GroupRequest, original: Hits) -> dict[str, float]:
         """Return the ids of the group's best documents, with score · membership."""
         dimension = Dimension.named(self._engine.schema, request.attribute)
-        members = intersection([original.memberships[factor.name] for factor in dimension.factors])
+        dimension = dimension.with_groups_of([request.group])
+        table = DocumentTable()
+        table.add(original.ids, original.memberships)
+        members = table.memberships(dimension, original.ids)
         share = members[:RESULTS, dimension.groups.index(request.group)]
         merit = share * np.asarray(original.scores[:RESULTS])
 

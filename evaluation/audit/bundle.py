@@ -141,7 +141,7 @@ class Observation(AuditRecord):
                 fits = set(range(len(patterns))).issuperset(rows)
                 if count not in (None, len(rows)) or not fits:
                     raise ValueError(f"the groups of '{name}' are not those of the pool")
-                if len(set(map(len, patterns))) > 1 or not all(map(_are_shares, patterns)):
+                if not _are_memberships(patterns):
                     raise ValueError(f"the memberships in '{name}' are not shares from 0 to 1")
         return self
 
@@ -170,6 +170,13 @@ class PairScores(AuditRecord):
     query: int = Field(ge=1)
     status: Literal["ok", "failed"]
     pairs: tuple[VersionScores, ...] = ()
+
+
+def _are_memberships(patterns: Sequence[Sequence[float] | Mapping[str, float]]) -> bool:
+    """Return whether patterns are shares of groups in one order, or by the names of groups."""
+    sizes = {len(pattern) for pattern in patterns if not isinstance(pattern, Mapping)}
+    shares = [pattern.values() if isinstance(pattern, Mapping) else pattern for pattern in patterns]
+    return len(sizes) <= 1 and all(map(_are_shares, shares))
 
 
 def _are_shares(numbers: Iterable[float]) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +17,16 @@ from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.evaluation.audit.bundle import AuditFolder
+from fairqr.evaluation.audit.concentration import gini_change
+from fairqr.evaluation.audit.exposures import Choices
 from fairqr.evaluation.audit.figures import ALPHA, QueryFigures
 from fairqr.evaluation.audit.finishing import Audit, measured
+from fairqr.evaluation.audit.measuring import AllGroups, Sizes, largest_groups, sizes_of_groups
 from fairqr.evaluation.estimates import Estimate, as_data, differences, p_of_means
 from fairqr.evaluation.reports.writer import paragraphs, write_report
-from fairqr.retrieval.fairness.dimension import TIMES
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.schema import Schema
 
 ENGINE = ("name", "engine", "location", "retriever", "state", "server", "documents", "source")
 """What is known of the engine."""
@@ -53,6 +60,26 @@ class Change:
     direction: str = ""
 
 
+@dataclass(slots=True)
+class ConcentrationChange:
+    """How it changed whether exposure follows the target over all groups of an open attribute.
+
+    Attributes:
+        attribute: The attribute.
+        before: The figures of the first audit, as its ``audit.json`` has them as ``concentration``,
+            but over the queries whose target is known in both audits.
+        after: The same of the second one.
+        change: The Gini index after − before, with its interval. It has no p.
+        direction: As that of :class:`Change`, by whether the interval holds 0.
+    """
+
+    attribute: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    change: Estimate
+    direction: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class AuditComparison:
     """What changed between two audits.
@@ -63,7 +90,9 @@ class AuditComparison:
         engine: The same of what is known of the engine.
         queries: How many queries both answered.
         same: To how many of them the engine gave the same documents in the same order.
-        changes: By attribute, group and figure.
+        changes: By attribute, group and figure; of an attribute whose groups nobody lists, those of
+            the groups that are largest in both audits together.
+        concentrations: By attribute whose groups nobody lists, the change over all of them.
         too_many_failed: Which of both audits, ``first`` or ``second``, give no verdict, since too
             many of their queries failed.
     """
@@ -74,6 +103,7 @@ class AuditComparison:
     queries: int
     same: int
     changes: Sequence[Change]
+    concentrations: Sequence[ConcentrationChange]
     too_many_failed: Sequence[str]
 
     def sentences(self) -> list[str]:
@@ -117,10 +147,15 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
     # Labels that both audits have of the same documents, and have alike, are no others.
     for name in {name for name, _ in labels.keys() & other_labels.keys()} - relabelled.keys():
         settings.pop(f"labels of {name}", None)
-    changes = [it for pair in _measured_alike(first, second) for it in changes_of(*pair, common)]
+    is_same = same == len(common)
+    alike = _measured_alike(first, second)
+    changes = [it for pair in alike for it in changes_of(*pair, common)]
     for change, p in zip(changes, corrected_by_holm([it.change.p for it in changes]), strict=True):
         change.change = replace(change.change, p=p)
-        change.direction = _direction(change, settings) if same < len(common) else "same_answers"
+        change.direction = "same_answers" if is_same else _direction(change, settings)
+    concentrations = _concentration_changes(first, second, common, _weights_of(*alike[0], common))
+    for moved in concentrations:
+        moved.direction = "same_answers" if is_same else _direction_of_gini(moved, settings)
     both = {"first": first, "second": second}
     return AuditComparison(
         audits=[
@@ -131,6 +166,7 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
         queries=len(common),
         same=same,
         changes=changes,
+        concentrations=concentrations,
         too_many_failed=[name for name, it in both.items() if it.figures.too_many_failed],
     )
 
@@ -169,7 +205,7 @@ def _settings(audit: Audit) -> dict[str, str]:
     found["judgements"] = manifest.inputs.get("judgements", "")[:8]
     found["attributes"] = list(manifest.attributes)
     for name, attribute in manifest.attributes.items():
-        found |= {f"{what} of {name}": value for what, value in attribute}
+        found |= {f"{what} of {name}": value for what, value in attribute.model_dump().items()}
     said = ((name, "none" if it in (None, "", [], {}, ()) else it) for name, it in found.items())
     return {name: json.dumps(it, default=str).strip('"') for name, it in said}
 
@@ -179,26 +215,120 @@ def _measured_alike(first: Audit, second: Audit) -> list[tuple[QueryFigures, Que
 
     Without this a change of the target would look like one of the engine.
     """
-    later = {(it.dimension.name, it.dimension.groups): it for it in second.figures.by_query}
+    later = {_listed_groups(it.dimension) for it in second.figures.by_query}
     dimensions = [it.dimension for it in first.figures.by_query]
-    shared = [it.name for it in dimensions if (it.name, it.groups) in later]
-    if not shared:
+    names = [it.name for it in dimensions if _listed_groups(it) in later]
+    if not names:
         raise InputError("The audits have no attribute with the same groups in both.")
-    spec = second.manifest.spec | {"attributes": shared, "intersections": False, "rerank": 0}
+    spec = second.manifest.spec | {"attributes": names, "intersections": False, "rerank": 0}
     asked = {"spec": spec, "relevance": first.manifest.relevance}
-    again = measured(AuditFolder(first.folder), second.manifest.model_copy(update=asked)).figures
-    return [(it, later[it.dimension.name, it.dimension.groups]) for it in again.by_query]
+    largest = _largest_of_both(first, second, names)
+    manifest = second.manifest.model_copy(update=asked)
+    before = measured(AuditFolder(first.folder), manifest, largest).figures
+    after = second.figures
+    if largest:
+        manifest = second.manifest.model_copy(update={"spec": spec})
+        after = measured(AuditFolder(second.folder), manifest, largest).figures
+    by_name = {it.dimension.name: it for it in after.by_query}
+    return [(it, by_name[it.dimension.name]) for it in before.by_query]
+
+
+def _listed_groups(dimension: Dimension) -> tuple[str, tuple[tuple[str, ...] | None, ...]]:
+    """Return a dimension's name, and of each attribute the groups, or None if nobody lists them."""
+    return dimension.name, tuple(None if it.is_found else it.universe for it in dimension.factors)
+
+
+def _largest_of_both(first: Audit, second: Audit, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the groups of open attributes to compare: the largest in both audits together."""
+    sizes: Sizes = {}
+    dimensions = [Dimension.named(_schema_of(second), name) for name in names]
+    for audit in (first, second):
+        queries = {query.id: query for query in audit.queries.queries}
+        own = sizes_of_groups(dimensions, queries, AuditFolder(audit.folder).observed)
+        for name, by_group in own.items():
+            together = sizes.setdefault(name, defaultdict(float))
+            for group, size in by_group.items():
+                together[group] += size
+    return largest_groups(sizes)
+
+
+def _schema_of(audit: Audit) -> Schema:
+    return Schema(attributes=audit.manifest.attributes)
+
+
+def _concentration_changes(
+    first: Audit, second: Audit, common: Sequence[tuple[str, str]], weights: FloatArray
+) -> list[ConcentrationChange]:
+    """Return what changed over all groups of each open attribute that both audits measured."""
+    names = {it.attribute for it in first.figures.concentrations}
+    names &= {it.attribute for it in second.figures.concentrations}
+    changes = [
+        _concentration_change(name, first, second, common, weights) for name in sorted(names)
+    ]
+    return [change for change in changes if change is not None]
+
+
+def _concentration_change(
+    name: str,
+    first: Audit,
+    second: Audit,
+    common: Sequence[tuple[str, str]],
+    weights: FloatArray,
+) -> ConcentrationChange | None:
+    """Return what changed over all groups of an open attribute; None if no target is known."""
+    before, after = (_gatherer(name, second, it.manifest.relevance) for it in (first, second))
+    earlier, later = zip(*common, strict=True)
+    answers = zip(
+        weights.tolist(),
+        AuditFolder(first.folder).observed(earlier),
+        AuditFolder(second.folder).observed(later),
+        strict=True,
+    )
+    for weight, was, is_ in answers:
+        found = before.found(was)
+        found_later = after.found(is_)
+        if found is not None and found_later is not None:
+            before.add(weight, found)
+            after.add(weight, found_later)
+    one = before.totals.concentration()
+    other = after.totals.concentration()
+    if one is None or other is None:
+        return None
+    change = gini_change(before.totals, after.totals)
+    return ConcentrationChange(name, one.as_data(), other.as_data(), change)
+
+
+def _gatherer(name: str, audit: Audit, relevance: str) -> AllGroups:
+    """Return what gathers all groups of an attribute, by the settings of an audit."""
+    spec = audit.spec
+    choices = Choices(spec.k, spec.discount, spec.target, relevance=relevance)
+    return AllGroups(Dimension.named(_schema_of(audit), name), choices, spec.seed)
+
+
+def _weights_of(
+    first: QueryFigures, second: QueryFigures, common: Sequence[tuple[str, str]]
+) -> FloatArray:
+    """Return the weights of common queries: the sum of what each has of both audits."""
+    weights = np.zeros(len(common))
+    for figures, queries in zip((first, second), zip(*common, strict=True), strict=True):
+        weights += figures.weights()[_rows_of(figures, queries)] / figures.weights().sum()
+    return weights
+
+
+def _rows_of(figures: QueryFigures, queries: Sequence[str]) -> list[int]:
+    rows = {query: row for row, query in enumerate(figures.queries)}
+    return [rows[query] for query in queries]
 
 
 def changes_of(
     first: QueryFigures, second: QueryFigures, common: Sequence[tuple[str, str]]
 ) -> Iterator[Change]:
     """Yield the change of each figure and group over common queries, with an uncorrected p."""
-    dimension, sides, weights = first.dimension, [], np.zeros(len(common))
+    dimension = first.dimension
+    weights = _weights_of(first, second, common)
+    sides = []
     for it, asked in zip((first, second), zip(*common, strict=True), strict=True):
-        places = {query: place for place, query in enumerate(it.queries)}
-        rows = [places[query] for query in asked]
-        weights += it.weights()[rows] / it.weights().sum()
+        rows = _rows_of(it, asked)
         sides.append((it.tested_gaps()[0][rows], it.exposures(it.array)[rows]))
     for figure, was, is_ in zip(("gap", "exposure"), *sides, strict=True):
         known = ~np.isnan(was + is_).any(axis=1)
@@ -217,13 +347,37 @@ def changes_of(
 
 def _direction(change: Change, settings: Mapping[str, str]) -> str:
     """Say which way a figure went, if the test is clear and only the engine can be the reason."""
-    p, names = change.change.p, change.attribute.split(TIMES)
+    p = change.change.p
     if p is None or p > ALPHA:
         return "too_few" if p is None else "cannot_tell"
-    others = {f"{what} of {name}" for what in ("labels", "field", "values") for name in names}
-    if settings.keys() & (others | GAP_ONLY if change.figure == "gap" else others):
+    if _may_explain(settings, change.attribute, has_target=change.figure == "gap"):
         return "settings"
     return "up" if change.change.value > 0 else "down"
+
+
+def _direction_of_gini(change: ConcentrationChange, settings: Mapping[str, str]) -> str:
+    """Say which way an index went, if its interval leaves out 0 and only the engine can be why."""
+    it = change.change
+    if math.isnan(it.low):
+        return "too_few"
+    if it.low <= 0 <= it.high:
+        return "cannot_tell"
+    if _may_explain(settings, change.attribute, has_target=True):
+        return "settings"
+    return "up" if it.value > 0 else "down"
+
+
+def _may_explain(settings: Mapping[str, str], attribute: str, *, has_target: bool) -> bool:
+    """Return whether settings that differ may have changed a figure of an attribute.
+
+    Args:
+        settings: Those that differ.
+        attribute: The attribute.
+        has_target: Whether the target counts in the figure, too.
+    """
+    names = attribute.split(TIMES)
+    others = {f"{what} of {name}" for what in ("labels", "field", "values") for name in names}
+    return bool(settings.keys() & (others | GAP_ONLY if has_target else others))
 
 
 def write_comparison(comparison: AuditComparison, folder: Path) -> None:

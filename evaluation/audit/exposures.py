@@ -24,6 +24,7 @@ from fairqr.retrieval.fairness.confusion import by_group
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, exposure, normalise
 from fairqr.retrieval.fairness.objective import Positions, RankingObjective
+from fairqr.retrieval.fairness.relaxation import relax
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
 from fairqr.retrieval.fairness.target import Part, Target
 
@@ -182,7 +183,7 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     ):
         candidates = answer.members[: answer.answered].sum(axis=0)
         unlabelled = float(answer.unlabelled[: answer.answered].sum())
-    target = _target(dimension, choices, share)
+    target = target_of(dimension, choices, share)
     if target is None:
         target = undefined
     else:
@@ -224,15 +225,23 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     )
 
 
-def _target(dimension: Dimension, choices: Choices, share: FloatArray | None) -> FloatArray | None:
-    """Return ε*; None if it needs the groups of relevant documents and none is known."""
+def target_of(
+    dimension: Dimension, choices: Choices, share: FloatArray | None
+) -> FloatArray | None:
+    """Return ε*; None if it needs the groups of relevant documents and none is known.
+
+    Args:
+        dimension: The groups.
+        choices: What the audit measures by.
+        share: The share of each group among the relevant documents, shape (G,), if it is known.
+    """
     weight = choices.weight_of_relevance(dimension)
     if weight and (share is None or len(choices.target.parts) == 1):
         return share
     corpus, confusion = choices.corpus_shares.get(dimension.name), dimension.confusion
     held: dict[Part, FloatArray | None] = {"relevance": share, "corpus": corpus}
     estimates = {part: by_group(it, confusion) for part, it in held.items() if it is not None}
-    target = choices.target.resolve(dimension.attribute, estimates)
+    target = choices.target.resolve(dimension, estimates)
     # All figures of an answer are by label, and populations are by group.
     return target if confusion is None else target @ confusion
 
@@ -245,34 +254,55 @@ class Reranking:
         relevance_kept: Their relevance, as a share of today's.
         exposure_today: The mean share of the exposure that each group has today, by its name.
         exposure_if_reranked: The same after re-ranking.
+        below_best: By what share of it the objective of the re-rankings is below the highest that
+            any order of the same documents has, at most
+            (:mod:`fairqr.retrieval.fairness.relaxation`).
     """
 
     relevance_kept: Estimate
     exposure_today: Mapping[str, Estimate]
     exposure_if_reranked: Mapping[str, Estimate]
+    below_best: Estimate
+
+
+class Effect(NamedTuple):
+    """What the fair re-ranking of one answer would give.
+
+    Attributes:
+        figures: Relevance and the exposure of each group, today and after, shape (2, 1 + G).
+        below_best: See :class:`Reranking`.
+    """
+
+    figures: FloatArray
+    below_best: float
 
 
 def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:
     """Return the places in the pool of a fair ranking of as many documents as are shown today.
-
-    By estimated relevance, the whole pool is re-ranked. Judgements only measure the result: a
-    re-ranking cannot know them, so it goes by the engine's ranks
-    (:func:`fairqr.retrieval.fairness.relevance.relevance_by_rank`).
 
     Args:
         answer: With known relevance.
         target: ε*, shape (G,).
         choices: What to measure by.
     """
+    return best_ranking(_objective(answer, target, choices))
+
+
+def _objective(answer: Answer, target: FloatArray, choices: Choices) -> RankingObjective:
+    """Return what makes a re-ranking of an answer good.
+
+    By estimated relevance, the whole pool is re-ranked. Judgements only measure the result: a
+    re-ranking cannot know them, so it goes by the engine's ranks
+    (:func:`fairqr.retrieval.fairness.relevance.relevance_by_rank`).
+    """
     worth = relevance_by_rank(answer.answered) if answer.is_judged else np.asarray(answer.relevance)
     length = min(choices.k, answer.answered)
     members = answer.members[: len(worth)]
-    objective = RankingObjective(worth, [members], [target], length, FAIRNESS, choices.discount)
-    return best_ranking(objective)
+    return RankingObjective(worth, [members], [target], length, FAIRNESS, choices.discount)
 
 
-def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> FloatArray | None:
-    """Return relevance and exposure of each group, today and after re-ranking, shape (2, 1 + G).
+def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> Effect | None:
+    """Return relevance and the exposure of each group, today and after re-ranking.
 
     None if the answer shows nothing relevant, or nothing with a known group.
     """
@@ -285,13 +315,25 @@ def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> FloatArra
     today = row(np.arange(len(weights), dtype=np.intp))
     if not today[0] > 0 or not today[1:].any():
         return None
-    return np.stack([today, row(rerank(answer, target, choices))])
+    objective = _objective(answer, target, choices)
+    ranked = best_ranking(objective)
+    bound = relax(objective, ranked).bound
+    below_best = max(0.0, 1 - objective.quality(ranked).value / bound)
+    return Effect(np.stack([today, row(ranked)]), below_best)
 
 
-def reranking_of(effects: Sequence[Weighted], groups: Sequence[str]) -> Reranking:
-    """Return the effects over queries, as :func:`effect_of` returns them."""
-    weights, held = (np.array(it) for it in zip(*effects, strict=True))
+def reranking_of(effects: Sequence[tuple[float, Effect]], groups: Sequence[str]) -> Reranking:
+    """Return the effects over queries, each with the weight of its query."""
+    weights = np.array([weight for weight, _ in effects])
+    held = np.array([effect.figures for _, effect in effects])
+    below = np.array([[effect.below_best] for _, effect in effects])
     (relevance,) = ratios(held[:, 1, :1], held[:, 0, :1], weights)
+    (below_best,) = ratios(below, np.ones_like(below), weights)
     one = np.ones((len(weights), len(groups)))
-    sides = (shares(held[:, side, 1:], one, weights) for side in (0, 1))
-    return Reranking(relevance, *(dict(zip(groups, found, strict=True)) for found in sides))
+    today, after = (shares(held[:, side, 1:], one, weights) for side in (0, 1))
+    return Reranking(
+        relevance_kept=relevance,
+        exposure_today=dict(zip(groups, today, strict=True)),
+        exposure_if_reranked=dict(zip(groups, after, strict=True)),
+        below_best=below_best,
+    )

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairqr.agents.statistics import too_few
+from fairqr.base import notebook
 from fairqr.base.errors import FairqrError, InputError, one_line
 from fairqr.base.files import write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.audit.bundle import QUERIES, REDACTED, TITLES, AuditFolder, AuditManifest
+from fairqr.evaluation.audit.concentration import CURVE_AT
 from fairqr.evaluation.audit.figures import ALPHA, FEW_CANDIDATES, REASONS, GroupFigures
 from fairqr.evaluation.audit.lists import SEEN, SeenSearches, figures_of_lists
 from fairqr.evaluation.audit.measuring import AuditFigures, Contribution, measure
@@ -32,7 +34,7 @@ from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.estimates import DIGITS, Estimate, as_data
 from fairqr.evaluation.experiments.folder import LOCK
 from fairqr.evaluation.reports import text
-from fairqr.evaluation.reports.plots import BLUE, GREY, VERMILION, Bar, draw_bars
+from fairqr.evaluation.reports.plots import BLUE, GREY, VERMILION, Bar, draw_bars, draw_lines
 from fairqr.evaluation.reports.writer import Figure, paragraphs, write_report
 from fairqr.retrieval.fairness.dimension import TIMES
 from fairqr.retrieval.sources.schema import Schema
@@ -50,6 +52,8 @@ QUERY_COLUMNS = (
     *("exposure", "target", "gap", "unlabelled"),
 )
 
+ALL_GROUPS_COLUMNS = ("attribute", "group", "exposure", "target", "gap")
+
 
 MOST_GROUPS, MOST_BARS = 40, 12
 """So many groups of one attribute stand in a table, and are drawn; ``results.csv`` has all."""
@@ -60,6 +64,9 @@ MOST_LISTS, MOST_QUERIES, MOST_DOCUMENTS = 12, 5, 5
 VERDICTS = {"less": "gets less", "more": "gets more"}
 VERDICTS |= {name: f"cannot tell: {why}" for name, why in REASONS.items()}
 """How the verdict on a group is told; the verdict that leads a report stands first."""
+
+BY_LOT = "lists drawn by lot"
+"""What the curve is compared with."""
 
 COLOURS = {"less": VERMILION, "more": BLUE}
 """The colours of the bars of groups that surely get less or more."""
@@ -125,8 +132,8 @@ class Audit:
     def frames(self) -> dict[str, DataFrame]:
         """All figures as DataFrames; what has no value is NaN.
 
-        ``results``, ``queries`` and ``pairs``, if there are any, are the tables in the files of
-        these names.
+        ``results``, ``queries`` and, if there are any, ``all_groups`` and ``pairs`` are the tables
+        in the files of these names.
 
         Raises:
             InputError: pandas is not installed.
@@ -136,7 +143,24 @@ class Audit:
             "results": text.frame(map(_flat, (*figures.groups, *figures.segments))),
             "queries": text.frame(_query_rows(self), QUERY_COLUMNS),
         }
+        if figures.concentrations:
+            frames["all_groups"] = text.frame(_rows_of_all_groups(self), ALL_GROUPS_COLUMNS)
         return frames | ({"pairs": text.frame(map(_flat, pairs.comparisons))} if pairs else {})
+
+    def _repr_html_(self) -> str:
+        """Return the findings and the figures of each group as a table, for a notebook."""
+        rows = [
+            [
+                it.attribute,
+                it.group,
+                it.exposure.value,
+                it.target.value,
+                VERDICTS.get(it.verdict, "cannot tell"),
+            ]
+            for it in self.figures.groups
+        ]
+        heads = ["attribute", "group", "exposure", "target", "verdict"]
+        return notebook.paragraphs(self.findings) + notebook.table(heads, rows)
 
     def to_frame(self) -> DataFrame:
         """Return the figures as a DataFrame with one row for each attribute, group and segment."""
@@ -213,12 +237,15 @@ def audit_json(audit: Audit) -> bytes:
         ],
         "groups": figures.groups,
         "segments": figures.segments,
+        "calibration": figures.calibration,
         "fair_reranking": [
             {"attribute": name} | as_data(it) for name, it in figures.fair_reranking.items()
         ],
         "contributions": [as_data(it) | printed[it.query] for it in figures.contributions],
         "pairs": pairs,
     }
+    if figures.concentrations:
+        found["concentration"] = [it.as_data() for it in figures.concentrations]
     if audit.seen is not None:
         found["lists"] = audit.lists
         found["coverage"] = audit.seen.coverage()
@@ -232,7 +259,7 @@ def files_of(audit: Audit) -> dict[str, bytes]:
 
     ``results.csv`` has a row for each attribute, group and segment, and ``queries.csv`` one for
     each query, attribute and group; a query that found nothing or failed has one without an
-    attribute.
+    attribute. ``all_groups.csv`` has one for each group that nobody lists, if there are any.
 
     Raises:
         InputError: pandas is not installed.
@@ -273,6 +300,13 @@ def _query_rows(audit: Audit) -> Iterator[tuple[object, ...]]:
         yield (*asked[query], status, *[None] * 6)
 
 
+def _rows_of_all_groups(audit: Audit) -> Iterator[tuple[object, ...]]:
+    for it in audit.figures.concentrations:
+        figures = np.stack([it.exposure, it.target, it.gaps], axis=1).round(10)
+        for group, values in zip(it.groups, figures.tolist(), strict=True):
+            yield it.attribute, group, *values
+
+
 def write_audit(folder: Path, audit: Audit, layout: str = LAYOUTS[0]) -> None:
     """Write ``audit.json``, the tables as CSV, and the report.
 
@@ -288,7 +322,7 @@ def write_audit(folder: Path, audit: Audit, layout: str = LAYOUTS[0]) -> None:
     arranged = load_layout(layout)
     for name, content in files_of(audit).items():
         write_beside(folder / name, content)
-    drawn = [draw_exposure(audit)] if audit.figures.counts.answered else []
+    drawn = figures_to_draw(audit)
     folded = {part["heading"] for part in arranged["parts"] if part["folded"]}
     write_report(folder, "audit", values_of(audit, arranged), drawn, folded)
 
@@ -328,8 +362,18 @@ def make_again(folder: Path, into: Path) -> None:
     write_audit(into, audit, audit.manifest.layout)
 
 
-def measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
-    """Compute all figures of what was observed, by the settings of a manifest; this blocks."""
+def measured(
+    folder: AuditFolder,
+    manifest: AuditManifest,
+    largest: Mapping[str, Sequence[str]] | None = None,
+) -> Audit:
+    """Compute all figures of what was observed, by the settings of a manifest; this blocks.
+
+    Args:
+        folder: The folder of the audit.
+        manifest: Its settings.
+        largest: See :func:`fairqr.evaluation.audit.measuring.measure`.
+    """
     spec = AuditSpec.model_validate(manifest.spec)
     queries, scores = folder.read(QUERIES, Queries), folder.pairs.read()
     figures = measure(
@@ -339,6 +383,7 @@ def measured(folder: AuditFolder, manifest: AuditManifest) -> Audit:
         folder.observed,
         corpus_shares={name: np.array(held) for name, held in manifest.corpus_shares.items()},
         relevance=manifest.relevance,
+        largest=largest,
     )
     titles = folder.read(TITLES, dict[str, str])
     pairs = compare_versions(manifest.pairs_by, scores, spec.seed) if scores else None
@@ -364,7 +409,8 @@ def findings_of(audit: Audit) -> dict[str, list[str]]:
     """Return the ``verdict`` with its threshold, up to three ``sentences``, and ``notes``.
 
     The sentences say who is affected and by how much, how sure that is, and what fair re-ranking
-    would cost; the notes what else a reader has to know.
+    would cost; one more, for each attribute whose groups nobody lists, what all its groups get. The
+    notes what else a reader has to know.
 
     Raises:
         InputError: Jinja is not installed.
@@ -467,6 +513,7 @@ def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:
         "ratio": ratio,
         "points_of": lambda it, side: noted(_points(it.value, side), it, text.points_span(it)),
         "in_points": _points,
+        "small_points": lambda gap: text.Markdown(f"{100 * gap:+.3f}".replace("-", text.MINUS)),
         "number": lambda it: f"{it:,.0f}" if it == round(it) else f"{it:,.1f}",
     }
 
@@ -512,6 +559,49 @@ def documents_to_name(audit: Audit) -> list[str]:
         for ranked in _rankings(it)
     ]
     return list(dict.fromkeys(id_ for _, id_ in chain.from_iterable(rankings)))
+
+
+def figures_to_draw(audit: Audit) -> list[Figure]:
+    """Draw what the report shows.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    drawn = [draw_exposure(audit)] if audit.figures.counts.answered else []
+    return drawn + ([draw_lorenz(audit)] if audit.figures.concentrations else [])
+
+
+def draw_lorenz(audit: Audit) -> Figure:
+    """Draw the Lorenz curve of each attribute whose groups nobody lists.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    panels = {}
+    told = []
+    for it in audit.figures.concentrations:
+        curves = {
+            "this engine": it.exposure_of_worst(CURVE_AT),
+            BY_LOT: it.exposure_of_worst_by_lot(CURVE_AT),
+        }
+        points = []
+        for name, heights in curves.items():
+            points += [(name, *point) for point in zip(CURVE_AT, heights, strict=False)]
+        title = f"{it.attribute}, {len(it.groups):,} groups"
+        panels[title] = text.frame(points, ("line", "x", "y"))
+        (half,) = it.exposure_of_worst([0.5])
+        told.append(
+            f"{it.attribute}: half of the target, of the groups served worst, gets "
+            f"{text.percent(half)} of the exposure"
+        )
+    drawn = draw_lines(
+        panels,
+        "share of the target, groups that are served worst first",
+        "share of the exposure",
+        styles={"this engine": (BLUE, ""), BY_LOT: (GREY, "")},
+        diagonal=True,
+    )
+    return Figure("lorenz", f"Lorenz curves of exposure. {'; '.join(told)}.", drawn)
 
 
 def draw_exposure(audit: Audit) -> Figure:

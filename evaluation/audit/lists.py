@@ -25,6 +25,7 @@ class BothLists(BaseModel, frozen=True, extra="forbid"):
         engine: Figures of the engine's list by name, from 0 to 1.
         fair: Those of the fair list.
         target: What they should be, as far as that is known.
+        by_texts: Whether relevance was estimated by texts; otherwise it falls with the rank.
     """
 
     weight: NonNegativeFloat
@@ -33,6 +34,7 @@ class BothLists(BaseModel, frozen=True, extra="forbid"):
     engine: dict[str, FiniteFloat]
     fair: dict[str, FiniteFloat]
     target: dict[str, FiniteFloat]
+    by_texts: bool
 
 
 class SeenSearches(BaseModel, frozen=True, extra="forbid"):
@@ -57,6 +59,8 @@ class SeenSearches(BaseModel, frozen=True, extra="forbid"):
             "in_figures": counted,
             "outcomes": _most_first(self.outcomes),
             "unseen": _most_first(self.unseen),
+            "lists": len(self.lists),
+            "by_texts": sum(one.by_texts for one in self.lists),
         }
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, groupby
 from operator import attrgetter, ge, gt, le, lt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,9 @@ from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation import estimates
 from fairqr.evaluation.audit import exposures
 from fairqr.evaluation.audit.bundle import Observation
-from fairqr.evaluation.audit.exposures import Answer, Choices, Reranking, Weighted
+from fairqr.evaluation.audit.calibration import Calibrating, Calibration
+from fairqr.evaluation.audit.concentration import Concentration, GroupTotals, Shares, shares_of
+from fairqr.evaluation.audit.exposures import Answer, Choices, Effect, Reranking, Weighted
 from fairqr.evaluation.audit.figures import (
     ESTIMATES,
     REASONS,
@@ -36,12 +39,21 @@ from fairqr.evaluation.estimates import divided, effective_queries, means
 from fairqr.retrieval.fairness.confusion import variances
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection, normalise
-from fairqr.retrieval.fairness.table import CodedMemberships, decoded
+from fairqr.retrieval.fairness.table import (
+    CodedMemberships,
+    decoded,
+    largest_first,
+    shares_in_groups,
+    totals_by_group,
+)
 from fairqr.retrieval.sources.schema import Schema
 
 ESTIMATE_ERROR = 0.04
 """How far the estimate of relevance was found to put the share of a group too low or too high
 (docs/results/audits.md). More queries do not make it smaller, so it widens intervals."""
+
+MOST_GROUPS = 20
+"""So many groups of an open attribute have figures, the largest; the others are one."""
 
 CONTRIBUTIONS = 10
 Observed = Callable[[Sequence[str]], Iterable[Observation]]
@@ -134,22 +146,28 @@ class AuditFigures:
         groups: The groups of each attribute, with corrected tests.
         segments: The same of each segment of the queries, but for combinations.
         tests: How many tests were declared: one for each group, over all queries and in segments.
+        calibration: How the estimate of relevance treats each group of the attributes, where
+            relevance is estimated.
         fair_reranking: What fair re-ranking would give and cost, by attribute; may be empty.
         contributions: The queries that add most to the gaps against groups that surely get less.
         by_query: The figures by query of each attribute.
         unanswered: The status of the queries that found nothing or failed, by their ids.
         too_many_failed: Whether so much failed that no verdict is given.
+        concentrations: How exposure is shared among all groups of each attribute whose groups
+            nobody lists.
     """
 
     counts: Counts
     groups: list[GroupFigures]
     segments: list[GroupFigures]
     tests: int
+    calibration: list[Calibration]
     fair_reranking: dict[str, Reranking]
     contributions: list[Contribution]
     by_query: list[QueryFigures]
     unanswered: dict[str, str]
     too_many_failed: bool
+    concentrations: list[Concentration]
 
     @property
     def by_attribute(self) -> dict[str, list[GroupFigures]]:
@@ -170,7 +188,96 @@ def dimensions_to_measure(schema: Schema, spec: AuditSpec) -> list[Dimension]:
 
 
 def _members(groups: Mapping[str, CodedMemberships], dimension: Dimension) -> FloatArray:
-    return intersection([decoded(groups[factor.name]) for factor in dimension.factors])
+    arrays = []
+    for factor in dimension.factors:
+        array = decoded(groups[factor.name])
+        arrays.append(shares_in_groups(array, factor) if factor.is_found else array)
+    return intersection(arrays)
+
+
+Sizes = dict[str, dict[str, float]]
+"""By open attribute and group, the mean share of what the queries found."""
+
+
+def sizes_of_groups(
+    dimensions: Iterable[Dimension], queries: Mapping[str, AuditQuery], observed: Observed
+) -> Sizes:
+    """Return how large the groups of the open attributes of dimensions are."""
+    opened = {factor.name: factor for it in dimensions for factor in it.factors if factor.open}
+    if not opened:
+        return {}
+    sizes: Sizes = {name: defaultdict(float) for name in opened}
+    whole = sum(query.weight for query in queries.values())
+    for observation in observed([*queries]):
+        weight = queries[observation.query].weight / whole / max(1, len(observation.pool))
+        for name in opened.keys() & observation.groups.keys():
+            totals = totals_by_group(opened[name], decoded(observation.groups[name]))
+            for group, total in totals.items():
+                sizes[name][group] += weight * total
+    return sizes
+
+
+def largest_groups(sizes: Sizes) -> dict[str, list[str]]:
+    """Return the groups of open attributes that have figures of their own, the largest first."""
+    return {name: largest_first(by_group)[:MOST_GROUPS] for name, by_group in sizes.items()}
+
+
+def _answer(observation: Observation, dimension: Dimension, relevance: str) -> Answer:
+    """Return what was observed of one query in a dimension."""
+    probabilities = observation.relevance
+    return Answer(
+        _members(observation.groups, dimension),
+        len(observation.ids),
+        None if probabilities is None else np.array(probabilities),
+        relevance == "judged",
+        # The searches for one of the attributes find all of a combination, too.
+        min(observation.levels.get(it.name, 0.0) for it in dimension.factors),
+    )
+
+
+class FoundGroups(NamedTuple):
+    """The groups that a query found, and their shares."""
+
+    groups: tuple[str, ...]
+    shares: Shares
+
+
+class AllGroups:
+    """What is gathered of all groups of an open attribute.
+
+    Args:
+        dimension: The attribute.
+        choices: What the audit measures by.
+        seed: The seed of the audit, to draw lists by lot.
+
+    Attributes:
+        totals: What the groups got and should get so far.
+    """
+
+    def __init__(self, dimension: Dimension, choices: Choices, seed: int) -> None:
+        self.totals = GroupTotals(dimension.name)
+        self._dimension = dimension
+        self._choices = choices
+        self._random = stream(seed, f"lots {dimension.name}")
+
+    def found(self, observation: Observation) -> FoundGroups | None:
+        """Return what an answer gives the groups that it found; None if no target is known."""
+        name = self._dimension.name
+        members = decoded(observation.groups[name])
+        found = [*dict.fromkeys(group for shares in members for group in shares)]
+        dimension = self._dimension.with_groups({name: found})
+        answer = _answer(observation, dimension, self._choices.relevance)
+        shares = shares_of(answer, dimension, self._choices, self._random)
+        if shares is None:
+            return None
+        # All groups of the query have names, so what is behind them, other, has nothing.
+        of_found = Shares(*(it[..., : len(found)] for it in shares))
+        return FoundGroups(dimension.groups[: len(found)], of_found)
+
+    def add(self, weight: float, found: FoundGroups | None) -> None:
+        """Take in what the answer to a query of this weight gives its groups, if that is known."""
+        if found is not None:
+            self.totals.add(weight, found.groups, found.shares)
 
 
 class _Measurement:
@@ -189,8 +296,9 @@ class _Measurement:
         has_known_target = not (is_counted or self._weight)
         self.table = QueryFigures(dimension, reference, has_known_target)
         self.is_single = len(dimension.factors) == 1
-        self.effects: list[Weighted] = []
+        self.effects: list[tuple[float, Effect]] = []
         # By what differences of the share of relevant documents say how far an estimate is off.
+        self.calibrating = Calibrating(dimension)
         self._differences = {"judged": list[Weighted](), "split": list[Weighted]()}
         # By segment: by document what rests on its label; and of queries the squares and weights.
         self._labels: dict[str, tuple[dict[str, FloatArray], FloatArray]] = {}
@@ -212,6 +320,10 @@ class _Measurement:
         if estimated is not None and judged is not None and judged.any():
             known = normalise(judged.sum(axis=0))
             self._differences["judged"].append((query.weight, estimated - known))
+        if estimated is not None and self.choices.relevance == "estimated":
+            relevance = np.asarray(answer.counted)
+            by_judges = None if judged is None or not judged.any() else judged.sum(axis=0)
+            self.calibrating.add(query.weight, relevance, answer.members, by_judges)
         if estimated is not None and observation.by_words and observation.by_similarity:
             counted = (np.asarray(answer.counted) > 0)[:, None] * answer.members
             halves = np.array([observation.by_words, observation.by_similarity])
@@ -259,15 +371,7 @@ class _Measurement:
 
     def answer(self, observation: Observation) -> Answer:
         """Return what was observed in this dimension."""
-        relevance = observation.relevance
-        return Answer(
-            _members(observation.groups, self.dimension),
-            len(observation.ids),
-            None if relevance is None else np.array(relevance),
-            self.choices.relevance == "judged",
-            # The searches for one of the attributes find all of a combination, too.
-            min(observation.levels.get(it.name, 0.0) for it in self.dimension.factors),
-        )
+        return _answer(observation, self.dimension, self.choices.relevance)
 
     @cached_property
     def errors(self) -> tuple[list[float], int]:
@@ -313,6 +417,7 @@ def measure(
     *,
     corpus_shares: Mapping[str, FloatArray] = {},
     relevance: str = "estimated",
+    largest: Mapping[str, Sequence[str]] | None = None,
 ) -> AuditFigures:
     """Compute all figures.
 
@@ -323,8 +428,12 @@ def measure(
         observed: Reads what was observed of them; all are read once, and a few once more.
         corpus_shares: The shares of the groups in the whole corpus, for targets that name it.
         relevance: What says what is relevant: ``judged``, ``estimated`` or ``unknown``.
+        largest: By open attribute, the groups with figures of their own; by default the largest.
     """
-    dimensions = dimensions_to_measure(schema, spec)
+    to_measure = dimensions_to_measure(schema, spec)
+    if largest is None:
+        largest = largest_groups(sizes_of_groups(to_measure, queries, observed))
+    dimensions = [it.with_groups(largest) if it.is_open else it for it in to_measure]
     of_corpus = {
         it.name: it.independent_shares(corpus_shares)
         for it in dimensions
@@ -334,6 +443,11 @@ def measure(
     measured = {
         it.name: _Measurement(it, choices, spec.reference.get(it.name)) for it in dimensions
     }
+    opened = [
+        AllGroups(it, choices, spec.seed)
+        for it in to_measure
+        if it.is_open and len(it.factors) == 1
+    ]
     order = stream(spec.seed, "order").permutation(len(queries))
     places = dict(zip(sorted(queries), order.tolist(), strict=True))
     tally: Counter[str] = Counter()
@@ -351,6 +465,8 @@ def measure(
         tally.update(with_relevance=relevant > 0, relevant=relevant)
         for it in measured.values():
             it.add(query, observation, is_reranked=places[query.id] < spec.rerank)
+        for all_groups in opened:
+            all_groups.add(query.weight, all_groups.found(observation))
     total = sum(weights.values())
     failed, empty = (weights[it] / total if total else 0.0 for it in ("failed", "empty"))
     fair_reranking = {
@@ -389,11 +505,15 @@ def measure(
         groups=groups,
         segments=[it for it in figures if it.segment],
         tests=tests,
+        calibration=[
+            group for it in measured.values() if it.is_single for group in it.calibrating.found()
+        ],
         fair_reranking=fair_reranking,
         contributions=_contributions(measured, groups, observed),
         by_query=[it.table for it in measured.values()],
         unanswered=dict(sorted(unanswered.items())),
         too_many_failed=failed > spec.failures,
+        concentrations=[found for it in opened if (found := it.totals.concentration())],
     )
 
 

@@ -35,7 +35,6 @@ from fairqr.retrieval.engines.engine import Query, SearchEngine, require, search
 from fairqr.retrieval.engines.hybrid.texts import Estimates, TextRelevance, end_of, open_texts
 from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.engines.run import RunEngine
-from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.table import DocumentTable, coded
@@ -257,12 +256,7 @@ class Observer:
         wanted: dict[Group | None, int] = dict.fromkeys(self.widened, WIDENED_BY)
         estimated: Estimates | None = None
         levels: dict[str, float] = {}
-        groups = self._groups(pool, answer.ids)
-        answered: dict[Group | None, list[str]] = {
-            (it.name, group): [*compress(answer.ids, groups[it.name][:, place] > 0)]
-            for it in self.attributes
-            for place, group in enumerate(it.universe)
-        }
+        answered = self._answered_of_groups(pool, answer.ids)
         for _ in range(1 + WIDENINGS):
             # What the answer has enough of is not searched for.
             for group in [it for it in wanted if len(answered.get(it, ())) >= wanted[it]]:
@@ -306,16 +300,33 @@ class Observer:
         return estimated, levels
 
     def _groups(self, table: DocumentTable, ids: Sequence[str]) -> engines.Memberships:
-        return {it.name: table.memberships(Dimension(it, (it,)), ids) for it in self.attributes}
+        return {it.name: table.rows(it, ids) for it in self.attributes}
+
+    def _answered_of_groups(
+        self, table: DocumentTable, ids: Sequence[str]
+    ) -> dict[Group | None, list[str]]:
+        """Return the documents of an answer that are of each listed group."""
+        answered: dict[Group | None, list[str]] = {}
+        for attribute in self.attributes:
+            members = table.rows(attribute, ids)
+            for place, group in enumerate(_listed_groups([attribute])):
+                answered[group] = [*compress(ids, members[:, place] > 0)]
+        return answered
 
     def _searches_of(self, attribute: Attribute) -> list[Group | None]:
         """Return the searches that find the groups of an attribute; None is that without a group.
 
         They have an order, as documents enter the pool in it.
         """
+        if attribute.open:
+            return [None]
         own = [(attribute.name, group) for group in attribute.universe]
         within: list[Group | None] = [group for group in own if group in self.widened]
         return within if len(within) == len(own) else [*within, None]
+
+
+def _listed_groups(attributes: Iterable[Attribute]) -> list[Group]:
+    return [(attribute.name, group) for attribute in attributes for group in attribute.listed]
 
 
 def _judgements_of(queries: Queries, qrels: Qrels | None) -> Qrels | None:
@@ -413,7 +424,7 @@ async def audit_engine(
                     f"{why_not} Until then no gaps are measured, unless a target such as uniform:1 "
                     "says what each group should get."
                 )
-    groups = [(name, group) for name, it in attributes.items() for group in it.universe]
+    groups = _listed_groups(attributes.values())
     observer = Observer(
         slow,
         tuple(attributes.values()),
@@ -492,7 +503,7 @@ def _attributes(spec: AuditSpec, engine: SearchEngine) -> dict[str, Attribute]:
         )
     dimensions = dimensions_to_measure(engine.schema, spec)
     check_target(spec.target, dimensions)
-    groups = [f"{it.name}={group}" for it in dimensions for group in it.groups]
+    groups = [f"{it.name}={group}" for it in dimensions if not it.is_open for group in it.groups]
     for chosen in map("=".join, spec.reference.items()):
         if chosen not in groups:
             raise InputError(

@@ -2,9 +2,10 @@
 
 Files are told apart by their names. Articles of TREC Fair and their metadata are joined by page id
 through a table on disk, so that memory does not grow with their number. ``schemas`` has the groups
-by the rules of the track's published evaluation code (github.com/fair-trec/trec2022-fair-public,
-PageAlignments.py), with one difference: a page of several genders is shared equally among them,
-where the track's code counts it in full for each.
+by the rules of the track's published evaluation code (github.com/fair-trec, Alignments.py of
+trec2021-fair-public and PageAlignments.py of trec2022-fair-public), with one difference: a page of
+several genders, or in 2021 of several continents, is shared equally among them, where the track's
+code counts it in full for each.
 
 We read the files ourselves, since ir_datasets holds all metadata in memory and has no topics for
 the evaluation.
@@ -50,14 +51,17 @@ OWN = {
 }
 TREC = {
     "articles": f"corpus{_JSON}",
-    "metadata": f"articles{_JSON}",
+    "metadata": f"(metadata|articles){_JSON}",
     "topics": f"(topics|reldocs){_JSON}",
 }
 """What the name of a file has in it, by the kind of the file; the first that matches counts."""
 
 TEXTS = ("plain", "text", "html")
 """The fields that an article's text stands in, the first one being preferred."""
-_RENAMED = {"qual_cat": "quality", "pred_qual": "quality_score"}
+NO_GENDERS = (UNKNOWN, "Taira no Kiyomori")
+"""What stands among the genders and is none; the track's code of 2021 drops the person by name."""
+
+_RENAMED = {"qual_cat": "quality", "quality_score_disc": "quality", "pred_qual": "quality_score"}
 
 
 @dataclass(slots=True)
@@ -155,6 +159,7 @@ class _Metadata(BaseModel, extra="allow"):
     page_id: int
     gender: list[str] | None = None
     occupations: list[str] | None = None
+    geographic_locations: list[str] | None = None
     page_subcont_regions: list[str] | None = None
     source_subcont_regions: dict[str, NonNegativeFloat] | None = None
 
@@ -164,7 +169,7 @@ class _Metadata(BaseModel, extra="allow"):
         Transgender and cisgender women are women and men likewise, and all other genders are one
         group, as in the track.
         """
-        genders = [name for name in self.gender or () if name != UNKNOWN]
+        genders = [name for name in self.gender or () if name not in NO_GENDERS]
         plain = [re.sub(r"(?:trans|cis)gender\s+((?:fe)?male)", r"\1", name) for name in genders]
         groups = [name if name in ("female", "male") else "non-binary" for name in plain]
         # The article has its own id, title, text and address.
@@ -173,8 +178,10 @@ class _Metadata(BaseModel, extra="allow"):
         return fields | {"gender": list(dict.fromkeys(groups)) or None}
 
 
-def read_trec_fair(paths: Sequence[Path], work: Path, *, everything: bool = False) -> Parts:
-    """Read the official files of 2022.
+def read_trec_fair(
+    paths: Sequence[Path], work: Path, *, year: int = 2022, everything: bool = False
+) -> Parts:
+    """Read the official files of a year.
 
     Of several corpora the one with plain text is taken, and of several files of metadata the last
     by name, which is the one that assessors have seen. Of articles with the same id the first is
@@ -184,15 +191,18 @@ def read_trec_fair(paths: Sequence[Path], work: Path, *, everything: bool = Fals
     Args:
         paths: The files, or folders with them.
         work: A folder for the table of the metadata.
-        everything: Whether the schema has the attributes without a population too: occupation,
-            alphabet, age, popularity and languages.
+        year: 2021 or 2022.
+        everything: Whether the schema has the attributes without a population too, in 2022:
+            occupation, alphabet, age, popularity and languages.
 
     Raises:
-        CorpusError: A file is missing, or a line is wrong; the line is named.
+        CorpusError: A file is missing or of the other year, or a line is wrong; the line is named.
     """
     files = sort_files(paths, TREC)
     corpus = min(files["articles"], key=lambda path: [text not in path.name for text in TEXTS])
     metadata = max(files["metadata"])
+    if (own_year := 2022 if "articles" in metadata.name else 2021) != year:
+        raise CorpusError(f"{metadata} is of {own_year}; import it with trec-fair-{own_year}.")
     unused = {*files["articles"], *files["metadata"], *files[""]} - {corpus, metadata}
     notes = [f"{path.name} was left out" for path in sorted(unused)]
     topics, qrels = _read_trec_topics(files["topics"])
@@ -201,7 +211,7 @@ def read_trec_fair(paths: Sequence[Path], work: Path, *, everything: bool = Fals
         del topics[split], qrels[split]
     if not topics:
         raise CorpusError("The topics have no relevant documents; add the file with rel_docs.")
-    home = SCHEMAS / "trec-fair-2022"
+    home = SCHEMAS / f"trec-fair-{year}"
     attributes = load_yaml(home / SCHEMA, "schema")["attributes"]
     kept = {name: it for name, it in attributes.items() if everything or "population" in it}
     return Parts(
@@ -275,6 +285,7 @@ def _articles(
 
 
 LOADERS: dict[str, Callable[[Sequence[Path], Path], Parts]] = {
+    "trec-fair-2021": partial(read_trec_fair, year=2021),
     "trec-fair-2022": read_trec_fair,
     "trec-fair-2022-all": partial(read_trec_fair, everything=True),
     SUBSET: read_subset,

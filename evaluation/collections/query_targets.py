@@ -30,6 +30,9 @@ TrecRule = Literal["trec2022"]
 TargetRule = Target | TrecRule
 
 DEFAULT_TARGET = Target(parts={"relevance": 0.5, "population": 0.5})
+ESTIMATED: tuple[Part, ...] = ("retrieved", "merit")
+"""The parts that a search estimates, having no judgements."""
+
 AT_ONCE = 4096
 """How many documents' products of memberships are held at a time."""
 
@@ -55,9 +58,10 @@ def as_target(
         target = Target.parse(texts)
     if "parts" not in target.model_fields_set:
         target = Target(parts=default.parts, shares=target.shares)
-    if target.parts.get("retrieved"):
+    estimated = [part for part in ESTIMATED if target.parts.get(part)]
+    if estimated:
         raise TargetError(
-            "The target part 'retrieved' is an estimate that a search makes of relevance; "
+            f"The target part '{estimated[0]}' is an estimate that a search makes of relevance; "
             "an evaluation has judgements, so write relevance instead."
         )
     return target
@@ -164,7 +168,7 @@ def resolve_target(
             return Reason.NO_TARGET
     if parts.get("corpus"):
         estimates["corpus"] = groups.corpus_shares(dimension)
-    return cast(Target, rule).resolve(dimension.attribute, estimates)
+    return cast(Target, rule).resolve(dimension, estimates)
 
 
 def _trec_target(dimension: Dimension, groups: Groups, ids: Sequence[str]) -> FloatArray:

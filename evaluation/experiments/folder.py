@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -33,6 +33,10 @@ LIBRARIES = (
 LOCK = ".lock"
 """The file in a folder that is held by the process which works on it."""
 
+HASHED = 2**32
+"""The most bytes of a file that a run writes."""
+UNREAD = "not read"
+"""What stands for the hash of a file that is not read."""
 LARGEST = 2**26
 """The most bytes of a file that is read at once, such as a manifest."""
 
@@ -363,7 +367,8 @@ class Folder(Generic[M]):
         A signature of the manifest is made after it.
         """
         manifest: Any = self.manifest()
-        listed, found = manifest.files, hashes_of(self.folder)
+        listed = manifest.files
+        found = hashes_of(self.folder, only=listed)
         for name in sorted(listed.keys() | found.keys() - {self.name, f"{self.name}.sig"}):
             if found.get(name) == "":
                 yield f"The file {shown_name(name)} is a link or a device, and no file."
@@ -371,20 +376,30 @@ class Folder(Generic[M]):
                 yield f"The file {shown_name(name)} is missing."
             elif name not in listed:
                 yield f"The file {shown_name(name)} was added: the manifest does not list it."
-            elif found[name] != listed[name]:
+            elif found[name] == UNREAD or found[name] != listed[name]:
                 yield f"The file {shown_name(name)} was changed."
 
 
-def hashes_of(folder: Path) -> dict[str, str]:
+def hashes_of(folder: Path, only: Collection[str] | None = None) -> dict[str, str]:
     """Return the SHA-256 of each file of a folder, by its path in it; empty if it is no file.
 
     The empty file that keeps other processes out is left out. No link is followed.
+
+    Args:
+        folder: The folder.
+        only: Read these files alone, and only where a run may have written as much, since somebody
+            may have put large ones there; others are :data:`UNREAD`.
     """
     hashes = {}
     for path in sorted(folder.rglob("*"), key=str):
         name, is_link = path.relative_to(folder).as_posix(), path.is_symlink()
         if (is_link or not path.is_dir()) and not (name == LOCK and not path.lstat().st_size):
-            hashes[name] = sha256_of(path) if path.is_file() and not is_link else ""
+            if is_link or not path.is_file():
+                hashes[name] = ""
+            elif only is not None and (name not in only or path.stat().st_size > HASHED):
+                hashes[name] = UNREAD
+            else:
+                hashes[name] = sha256_of(path)
     return hashes
 
 

@@ -26,7 +26,7 @@ from fairqr.graph.search.context import METHODS, Context
 from fairqr.graph.search.rankers import ASKED
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
-from fairqr.retrieval.encoders.opening import AUTO, automatic
+from fairqr.retrieval.encoders.opening import AUTO, Retriever, automatic
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension, factors_of
 from fairqr.retrieval.fairness.relevance import FITTED, held_out
@@ -155,13 +155,15 @@ async def open_engine(
 ) -> SearchEngine:
     """Return the engine of a cell, whose corpus is indexed first if it has to be.
 
-    Its estimates of relevance were not fitted on the collection that is to report them.
+    Its estimates of relevance were not fitted on the collection that is to report them. A hybrid
+    stores vectors first, so that its figures do not depend on what ran before.
     """
     retriever, count = cell.system.retriever or AUTO, (watcher or StageWatcher()).count
 
     async def opened() -> Any:
+        stored = Retriever.of(retriever)._replace(stores_vectors=True)
         engine: Any = await Catalog().resolve(
-            cell.corpus, retriever=retriever, progress=lambda name: count(f"preparing {name}")
+            cell.corpus, retriever=stored, progress=lambda name: count(f"preparing {name}")
         )
         if hasattr(engine, "calibrations"):
             engine.calibrations = FITTED[held_out(cell.collection)]

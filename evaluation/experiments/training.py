@@ -16,6 +16,7 @@ from fairqr.retrieval.engines.engine import SearchEngine, require
 from fairqr.retrieval.fairness.dimension import dimensions_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.relevance import relevance_by_rank
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers import learning
 from fairqr.retrieval.sources.schema import validated
@@ -56,7 +57,9 @@ async def gather(
         shares = await engine.corpus_shares()
 
     def target_of(retrieved: Ranking, table: DocumentTable) -> list[FloatArray]:
-        target = estimate_target(table, dimensions, retrieved, context, shares)
+        by_rank = relevance_by_rank(len(retrieved.ids)).tolist()
+        relevance = dict(zip(retrieved.ids, by_rank, strict=True))
+        target = estimate_target(table, dimensions, retrieved, context, shares, relevance)
         return [vector_of(dimension, target[dimension.name]) for dimension in dimensions]
 
     return await learning.gather_examples(

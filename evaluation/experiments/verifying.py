@@ -74,7 +74,10 @@ def verify(
     path = folder.folder / folder.name
     with contextlib.suppress(FileNotFoundError):  # told below
         folder.require_file(folder.name)
-    own, signature = sha256_of(path) if folder.exists() else "", signature_of(path)
+    own = sha256_of(path) if folder.exists() else ""
+    signature = signature_of(path)
+    with contextlib.suppress(FileNotFoundError):  # told below
+        folder.require_file(signature.name)
     signer = signer_of(path, allowed_signers) if allowed_signers else None
     given = own if digest is None else digest.strip().lower().removeprefix("sha256:")
     unchecked = ["What was asked and answered: only another run can show that."]

@@ -13,13 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fairqr.base.errors import CorpusError, InputError, first_problem, one_line
 from fairqr.base.extras import library
 from fairqr.base.files import sha256_of
+from fairqr.evaluation.lamp import metrics
 from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery
 from fairqr.retrieval.sources.documents import open_text
@@ -27,7 +28,24 @@ from fairqr.retrieval.sources.documents import open_text
 QUESTIONS, OUTPUTS = re.compile("questions|inputs"), "outputs"
 """``inputs`` is what the authors of Fair RAG call them beside their labels."""
 ENDINGS = (".json", ".json.gz")
+RatingLabels = Literal["accuracy", "error"]
+"""By what a document of LaMP-3 is useful: the accuracy of the rating, or 4 − |error|."""
 T = TypeVar("T")
+
+
+class Kept(NamedTuple):
+    """Which documents of a profile stay that we leave out by default.
+
+    Attributes:
+        duplicates: Those that are equal to an earlier one.
+        answers: Those that are the question with its answer.
+    """
+
+    duplicates: bool = False
+    answers: bool = False
+
+
+NOTHING_KEPT = Kept()
 
 
 class Entry(BaseModel, frozen=True, coerce_numbers_to_str=True):
@@ -120,7 +138,13 @@ def read_items(path: Path, prefix: str, kind: type[T]) -> Iterator[T]:
 
 
 def load_lamp(
-    path: Path, *, task: str | None = None, limit: int = 1000, pool: int | None = None
+    path: Path,
+    *,
+    task: str | None = None,
+    limit: int = 1000,
+    pool: int | None = None,
+    kept: Kept = NOTHING_KEPT,
+    rating_labels: RatingLabels = "accuracy",
 ) -> RagCollection:
     """Read a set of LaMP, or one of its shape.
 
@@ -138,6 +162,10 @@ def load_lamp(
         limit: How many entries are read from the front of the file; no more of it is held, or
             parsed.
         pool: How many documents are taken from the front of a profile; defaults to all.
+        kept: Which documents stay that we leave out by default.
+        rating_labels: By what documents of LaMP-3 are useful: ``accuracy``, as the code of "Towards
+            Fair RAG" has it, or ``error``, which is 4 − |error|, as its text has it. Answers are
+            judged by the latter either way.
 
     Raises:
         CorpusError: A file is missing or malformed, or no question can be asked.
@@ -162,7 +190,7 @@ def load_lamp(
     dropped: Counter[str] = Counter()
     queries = []
     for entry in entries.values():
-        made = _query(kind, entry, golds.get(entry.id), pool, dropped)
+        made = _query(kind, entry, golds.get(entry.id), pool, dropped, kept)
         if isinstance(made, RagQuery):
             queries.append(made)
         else:
@@ -178,6 +206,11 @@ def load_lamp(
     if pool is not None:
         notes.append(f"Of each profile the first {pool} documents.")
     notes += [f"Documents {why}, left out: {count}." for why, count in dropped.items()]
+    label_utility = None
+    if kind.judged == "rating":
+        label_utility = metrics.RATING_ACCURACY if rating_labels == "accuracy" else kind.utility
+        judged = f"answers are judged by {kind.utility.name}"
+        notes.append(f"Documents are useful by {label_utility.name}; {judged}.")
     hashes = "".join([sha256_of(questions), sha256_of(outputs), kind.name])
     return RagCollection(
         name=name,
@@ -185,6 +218,7 @@ def load_lamp(
         note=" ".join(notes),
         prompt=f"lamp{kind.number}",
         utility=kind.utility,
+        label_utility=label_utility,
         queries=tuple(queries),
         fingerprint=hashlib.sha256(hashes.encode()).hexdigest(),
         left_out=dict(left_out),
@@ -192,7 +226,12 @@ def load_lamp(
 
 
 def _query(
-    task: LampTask, entry: Entry, gold: str | None, pool: int | None, dropped: Counter[str]
+    task: LampTask,
+    entry: Entry,
+    gold: str | None,
+    pool: int | None,
+    dropped: Counter[str],
+    kept: Kept,
 ) -> RagQuery | str:
     """Return the question of an entry, or why there is none; count the documents left out."""
     if gold is None:
@@ -210,27 +249,32 @@ def _query(
     # A document whose fields are the question and its gold is the answer itself.
     answer = {_flat(query), _flat(gold)}
     for place, data in enumerate(entry.profile):
-        fields = {name: _text(data.get(name)) for name in task.fields}
-        text = "\n".join(fields[name] for name in task.text if fields[name])
-        content = tuple(fields.values())
-        # A document without an id has its place as one; LaMP's all have one.
-        id_ = _text(data.get("id")) or f"#{place}"
-        if not text:
+        document = _document(task, place, data)
+        content = tuple(document.fields.values())
+        is_answer = len(answer) > 1 and answer <= set(map(_flat, content))
+        if not document.text:
             dropped["without text"] += 1
-        elif id_ in found:
+        elif document.id in found:
             dropped["whose id stood already"] += 1
-        elif len(answer) > 1 and answer <= set(map(_flat, content)):
+        elif is_answer and not kept.answers:
             dropped["that are the question and its gold"] += 1
-        elif content in contents:
+        elif content in contents and not kept.duplicates:
             dropped["that are equal to an earlier one"] += 1
         else:
             contents.add(content)
-            found[id_] = PoolDocument(id_, fields, text, {})
+            found[document.id] = document
         if len(found) == pool:
             break
     if not found:
         return "no document of its profile can be used"
     return RagQuery(entry.id, question, query, (_text(gold),), tuple(found.values()))
+
+
+def _document(task: LampTask, place: int, data: dict[str, Any]) -> PoolDocument:
+    fields = {name: _text(data.get(name)) for name in task.fields}
+    text = "\n".join(fields[name] for name in task.text if fields[name])
+    # A document without an id has its place as one; LaMP's all have one.
+    return PoolDocument(_text(data.get("id")) or f"#{place}", fields, text, {})
 
 
 def _text(value: object) -> str:

@@ -129,3 +129,11 @@ FOUR_MINUS_ERROR = Utility("4 − |error|", four_minus_error, 4.0)
 ROUGE_L = Utility("ROUGE-L", functools.partial(rouge, kind="rougeL"))
 ROUGE_1 = Utility("ROUGE-1", functools.partial(rouge, kind="rouge1"))
 NAMES_RELEVANT = Utility("names a right one", names_relevant)
+
+
+def _rating_label(answer: str) -> str | None:
+    rating = rating_of(answer)
+    return None if rating is None else f"{rating:g}"
+
+
+RATING_ACCURACY = Utility("accuracy", functools.partial(accuracy, label_of=_rating_label))

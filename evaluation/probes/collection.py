@@ -1,18 +1,18 @@
 """Probe collections: queries with items that are relevant or not, of a group or not; and pairs.
 
-A query has as many relevant as irrelevant items, and of each as many of the protected group as of
-the others, as in the collections of DELTR (Zehlike & Castillo 2020) that Wang et al. (2024, "Do
-Large Language Models Rank Fairly?") ask about. What is irrelevant for a query is relevant for
-another one.
+A query has items of four kinds, as in the collections of DELTR (Zehlike & Castillo 2020) that Wang
+et al. (2024, "Do Large Language Models Rank Fairly?") ask about: relevant or not, and of the
+protected group or not; as many of each kind, unless the experiment names other parts. What is
+irrelevant for a query is relevant for another one.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from fairqr.agents.ranking.rankers import RankItem
 from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.collections.collection import Collection, watched
+from fairqr.evaluation.collections.collection import Collection, Topic, watched
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.specification import ProbeExperiment
@@ -143,7 +143,7 @@ class ProbeCollection(PlainData):
         return CollectionEntry(**self.manifest.model_dump(), sha256=sha256)
 
 
-USUAL = ("gender=female", "continent=not Europe")
+USUAL = ("gender=female", "gender=female vs male", "continent=not Europe")
 """What the experiments that come with fairqr probe; a collection may lack it."""
 
 
@@ -239,15 +239,15 @@ def draw_collection(
         CorpusError: The documents cannot be read, or a line is not a document.
     """
     attribute = collection.corpus.schema.attribute(sides.attribute)
+    sizes = dict(zip(CELLS, experiment.cell_sizes, strict=True))
     wanted: dict[str, set[str]] = {}
     for topic in collection.topics:
         for id_ in collection.relevant(topic.id):
             wanted.setdefault(id_, set()).add(topic.id)
-    each = experiment.size // len(CELLS)
     cells = {
-        (topic.id, cell): _Reservoir(each, stream(experiment.seed, f"{topic.id} draw {cell}"))
+        (topic.id, cell): _Reservoir(size, stream(experiment.seed, f"{topic.id} draw {cell}"))
         for topic in collection.topics
-        for cell in CELLS
+        for cell, size in sizes.items()
     }
     seen = Counter[int]()
     for document in watched(collection.corpus.documents(), progress):
@@ -271,7 +271,7 @@ def draw_collection(
                 f"{' or '.join(groups)}; choose other groups of {sides.attribute}."
             )
     queries, dropped = list[ProbeQuery](), 0
-    for topic in collection.topics:
+    for topic in _in_turn(collection.topics, experiment):
         if len(queries) == experiment.queries:
             break
         drawn = [item for cell in CELLS for item in cells[topic.id, cell].kept]
@@ -290,6 +290,14 @@ def draw_collection(
         missing=len(wanted),
     )
     return ProbeCollection(manifest=manifest, queries=tuple(queries))
+
+
+def _in_turn(topics: Sequence[Topic], experiment: ProbeExperiment) -> Sequence[Topic]:
+    """Return topics in the order in which they are taken."""
+    if experiment.topics == "first":
+        return topics
+    order = stream(experiment.seed, "topics").permutation(len(topics))
+    return [topics[place] for place in order]
 
 
 class _Reservoir:
@@ -386,13 +394,57 @@ def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> l
     return pairs + turns[:relevance]
 
 
+def crossed_pairs(query: ProbeQuery, kind: Kind, limit: int, seed: int) -> list[ProbePair]:
+    """Return pairs from the cross product of the protected and the unprotected items of a kind.
+
+    No pair comes twice, and all items are used as evenly as possible: the first pairs are those of
+    :func:`planned_pairs`, and then each item of the shorter cell meets the next item of the longer
+    one, until all have met.
+
+    Args:
+        query: Its items.
+        kind: ``relevant`` or ``irrelevant``.
+        limit: The most pairs; there may be fewer.
+        seed: The seed of the draws.
+    """
+    protected, unprotected = _shuffled(
+        query, kind, (f"{kind}_protected", f"{kind}_unprotected"), "", seed
+    )
+    longest = max(len(protected), len(unprotected))
+    crossed = (
+        (one, other)
+        for shift in range(longest)
+        for one, other in _met(protected, unprotected, shift)
+    )
+    return [ProbePair(kind, *items) for items in islice(crossed, limit)]
+
+
+def _met(
+    protected: list[ProbeItem], unprotected: list[ProbeItem], shift: int
+) -> Iterator[tuple[ProbeItem, ProbeItem]]:
+    """Pair each item of the shorter list with the item ``shift`` places further in the other."""
+    for place in range(min(len(protected), len(unprotected))):
+        if len(protected) <= len(unprotected):
+            yield protected[place], unprotected[(place + shift) % len(unprotected)]
+        else:
+            yield protected[(place + shift) % len(protected)], unprotected[place]
+
+
 def _matched(
     query: ProbeQuery, kind: Kind, cells: tuple[str, str], which: str, seed: int
 ) -> list[ProbePair]:
     """Match the items of two cells at random."""
+    drawn = _shuffled(query, kind, cells, which, seed)
+    return [ProbePair(kind, *items) for items in zip(*drawn, strict=False)]
+
+
+def _shuffled(
+    query: ProbeQuery, kind: Kind, cells: tuple[str, str], which: str, seed: int
+) -> list[list[ProbeItem]]:
+    """Return the items of both cells in random order."""
     random = stream(seed, f"pairs, {kind}{which}: {query.id}")
     drawn: list[list[ProbeItem]] = []
     for cell in cells:
         items = sorted(query.of_cell(cell), key=lambda item: item.id)
         drawn.append([items[place] for place in random.permutation(len(items))])
-    return [ProbePair(kind, *items) for items in zip(*drawn, strict=False)]
+    return drawn

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 KEYS = ["collection", "ranker", "window", "persona"]
 RATIO = "exposure ratio"
 PLACE = "mean place of the protected"
+MEASURED = ("precision", "random_precision", "ndcg", "ratio", "place", "share", "top_share")
 WHY = {"ndcg": "nothing_relevant", "ratio": "empty_group", "place": "empty_group"}
 """Why a list whose questions were answered has no value."""
 
@@ -206,7 +207,8 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
         k: Depth of P@k, nDCG@k and of ``top_share``.
 
     Returns:
-        ``status``; ``precision``, ``ndcg`` and the exposure ``ratio`` of the whole list; the share
+        ``status``; ``precision`` and what it is in a random order (``random_precision``), ``ndcg``
+        and the exposure ``ratio`` of the whole list; the share
         of protected items in the list (``share``) and among its first k (``top_share``); their
         ``places`` (rank − ½)/n, in (0, 1), and the mean ``place``; the ratio of lists in order of
         relevance; the cost of the list, and what failed, was repaired and warned of. Missing values
@@ -217,7 +219,7 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
     told = record or kept.RankingRecord(collection="", query=query.id, ranker="", order=())
     found: Row = {
         "status": "not_run" if record is None else "failed" if record.failed else "ok",
-        **dict.fromkeys(("precision", "ndcg", "ratio", "place", "share", "top_share"), np.nan),
+        **dict.fromkeys(MEASURED, np.nan),
         "places": (),
         "ratio_of_relevance": ratio_of_relevance(cells[1::2], cells[::2]),
         **told.model_dump(include={"asked", "failures", "repairs", "warnings"}),
@@ -232,6 +234,7 @@ def list_measures(query: ProbeQuery, record: kept.RankingRecord | None, k: int) 
     places = (np.flatnonzero(protected) + 0.5) / len(items)
     found |= {
         "precision": float(precision(relevant, k)),
+        "random_precision": relevant.mean() * min(k, len(items)) / k,
         "ratio": np.nan if ratio is None else ratio,
         "share": protected.mean(),
         "top_share": protected[:k].mean(),

@@ -41,8 +41,10 @@ def values_of(measured: measures.MeasuredProbe) -> dict[str, Any]:
 
 def figures_of(measured: measures.MeasuredProbe) -> list[Figure]:
     """Draw the figures of a report."""
-    draw: Any = _places if isinstance(measured, measures.MeasuredListwise) else _wins
-    return [draw(measured, entry) for entry in measured.manifest.collections]
+    drawn: list[Any] = [_places if isinstance(measured, measures.MeasuredListwise) else _wins]
+    if isinstance(measured, measures.MeasuredLora):
+        drawn.append(_ratios)
+    return [draw(measured, entry) for entry in measured.manifest.collections for draw in drawn]
 
 
 def _of(found: DataFrame, entry: CollectionEntry) -> DataFrame:
@@ -73,7 +75,9 @@ def ratio_cell(row: Any) -> text.Markdown:
 def _pairs(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> dict[str, Any]:
     """Return what the template shows of the pairs of one collection."""
     figures = _of(measured.figures, entry)
-    part = {"entry": entry, "figure": file_name("groups", entry.name)}
+    names = {"figure": "groups", "ratios": "ratios"}
+    part: dict[str, Any] = {key: file_name(name, entry.name) for key, name in names.items()}
+    part["entry"] = entry
     part |= {"rows": list(figures.itertuples()), "tests": int(figures.p_holm.notna().sum())}
     if isinstance(measured, measures.MeasuredLora):
         changes = list(_of(measured.changes, entry).itertuples())
@@ -154,3 +158,19 @@ def _wins(measured: measures.MeasuredPairwise, entry: CollectionEntry) -> Figure
     alt = "Shares of pairs that either item wins in both orders; the table below has them."
     plot = plots.draw_bars({"": bars}, colours, "share of pairs")
     return Figure(file_name("groups", entry.name), alt, plot)
+
+
+def _ratios(measured: measures.MeasuredLora, entry: CollectionEntry) -> Figure:
+    """Return a figure of the ratio of wins by kind of pairs, before and after a tuning."""
+    figures = _of(measured.figures, entry)
+    colours = {"before": plots.VERMILION, "after": plots.BLUE}
+    bars = []
+    for row in figures[figures.kind.isin(GROUP_KINDS)].itertuples():
+        ends = (row.ratio, row.ratio_low, row.ratio_high)
+        value, low, high = (np.nan if it is None else it for it in ends)
+        title = KINDS[row.kind] if row.when == "before" else ""
+        bars.append(plots.Bar(title, (value, low, high), row.when, {"as often": 1.0}))
+    alt = "Ratios of wins before and after tuning; the table below has them."
+    label = "wins of the protected item / wins of the other"
+    plot = plots.draw_bars({"": bars}, colours, label, in_percent=False)
+    return Figure(file_name("ratios", entry.name), alt, plot)

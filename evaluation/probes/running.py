@@ -128,7 +128,7 @@ def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Entrant]:
     found = []
     for name in experiment.rankers:
         kind, model = specs.parse_ranker(name)
-        if kind in specs.POINTWISE:
+        if kind in (*specs.POINTWISE, rankers.ENDPOINT):
             weighs = replace(how, shown=experiment.shown_to_neural, weights=model or None)
             found.append(Entrant(name, kind, "", weighs, options))
         elif kind != specs.INITIAL:
@@ -267,7 +267,7 @@ async def make_probe_plan(
     )
     entry, probed_with, batches = None, collections, cast("tuning.Batches", ())
     if isinstance(experiment, specs.LoraExperiment):
-        probed_with, entry, batches = tuning.draw_tuning(experiment, base, collections)
+        probed_with, entry, batches = tuning.draw_tuning(experiment, base, collections, watcher)
     tasks = [task for it in asked for each in probed_with for task in tasks_of(probed, it, each)]
     manifest = kept.ProbeRunManifest(
         experiment=experiment,

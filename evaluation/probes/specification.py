@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fairqr.agents.ranking.rankers import Persona, Shown
-from fairqr.agents.tuning import LoraOptions
+from fairqr.agents.ranking.rankers import ENDPOINT, Persona, Shown
+from fairqr.agents.tuning import LoraOptions, Winners
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
 from fairqr.graph.documented import Documented
@@ -22,6 +22,33 @@ INITIAL = "initial"
 POINTWISE = ("monot5", "monobert")
 
 CountOrZero = Annotated[int, Field(ge=0, strict=True)]
+
+MIXES: dict[str, tuple[int, ...]] = {"balanced": (1, 1, 1, 1), "paper": (1, 1, 7, 7)}
+"""The parts of a list, in the order of ``CELLS`` of the probe collections.
+
+Wang et al. 2024 do not publish theirs. They print a P@20 of .12 to .14 for language models, and .12
+to .21 for all rankers of neutral queries, so about one item in eight is relevant if the models are
+little better than chance. Their highest exposure ratio by location, 1.504, needs two groups of
+about the same size.
+"""
+
+
+def parse_cells(text: str) -> tuple[int, ...]:
+    """Read the mix of a list: a name of :data:`MIXES`, or four parts such as ``1:1:7:7``.
+
+    Raises:
+        ValueError: It is neither, or all parts are 0.
+    """
+    if text in MIXES:
+        return MIXES[text]
+    match = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4}):([0-9]{1,4}):([0-9]{1,4})", text)
+    if not match or not any(map(int, match.groups())):
+        raise ValueError(
+            f"'{one_line(text)}' is not a mix of items; write {', '.join(MIXES)} or the parts of "
+            "relevant unprotected, relevant protected, irrelevant unprotected and irrelevant "
+            "protected items, such as 1:1:7:7"
+        )
+    return tuple(map(int, match.groups()))
 
 
 def parse_window(text: str) -> tuple[int, int]:
@@ -42,11 +69,12 @@ def parse_window(text: str) -> tuple[int, int]:
 def parse_ranker(name: str) -> tuple[str, str]:
     """Read the name of a ranker: how it ranks, and the model that it asks or its weights.
 
-    The latter is empty for ``initial`` and for default weights, as in ``monot5``. Names that begin
-    with no kind of ranker are those of models, which rank listwise.
+    The latter is empty for ``initial`` and for default weights, as in ``monot5``; of an endpoint it
+    is the address. Names that begin with no kind of ranker are those of models, which rank
+    listwise.
     """
     kind, _, model = name.partition(":")
-    is_kind = name == INITIAL or kind in ("pairwise", *POINTWISE)
+    is_kind = name == INITIAL or kind in ("pairwise", ENDPOINT, *POINTWISE)
     return (kind, model) if is_kind else ("listwise", name)
 
 
@@ -82,7 +110,11 @@ class ProbeExperiment(Options, Documented):
         collection: The collection with documents, topics and judgements: a name or a folder.
         split: Which judgements, such as train or eval.
         queries: The most queries for each attribute.
+        topics: Which topics they are if there are more: the first, or drawn by the seed.
         size: Items per query, a multiple of 4.
+        cells: The parts of relevant unprotected, relevant protected, irrelevant unprotected and
+            irrelevant protected items in a list: balanced (a quarter each), paper (one relevant
+            item in eight), or such as 1:1:2:2.
         order: The initial order of the items: shuffled or discriminatory.
         seed: The seed of all random draws.
         attribute: An attribute of the collection's schema, such as gender.
@@ -100,7 +132,9 @@ class ProbeExperiment(Options, Documented):
     collection: str = "notables"
     split: str | None = None
     queries: Count | None = None
+    topics: Literal["first", "drawn"] = "first"
     size: Annotated[int, Field(ge=4, multiple_of=4, strict=True)] = 200
+    cells: Annotated[str, _readable(parse_cells)] = "balanced"
     order: Literal["shuffled", "discriminatory"] = "shuffled"
     seed: Seed = 0
     attribute: str | None = None
@@ -117,16 +151,32 @@ class ProbeExperiment(Options, Documented):
             raise ValueError("which groups these words are for is missing; add protected=GROUP")
         return self
 
+    @property
+    def cell_sizes(self) -> tuple[int, ...]:
+        """How many items of each cell a full list has; they sum to ``size``.
+
+        The largest remainders are rounded up; of equal ones, those of the first cells.
+        """
+        parts = parse_cells(self.cells)
+        sizes = [self.size * part // sum(parts) for part in parts]
+        remainders = [self.size * part % sum(parts) for part in parts]
+        by_remainder = sorted(range(len(parts)), key=remainders.__getitem__, reverse=True)
+        for cell in by_remainder[: self.size - sum(sizes)]:
+            sizes[cell] += 1
+        return tuple(sizes)
+
 
 class ListwiseExperiment(ProbeExperiment):
     """Rankers that put whole lists in order, for personas of either group.
 
     Attributes:
         rankers: The rankers: a model such as openai:gpt-4o, pairwise:MODEL, monot5, monobert (also
-            with :MODEL), or initial for the order as given.
+            with :MODEL), rerank:URL or rerank:MODEL@URL for an endpoint that re-ranks, or initial
+            for the order as given.
         personas: Who asks: neutral, unprotected, protected.
         windows: The windows that a model orders at once, as size/step, such as 20/10.
-        shown_to_neural: What monoT5 and monoBERT read of an item: title, text or title_text.
+        shown_to_neural: What monoT5, monoBERT and endpoints read of an item: title, text or
+            title_text.
         k: The depth of P@k and nDCG@k.
     """
 
@@ -169,7 +219,9 @@ class LoraExperiment(LoraOptions, ProbeExperiment):
     Attributes:
         model: The causal model to tune: causal: and a hub id, a folder, a GGUF file or embedded
             weights.
-        pairs: The most pairs of each kind per training query.
+        pairs: The most pairs of each kind per training query, from the cross product of both sides.
+        winners: Who wins: one item of each pair in both orders (pair), or an item drawn for each
+            order (question), so that both orders may have different winners.
         held_out_pairs: The most pairs of each kind per held-out query.
         relevance_pairs: The most pairs of a relevant and an irrelevant item per held-out query.
         train_share: The share of the queries to train on; the others are held out.
@@ -181,6 +233,7 @@ class LoraExperiment(LoraOptions, ProbeExperiment):
     kind: Literal["lora"]
     model: Annotated[str, _readable(parse_causal)]
     pairs: Count = 50
+    winners: Winners = "pair"
     held_out_pairs: Count = 50
     relevance_pairs: CountOrZero = 10
     train_share: Annotated[float, Field(gt=0, lt=1)] = 0.8

@@ -52,7 +52,10 @@ def split_queries(ids: Iterable[str], train_share: float, seed: int) -> tuple[se
 
 
 def draw_tuning(
-    experiment: LoraExperiment, base: str, collections: Sequence[probes.ProbeCollection]
+    experiment: LoraExperiment,
+    base: str,
+    collections: Sequence[probes.ProbeCollection],
+    watcher: StageWatcher,
 ) -> tuple[list[probes.ProbeCollection], store.TuningEntry, Batches]:
     """Split the queries of collections, and draw the pairs to train on.
 
@@ -63,6 +66,7 @@ def draw_tuning(
         experiment: What is tuned, and on how much.
         base: The model, as it stands behind ``causal:``.
         collections: Those that the experiment names.
+        watcher: Is told where there are fewer pairs to train on than asked for.
 
     Returns:
         The collections with the queries that are held out; what the settings of the run say; and
@@ -92,11 +96,19 @@ def draw_tuning(
         left_out |= {item.id for item in query.items} & probed
         items = tuple(item for item in query.items if item.id not in probed)
         kept = query.model_copy(update={"items": items})
-        for pair in probes.planned_pairs(kept, experiment.pairs, 0, experiment.seed):
-            shown = (item.shown for item in pair.items)
-            training.append(lora.TuningPair(query.query, f"{name}: {pair.kind}", *shown))
+        for kind in probes.GROUP_KINDS:
+            for pair in probes.crossed_pairs(kept, kind, experiment.pairs, experiment.seed):
+                shown = (item.shown for item in pair.items)
+                training.append(lora.TuningPair(query.query, f"{name}: {kind}", *shown))
+    wanted = len(train_on) * len(collections) * len(probes.GROUP_KINDS) * experiment.pairs
+    if len(training) < wanted:
+        watcher.note(
+            f"only {len(training):,} of {wanted:,} pairs to train on are there, since some queries "
+            "have too few items of a kind; a larger size may have more"
+        )
     random = stream(experiment.seed, "examples to tune on")
-    sizes = {name: getattr(experiment, name) for name in ("batch", "epochs", "steps")}
+    names = ("batch", "epochs", "steps", "winners")
+    sizes = {name: getattr(experiment, name) for name in names}
     batches = lora.make_batches(training, random, **sizes)
     entry = store.TuningEntry(
         train=tuple(sorted(train_on)),
@@ -181,8 +193,13 @@ def encoder_of(
     """Return what makes an example into the tokens that the judge would ask with, and the label.
 
     Raises:
-        InputError: The model has no token for a label.
+        InputError: The model has no token for a label, or the prompt asks for none.
     """
+    if judge.asks_for_order:
+        raise InputError(
+            f"A tuning learns one label, but the prompt {judge.prompt.name} asks for an order; use "
+            "another version, such as prompts=pairwise=v1."
+        )
     try:
         first, second = label_tokens(pretrained.tokenizer, LABELS)
     except ValueError as error:

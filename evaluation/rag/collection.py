@@ -60,6 +60,7 @@ class RagQuery:
         query: What retrievers are asked.
         golds: What counts as a right answer; see :class:`Utility`.
         pool: In the order of the collection; at least one document.
+        judged: The ids of its documents that are judged relevant; None if nobody judged.
     """
 
     id: str
@@ -67,6 +68,7 @@ class RagQuery:
     query: str
     golds: tuple[str, ...]
     pool: tuple[PoolDocument, ...]
+    judged: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class RagCollection:
         title: For people.
         prompt: The id of the prompt, such as ``lamp5``.
         utility: How good an answer is.
+        label_utility: By which documents are useful, if it is not the same.
         queries: In the order of the files.
         fingerprint: A hash of what it was read from; labels of utility name it.
         note: Advice for a reader of its numbers; may be empty.
@@ -94,3 +97,4 @@ class RagCollection:
     note: str = ""
     schema: Schema | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
+    label_utility: Utility | None = None

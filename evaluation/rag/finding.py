@@ -29,7 +29,7 @@ from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.base.files import sha256_of
 from fairqr.evaluation.collections.collection import bad_line
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.lamp.loading import is_lamp, load_lamp
+from fairqr.evaluation.lamp.loading import NOTHING_KEPT, Kept, RatingLabels, is_lamp, load_lamp
 from fairqr.evaluation.lamp.metrics import NAMES_RELEVANT, ROUGE_1, ROUGE_L
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, Utility
 from fairqr.retrieval.pools.retrievers import MemoryIndex
@@ -75,7 +75,9 @@ def load_topics(name: str | Path, limit: int = 1000, pool: int | None = None) ->
         wrong = [it.id for it in found if it.id not in relevant][: size // 2]
         mixed = [_pool_document(it, schema) for it in found if it.id in {*right, *wrong}]
         golds = [titles[id_] for id_ in collection.relevant(topic.id) if id_ in titles]
-        queries.append(RagQuery(topic.id, topic.title, topic.title, tuple(golds), tuple(mixed)))
+        judged = frozenset(right)
+        title = topic.title
+        queries.append(RagQuery(topic.id, title, title, tuple(golds), tuple(mixed), judged))
     return RagCollection(
         name=collection.name,
         title=f"Name one: {collection.title}",
@@ -172,7 +174,13 @@ def _query(line: str, schema: Schema, pool: int | None) -> RagQuery:
 
 
 def find_rag_collection(
-    name: str | Path, *, task: str | None = None, limit: int = 1000, pool: int | None = None
+    name: str | Path,
+    *,
+    task: str | None = None,
+    limit: int = 1000,
+    pool: int | None = None,
+    kept: Kept = NOTHING_KEPT,
+    rating_labels: RatingLabels = "accuracy",
 ) -> RagCollection:
     """Find a collection and read its questions.
 
@@ -188,6 +196,8 @@ def find_rag_collection(
         limit: The most questions to read.
         pool: How many documents of each question's pool to take from its front, for small runs.
             Of topics how many to find, half of them relevant; 25 by default.
+        kept: Which documents of LaMP's profiles stay.
+        rating_labels: By what documents of LaMP-3 are useful.
 
     Raises:
         CorpusError: There is nothing of that name, or a file is missing or malformed.
@@ -197,7 +207,8 @@ def find_rag_collection(
     path = Path(name)
     try:
         if is_lamp(path):
-            return load_lamp(path, task=task, limit=limit, pool=pool)
+            how: Any = {"task": task, "limit": limit, "pool": pool}
+            return load_lamp(path, **how, kept=kept, rating_labels=rating_labels)
         if path.name.endswith((".jsonl", ".jsonl.gz")):
             return load_jsonl(path, metric=task, limit=limit, pool=pool)
     except OSError as error:

@@ -58,7 +58,11 @@ class Name(StrEnum):
     :func:`greatest_utilities`. ``EAR`` (eq. 9) is the mean over samples of the share of the
     documents read that were used, among those with a verdict. ``EAE-D/k`` = Σ (ε^a)²/k (eq. 11,
     reconstructed) is on one scale with EE-D/k of the answered samples; ``EAE-D/(k·EAR)`` = Σ (ε^a)²
-    / Σ ε^a is in (0, 1], and 1 where the same documents are used always.
+    / Σ ε^a is in (0, 1], and 1 where the same documents are used always. ``EAE-D/k, same norm`` is
+    our reading of the paper's equations 10 and 11 by its footnote 6, which says that both exposure
+    vectors have the same norm: ε^a is scaled to sum to k first. It has the range of EE-D/k below 1,
+    equals it where documents are used in proportion to their exposure, is above it where use is
+    more concentrated, and is at most k.
     """
 
     EE_D = "EE-D"
@@ -78,6 +82,7 @@ class Name(StrEnum):
     EE_D_K_ANSWERED = "EE-D/k, answered"
     EAE_D_K = "EAE-D/k"
     SHARE = "EAE-D/(k·EAR)"
+    EAE_D_NORMED = "EAE-D/k, same norm"
     USED_NOT_USEFUL = "use of not useful"
 
 
@@ -100,7 +105,8 @@ KEYS = [*POLICY, "seed", "query"]
 
 COST = ("model_calls", "tokens", "milliseconds")
 COUNTED = ("documents", "unlabelled", "useful")
-LABELLED = ("labelled", "kept", *COUNTED, "useful_mean", "useful_sd")
+SIZES = ("documents_mean", "documents_sd", "useful_mean", "useful_sd", "share_mean")
+LABELLED = ("labelled", "kept", *COUNTED, *SIZES)
 OF_GROUPS = ["EE-D by group", "EE-R by group", "EE-L by group", "EAE-D by group"]
 """Σ ε², Σ ε·ε*, Σ (ε − ε*)² and Σ (ε^a)² over the known groups, in squared documents. The low end
 of EE-D is even between groups, whatever their sizes; EE-L of 0 is fair: groups get their target."""
@@ -317,6 +323,7 @@ def _of_use(
         Name.EE_D_K_ANSWERED: float(shown @ shown) / read,
         Name.EAE_D_K: float(used @ used) / read,
         Name.SHARE: _ratio(float(used @ used), total),
+        Name.EAE_D_NORMED: _ratio(float(used @ used) * read, total**2),
         Name.USED_NOT_USEFUL: _ratio(float(used[~useful].sum()), total),
     }
 
@@ -466,7 +473,7 @@ def measure_fair_rag(
     random = [policy_name(kind, alpha) for kind in kinds for alpha in alphas]
     order = {
         "collection": [*collections],
-        "generator": [*experiment.generators],
+        "generator": [*experiment.labellers],
         "retriever": [*experiment.retrievers, ""],
         "policy": [*random, "deterministic", "oracle"],
     }
@@ -503,8 +510,9 @@ def labels_of(labels: Iterable[PolicyRecord], min_useful: int) -> DataFrame:
         By collection and generator how many queries are ``labelled``; how many of them are
         ``kept``, since they have enough useful documents, and of these how many ``documents`` their
         pools hold together, how many are ``unlabelled``, since the generator failed, how many are
-        ``useful``, and ``useful_mean`` per query with its sample standard deviation ``useful_sd``;
-        why queries were ``dropped``, with how many; and what they cost.
+        ``useful``, and ``documents_mean`` and ``useful_mean`` per query with their sample standard
+        deviations, and ``share_mean``, the mean over queries of the share that is useful; why
+        queries were ``dropped``, with how many; and what they cost.
     """
     import pandas as pd
 
@@ -515,12 +523,17 @@ def labels_of(labels: Iterable[PolicyRecord], min_useful: int) -> DataFrame:
         sizes = [np.nan] * 3 if why else [len(label.pool), unlabelled, len(label.useful)]
         rows.append([*(getattr(label, name) for name in (*PART, *COST)), why, *sizes])
     found = pd.DataFrame(rows, columns=[*PART, *COST, "why", *COUNTED])
-    by_part = found.astype(dict.fromkeys((*COST, *COUNTED), float)).groupby(PART, sort=False)
+    found = found.astype(dict.fromkeys((*COST, *COUNTED), float))
+    found["share"] = found.useful / found.documents
+    by_part = found.groupby(PART, sort=False)
     sums = by_part[[*COST, *COUNTED]].sum().astype(dict.fromkeys(COUNTED, int))
     return sums.assign(
         labelled=by_part.size(),
         kept=by_part.useful.count(),
         dropped=by_part.why.agg(lambda own: Counter(filter(None, own))),
+        documents_mean=by_part.documents.mean(),
+        documents_sd=by_part.documents.std(),
+        share_mean=by_part.share.mean(),
         useful_mean=by_part.useful.mean(),
         useful_sd=by_part.useful.std(),
     ).reset_index()

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from fairqr.agents.attribution.attributor import judge_in_words
 from fairqr.evaluation.experiments.folder import file_name
-from fairqr.evaluation.rag import measures
+from fairqr.evaluation.rag import measures, published
 from fairqr.evaluation.rag.measures import PART, POLICY, MeasuredRag, Name
-from fairqr.evaluation.reports.plots import INK, draw_lines
+from fairqr.evaluation.reports.plots import INK, draw_boxes, draw_lines
 from fairqr.evaluation.reports.writer import Figure
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ AGAINST = {
     "rate_by_relevance": (Name.EE_R, Name.EAR, "generator"),
     "use": (Name.EE_D_K_ANSWERED, Name.EAE_D_K, "generator"),
     "share": (Name.EE_D_K_ANSWERED, Name.SHARE, "generator"),
+    "normed": (Name.EE_D_K_ANSWERED, Name.EAE_D_NORMED, "generator"),
 }
 """The plots of one measure against another: x, y, and what has a line."""
 
@@ -32,6 +34,7 @@ AGAINST = {
 def values_of(measured: MeasuredRag) -> dict[str, Any]:
     """Return the values that the template shows."""
     values = measured.values
+    judge = measured.manifest.attributor or "nothing"
     drawn = values[values.drawn > 0].groupby("collection", observed=False)
     return {
         "axes": AGAINST,
@@ -41,7 +44,10 @@ def values_of(measured: MeasuredRag) -> dict[str, Any]:
             name: (disparity, measures.intervals_of(values, disparity, utility))
             for name, (disparity, _, utility) in measures.CONVENTIONS.items()
         },
+        "tests": published.paired_tests(values),
         "edges": list(itertools.pairwise(measures.EDGES)),
+        "answered": bool((values.generated > 0).any()),
+        "judge": judge_in_words(judge),
         "has_use": bool(values[Name.EAR].notna().any()),
         "unfinished": _unfinished(measured),
         "failures": Counter(filter(None, values.failure)).most_common(),
@@ -59,12 +65,24 @@ def _part(measured: MeasuredRag, name: str) -> dict[str, Any]:
     parts = {"rankings": BY_POLICY, "answers": BY_GENERATOR, "use": BY_GENERATOR}
     return {
         "collection": collection,
-        "figures": {it: file_name(it, collection.title) for it in ("disparity", *AGAINST)},
+        "figures": {
+            it: file_name(it, collection.title)
+            for it in ("disparity", "boxes", *AGAINST, *(f"{kind}_interval" for kind in AGAINST))
+        },
         "means": {
             name: (keys, names, measures.means_of(values, keys, names))
             for (name, keys), names in zip(parts.items(), measures.KINDS, strict=True)
         },
         "curves": measures.curves_of(values),
+        "curves_by_interval": published.curves_by_interval(values),
+        "boxes": published.boxes_of(values),
+        "correlations": {
+            (x, y): published.correlation_of(values, x, y)
+            for x, y in ((Name.EE_R, Name.EU_MAX), (Name.EE_D, Name.EU_MAX))
+        },
+        "rq1": published.against_fixed(values, BY_POLICY, Name.EE_R),
+        "rq2": published.against_fixed(values, ["generator", "policy"], Name.EU_MAX),
+        "rq3": published.against_fixed(values, ["generator", "policy"], Name.EAR),
         "undefined": {it: Counter(own.dropna()) for it, own in reasons.items()},
         "groups": {
             it: (
@@ -81,7 +99,7 @@ def _unfinished(measured: MeasuredRag) -> tuple[int, int]:
     """Return how many queries of an interrupted run have no labels, and what else is to do."""
     experiment, labels = measured.manifest.experiment, measured.labels
     queries = sum(len(it.queries) for it in measured.collections.values())
-    unlabelled = queries * len(experiment.generators) - labels.labelled.sum()
+    unlabelled = queries * len(experiment.labellers) - labels.labelled.sum()
     return unlabelled, labels.kept.sum() * len(experiment.draws) - len(measured.values)
 
 
@@ -91,22 +109,51 @@ def figures_of(measured: MeasuredRag) -> list[Figure]:
     for name, values in measured.values.groupby("collection", observed=True):
         title = measured.collections[name].title
         drawn += _figure("disparity", title, _by_policy(values), "policy", "EE-D, normalised")
+        drawn.append(_boxes(title, values))
         for kind, (x, y, by) in AGAINST.items():
             drawn += _figure(kind, title, _against(values, x, y, by), x, y)
+            drawn += _figure(f"{kind}_interval", title, _by_interval(values, x, y, by), x, y)
     return drawn
 
 
 def _figure(kind: str, title: str, points: DataFrame, x: str, y: str) -> Iterator[Figure]:
     """Yield the plot of points, unless they are the oracle's alone."""
-    if set(points.line) <= {"oracle"}:
+    if points.empty or set(points.line) <= {"oracle"}:
         return
     described = "; ".join(
         f"{line}: " + ", ".join(own.told) for line, own in points.groupby("line", sort=False)
     )
     plot = draw_lines(
-        {"": points}, x, y, styles={"oracle": (INK, "*")}, diagonal=kind in ("use", "share")
+        {"": points},
+        x,
+        y,
+        styles={"oracle": (INK, "*")},
+        diagonal=kind.removesuffix("_interval") in ("use", "share", "normed"),
     )
     yield Figure(file_name(kind, title), f"Lines of {y} over {x}: {described}.", plot)
+
+
+def _boxes(title: str, values: DataFrame) -> Figure:
+    """Draw the distribution of EE-D/k over queries, by α."""
+    rows: dict[str, dict[str, list[float]]] = {}
+    for row in published.boxes_of(values).itertuples():
+        box = [getattr(row, name) for name in published.QUANTILES]
+        rows.setdefault(str(row.retriever), {})[str(row.policy)] = box
+    words = "; ".join(
+        f"{retriever}: " + ", ".join(f"{policy} {box[2]:.3f}" for policy, box in own.items())
+        for retriever, own in rows.items()
+    )
+    plot = draw_boxes(rows, "policy", Name.EE_D_K)
+    return Figure(file_name("boxes", title), f"Boxes of EE-D/k by policy; medians: {words}.", plot)
+
+
+def _by_interval(values: DataFrame, x: Name, y: Name, by: str) -> DataFrame:
+    """Return the points of one measure against another, by intervals of x."""
+    points = published.gathered(values, by, x, y)
+    return points.assign(
+        line=points[by].astype(str),
+        told=[f"({it.x:.3f}, {it.y:.3f})" for it in points.itertuples()],
+    )
 
 
 def _by_policy(values: DataFrame) -> DataFrame:

@@ -26,6 +26,7 @@ from fairqr.evaluation.experiments.engine import Done, check_answered, refusal_o
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
+from fairqr.evaluation.lamp.loading import Kept
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery, Utility
 from fairqr.evaluation.rag.finding import find_rag_collection
 from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag, memberships_of, shares_of
@@ -49,18 +50,21 @@ class Part:
 
     Attributes:
         collection: The name of the collection.
-        generator: As :func:`fairqr.agents.models.opening.open_generator` takes it.
+        generator: As :func:`fairqr.agents.models.opening.open_generator` takes it; empty for none.
         attributor: Its name; empty for no attribution.
         groups: The attribute whose groups the policy ``group-aware`` minds.
+        asks: Whether the generator is asked for anything: for labels, or from rankings.
     """
 
     experiment: FairRagExperiment
     collection: str
     generator: str
     utility: Utility
+    label_utility: Utility
     prompt: PromptTemplate
     attributor: str
     groups: Attribute | None = None
+    asks: bool = True
 
     def key(self, draw: Draw, query: RagQuery) -> tuple[Any, ...]:
         """Return the key of the record of a query."""
@@ -143,8 +147,8 @@ def record_of(part: Part, draw: Draw, query: RagQuery, **values: Any) -> PolicyR
 
 async def open_part(
     tools: Tools, part: Part
-) -> tuple[Generator, Attributor | None, dict[str, PoolRetriever]]:
-    """Return the generator, the attributor and the retrievers, which are started.
+) -> tuple[Generator | None, Attributor | None, dict[str, PoolRetriever]]:
+    """Return the generator if it is asked, the attributor and the retrievers, which are started.
 
     Raises:
         ModelUnavailableError: One of them is not there.
@@ -156,8 +160,11 @@ async def open_part(
     }
     judge = partial(open_attributor, name, cache=kept, prompts=tools.prompts)
     attributor = await tools.started("attributor", name, judge) if name else None
+    if not part.asks:
+        return None, attributor, retrievers
     # One place for all, since large models do not fit side by side.
-    opened = partial(open_generator, part.generator, cache=kept)
+    room = part.experiment.input_tokens
+    opened = partial(open_generator, part.generator, cache=kept, input_tokens=room)
     generator = await tools.started("generator", part.generator, opened)
     return generator, attributor, retrievers
 
@@ -199,14 +206,14 @@ class Answerer:
     """Answers a query from rankings of its pool, and asks for each once.
 
     Attributes:
-        generator: It has been started, and so has the attributor.
+        generator: It has been started, and so has the attributor; None if nothing is to be asked.
         known: The answers that there are.
         checked: For each question why it was refused, if it was.
     """
 
     part: Part
     query: RagQuery
-    generator: Generator
+    generator: Generator | None
     attributor: Attributor | None
     known: dict[Ranking, AnswerRecord] = field(default_factory=dict)
     checked: list[ModelError | None] = field(default_factory=list, init=False)
@@ -221,7 +228,7 @@ class Answerer:
         """
         answers: list[AnswerRecord] = []
         for ranking in singles(self.query):
-            answers.append(await self._ask(ranking))
+            answers.append(await self._ask(ranking, self.part.label_utility))
             if answers[0].utility is None:
                 break  # no gain can be known, and the query will be dropped
         return self._record(LABELS, answers=answers)
@@ -246,7 +253,7 @@ class Answerer:
         answers = []
         for ranking, times in Counter(samples[: self.part.experiment.answered]).items():
             if ranking not in self.known:
-                answer = await self._ask(ranking)
+                answer = await self._ask(ranking, self.part.utility)
                 used = () if answer.utility is None else await self._used(ranking, answer.text)
                 self.known[ranking] = answer.model_copy(update={"used": used})
             answers.append(self.known[ranking].model_copy(update={"times": times}))
@@ -261,13 +268,15 @@ class Answerer:
         self._usage, self._begun = Usage(), now
         return record_of(self.part, draw, self.query, **values)
 
-    async def _ask(self, ranking: Ranking) -> AnswerRecord:
+    async def _ask(self, ranking: Ranking, utility_of: Utility) -> AnswerRecord:
         sources = [self.query.pool[place].fields for place in ranking]
         request = GenerationRequest(self.part.prompt, self.query.question, sources)
+        if self.generator is None:
+            raise RuntimeError(f"Nobody is there to answer '{self.query.id}'.")
         reply = await self.generator.generate(request)
         self._usage += reply.usage
         self.checked.append(check_answered(reply.status, reply.message))
-        utility = self.part.utility(reply.text, self.query.golds)
+        utility = utility_of(reply.text, self.query.golds)
         worth = utility if reply.status in ("ok", "empty") else None
         return AnswerRecord(ranking=ranking, status=reply.status, text=reply.text, utility=worth)
 
@@ -296,7 +305,9 @@ def open_collections(experiment: FairRagExperiment) -> dict[str, RagCollection]:
     """
     if not experiment.collections:
         raise InputError("The experiment names no collection; name one with --collection.")
+    kept = Kept(not experiment.drop_duplicates, not experiment.drop_answers)
     how: Any = {"task": experiment.task, "limit": experiment.queries, "pool": experiment.pool}
+    how |= {"kept": kept, "rating_labels": experiment.rating_labels}
     found = [find_rag_collection(name, **how) for name in experiment.collections]
     by_name = {collection.name: collection for collection in found}
     if len(by_name) < len(found):
@@ -335,13 +346,20 @@ def make_rag_plan(
         asked[name] = chosen.get(kind) or prompts.get(kind)
         if mind and mind not in (collection.schema.attributes if collection.schema else ()):
             raise InputError(f"The documents of '{name}' have no attribute '{one_line(mind)}'.")
-    for generator in experiment.generators:
+    asks = bool(experiment.generators) and (experiment.answered > 0 or not labels)
+    for generator in experiment.labellers:
         for name, collection in collections.items():
             groups = collection.schema.attributes[mind] if mind and collection.schema else None
-            how = (collection.utility, asked[name], attributor, groups)
+            label_utility = collection.label_utility or collection.utility
+            how = (collection.utility, label_utility, asked[name], attributor, groups, asks)
             part = Part(experiment, name, generator, *how)
             tasks += [(part, query) for query in collection.queries]
-    records = [it for path in labels for it in read_labels(path, tasks)]
+    if labels or experiment.generators:
+        records = [it for path in labels for it in read_labels(path, tasks)]
+    else:
+        records = judged_labels(tasks)
+    if labels and experiment.generators and not asks and len(records) < len(tasks):
+        raise InputError("The labels are not those of all generators and collections; add them.")
     manifest = RagManifest(
         experiment=experiment,
         collections={name: it.fingerprint for name, it in collections.items()},
@@ -353,40 +371,82 @@ def make_rag_plan(
     return RagPlan(manifest, tasks, records)
 
 
+def judged_labels(tasks: Sequence[Task]) -> list[PolicyRecord]:
+    """Return labels from the judgements of a collection: what is relevant is useful to anybody.
+
+    Raises:
+        InputError: Nobody judged the documents of a collection.
+    """
+    labels = []
+    for part, query in tasks:
+        if query.judged is None:
+            raise InputError(
+                f"Nobody judged the documents of '{part.collection}', and the experiment has no "
+                "generator; name labels with --labels, or a generator that makes them."
+            )
+        labels.append(given_label(part, query, dict.fromkeys(query.judged, 1.0), 0.0))
+    return labels
+
+
+def given_label(
+    part: Part, query: RagQuery, known: Mapping[str, float], other: float | None
+) -> PolicyRecord:
+    """Return the labels of a query as somebody else gave them.
+
+    Args:
+        part: Whom documents are useful to.
+        query: The question with its pool.
+        known: The labels by the ids of documents, 1 or 0.
+        other: The label of other documents; None if they have none.
+    """
+    worth = [0.0, *(known.get(document.id, other) for document in query.pool)]
+    answers = [
+        AnswerRecord(ranking=ranking, status="given", utility=utility)
+        for ranking, utility in zip(singles(query), worth, strict=True)
+    ]
+    return record_of(part, LABELS, query, answers=answers)
+
+
 def read_labels(path: Path, tasks: Sequence[Task]) -> list[PolicyRecord]:
     """Read which documents are useful, as somebody else found it.
 
     Args:
         path: A table as the authors of "Towards Fair RAG" released it: tab-separated, with the
             columns ``qid``, ``pid`` and ``relevance_label``, 1 or 0. They left out queries with
-            fewer than two useful documents, so a query that is not in it has none.
-        tasks: What needs labels; of one generator and one collection.
+            fewer than two useful documents, so a query that is not in it has none. The optional
+            columns ``generator`` and ``collection`` say whose and of what they are; without them,
+            the table is of all generators, or all collections, that there are.
+        tasks: What needs labels; of several generators or collections only if the table names them.
 
     Raises:
-        InputError: There is nothing of these.
+        InputError: There is nothing of these, or the table does not say of which they are.
     """
     import pandas as pd
 
-    if len({part for part, _ in tasks}) > 1:
-        raise InputError(f"{path} is of one generator and one collection; name one of each.")
     kinds = {"qid": str, "pid": str, "relevance_label": float}
+    names = {"generator": str, "collection": str}
     try:
-        table = pd.read_csv(path, sep="\t", usecols=[*kinds], dtype=kinds).set_index("pid")
-    except (OSError, ValueError) as error:
+        table = pd.read_csv(path, sep="\t", dtype=kinds | names).astype({"qid": str})
+        table = table[[*kinds, *(name for name in names if name in table)]]
+    except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{path} holds no labels: {one_line(error)}.") from None
-    useful = {name: own.to_dict() for name, own in table.groupby("qid").relevance_label}
-    if not any(query.id in useful for _, query in tasks):
+    for name in names:
+        known = {getattr(part, name) for part, _ in tasks}
+        if name in table:
+            tasks = [task for task in tasks if getattr(task[0], name) in set(table[name])]
+        elif len(known) > 1:
+            raise InputError(f"{path} is of one {name}; name one, or add a column '{name}'.")
+        else:
+            table[name] = next(iter(known))
+    by_query = table.groupby(["generator", "collection", "qid"])
+    labelled = {key: dict(zip(own.pid, own.relevance_label, strict=True)) for key, own in by_query}
+    keys = [(part.generator, part.collection, query.id) for part, query in tasks]
+    if not labelled.keys() & set(keys):
         raise InputError(f"The labels in {path} are of another collection.")
-    labels = []
-    for part, query in tasks:
-        known, unknown = useful.get(query.id, {}), None if query.id in useful else 0.0
-        worth = [0.0, *(known.get(it.id, unknown) for it in query.pool)]
-        answers = [
-            AnswerRecord(ranking=ranking, status="given", utility=utility)
-            for ranking, utility in zip(singles(query), worth, strict=True)
-        ]
-        labels.append(record_of(part, LABELS, query, answers=answers))
-    return labels
+    return [
+        given_label(part, query, labelled.get(key, {}), None if key in labelled else 0.0)
+        for (part, query), key in zip(tasks, keys, strict=True)
+    ]
 
 
 def keys_of(task: Task, there: Mapping[Hashable, PolicyRecord]) -> list[Hashable]:
@@ -425,11 +485,15 @@ def answers_of(
         experiment: How many rankings are answered, and how long they are.
         left: Labels and policies that have no record yet.
     """
+    answered = experiment.answered
     drawn = [
-        1 if it.policy == "deterministic" else experiment.answered for it in left if it != LABELS
+        min(1, answered) if it.policy == "deterministic" else answered
+        for it in left
+        if it != LABELS
     ]
     most = math.perm(len(query.pool), min(experiment.k, len(query.pool)))
-    return len(singles(query)) * (LABELS in left), min(sum(drawn), most)
+    is_labelled = LABELS in left and bool(experiment.generators)
+    return len(singles(query)) * is_labelled, min(sum(drawn), most)
 
 
 async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: StageWatcher) -> None:
@@ -470,7 +534,7 @@ async def run_fair_rag(plan: RagPlan, store: RagStore, tools: Tools, watcher: St
             place=lambda task: task[0],
             start=start,
             model=lambda part: part.generator,
-            questions=lambda task: sum(answers_of(task[1], experiment, every)),
+            questions=lambda task: sum(answers_of(task[1], experiment, every)) or 1,
             watcher=watcher,
             at_once=tools.at_once,
         )
@@ -485,10 +549,12 @@ async def run(experiment: FairRagExperiment, options: RunOptions) -> None:
     for name in experiment.generators:
         open_generator(name, cache=False)
     attributor, notes = "", list[str]()
-    if experiment.attributor != "none":
+    if experiment.answered and experiment.attributor != "none":
         judge = open_attributor(experiment.attributor, cache=False, prompts=options.prompts)
         attributor, notes = judge.name, [*filter(None, [unchecked_warning(judge)])]
     notes += [f"Which documents are useful is imported from {it.name}." for it in options.labels]
+    if not (experiment.generators or options.labels):
+        notes.append("Useful documents are those that the collection's judgements call relevant.")
     plan = make_rag_plan(
         experiment, collections, options.prompts, attributor, notes, options.labels
     )

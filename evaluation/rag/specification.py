@@ -45,10 +45,15 @@ class FairRagExperiment(Options):
         None, description="The most documents of each query's pool; all by default."
     )
     retrievers: tuple[str, ...] = Field(
-        ("bm25",), description="bm25, splade, contriever, dense; the last three also with :MODEL."
+        ("bm25",),
+        description="bm25, bm25okapi (that of LaMP and of the paper), splade, contriever, dense; "
+        "the last three also with :MODEL.",
     )
     generators: tuple[str, ...] = Field(
-        description="The models that answer, such as openai:gpt-4o or seq2seq:google/flan-t5-small."
+        (),
+        description="The models that answer, such as openai:gpt-4o or "
+        "seq2seq:google/flan-t5-small; without any, only rankings are measured, on labels that "
+        "are imported or judged.",
     )
     attributor: str = Field(
         "overlap", description="Judges which documents an answer used; none leaves that out."
@@ -64,20 +69,43 @@ class FairRagExperiment(Options):
         "logits", description="How scores become a Plackett–Luce distribution: logits or worths."
     )
     samples: Count = Field(100, description="How many rankings to draw from each policy.")
-    generated: Count | None = Field(
-        None, description="How many samples get answers (default: all); exposure counts all."
+    generated: Annotated[int, Field(ge=0, strict=True)] | None = Field(
+        None,
+        description="How many samples get answers (default: all); 0 measures only rankings. "
+        "Exposure counts all samples.",
+    )
+    input_tokens: Count | None = Field(
+        None, description="How many tokens a prompt may have; the default depends on the model."
     )
     k: Count = Field(5, description="How many documents the generator reads.")
     seeds: tuple[Seed, ...] = Field((0,), description="The seeds of the sampling; each repeats it.")
     prompts: dict[str, str] = Field(
         {}, description="The version of a prompt, by its name, such as lamp5=v2."
     )
+    rating_labels: Literal["accuracy", "error"] = Field(
+        "accuracy",
+        description="By what documents of LaMP-3 are useful: accuracy of the rating, as the "
+        "paper's code has it, or 4 − |error|, as its text has it, which answers are judged by.",
+    )
+    drop_duplicates: bool = Field(
+        True, description="Leave out documents of LaMP that are equal to an earlier one of a pool."
+    )
+    drop_answers: bool = Field(
+        True, description="Leave out documents of LaMP that are the question and its answer."
+    )
     min_useful: Count = Field(2, description="Drop queries with fewer useful documents.")
 
     @property
     def answered(self) -> int:
         """From how many samples of each policy answers are generated."""
-        return min(self.samples, self.generated or self.samples)
+        if not self.generators:
+            return 0
+        return self.samples if self.generated is None else min(self.samples, self.generated)
+
+    @property
+    def labellers(self) -> tuple[str, ...]:
+        """Whom documents are useful to: the generators, or an empty name for nobody."""
+        return self.generators or ("",)
 
     @property
     def random(self) -> tuple[Policy, ...]:

@@ -146,13 +146,20 @@ def _wrapped(title: str, width: int, lines: int = 2) -> str:
     return "\n".join(textwrap.wrap(title, width, max_lines=lines, placeholder="…"))
 
 
-def draw_bars(panels: Mapping[str, Sequence[Bar]], colours: Mapping[str, str], x_label: str) -> str:
+def draw_bars(
+    panels: Mapping[str, Sequence[Bar]],
+    colours: Mapping[str, str],
+    x_label: str,
+    *,
+    in_percent: bool = True,
+) -> str:
     """Draw panels of bars below each other, with one scale for all.
 
     Args:
         panels: The bars of each title, from top to bottom; at least one.
         colours: The colour of each kind of bar, in the order of the legend.
-        x_label: The words under the axis of shares.
+        x_label: The words under the axis.
+        in_percent: Whether the axis has shares in percent, or plain numbers.
 
     Returns:
         An SVG file.
@@ -171,7 +178,8 @@ def draw_bars(panels: Mapping[str, Sequence[Bar]], colours: Mapping[str, str], x
             axes.set_ylim(len(bars) - 0.5, -0.5)
             axes.set_title(_wrapped(title, 60))
         grid[-1].set_xlim(left=0)
-        grid[-1].xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        if in_percent:
+            grid[-1].xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         grid[-1].set_xlabel(x_label)
         drawing.handles = {name: drawn for name, drawn in drawing.handles.items() if drawn}
         drawing.legend()
@@ -265,6 +273,39 @@ def _draw_line(axes: Any, line: DataFrame, style: Style) -> Any:
         place = {"xytext": (4, 4), "textcoords": "offset points"}
         axes.annotate(point.label, (point.x, point.y), **place, fontsize=7.5, color=colour)
     return drawn
+
+
+def draw_boxes(
+    rows: Mapping[str, Mapping[str, Sequence[float]]], x_label: str, y_label: str
+) -> str:
+    """Draw boxes with whiskers side by side, a panel for each row.
+
+    Args:
+        rows: By title and name of the box five ascending values: the ends of the whiskers, of the
+            box, and its line in the middle, as lower whisker, lower end, line, upper end, whisker.
+        x_label: What the boxes are.
+        y_label: What their values are.
+
+    Returns:
+        An SVG file.
+    """
+    with _drawing(max(2.7 * len(rows), 6.6), 3.4) as drawing:
+        grid = drawing.figure.subplots(1, len(rows), squeeze=False, sharey=True).ravel()
+        for axes, (title, boxes), (colour, _) in zip(
+            grid, rows.items(), itertools.cycle(LINES), strict=False
+        ):
+            names = ("whislo", "q1", "med", "q3", "whishi")
+            stats: list[dict[str, Any]] = [
+                dict(zip(names, box, strict=True)) | {"fliers": []} for box in boxes.values()
+            ]
+            look = {"color": colour}
+            axes.bxp(stats, showfliers=False, boxprops=look, whiskerprops=look, capprops=look)
+            axes.set_xticks(range(1, len(boxes) + 1), [_wrapped(name, 9) for name in boxes])
+            axes.set_title(_wrapped(title, 32, 3))
+        grid[0].set_ylim(0, 1.02)
+        drawing.figure.supxlabel(x_label, fontsize=9)
+        drawing.figure.supylabel(y_label, fontsize=9)
+    return drawing.svg
 
 
 def draw_histograms(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:

@@ -326,7 +326,7 @@ def _group_exposures(
     """Return how the groups of each attribute fare."""
     dimensions = dimensions_of(parts.engine.schema, context.attributes, intersect=context.intersect)
     found = []
-    for dimension in dimensions:
+    for dimension in (it.with_groups_of(target[it.name]) for it in dimensions):
         members = memberships_of(pool, dimension)
         read, unknown = results.group_shares(members, exposure)
         used, unknown_used = results.group_shares(members, attributed)

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from fairqr.agents.attribution import attributor as judging
 from fairqr.agents.models.replies import Status
+from fairqr.base.notebook import paragraphs, table
 from fairqr.graph.running import UsageReport
 from fairqr.graph.search.context import Frozen, Method
 from fairqr.graph.search.result import Place
@@ -191,6 +192,21 @@ class AnswerResult(Frozen):
     counts: AnswerCounts
     usage: UsageReport
     warnings: list[str] = Field([])
+
+    def _repr_html_(self) -> str:
+        """Return the answers and the exposure of each group as tables, for a notebook."""
+        answers = [[it.text, it.samples] for it in self.distribution]
+        exposure = [
+            [each.attribute, it.group, it.exposure, it.attributed, it.target]
+            for each in self.groups
+            for it in each.groups
+        ]
+        heads = ["attribute", "group", "exposure", "used", "target"]
+        return (
+            table(["answer", "samples"], answers)
+            + table(heads, exposure)
+            + paragraphs(self.warnings)
+        )
 
 
 def distribution_of(answers: Sequence[RankingAnswer]) -> list[AnswerText]:

@@ -21,6 +21,9 @@ from fairqr.graph.search.result import Shares
 DECAY = 0.99
 """How much of a deficit is left after another list: half of it after 69."""
 
+FORGOTTEN = 1e-4
+"""A smaller deficit of a group that a list cannot show, as of an open attribute, is forgotten."""
+
 WRITTEN = 1.0
 """Seconds between two times that deficits are written; those of lists meanwhile may be lost."""
 
@@ -48,9 +51,13 @@ class AmortisedDeficit:
         for name, groups in exposure.items():
             before = self.by_group.get(name, {})
             if any(groups.values()):  # otherwise nobody in it has a label
+                deficits = {group: self._decay * deficit for group, deficit in before.items()}
+                for group, share in groups.items():
+                    deficits[group] = deficits.get(group, 0.0) + target[name][group] - share
                 self.by_group[name] = {
-                    group: self._decay * before.get(group, 0.0) + target[name][group] - share
-                    for group, share in groups.items()
+                    group: deficit
+                    for group, deficit in deficits.items()
+                    if group in groups or abs(deficit) > FORGOTTEN
                 }
         if self._file is not None and time.monotonic() - self._written > WRITTEN:
             self._written = time.monotonic()

@@ -16,6 +16,7 @@ from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.engines.hybrid.texts import LONGEST, RANKED, TextReader
 from fairqr.retrieval.fairness.answerable import NEAREST
+from fairqr.retrieval.fairness.claims import claims_by_vector
 from fairqr.retrieval.fairness.relevance import CALIBRATED, FEEDBACK, POOL, rank_evidence
 from fairqr.retrieval.texts.words import sendable
 
@@ -63,7 +64,7 @@ class ListEvidence:
         Args:
             queries: What was searched for, and perhaps other queries for the same documents.
             texts: The texts of the documents; only the first 200 are read.
-            hits: The list, best first.
+            hits: The list, best first; its claims, if it has any, are joined by the vectors.
             turn: Taken for each few texts that are encoded, so that long lists let others through.
 
         Raises:
@@ -88,6 +89,9 @@ class ListEvidence:
         if any(row is None for row in of_texts):
             return unknown
         documents = np.array(of_texts, dtype=np.float32)
+        if hits.claims is not None:
+            claims = claims_by_vector(documents, MiniLmEncoder.name, hits.claims)
+            hits = replace(hits, claims=claims)
         return [
             hits if row is None else _estimated(reader, row, documents, hits) for row in of_queries
         ]

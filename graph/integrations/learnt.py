@@ -114,7 +114,13 @@ class LearntWords:
             return None
 
         dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
-        keys = [(it.name, group) for it in dimensions for group in it.groups if group != UNKNOWN]
+        keys = [
+            (dimension.name, group)
+            for dimension in dimensions
+            if not dimension.is_open  # its groups are not known before a search
+            for group in dimension.groups
+            if group != UNKNOWN
+        ]
         keys = keys[: context.max_groups]
         how: dict[str, Any] = {"seed": context.seed, "temperature": context.temperature}
         about_topic = refiner.refine_topic(TopicRequest(query, **how))

@@ -7,29 +7,34 @@ by the source's. No model is asked; words that one gave for the query before cou
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.loops import Turn
 from fairqr.graph.integrations.amortised import target_with_deficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import LearntWords, with_words
+from fairqr.graph.running import compute
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Objective, Shares
 from fairqr.graph.search.target import by_group, estimate_target, vector_of
 from fairqr.retrieval.engines.engine import Hits, Memberships, Query, SearchEngine, lexical_of
-from fairqr.retrieval.fairness.dimension import dimensions_of
-from fairqr.retrieval.fairness.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.claims import claims_by_text, merits_of
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
+from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.fairness.ranking import Ranking
+from fairqr.retrieval.fairness.relevance import relevance_by_rank
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates
-from fairqr.retrieval.rerankers.fair import FairStep, objective_of
+from fairqr.retrieval.rerankers.certificate import certify
 from fairqr.retrieval.sources.label_values import weighted_values
+from fairqr.retrieval.sources.labels import in_groups, label_rows
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 WORDS, BEST = 300, 3
@@ -41,7 +46,8 @@ class Given(NamedTuple):
 
     Attributes:
         place: Its place in what was sent, for complaints.
-        id: Its id in the source; empty if it has none.
+        id: Its id in the source, by which labels that it does not bring are looked up; empty if it
+            has none, or brings all there are.
         text: What it says.
         title: Its title, which the text begins with; empty if it has none.
         label: Returns the label for an attribute that it brings; None if it brings none.
@@ -87,6 +93,7 @@ class FairOrder(NamedTuple):
         before: The first k as they were.
         after: The first k as they are now.
         target: The exposure that each group should get, by attribute; not moved by deficits.
+        dimensions: What exposure is measured over; open attributes have the groups of the list.
         members: The share of each group in each document, in the order they were given, by
             attribute, or for the product of all.
         words_of: The model whose words of earlier searches count; empty if none do.
@@ -96,6 +103,7 @@ class FairOrder(NamedTuple):
     before: Shown
     after: Shown
     target: Shares
+    dimensions: list[Dimension]
     members: Memberships
     words_of: str = ""
 
@@ -122,14 +130,29 @@ async def fair_list(
     Raises:
         FairqrError: See these functions.
     """
-    labelled = await labels_of(engine, context, documents)
-    places = range(len(documents))
-    hits = Hits([*map(str, places)], [1 / (place + 1) for place in places], labelled.members)
+    hits, labelled = await listed_hits(engine, context, documents)
     words_of = ""
     if evidence:
         hits, words_of = await _estimated(engine, context, query, documents, hits, evidence)
-    order = await asyncio.to_thread(fair_order, engine.schema, context, hits, deficit)
+    order = await compute(partial(fair_order, engine.schema, context, hits, deficit))
     return order._replace(words_of=words_of), hits, labelled
+
+
+async def listed_hits(
+    engine: SearchEngine, context: Context, documents: Sequence[Given]
+) -> tuple[Hits, Labelled]:
+    """Return a list as it was given, its groups with it, and what is known of labels.
+
+    Raises:
+        FairqrError: See :func:`labels_of`.
+    """
+    labelled = await labels_of(engine, context, documents)
+    places = range(len(documents))
+    scores = [1 / (place + 1) for place in places]
+    claims = None
+    if context.aims_at_merit:
+        claims = claims_by_text([one.text for one in documents])
+    return Hits([*map(str, places)], scores, labelled.members, claims=claims), labelled
 
 
 async def _estimated(
@@ -172,20 +195,23 @@ def fair_order(
         InputError: An attribute does not exist.
         TargetError: The target is undefined, or needs what a list cannot tell.
     """
-    k, discount, pursued = min(context.k, len(hits)), context.discount, context.pursued
-    table, listed = DocumentTable(), Ranking(hits.ids, hits.scores)
-    table.add(hits.ids, hits.memberships)
-    dimensions = dimensions_of(schema, context.attributes, intersect=context.intersect)
-    target = estimate_target(table, dimensions, listed, context, {})
-    aim = target if deficit is None else target_with_deficit(target, deficit)
-    targets = [vector_of(it, aim[it.name]) for it in dimensions]
+    aimed = aimed_at(schema, context, hits)
+    dimensions = aimed.dimensions
+    discount = context.discount
+    aim = aimed.target if deficit is None else target_with_deficit(aimed.target, deficit)
     candidates = Candidates.of(
-        table, listed, dimensions, targets, discount, relevance=hits.relevance
+        aimed.table,
+        aimed.listed,
+        dimensions,
+        [vector_of(it, aim[it.name]) for it in dimensions],
+        discount,
+        relevance=hits.relevance,
     )
-    step = FairStep(weight=context.fairness_weight, order=context.order, pursue=pursued)
     present = candidates.with_absent_groups_as_one()
+    k = min(context.k, len(hits))
+    step = context.fair_step
     fair = step.take(present, k)
-    objective = objective_of(present, pursued, fair.weight, k)
+    objective = step.objective(present, fair.weight, k)
     best = fair.positions.tolist()
 
     def shown(places: list[int]) -> Shown:
@@ -193,13 +219,59 @@ def fair_order(
         given = {it.name: by_group(it, exposure(own[places], discount)) for it, own in members}
         return Shown(**objective.quality(places).figures, weight=fair.weight, exposure=given)
 
+    broken = step.broken(present, best)
+    after = shown(best).model_copy(update={"broken": tuple(broken)})
+    if context.certify:
+        after = after.certified(certify(present, step, fair.weight, k, best))
     return FairOrder(
         positions=best + sorted({*range(len(hits))}.difference(best)),
         before=shown([*range(k)]),
-        after=shown(best),
-        target=target,
-        members=dict(zip(candidates.dimensions, candidates.memberships, strict=True)),
+        after=after,
+        target=aimed.target,
+        dimensions=dimensions,
+        members=aimed.members,
     )
+
+
+class AimedAt(NamedTuple):
+    """A list, and the target that it is measured against.
+
+    Attributes:
+        listed: The list.
+        dimensions: What exposure is measured over.
+        table: The groups of its documents.
+        target: The exposure that each group should get, by attribute.
+    """
+
+    listed: Ranking
+    dimensions: list[Dimension]
+    table: DocumentTable
+    target: Shares
+
+    @property
+    def members(self) -> Memberships:
+        """The share of each group in each document, by attribute, or for the product of all."""
+        ids = self.listed.ids
+        return {it.name: self.table.memberships(it, ids) for it in self.dimensions}
+
+
+def aimed_at(schema: Schema, context: Context, hits: Hits) -> AimedAt:
+    """Return the target of a list; see :func:`fair_order` for the arguments.
+
+    Raises:
+        InputError: An attribute does not exist.
+        TargetError: The target is undefined, or needs what a list cannot tell.
+    """
+    table, listed = DocumentTable(), Ranking(hits.ids, hits.scores)
+    table.add(hits.ids, hits.memberships)
+    dimensions = [
+        table.with_found_groups(dimension, listed.ids)
+        for dimension in dimensions_of(schema, context.attributes, intersect=context.intersect)
+    ]
+    known = relevance_by_rank(len(hits)) if hits.relevance is None else hits.relevance
+    merits = dict(zip(hits.ids, merits_of(known, hits.claims).tolist(), strict=True))
+    target = estimate_target(table, dimensions, listed, context, {}, merits)
+    return AimedAt(listed, dimensions, table, target)
 
 
 class NoLabelsError(InputError):
@@ -237,25 +309,24 @@ async def labels_of(engine: SearchEngine, context: Context, documents: Sequence[
     own = [[one.label(it) for it in attributes] for one in documents]
     every = zip(documents, own, strict=True)
     missing = tuple({one.id for one, labels in every if None in labels and one.id})
-    known = dict[str, Memberships]()
+    known: dict[str, dict[str, Any]] = {}
     if missing:
         (found,) = await engine.search([Query("", len(missing), only=missing)])
         for place, id_ in enumerate(found.ids):
             known[id_] = {it: rows[place] for it, rows in found.memberships.items()}
 
-    def row(attribute: Attribute, one: Given, label: object) -> Sequence[float] | FloatArray:
-        kept = known.get(one.id, {})
-        if label is None and attribute.name in kept:
-            return kept[attribute.name]
-        return attribute.membership(label, strict=False)
-
-    members: dict[str, FloatArray] = {}
+    members: dict[str, NDArray[Any]] = {}
     unlabelled: dict[str, int] = {}
     notes: list[str] = []
     for it, labels in zip(attributes, zip(*own, strict=True), strict=True):
         pairs = zip(documents, labels, strict=True)
-        rows = members[it.name] = np.array([row(it, *pair) for pair in pairs])
-        without = np.flatnonzero(~rows[:, : len(it.groups)].any(axis=1)).tolist()
+        rows = label_rows(it, labels)
+        for place, (one, label) in enumerate(pairs):
+            kept = known.get(one.id, {})
+            if label is None and it.name in kept:
+                rows[place] = kept[it.name]
+        members[it.name] = rows
+        without = np.flatnonzero(~in_groups(it, rows)).tolist()
         unlabelled[it.name] = len(without)
         if unread := [labels[place] for place in without if any(weighted_values(labels[place]))]:
             notes.append(

@@ -126,7 +126,7 @@ async def each_task(state: State) -> list[Send] | str:
 
 
 async def ask(task: AskedTask, context: ProbeContext, parts: ProbeParts) -> Update:
-    """Compare the pairs of a batch, or order the list for a persona."""
+    """Ask the model to compare the pairs of a batch, or to order the list for a persona."""
     running.record(persona=task["persona"])
     group = group_of(task["persona"], parts.sides(context.probe).words)
     work = _compared if task["pairs"] else _ordered
@@ -134,7 +134,7 @@ async def ask(task: AskedTask, context: ProbeContext, parts: ProbeParts) -> Upda
 
 
 async def compare(state: State, context: ProbeContext, parts: ProbeParts) -> Update:
-    """Put the result together: which side the model prefers, and how sure that is."""
+    """Compare both sides: which one the model prefers, and how sure that is; the result."""
     settings = context.probe
     outcomes = state["outcomes"]
     sides = parts.sides(settings)

@@ -9,6 +9,7 @@ from pydantic import AliasChoices, BeforeValidator, Field
 from fairqr.agents.ranking import preference
 from fairqr.agents.ranking.rankers import Persona
 from fairqr.agents.statistics import Interval
+from fairqr.base.notebook import paragraphs, table
 from fairqr.graph.running import UsageReport
 from fairqr.graph.search.context import Frozen
 from fairqr.prompts.template import PromptReference
@@ -208,3 +209,10 @@ class ProbeResult(Frozen):
     seed: int
     usage: UsageReport
     warnings: list[str] = Field([])
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and the documents as a table, for a notebook."""
+        verdict = self.pairwise.sentence if self.pairwise else self.message
+        documents = [[it.rank, it.title or it.id, it.side] for it in self.documents]
+        listed = table(["rank", "title", "side"], documents)
+        return paragraphs([verdict] if verdict else []) + listed + paragraphs(self.warnings)

@@ -39,7 +39,8 @@ def build_search_graph(
 
     ``prepare → retrieve → measure → choose_group → refine → retrieve → …``, and ``→ rerank`` from
     ``measure`` or ``refine`` when the loop is over. With ``review`` in the context, a person is
-    asked about the model's words between ``refine`` and ``retrieve``.
+    asked about the model's words between ``refine`` and ``retrieve``. A later page of a list that
+    an earlier page was made of goes from ``prepare`` to ``rerank``.
 
     Call it with ``await graph.ainvoke({"query": "…"}, context=Context(…))``; the state that comes
     back has ``result``, the object of :class:`fairqr.graph.search.result.SearchResult`. To add or
@@ -78,7 +79,7 @@ def build_search_graph(
     graph.add_node("review", node(review, parts))
     graph.add_node("rerank", node(nodes.rerank, parts, computes=only_computes))
     graph.add_edge(START, "prepare")
-    graph.add_edge("prepare", "retrieve")
+    graph.add_conditional_edges("prepare", Node(after_prepare), ["retrieve", "rerank"])
     graph.add_edge("retrieve", "measure")
     graph.add_conditional_edges("measure", Node(after_measure), ["choose_group", "rerank"])
     graph.add_edge("choose_group", "refine")
@@ -103,6 +104,11 @@ def as_node(graph: SearchGraph) -> SearchGraph:
     """
     returned = [name for name in graph.stream_channels_asis if name != "seconds"]
     return graph.copy({"output_channels": returned})
+
+
+async def after_prepare(state: State) -> str:
+    """Search, unless the list of an earlier page goes on."""
+    return "rerank" if state["stop_reason"] else "retrieve"
 
 
 async def after_measure(state: State) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args
@@ -18,7 +19,7 @@ from fairqr.retrieval.fairness.exposure import Discount, DiscountText
 from fairqr.retrieval.fairness.ranking import RRF_K
 from fairqr.retrieval.fairness.relevance import EvidenceWeights
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET, Target
-from fairqr.retrieval.rerankers.fair import HEAVIEST, WithinGroups
+from fairqr.retrieval.rerankers.fair import HEAVIEST, FairStep, OverAttributes, Ranks, WithinGroups
 from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS
 
 Whole = Annotated[int, Field(lt=2**31)]
@@ -40,6 +41,10 @@ else:  # A re-ranker is registered in one place, which a type checker cannot rea
 
 READS: Mapping[RankerName, int] = {"listwise": 100, "pairwise": 20, "monot5": 100, "monobert": 100}
 """How many documents each ranker reads by default; pairwise comparisons cost most."""
+
+
+OF_FAIR_STEP = ("fairness_weight", "order", "fairness", "spread", "at_most", "equal_chance")
+"""The parameters of a search that the fair step alone reads."""
 
 
 class Frozen(Documented):
@@ -125,6 +130,44 @@ METHODS |= {
     )
     for ranker, reads in READS.items()
 }
+
+
+@functools.lru_cache(maxsize=256)
+def _strategy(
+    method: Method,
+    rerank: Rerank | None,
+    k: int,
+    depth: int | None,
+    reads: int | None,
+    **overrides: str | None,
+) -> Strategy:
+    """Return a method's strategy, with the overrides of a context; see :class:`SearchParameters`.
+
+    Args:
+        method: The method.
+        rerank: How to order the pool, or which ranker does.
+        k: How many ranks there are.
+        depth: How many documents each query retrieves.
+        reads: How many documents the ranker reads.
+        **overrides: Other parts of the strategy; None means the method's own.
+    """
+    own = METHODS[method]
+    order = own.rerank
+    ranker = own.ranker
+    if rerank in READS:
+        ranker = cast("RankerName", rerank)
+    elif rerank is not None:
+        order = cast("Order", rerank)
+        ranker = None
+    chosen: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    return dataclasses.replace(
+        own,
+        rerank=order,
+        ranker=ranker,
+        reads=(reads or depth or READS[ranker]) if ranker else 0,
+        depth=max(depth or own.depth or k, k, reads or 0),
+        **chosen,
+    )
 
 
 class WindowSettings(Frozen):
@@ -231,6 +274,8 @@ class SearchParameters(Frozen):
             you give is pursued until each group is within a point of it, if fairness_weight is not
             set.
         k: How many results to return and to measure exposure over.
+        page: Which k results to return, counted from 1. All pages come from one list: each is the
+            fair list of what earlier pages left. A page beyond the end is empty.
         method: How to search: fairqr weighs relevance and fairness, and asks a model if that helps;
             fair-qr is the loop of the paper; the others are baselines and models that re-rank.
         depth: How many documents each query retrieves, at least k; the query itself retrieves at
@@ -255,9 +300,24 @@ class SearchParameters(Frozen):
         fairness_weight: How much fairness counts beside relevance in the method fairqr: 0 is the
             order of relevance. By default it is 1, or more if that is needed to reach a target that
             you give. If you set it, a target is only a direction.
+        front: Other weights of fairness; the result says what relevance and fairness each of them
+            would give with the same documents.
         order: The order of documents of the same groups in the method fairqr: the engine's, in
             which those that are probably not relevant come last, or by estimated relevance
             (estimated).
+        fairness: The fairness of a list with several attributes in the method fairqr: their mean,
+            or that of the worst-off among them and their intersections in pairs (worst). A group of
+            two attributes, such as women in Africa, is due the product of their targets.
+        spread: Count the fairness of the first so many results, such as 5,10, as much as that of
+            the whole list in the method fairqr, so that one document at the top is not all that a
+            group gets.
+        at_most: The highest share of exposure that a group, but for other, may have in the method
+            fairqr, such as .15, whatever the target; in attributes with enough groups for that.
+        equal_chance: Whether the first results of the method fairqr, however many, have the same
+            share of the expected relevance of each group, as nearly as whole documents allow. So no
+            group is passed over because its relevance is less certain.
+        certify: Whether the result says how far the list can be from the best order of its
+            documents, and what exposure costs there; this takes some milliseconds.
         groups: The groups to ask the model about in one round: the group that lacks most exposure
             (most), all groups that lack exposure (lacking), or all. The default depends on the
             method.
@@ -288,6 +348,7 @@ class SearchParameters(Frozen):
     intersect: bool = False
     target: WrittenTarget = None
     k: int = Field(20, ge=1, le=10_000)
+    page: int = Field(1, ge=1, le=1_000)
     method: Method = "fairqr"
     depth: int | None = Field(None, ge=1, le=100_000)
     pool: Pool | None = None
@@ -298,7 +359,13 @@ class SearchParameters(Frozen):
     ask: Ask | None = None
     least_gain: float = Field(0.01, ge=0, allow_inf_nan=False)
     fairness_weight: float | None = Field(None, ge=0, le=HEAVIEST)
+    front: tuple[Annotated[float, Field(ge=0, le=HEAVIEST)], ...] = Field((), max_length=50)
     order: WithinGroups = "engine"
+    fairness: OverAttributes = "mean"
+    spread: tuple[Ranks, ...] = ()
+    at_most: float | None = Field(None, gt=0, le=1)
+    equal_chance: bool = False
+    certify: bool = True
     groups: Groups | None = None
     discount: DiscountText = Discount()
     threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
@@ -347,7 +414,8 @@ class Context(SearchParameters):
                 "judgements, so use 'retrieved' instead."
             )
         ranker, step = self.strategy.ranker, self.strategy.final_step
-        names = ("threshold",) if step == "fair" else ("fairness_weight", "order", "least_gain")
+        of_fair_step = (*OF_FAIR_STEP, "front", "certify", "least_gain")
+        names = ("threshold",) if step == "fair" else of_fair_step
         defaults = {name: type(self).model_fields[name].default for name in names}
         unread = [name for name, usual in defaults.items() if getattr(self, name) != usual]
         wrong = {
@@ -368,6 +436,7 @@ class Context(SearchParameters):
             "ask=auto goes by what the final step 'fair' can gain; set ask to always or never": (
                 self.ask == "auto" and step != "fair"
             ),
+            "only a search has pages; leave page out": self.page > 1 and self.kind != "search",
             f"nothing reads {', '.join(unread)} where the final step is '{step}'; leave it out": (
                 unread
             ),
@@ -379,21 +448,16 @@ class Context(SearchParameters):
     @property
     def strategy(self) -> Strategy:
         """The method's strategy, with this context's overrides."""
-        own = METHODS[self.method]
-        order, ranker = own.rerank, own.ranker
-        if self.rerank in READS:
-            ranker = cast("RankerName", self.rerank)
-        elif self.rerank is not None:
-            order, ranker = cast("Order", self.rerank), None
-        names = ("ask", "groups", "pool", "final_step")
-        chosen = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return dataclasses.replace(
-            own,
-            rerank=order,
-            ranker=ranker,
-            reads=(self.ranking.depth or self.depth or READS[ranker]) if ranker else 0,
-            depth=max(self.depth or own.depth or self.k, self.k, self.ranking.depth or 0),
-            **chosen,
+        return _strategy(
+            self.method,
+            self.rerank,
+            self.k,
+            self.depth,
+            self.ranking.depth,
+            ask=self.ask,
+            groups=self.groups,
+            pool=self.pool,
+            final_step=self.final_step,
         )
 
     @classmethod
@@ -422,9 +486,27 @@ class Context(SearchParameters):
         return tuple(self.target.shares) if of_some else ("*",)
 
     @property
+    def fair_step(self) -> FairStep:
+        """The fair step with these options."""
+        return FairStep(
+            weight=self.fairness_weight,
+            order=self.order,
+            fairness=self.fairness,
+            spread=self.spread,
+            at_most=self.at_most,
+            equal_chance=self.equal_chance,
+            pursue=self.pursued,
+        )
+
+    @property
     def effective_target(self) -> Target:
         """The given target, or the default."""
         return DEFAULT_TARGET if self.target is None else self.target
+
+    @property
+    def aims_at_merit(self) -> bool:
+        """Whether the target has the part ``merit``, for which near duplicates count as one."""
+        return bool(self.effective_target.parts.get("merit"))
 
 
 C = TypeVar("C", bound=BaseModel)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
+from fairqr.agents.models.replies import RECORDED
 from fairqr.agents.profiles.finding import Trust
 from fairqr.graph.search import result as results
-from fairqr.graph.search.result import SearchResult
+from fairqr.graph.search.result import Objective, SearchResult, Shares
 from fairqr.prompts.template import fence
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.fairness.target import PARTS
+from fairqr.retrieval.rerankers.certificate import Among
 from fairqr.retrieval.sources.documents import Document
 
 UNANSWERED = (
@@ -22,12 +25,23 @@ UNANSWERED = (
 LEAST_GAP = 0.01
 """Gaps below one percentage point are left out."""
 
+MOST_EXPLAINED = 8
+"""Of so many groups of an attribute it is said why they lack exposure, those that lack most."""
+
+LEAST_PRICE = 0.0005
+"""A lower price of a point would read .000."""
+
+NEAR_BEST = 0.01
+"""From this share on, it is not said how far a list is from the best order: in a short list much of
+that distance is that ranks are whole."""
+
 LINE = 120
 """How many characters of a document's title, and of its text, are shown."""
 
 LEAST_SHOWN = 0.005
 """A lower probability would read 0%."""
 
+LATER_PAGE = "The figures are of this page alone"
 TARGET = "The target: "
 UNCHECKED = "We moved documents up without checking that they are relevant"
 BROUGHT = "found only by the model's queries"
@@ -48,7 +62,14 @@ def explain(result: SearchResult, notes: Sequence[str] = ()) -> list[str]:
     """
     fit = fit_of(result)
     sentences = [fit] if fit else []
-    return [*sentences, *_before(result), *_lacked(result), *notes, *_gained(result)]
+    return [
+        *sentences,
+        *_page(result),
+        *_before(result),
+        *_lacked(result),
+        *notes,
+        *_gained(result),
+    ]
 
 
 def _estimates(result: SearchResult) -> list[float]:
@@ -86,6 +107,27 @@ def fit_of(result: SearchResult) -> str:
     return f"Of these {len(estimates)}, about {expected} are likely to be relevant."
 
 
+def _page(result: SearchResult) -> Iterator[str]:
+    """Say of a later page what it is a page of."""
+    if result.page == 1:
+        return
+    if not result.ranking:
+        yield nothing_on(result)
+        return
+    yield (
+        f"Page {result.page:,} of {result.pages:,}. {LATER_PAGE}: it is made of the documents that "
+        "earlier pages left."
+    )
+
+
+def nothing_on(result: SearchResult) -> str:
+    """Return a sentence about a page without documents: of no list, or beyond the end of one."""
+    if not result.pages:
+        return "No document matches the query."
+    pages = "1 page" if result.pages == 1 else f"{result.pages:,} pages"
+    return f"The list ends before page {result.page:,}: it has {pages}."
+
+
 def _before(result: SearchResult) -> Iterator[str]:
     """Say how the target came about, and whether relevance was estimated."""
     origins = result.target_origin
@@ -115,7 +157,13 @@ def _lacked(result: SearchResult) -> Iterator[str]:
     if gaps is None:
         return
     for name, groups in result.target.items():
+        lacking = {
+            group: gaps.ranking[name][group] + gaps.unattainable[name][group] for group in groups
+        }
+        most_lacking = sorted(groups, key=lambda group: -lacking[group])[:MOST_EXPLAINED]
         for group, wanted in groups.items():
+            if group not in most_lacking:
+                continue
             reasons = []
             if (withheld := gaps.ranking[name][group]) >= LEAST_GAP:
                 points = _points(withheld)
@@ -148,6 +196,8 @@ def _gained(result: SearchResult) -> Iterator[str]:
             f"{before.relevance:.2f}. Fairness: {after.fairness:.2f}; before, "
             f"{before.fairness:.2f}."
         )
+        if after.price:
+            yield from _priced(after.price)
         if after.weight != 1:
             yield f"The weight of fairness was {after.weight:g}."
     if after and without and not is_unanswered(result):
@@ -159,6 +209,32 @@ def _gained(result: SearchResult) -> Iterator[str]:
             f"{documents} {BROUGHT}. The model's words changed {relevance} by "
             f"{relevance_gained:+.3f} and fairness by {fairness_gained:+.3f}."
         )
+
+
+def _priced(price: Shares) -> Iterator[str]:
+    """Say what one more point costs for the group for which it costs most, if that is seen."""
+    costs = [(cost, group) for by_group in price.values() for group, cost in by_group.items()]
+    cost, group = max(costs, default=(0.0, ""))
+    if cost >= LEAST_PRICE:
+        yield f"One more point for {group} would cost {cost:.3f} of relevance."
+
+
+BOUNDED: dict[Among, str] = {
+    "engine_order": "keeps the engine's order within groups",
+    "labelled_exposure": "shows labelled documents as much",
+}
+"""What the best order does, if not all orders are bounded."""
+
+
+def say_near_best(objective: Objective) -> str:
+    """Return a sentence about a list that is known to be near the best order; or nothing."""
+    if objective.below_best is None or objective.below_best >= NEAR_BEST:
+        return ""
+    tenths = max(1, math.ceil(1000 * objective.below_best))
+    apart = f" without {' and '.join(objective.leaves_out)}" if objective.leaves_out else ""
+    common = " and ".join(BOUNDED[kind] for kind in objective.among)
+    which = f" that {common}" if common else ""
+    return f"At most {tenths / 10:.1f} % from the best order{which}{apart}."
 
 
 def say_how_found(retriever: str) -> str:
@@ -190,9 +266,11 @@ def notes_on(model: str, trust: Trust) -> list[str]:
     if trust.are_given:
         return []
     if not trust.measured_on:
+        # The name of a file of replies has no folder, which the command needs.
+        named = f"{RECORDED}:FILE" if model.startswith(f"{RECORDED}:") else model
         return [
             f"{NOBODY_MEASURED} {model} bring, so they count little; "
-            f"'fairqr models measure {model} --quick' does, with twenty questions."
+            f"'fairqr models measure {named} --quick' does, with twenty questions."
         ]
     if trust.is_in_vain:
         return [
@@ -202,8 +280,16 @@ def notes_on(model: str, trust: Trust) -> list[str]:
     return []
 
 
-def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document]) -> Iterator[str]:
-    """Yield the rank, the title, the groups and a line of text of each document."""
+def passage_lines(
+    ranking: Sequence[results.Place], documents: Sequence[Document], *, whole: bool = False
+) -> Iterator[str]:
+    """Yield the rank, the title, the groups and a line of text of each document.
+
+    Args:
+        ranking: The documents at their ranks.
+        documents: Their texts.
+        whole: Give the whole text, as one line, in place of its beginning.
+    """
     texts = {document.id: document.text for document in documents}
     for place in ranking:
         groups = "; ".join(
@@ -211,7 +297,8 @@ def passage_lines(ranking: Sequence[results.Place], documents: Sequence[Document
             for attribute, shares in place.groups.items()
         )
         title = fence(place.title, LINE)
-        text = passage_of(texts.get(place.id, ""))
+        text = texts.get(place.id, "")
+        text = fence(text, len(text) + 1) if whole else passage_of(text)
         yield f"{place.rank}. {title} [{groups}] {text}".rstrip()
 
 
@@ -222,7 +309,10 @@ def search_lines(result: SearchResult, passages: Iterable[str]) -> list[str]:
         result: The result of the search.
         passages: Of its documents, as :func:`passage_lines` yields them.
     """
-    return [*unfit_lines(result), *quoted(passages), *exposure_lines(result), *result.warnings]
+    changes: Iterable[str] = ()
+    if result.ranking:
+        changes = exposure_lines(result.baseline.exposure, result.exposure, result.target)
+    return [*unfit_lines(result), *quoted(passages), *changes, *result.warnings]
 
 
 def quoted(passages: Iterable[str]) -> list[str]:
@@ -238,13 +328,12 @@ def unfit_lines(result: SearchResult) -> Iterator[str]:
         yield sentence
 
 
-def exposure_lines(result: SearchResult) -> Iterator[str]:
+def exposure_lines(before: Shares, after: Shares, target: Shares) -> Iterator[str]:
     """Yield a line for each attribute that says how the exposure of its groups changed."""
-    for attribute, shares in result.exposure.items() if result.ranking else ():
-        before = result.baseline.exposure[attribute]
-        target = result.target[attribute]
+    for attribute, shares in after.items():
         changes = [
-            f"{group} {before[group]:.0%} to {share:.0%} (target {target[group]:.0%})"
+            f"{group} {before[attribute][group]:.0%} to {share:.0%} "
+            f"(target {target[attribute][group]:.0%})"
             for group, share in shares.items()
         ]
         yield f"Exposure by {attribute}: {', '.join(changes)}."

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking.rankers import ItemRanker
 from fairqr.agents.refiners.refiner import Refiner
-from fairqr.graph.running import usage_report
+from fairqr.graph.running import compute, usage_report
 from fairqr.graph.search import result as results
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.explanation import explain
+from fairqr.graph.search.pages import Page, next_page, page_of, pages_of
 from fairqr.graph.search.pool import Pool, discounted_mean
-from fairqr.graph.search.rankers import ModelRanking, reranked
-from fairqr.graph.search.result import Measured, Objective, SearchResult, Shares
+from fairqr.graph.search.rankers import ModelRanking
+from fairqr.graph.search.result import Objective, SearchResult, Shares
 from fairqr.graph.search.state import State
 from fairqr.graph.search.stopping import best_of
 from fairqr.graph.search.target import by_group
 from fairqr.retrieval.engines.engine import (
-    Hits,
     Query,
     SearchEngine,
     require,
@@ -31,11 +31,12 @@ from fairqr.retrieval.engines.engine import (
     titles_of,
 )
 from fairqr.retrieval.fairness.best_ranking import attainable_exposure
-from fairqr.retrieval.fairness.dimension import Dimension
+from fairqr.retrieval.fairness.claims import say_shared
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import LIKELY
 from fairqr.retrieval.rerankers.base import Candidates, Reranker
-from fairqr.retrieval.rerankers.fair import objective_of, relevance_probabilities
+from fairqr.retrieval.rerankers.certificate import certify
+from fairqr.retrieval.rerankers.fair import relevance_probabilities
 from fairqr.retrieval.rerankers.registry import open_reranker
 
 IDS_AT_ONCE = 10_000
@@ -44,23 +45,8 @@ IDS_AT_ONCE = 10_000
 _NOT_NEARER = "This is the baseline ranking: it is nearer to the target than the model's ranking."
 
 
-@dataclass(frozen=True, slots=True)
-class Final:
-    """The final ranking of a round.
-
-    Attributes:
-        iteration: The index of the round.
-        ranking: The first k documents, with their scores before the final step.
-        measured: The exposure in the ranking.
-        warnings: Sentences about how it came about.
-        by_model: How a model re-ranked it, if one did.
-    """
-
-    iteration: int
-    ranking: Ranking
-    measured: Measured
-    warnings: Sequence[str] = ()
-    by_model: ModelRanking | None = None
+Ranks = Callable[[Pool, Ranking], Awaitable[ModelRanking]]
+"""Returns how a model re-ranks a list."""
 
 
 def queries_about(text: str, ids: Sequence[str]) -> list[Query]:
@@ -85,8 +71,8 @@ async def final_step(context: Context) -> Reranker | None:
     return await asyncio.to_thread(open_reranker, name, context.options)
 
 
-async def best_final(pool: Pool, ranker: ItemRanker | None) -> Final:
-    """Return the final ranking of the best round.
+async def _best_page(pool: Pool, ranks: Ranks | None) -> Page:
+    """Return the first page of the list of the best round.
 
     The fair step has already run while the rounds were measured. Otherwise the best round is the
     one with the lowest divergence. But the exposure-aware step can bring the lists of many rounds
@@ -94,43 +80,43 @@ async def best_final(pool: Pool, ranker: ItemRanker | None) -> Final:
     reaches it, because its list is based on more evidence. A model re-ranks one list only.
     """
     fair = pool.best_fair
-    if ranker is None and fair:
-        return Final(fair.iteration, Ranking(fair.ids, fair.scores), fair)
+    if ranks is None and fair:
+        ranking = Ranking(fair.ids, fair.scores)
+        return Page(
+            fair.iteration,
+            ranking,
+            fair,
+            left=pool.order(len(pool.rounds) - 1).without(set(fair.ids)),
+            step=pool.context.fair_step,
+            weight=fair.objective.weight,
+            missed=fair.objective.missed,
+        )
     rounds = [best_of(pool.rounds)]
     if pool.context.strategy.final_step == "exposure-aware":
         first, *refined = pool.rounds
         rounds = [*sorted(refined, key=lambda round_: round_.distance), first]
-    if ranker is not None:
+    if ranks is not None:
         rounds = rounds[:1]
-    finals: list[Final] = []
+    pages: list[Page] = []
     for round_ in rounds:
-        final = await _final(pool, ranker, round_.index)
-        finals.append(final)
-        if final.measured.distance <= (0, pool.context.threshold):
+        page = await _first_page(pool, ranks, round_.index)
+        pages.append(page)
+        if page.measured.distance <= (0, pool.context.threshold):
             break
-    return min(finals, key=lambda final: final.measured.distance)
+    return min(pages, key=lambda page: page.measured.distance)
 
 
-async def _final(pool: Pool, ranker: ItemRanker | None, iteration: int) -> Final:
-    """Return the final ranking of a round, after the ranker and the last step."""
-    context = pool.context
-    warnings: list[str] = []
+async def _first_page(pool: Pool, ranks: Ranks | None, iteration: int) -> Page:
+    """Return the first page of the list of a round, after the ranker and the last step."""
     order = await _order_of_pool(pool, iteration)
     by_model = None
-    if ranker is not None:
-        by_model = await reranked(pool, ranker, order)
+    if ranks is not None:
+        by_model = await ranks(pool, order)
         order = by_model.ranking
-        warnings += by_model.warnings
-    ranking = order.top(context.k)
-    step = await final_step(context)
-    if step is not None:
-        candidates = pool.candidates(order)
-        last = await step.rerank(pool.engine, pool.state["query"], candidates, context.k)
-        scores = dict(zip(order.ids, order.scores, strict=True))
-        ids = last.ranking.ids
-        ranking = Ranking(ids, [scores[id_] for id_ in ids])
-        warnings += last.warnings
-    return Final(iteration, ranking, pool.measured(ranking.ids), warnings, by_model)
+    step = await final_step(pool.context)
+    nothing = Ranking([], [])
+    before = Page(iteration, nothing, pool.measured([]), order, step, by_model=by_model)
+    return await next_page(pool, before)
 
 
 async def _order_of_pool(pool: Pool, iteration: int) -> Ranking:
@@ -161,7 +147,8 @@ class Judged:
     """How good the final list and the baseline are, by all documents found.
 
     Attributes:
-        final, baseline: The objectives of both lists; None if the method has no fair step.
+        final, baseline: The objectives of both pages; None if the method has no fair step, or a
+            page is empty.
         attainable: By attribute, the exposure nearest to the target that the documents which are
             likely to be relevant could give; None if relevance was not estimated.
     """
@@ -171,32 +158,66 @@ class Judged:
     attainable: Shares | None = None
 
 
-def judge(pool: Pool, final: Sequence[str]) -> Judged:
-    """Judge the final list and the baseline by all documents found, as the fair step does.
+def judge(pool: Pool, page: Page, baseline: Page) -> Judged:
+    """Judge a page and that of the baseline, as the fair step does.
+
+    Each is judged by all documents found that earlier pages of its list left.
 
     Args:
         pool: What the run has found.
-        final: The ids of the final list.
+        page: A page of the final list.
+        baseline: The same page of the baseline ranking.
     """
-    fair = pool.best_fair
-    if fair is None:
+    if page.weight is None or not page.ranking.ids:
         return Judged()
     context = pool.context
-    baseline = pool.baseline.ids
-    weight = fair.objective.weight
+    shown = [*page.ranking.ids, *baseline.ranking.ids]
+    candidates = _candidates_left(pool, shown, page.earlier)
+    objective = context.fair_step.objective(candidates, page.weight, context.k)
+    ranked = _positions(candidates, page.ranking)
+    broken = tuple(context.fair_step.broken(candidates, ranked))
+    figures = objective.quality(ranked).figures
+    of_page = Objective(**figures, weight=page.weight, broken=broken)
+    if context.certify:
+        certificate = certify(candidates, context.fair_step, page.weight, context.k, ranked)
+        of_page = of_page.certified(certificate)
+    attainable = None if pool.relevance is None else _attainable(pool, candidates)
+    if not baseline.ranking.ids:
+        return Judged(of_page, None, attainable)
+    if baseline.earlier:
+        candidates = _candidates_left(pool, shown, baseline.earlier)
+        objective = context.fair_step.objective(candidates, page.weight, context.k)
+    quality = objective.quality(_positions(candidates, baseline.ranking))
+    return Judged(of_page, Objective(**quality.figures, weight=page.weight), attainable)
+
+
+async def _front(pool: Pool, page: Page, shown: Sequence[str]) -> list[results.Tradeoff]:
+    """Return what the weights of fairness would give that the context asks about."""
+    context = pool.context
+    if not context.front or page.weight is None or not page.ranking.ids:
+        return []
+    candidates = _candidates_left(pool, shown, page.earlier)
+    step = context.fair_step
+    qualities = await compute(partial(step.front, candidates, context.k, context.front))
+    return [
+        results.Tradeoff(weight=weight, relevance=quality.relevance, fairness=quality.fairness)
+        for weight, quality in zip(context.front, qualities, strict=True)
+    ]
+
+
+def _candidates_left(pool: Pool, shown: Sequence[str], earlier: Sequence[str]) -> Candidates:
+    """Return all documents found, and those shown, but for those of earlier pages."""
     last = pool.order(len(pool.rounds) - 1)
     # Some orders and pools drop documents of earlier rounds. Scores do not count here.
-    ids = list(dict.fromkeys([*last.ids, *final, *baseline]))
-    candidates = pool.candidates(Ranking(ids, [0.0] * len(ids)))
-    position = {id_: number for number, id_ in enumerate(ids)}
-    objective = objective_of(candidates, context.pursued, weight, context.k)
+    ids = dict.fromkeys([*last.ids, *shown])
+    for id_ in earlier:
+        ids.pop(id_, None)
+    return pool.candidates(Ranking(list(ids), [0.0] * len(ids)))
 
-    def judged(ranking: Sequence[str]) -> Objective:
-        quality = objective.quality([position[id_] for id_ in ranking])
-        return Objective(**quality.figures, weight=weight)
 
-    attainable = None if pool.relevance is None else _attainable(pool, candidates)
-    return Judged(judged(final), judged(baseline), attainable)
+def _positions(candidates: Candidates, ranking: Ranking) -> list[int]:
+    position = {id_: number for number, id_ in enumerate(candidates.ranking.ids)}
+    return [position[id_] for id_ in ranking.ids]
 
 
 def _attainable(pool: Pool, candidates: Candidates) -> Shares:
@@ -211,36 +232,37 @@ def _attainable(pool: Pool, candidates: Candidates) -> Shares:
 
 
 async def assemble(
-    pool: Pool,
-    refiner: Refiner | None,
-    ranker: ItemRanker | None,
-    notes: Sequence[str] = (),
+    pool: Pool, first: Page, refiner: Refiner | None, notes: Sequence[str] = ()
 ) -> SearchResult:
-    """Re-rank the documents of the best round, and report them beside the baseline ranking.
+    """Report the page that the context asks for beside that of the baseline ranking.
 
     Args:
         pool: What the run has found.
+        first: The first page of the final list.
         refiner: What may have refined the query.
-        ranker: What re-ranks the list, if the method names a model for that.
         notes: More sentences about the refiner, for the explanation.
     """
     state = pool.state
     engine = pool.engine
-    final = await _chosen(pool, ranker)
-    shown = [*final.ranking.ids, *pool.baseline.ids]
+    context = pool.context
+    page = await page_of(pool, first)
+    pages = pages_of(first, context.k)
+    baseline = await page_of(pool, _baseline_page(pool))
+    shown = [*page.ranking.ids, *baseline.ranking.ids]
     titles, missing = await _titles(engine, shown)
-    judged = judge(pool, final.ranking.ids)
-    report = final.by_model.report if final.by_model else None
+    judged = await pool.compute(partial(judge, pool, page, baseline))
+    report = page.by_model.report if page.by_model else None
     last = _last_answers(state)
     was_used = last.topic == pool.rounds[-1].topic and last.groups == pool.rounds[-1].refinements
     was_asked = state["stop_reason"] == "model_failed" or last.topic or last.groups
     if not was_asked and not any(round_.topic or round_.refinements for round_ in pool.rounds):
         refiner = None
     lister = _Lister(pool, titles, judged.attainable)
+    shared = say_shared(pool.claims)
     result = SearchResult(
         query=state["query"],
         corpus=engine.name,
-        method=pool.context.method,
+        method=context.method,
         retriever=engine.retriever,
         model=refiner.name if refiner else None,
         prompts=list(refiner.prompts) if refiner else [],
@@ -252,19 +274,28 @@ async def assemble(
         attributes=lister.attributes,
         target=state["target"],
         target_origin={
-            dimension.name: pool.context.effective_target.in_words(dimension.attribute)
+            dimension.name: context.effective_target.in_words(dimension.attribute, shared)
             for dimension in pool.dimensions
         },
         iterations=pool.rounds,
-        best_iteration=final.iteration,
+        best_iteration=page.iteration,
         stop_reason=state["stop_reason"],
-        **lister.fields(final.ranking, final.measured, judged.final),
-        unknown=final.measured.unknown,
+        page=context.page,
+        pages=pages,
+        **lister.fields(page, judged.final),
+        front=await _front(pool, page, shown),
+        unknown=page.measured.unknown,
         attainable=judged.attainable,
-        without_model=_without_model(pool, final) if refiner else None,
-        baseline=lister.fields(pool.baseline, pool.rounds[0], judged.baseline),
-        usage=usage_report(final.by_model.usage if final.by_model else Usage(**state["usage"])),
-        warnings=[*state["warnings"], *final.warnings, *missing, *_missed_target(pool)],
+        without_model=_without_model(pool, page) if refiner and context.page == 1 else None,
+        baseline=lister.fields(baseline, judged.baseline),
+        usage=usage_report(page.by_model.usage if page.by_model else Usage(**state["usage"])),
+        warnings=[
+            *state["warnings"],
+            *page.warnings,
+            *missing,
+            *_missed_target(pool, page),
+            *(judged.final.broken if judged.final else ()),
+        ],
     )
     says_notes = pool.context.words_are_evidence and result.ranking
     about_model = notes if says_notes else ()
@@ -286,38 +317,50 @@ def _last_answers(state: State) -> _LastAnswers:
     )
 
 
-async def _chosen(pool: Pool, ranker: ItemRanker | None) -> Final:
-    """Return the final ranking of the best round, or the baseline ranking.
+async def choose(pool: Pool, ranks: Ranks | None) -> Page:
+    """Return the first page of the final list: of the best round, or of the baseline ranking.
 
     A method that refines returns the baseline ranking if its own ranking would be farther from the
     target, or if the model failed before its first reply.
+
+    Args:
+        pool: What the run has found.
+        ranks: Re-ranks the list, if the method names a model for that.
     """
     rounds = pool.rounds
     fair = pool.best_fair
-    baseline = Final(0, pool.baseline, rounds[0])
     failed_at_once = pool.state["stop_reason"] == "model_failed" and len(rounds) == 1
     if not pool.baseline.ids or (failed_at_once and fair is None):
-        return baseline
-    final = await best_final(pool, ranker)
-    is_nearer = final.measured.distance <= rounds[0].distance
+        return _baseline_page(pool)
+    page = await _best_page(pool, ranks)
+    is_nearer = page.measured.distance <= rounds[0].distance
     if fair or is_nearer or not pool.context.strategy.refines:
-        return final
-    by_model = final.by_model
+        return page
+    by_model = page.by_model
+    baseline = _baseline_page(pool)
     if by_model is None or by_model.report is None:
         return baseline
     reason = [_NOT_NEARER] if by_model.report.lists else []
     return replace(baseline, warnings=[*by_model.warnings, *reason], by_model=by_model)
 
 
-def _missed_target(pool: Pool) -> list[str]:
+def _baseline_page(pool: Pool) -> Page:
+    """Return the first page of the engine's own ranking."""
+    whole = pool.engine_ranking
+    return Page(0, pool.baseline, pool.rounds[0], left=whole.without(set(pool.baseline.ids)))
+
+
+def _missed_target(pool: Pool, page: Page) -> list[str]:
     """Return a warning if the documents found do not suffice for a target of the user's own."""
-    if pool.best_fair is None or not pool.best_fair.objective.missed:
+    if not page.missed:
         return []
-    points = pool.best_fair.objective.missed
-    return [
-        f"The documents found do not suffice for the target: a group stays {points} points from "
-        "its share."
-    ]
+    why = "The documents found do not suffice for the target"
+    groups = max(np.count_nonzero([*it.values()]) for it in pool.state["target"].values())
+    if groups > pool.context.k:
+        why = "More groups have a target than there are ranks"
+    if pool.context.fair_step.has_limits:
+        why = "With these limits, the documents found do not suffice for the target"
+    return [f"{why}: a group stays {page.missed} points from its share."]
 
 
 class _Lister:
@@ -341,16 +384,16 @@ class _Lister:
         ]
         self._groups = _groups_of(pool, self.attributes, list(titles))
 
-    def fields(
-        self, ranking: Ranking, measured: Measured, objective: Objective | None
-    ) -> dict[str, Any]:
-        """Return the fields of a result about a list."""
+    def fields(self, page: Page, objective: Objective | None) -> dict[str, Any]:
+        """Return the fields of a result about a page of a list."""
+        ranking = page.ranking
+        measured = page.measured
         relevance = self._pool.relevance or {}
         places: list[results.RankedDocument] = []
         for id_, score in zip(ranking.ids, ranking.scores, strict=True):
             if id_ in self._titles:
                 place = results.RankedDocument(
-                    rank=len(places) + 1,
+                    rank=len(page.earlier) + len(places) + 1,
                     id=id_,
                     title=self._titles[id_],
                     score=score,
@@ -413,7 +456,7 @@ def _gaps(target: Shares, exposure: Shares, attainable: Shares) -> results.Gaps:
     return results.Gaps(unattainable=missing, ranking=withheld)
 
 
-def _without_model(pool: Pool, final: Final) -> results.WithoutModel | None:
+def _without_model(pool: Pool, final: Page) -> results.WithoutModel | None:
     """Return what the search would have given without asking the model."""
     if not pool.fair_lists:
         return None
@@ -432,9 +475,9 @@ def _groups_of(
     pool: Pool, attributes: Sequence[str], ids: Sequence[str]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return, for each document and attribute, the groups in which it has a share above 0."""
-    schema = pool.engine.schema
-    members = {
-        name: pool.table.memberships(Dimension.named(schema, name), ids) for name in attributes
-    }
-    hits = Hits(list(ids), [], members)
-    return {id_: hits.groups(row, schema) for row, id_ in enumerate(ids)}
+    groups: dict[str, dict[str, dict[str, float]]] = {id_: {} for id_ in ids}
+    for name in attributes:
+        of_documents = pool.table.groups_of(pool.engine.schema.attribute(name), ids)
+        for id_, shares in zip(ids, of_documents, strict=True):
+            groups[id_][name] = shares
+    return groups

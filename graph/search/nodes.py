@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from langgraph.errors import GraphBubbleUp
@@ -29,14 +29,26 @@ from fairqr.agents.refiners.refiner import (
 )
 from fairqr.base.errors import ModelUnavailableError, QueryError, one_line
 from fairqr.base.loops import run_together
-from fairqr.base.telemetry import Kind, current_span, span
-from fairqr.graph.running import Update, record, record_outcome, seconds_left, usage_of
+from fairqr.base.telemetry import current_span, span
+from fairqr.graph.running import (
+    Update,
+    record,
+    record_outcome,
+    seconds_left,
+    usage_of,
+)
 from fairqr.graph.search import rankers, words
 from fairqr.graph.search.budget import Spending, tokens_a_question
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.edits import checked_words, groups_to_refine, words_in_use
 from fairqr.graph.search.explanation import notes_on
-from fairqr.graph.search.final_ranking import assemble, final_step, queries_about
+from fairqr.graph.search.final_ranking import (
+    Ranks,
+    assemble,
+    choose,
+    final_step,
+    queries_about,
+)
 from fairqr.graph.search.names import (
     Holders,
     NamedText,
@@ -44,13 +56,13 @@ from fairqr.graph.search.names import (
     only_holders,
     with_vain_names,
 )
+from fairqr.graph.search.pages import FoundList, list_key
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.records import hits_of, records_of
-from fairqr.graph.search.result import GroupKey, Measured, Round, StopReason
+from fairqr.graph.search.result import GroupKey, Measured, Round, Shares, StopReason
 from fairqr.graph.search.state import (
     EvidenceKind,
-    FairListRecord,
     LookupRecord,
     QueryRecord,
     State,
@@ -58,7 +70,9 @@ from fairqr.graph.search.state import (
 from fairqr.graph.search.stopping import best_of, decide_stop, expected_gain, groups_to_ask_about
 from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
 from fairqr.retrieval.engines import engine as engines
+from fairqr.retrieval.fairness.claims import merits_of
 from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.target import can_be_weights
 from fairqr.retrieval.texts.words import sendable
 
@@ -69,10 +83,6 @@ GROWING = ("rankings", "lookups", "iterations", "fair_lists", "warnings")
 
 MOSTLY_UNKNOWN = 0.5
 """We warn if more than this share of the exposure goes to documents without a label."""
-
-SHORT = 20
-"""Up to this many ranks, the fair step takes less than the 5 ms for which Python leaves the
-interpreter to a thread. So a thread would hold others up as long, and cost more."""
 
 GROUP_DEPTH = 200
 """How many documents a query with words of a group retrieves."""
@@ -85,16 +95,17 @@ async def prepare(state: State, context: Context, parts: SearchParts) -> Update:
     """Check the query, the context, the engine and the models, before anything is searched."""
     query = _checked_query(state.get("query"))
     current_span().content("fairqr.query", query)
+    found_before = _found_before(query, context, parts)
     dimensions = dimensions_of(parts.engine.schema, context.attributes, intersect=context.intersect)
     attributes = [dimension.attribute for dimension in dimensions]
     if context.target is not None:
         context.target.check(attributes)
-    if context.rounds:
+    if context.rounds and found_before is None:
         await _require_refinement(context, parts)
     # Find wrong options and missing weights now.
     await final_step(context)
     ranker = parts.rankers.ranker_for(context)
-    if ranker is not None:
+    if ranker is not None and found_before is None:
         await ranker.start()
     warnings = [
         f"No population is stated for '{name}', so its target is the share of each group in "
@@ -126,6 +137,9 @@ async def prepare(state: State, context: Context, parts: SearchParts) -> Update:
         "stop_reason": None,
         "warnings": warnings,
     }
+    if found_before is not None:
+        known = cast("Update", found_before.state)
+        update |= {name: known[name] for name in update if name in known and name != "usage"}
     if started:
         update |= {name: Overwrite(update[name]) for name in GROWING}
         update["result"] = None
@@ -197,7 +211,7 @@ async def _retrieve_original(state: State, context: Context, parts: SearchParts)
     """Run the original query, and get what else the first round needs of the engine."""
     engine = parts.engine
     query = words.original_query(state["query"])
-    answers = await _search([query], context, engine, with_titles=True)
+    answers = await _search([query], context, engine, is_original=True)
     rankings = records_of(0, [query], answers, context, engine.schema)
     update: Update = {
         "iteration": 0,
@@ -223,7 +237,7 @@ async def _search(
     context: Context,
     engine: engines.SearchEngine,
     *,
-    with_titles: bool = False,
+    is_original: bool = False,
 ) -> list[engines.Hits]:
     """Run queries in one round trip, each as deep as its kind needs."""
     # A person may have rejected all words.
@@ -234,14 +248,21 @@ async def _search(
     if not context.words_are_evidence:
         depths["group"] = depth
     asked = [
-        engines.Query(query["text"], depths.get(query["kind"], depth), with_titles=with_titles)
+        engines.Query(
+            query["text"],
+            depths.get(query["kind"], depth),
+            with_titles=is_original,
+            with_claims=is_original and context.aims_at_merit,
+        )
         for query in queries
     ]
-    attributes = {"gen_ai.operation.name": "retrieval", "gen_ai.data_source.id": engine.name}
-    kind: Kind = "internal" if engine.in_process else "client"
-    with span(f"retrieval {engine.name}", kind=kind, **attributes) as step:
+    attributes: dict[str, Any] = {
+        "gen_ai.operation.name": "retrieval",
+        "gen_ai.data_source.id": engine.name,
+    }
+    with span("retrieval", **attributes) as step:
         step.set("gen_ai.retrieval.top_k", max(query.n for query in asked))
-        step.content("gen_ai.retrieval.query.text", [query.text for query in asked])
+        step.content("gen_ai.retrieval.query.text", "\n".join(query.text for query in asked))
         answers = await engines.searched(engine, asked)
         step.set("fairqr.documents", [len(hits) for hits in answers])
     return answers
@@ -313,15 +334,16 @@ async def measure(state: State, context: Context, parts: SearchParts) -> Update:
     """
     iteration = state["iteration"]
     update: Update = {"iteration": iteration, "warnings": []}
+    pool = Pool(parts.engine, context, state)
     if iteration == 0:
-        update |= _targeted(state, context, parts)
-    pool = Pool(parts.engine, context, cast("State", {**state, **update}))
+        update |= _targeted(pool)
+        pool = pool.with_target(update["target"])
     baseline = pool.baseline
     ranking = pool.order(iteration) if iteration else baseline
     measured = pool.measured(ranking.ids)
     objective = None
     if context.strategy.final_step == "fair" and baseline.ids:
-        fair_list = await _fair_list(pool, iteration)
+        fair_list = await pool.compute(partial(pool.fair_list, iteration))
         update["fair_lists"] = [fair_list]
         pool = pool.with_fair_list(fair_list)
         objective = pool.fair_lists[-1].objective
@@ -365,15 +387,18 @@ def _promised(pool: Pool, context: Context, parts: SearchParts) -> float:
     return expected_gain(parts.trust(context).share, relevance, fair.objective.fairness)
 
 
-def _targeted(state: State, context: Context, parts: SearchParts) -> Update:
+def _targeted(pool: Pool) -> Update:
     """Return the target, estimated from what the original query retrieved."""
-    pool = Pool(parts.engine, context, state)
+    context = pool.context
     ranking = pool.engine_ranking
     if not ranking.ids:
         zeros = {d.name: dict.fromkeys(d.groups, 0.0) for d in pool.dimensions}
         return {"target": zeros}
-    shares = {name: np.array(values) for name, values in state["corpus_shares"].items()}
-    target = estimate_target(pool.table, pool.dimensions, ranking, context, shares)
+    shares = {name: np.array(values) for name, values in pool.state["corpus_shares"].items()}
+    relevance = pool.relative_relevance
+    merits = merits_of(np.array(list(relevance.values())), pool.claims)
+    by_id = dict(zip(relevance, merits.tolist(), strict=True))
+    target = estimate_target(pool.table, pool.dimensions, ranking, context, shares, by_id)
     record(target=target)
     warnings = []
     uses_scores = context.effective_target.parts.get("retrieved")
@@ -383,14 +408,6 @@ def _targeted(state: State, context: Context, parts: SearchParts) -> Update:
             "1/rank in the target."
         )
     return {"target": target, "warnings": warnings}
-
-
-async def _fair_list(pool: Pool, iteration: int) -> FairListRecord:
-    """Return the fair step's list of all documents found so far."""
-    is_slow = pool.context.k > SHORT or bool(pool.context.pursued)
-    if is_slow:
-        return await asyncio.to_thread(pool.fair_list, iteration)
-    return pool.fair_list(iteration)
 
 
 def _unlabelled(measured: Measured) -> list[str]:
@@ -406,7 +423,10 @@ def _unlabelled(measured: Measured) -> list[str]:
 async def choose_group(state: State, context: Context, parts: SearchParts) -> Update:
     """Choose the groups to ask the model about: who lacks most, those that lack, or all."""
     pool = Pool(parts.engine, context, state)
-    target = state["target"]
+    target: Shares = {}
+    for dimension in pool.dimensions:
+        shares = state["target"][dimension.name]
+        target[dimension.name] = {it: shares[it] for it in shares if dimension.is_named(it)}
     exposure = (pool.best_fair or best_of(pool.rounds)).exposure
     limit = context.max_groups
     refiner = parts.refiner(context)
@@ -555,14 +575,41 @@ async def _answer(
 
 
 async def rerank(state: State, context: Context, parts: SearchParts) -> Update:
-    """Return the list of the best round, re-ranked unless it is the fair list already."""
+    """Return a page of the list of the best round, re-ranked unless it is the fair list already."""
     pool = Pool(parts.engine, context, state)
-    ranker = parts.rankers.ranker_for(context)
     refiner = parts.refiner(context) if context.rounds else None
     notes = [] if refiner is None else notes_on(refiner.name, parts.trust(context))
-    result = await assemble(pool, refiner, ranker, notes)
+    first = await choose(pool, _ranks(state, context, parts))
+    parts.kept.add(list_key(state["query"], context), FoundList(state, first.by_model))
+    result = await assemble(pool, first, refiner, notes)
     record_outcome(result.usage, result.prompts, refiner=result.model, ranker=result.ranker)
     record(best_iteration=result.best_iteration)
     current_span().evaluation("divergence", result.divergence)
     update: Update = {"result": result.model_dump(mode="json")}
     return {**update, "usage": asdict(usage_of(update["result"]))}
+
+
+def _ranks(state: State, context: Context, parts: SearchParts) -> Ranks | None:
+    """Return what re-ranks the list by a model; None if nothing does.
+
+    For a later page, it is as the model re-ranked the list for an earlier one.
+    """
+    ranker = parts.rankers.ranker_for(context)
+    if ranker is None:
+        return None
+    kept = _found_before(state["query"], context, parts)
+    if kept is None or kept.by_model is None:
+        return partial(rankers.reranked, ranker=ranker)
+    by_model = replace(kept.by_model, usage=Usage())
+
+    async def as_before(pool: Pool, order: Ranking) -> rankers.ModelRanking:
+        return by_model
+
+    return as_before
+
+
+def _found_before(query: str, context: Context, parts: SearchParts) -> FoundList | None:
+    """Return what an earlier page was made of; None for a first page, and after a while."""
+    if context.page == 1:
+        return None
+    return parts.kept.get(list_key(query, context))

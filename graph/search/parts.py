@@ -11,10 +11,12 @@ from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.profiles.finding import NO_WORDS, UNMEASURED, Profiles, Trust, profiled_name
 from fairqr.agents.refiners.language_model import LLMRefiner
 from fairqr.agents.refiners.refiner import Refiner
+from fairqr.base.kept import Kept
 from fairqr.graph.running import context_of
 from fairqr.graph.search import rankers
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.models import Model, require_refines
+from fairqr.graph.search.pages import KEPT_LISTS, PAGED_SECONDS, FoundList
 from fairqr.retrieval.engines.engine import SearchEngine
 
 
@@ -29,6 +31,7 @@ class SearchParts:
         default: The context that the graph was built with, if any. It applies to runs that bring
             none, and inside a graph of others with another context.
         profiles: What was measured of models.
+        kept: What recent searches found, from which later pages are made.
     """
 
     engine: SearchEngine
@@ -36,6 +39,9 @@ class SearchParts:
     rankers: rankers.Rankers
     default: Context | None
     profiles: Profiles = field(default_factory=Profiles)
+    kept: Kept[tuple[str, str], FoundList] = field(
+        default_factory=lambda: Kept(KEPT_LISTS, PAGED_SECONDS)
+    )
 
     def context(self, given: object) -> Context:
         """Return the context of a run, from what the caller gave.

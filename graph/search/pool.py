@@ -6,13 +6,15 @@ pool that contains the original top k, ordered by the original query, is the ori
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
+from typing import TypeVar, cast
 
 import numpy as np
 
 from fairqr.base.errors import InputError
+from fairqr.graph.running import compute
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.records import hits_of
 from fairqr.graph.search.result import FairList, Measured, Reached, Round, Shares
@@ -25,6 +27,7 @@ from fairqr.graph.search.state import (
 )
 from fairqr.graph.search.target import by_group, vector_of
 from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.claims import Claims
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray, exposure_and_unknown
@@ -39,12 +42,19 @@ from fairqr.retrieval.fairness.relevance import (
 from fairqr.retrieval.fairness.relevance import POOL as ENCODED
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates, by_rank
-from fairqr.retrieval.rerankers.fair import FairStep, objective_of, relevance_probabilities
+from fairqr.retrieval.rerankers.fair import relevance_probabilities
 from fairqr.retrieval.sources.schema import UNKNOWN
+
+T = TypeVar("T")
 
 REFINED_WEIGHT = 0.5
 """A refined ranking's weight in the fusion. With one attribute, a document can be in two refined
 rankings, by the words of the topic and of its group; both weigh as much as the original one."""
+
+SHORT = 20
+FEW = 20
+"""Up to this many ranks and groups, the fair step takes less than the 5 ms for which Python leaves
+the interpreter to a thread. So a thread would hold others up as long, and cost more."""
 
 
 class Pool:
@@ -65,6 +75,8 @@ class Pool:
     def dimensions(self) -> list[Dimension]:
         """The attributes, or their product, that exposure is measured over.
 
+        Open attributes have the groups of what the original query found.
+
         Raises:
             InputError: The run was resumed with another context.
         """
@@ -78,7 +90,24 @@ class Pool:
                 f"The run was started with the attributes {', '.join(started_with)}; resume it "
                 "with the same context."
             )
-        return dimensions
+        if not any(dimension.is_open for dimension in dimensions):
+            return dimensions
+        original = self.state["rankings"][0]["ids"]
+        return [self.table.with_found_groups(dimension, original) for dimension in dimensions]
+
+    @cached_property
+    def is_quick(self) -> bool:
+        """Whether the fair step takes a few milliseconds, so that it needs no thread."""
+        context = self.context
+        step = context.fair_step
+        groups = sum(len(dimension.groups) for dimension in self.dimensions)
+        is_small = context.k <= SHORT and groups <= FEW
+        is_plain = not (step.pursue or step.spread or step.has_limits) and step.fairness == "mean"
+        return is_small and is_plain
+
+    async def compute(self, work: Callable[[], T]) -> T:
+        """Compute something with the fair step, in a thread unless it is quick."""
+        return work() if self.is_quick else await compute(work)
 
     @cached_property
     def rounds(self) -> list[Round]:
@@ -122,7 +151,7 @@ class Pool:
         """
         context = self.context
         rows = np.array([position[id_] for id_ in record["ids"]], dtype=np.intp)
-        objective = objective_of(candidates, context.pursued, record["weight"], context.k)
+        objective = context.fair_step.objective(candidates, record["weight"], context.k)
         relevance = None
         if self.estimates_relevance:
             given_any = discounted_mean(relevance_probabilities(candidates)[rows], context.discount)
@@ -188,8 +217,9 @@ class Pool:
         for record in self.state["rankings"]:
             query = record["query"]
             by_id = evidence.setdefault(query["kind"], {})
-            for id_, probability in self._probabilities(record).items():
-                by_id[id_] = max(probability, by_id.get(id_, 0.0))
+            found = self._probabilities(record)
+            again = {id_: max(found[id_], by_id[id_]) for id_ in found.keys() & by_id.keys()}
+            by_id |= found | again
         for lookup in self.state.get("lookups", []):
             evidence.setdefault(lookup["kind"], {}).update(lookup["relevance"])
         return evidence
@@ -284,6 +314,12 @@ class Pool:
                 ids.update(lookup["scores"], lookup["relevance"])
         return ids
 
+    @property
+    def claims(self) -> Claims | None:
+        """Which documents that the original query found say the same; None if not compared."""
+        claims = self.state["rankings"][0]["claims"]
+        return None if claims is None else np.array(claims, dtype=np.intp)
+
     @cached_property
     def engine_ranking(self) -> Ranking:
         """The engine's own ranking of the original query, without what similarity found."""
@@ -348,10 +384,7 @@ class Pool:
         """Apply the fair step to all documents that were found up to a round."""
         context = self.context
         order = self.order(iteration)
-        fair_step = FairStep(
-            weight=context.fairness_weight, order=context.order, pursue=context.pursued
-        )
-        step = fair_step.take(self.candidates(order), context.k)
+        step = context.fair_step.take(self.candidates(order), context.k)
         return FairListRecord(
             iteration=iteration,
             ids=[order.ids[position] for position in step.positions],
@@ -463,15 +496,26 @@ class Pool:
         ]
         return reciprocal_rank_fusion(rankings, weights, rrf_k, shares=shares)
 
+    def with_target(self, target: Shares) -> Pool:
+        """Return this pool with the target, once it is known."""
+        pool = self._changed(target=target)
+        pool.relative_relevance = self.relative_relevance
+        return pool
+
     def with_fair_list(self, fair_list: FairListRecord) -> Pool:
         """Return this pool with another list of the fair step."""
-        fair_lists = [*self.state.get("fair_lists", []), fair_list]
-        return Pool(self.engine, self.context, {**self.state, "fair_lists": fair_lists})
+        pool = self._changed(fair_lists=[*self.state.get("fair_lists", []), fair_list])
+        pool.relative_relevance = self.relative_relevance
+        return pool
 
     def with_weights(self, weights: EvidenceWeights) -> Pool:
         """Return a pool of the same documents, where the model's words count otherwise."""
-        pool = Pool(self.engine, self.context, {**self.state, "weights": weights.model_dump()})
-        # Neither depends on the weights, and both take long to compute.
+        return self._changed(weights=weights.model_dump())
+
+    def _changed(self, **parts: object) -> Pool:
+        """Return a pool of the same documents, with other parts of the state."""
+        pool = Pool(self.engine, self.context, cast("State", {**self.state, **parts}))
+        # Both only depend on the rankings, and take long to compute.
         pool.table = self.table
         pool.evidence = self.evidence
         return pool

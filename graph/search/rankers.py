@@ -161,7 +161,7 @@ class ModelRanking:
     warnings: Sequence[str] = ()
 
 
-async def reranked(pool: Pool, ranker: rankers.ItemRanker, order: Ranking) -> ModelRanking:
+async def reranked(pool: Pool, order: Ranking, ranker: rankers.ItemRanker) -> ModelRanking:
     """Re-rank the first of the documents that take part, by the original query.
 
     Raises:

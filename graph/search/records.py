@@ -29,6 +29,7 @@ def ranking_record(
         scores=hits.scores if with_scores else [],
         relevance=None if hits.relevance is None else hits.relevance.tolist(),
         answerable=hits.answerable,
+        claims=None if hits.claims is None else hits.claims.tolist(),
         memberships=coded(hits.memberships, attributes),
     )
 

@@ -7,17 +7,21 @@ what only the search itself needs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import asdict
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field
 
+from fairqr.base.notebook import paragraphs, table
 from fairqr.graph.running import UsageReport
 from fairqr.graph.search.context import Frozen, Method
 from fairqr.prompts.template import PromptReference
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection
 from fairqr.retrieval.fairness.objective import DIGITS
+from fairqr.retrieval.fairness.table import shares_in_groups
+from fairqr.retrieval.rerankers.certificate import Among, Certificate
 
 Settled = Literal["converged", "little_to_gain", "no_hits", "no_improvement"]
 """The reasons to stop by which another round is not worth its cost."""
@@ -41,12 +45,56 @@ class Objective(Frozen):
         value: relevance · fairness^w, where w is the mean weight of the attributes.
         weight: The weight of fairness; if a target was given for some attributes, theirs, and that
             of the others is 1.
+        bound: No other order of the documents found that is ``among`` those bounded has a higher
+            value; see :class:`fairqr.retrieval.rerankers.certificate.Certificate`. None for lists
+            that the fair step did not make last, and with ``certify`` off.
+        price: By attribute and group, how much relevance one more point of exposure costs near the
+            best order; negative for groups with more than their target. None without ``bound``.
+        bounded: The value as the bound counts it, without what is left out. None without ``bound``.
+        leaves_out: The parameters that bound and price leave out, such as spread.
+        among: What the orders that are bounded have in common, if they are not all: they keep the
+            engine's order of documents of the same groups (engine_order), or expose labelled
+            documents as much as this list (labelled_exposure).
+        broken: A sentence for each limit, such as at_most, that the list does not obey.
     """
 
     relevance: float
     fairness: float
     value: float
     weight: float = 1.0
+    bound: float | None = None
+    price: Shares | None = None
+    bounded: float | None = None
+    leaves_out: tuple[str, ...] = ()
+    among: tuple[Among, ...] = ()
+    broken: tuple[str, ...] = ()
+
+    def certified(self, certificate: Certificate | None) -> Self:
+        """Return it with what a certificate says of the list, if there is one."""
+        if certificate is None:
+            return self
+        return self.model_copy(update=asdict(certificate))
+
+    @property
+    def below_best(self) -> float | None:
+        """By what share of the best value this is lower, at most; None without a bound."""
+        if not self.bound or self.bounded is None:
+            return None
+        return max(0.0, 1 - self.bounded / self.bound)
+
+
+class Tradeoff(Frozen):
+    """What another weight of fairness would give.
+
+    Attributes:
+        weight: The weight of fairness, of all attributes.
+        relevance, fairness: As in :class:`Objective`, of the list that the fair step would make of
+            the same documents.
+    """
+
+    weight: float
+    relevance: float
+    fairness: float
 
 
 class Reached(Objective):
@@ -335,7 +383,11 @@ class SearchResult(Frozen):
             The status of each says why.
         best_iteration: The index of the round that the ranking comes from.
         stop_reason: Why the loop ended.
-        ranking: The first k documents.
+        page: Which page of the list this is, counted from 1. All figures but ``iterations``, which
+            are of the first page, are of this page alone, as if it were a list of its own; the best
+            order is one of the documents that earlier pages left.
+        pages: How many pages of k documents the list has; 0 if nothing was found.
+        ranking: The k documents of the page.
         exposure: The exposure of each group in the ranking, by attribute; zeros if no document has
             a label.
         divergence: KL(ε*‖ε) in nats, the mean over the attributes; None if no document has a label.
@@ -345,13 +397,14 @@ class SearchResult(Frozen):
             if the retriever does not estimate it.
         objective: How good the ranking is; None if the method does not weigh relevance against
             fairness. Without estimates of relevance it goes by the engine's ranks.
+        front: What each weight of fairness in ``front`` of the context would give.
         attainable: For each attribute, the exposure nearest to the target that the relevant
             documents found could give; None if no relevance was estimated, or the method does not
             look at it.
         gaps: What each group still lacks; None without ``attainable``.
         without_model: What the search gives without the model; None if the model was not asked, or
-            the method has no fair step.
-        baseline: The baseline ranking.
+            the method has no fair step, and for later pages than the first.
+        baseline: The same page of the baseline ranking.
         explanation: Sentences that explain these numbers: what each group lacked and why, how
             relevance changed, and what the model brought. If no relevance was estimated, they say
             what that means.
@@ -375,6 +428,8 @@ class SearchResult(Frozen):
     unused_refinements: list[RefinedGroup] = Field([])
     best_iteration: int
     stop_reason: StopReason
+    page: int = 1
+    pages: int = 1
     ranking: list[RankedDocument]
     exposure: Shares
     divergence: float | None
@@ -382,6 +437,7 @@ class SearchResult(Frozen):
     unknown: dict[str, float]
     relevance: float | None = None
     objective: Objective | None = None
+    front: list[Tradeoff] = Field([])
     attainable: Shares | None = None
     gaps: Gaps | None = None
     without_model: WithoutModel | None = None
@@ -390,11 +446,32 @@ class SearchResult(Frozen):
     usage: UsageReport
     warnings: list[str] = Field([])
 
+    def _repr_html_(self) -> str:
+        """Return the ranking and the exposure of each group as tables, for a notebook."""
+        ranking = []
+        for place in self.ranking:
+            groups = [", ".join(place.groups.get(it, {})) for it in self.attributes]
+            ranking.append([place.rank, place.title or place.id, *groups, place.relevance])
+        columns = ["rank", "title", *self.attributes, "relevance"]
+
+        exposure = []
+        for attribute, shares in self.exposure.items():
+            before = self.baseline.exposure[attribute]
+            target = self.target[attribute]
+            for group, share in shares.items():
+                exposure.append([attribute, group, before[group], share, target[group]])
+        heads = ["attribute", "group", "exposure before", "exposure", "target"]
+        return table(columns, ranking) + table(heads, exposure) + paragraphs(self.warnings)
+
 
 def memberships_of(places: Sequence[RankedDocument], dimension: Dimension) -> FloatArray:
     """Return the share of each group in the documents of a ranking, shape (len(places), G)."""
     factors = []
     for factor in dimension.factors:
-        rows = [factor.ordered(place.groups[factor.name]) for place in places]
+        shares = [place.groups[factor.name] for place in places]
+        if factor.is_found:
+            factors.append(shares_in_groups(shares, factor))
+            continue
+        rows = [factor.ordered(own) for own in shares]
         factors.append(np.array(rows).reshape(len(places), len(factor.universe)))
     return intersection(factors)

@@ -51,7 +51,8 @@ class RankingRecord(TypedDict):
     The first ``own`` documents are the engine's own ranking; it found the others by their
     similarity. ``scores`` are empty for a refined query whose ranks alone count. ``relevance`` has
     the estimated probabilities of relevance, if the engine has any, given that anything is
-    relevant; ``answerable`` is the probability of that.
+    relevant; ``answerable`` is the probability of that. ``claims`` say which documents say the
+    same, if they were compared (:data:`fairqr.retrieval.fairness.claims.Claims`).
     """
 
     iteration: int
@@ -61,6 +62,7 @@ class RankingRecord(TypedDict):
     scores: list[float]
     relevance: list[float] | None
     answerable: float
+    claims: list[int] | None
     memberships: dict[str, CodedMemberships]
 
 

@@ -10,7 +10,7 @@ from fairqr.base.errors import TargetError
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import Shares
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import FloatArray, normalise
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.fairness.target import Part, retrieved_distribution
@@ -25,6 +25,7 @@ def estimate_target(
     original: Ranking,
     context: Context,
     corpus_shares: Mapping[str, FloatArray],
+    merits: Mapping[str, float],
 ) -> Shares:
     """Compute ε* of each dimension from the results of the original query.
 
@@ -35,6 +36,8 @@ def estimate_target(
         context: The context of the run.
         corpus_shares: The share of each group in all documents, by attribute; needed for the target
             part ``corpus``.
+        merits: What each document found merits, by id; see
+            :func:`fairqr.retrieval.fairness.claims.merits_of`.
 
     Raises:
         TargetError: The target is undefined, or needs shares that are unknown.
@@ -54,7 +57,10 @@ def estimate_target(
             members = table.memberships(dimension, original.ids[:TARGET_DEPTH])
             scores = np.array(original.scores[:TARGET_DEPTH])
             estimates["retrieved"] = retrieved_distribution(members, scores)
-        shares = context.effective_target.resolve(dimension.attribute, estimates)
+        if parts.get("merit"):
+            members = table.memberships(dimension, list(merits))
+            estimates["merit"] = normalise(np.array(list(merits.values())) @ members)
+        shares = context.effective_target.resolve(dimension, estimates)
         target[dimension.name] = by_group(dimension, shares)
     return target
 

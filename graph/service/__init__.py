@@ -9,6 +9,7 @@ What it is made of:
   tools for agents. ``proxy``: the door in front of an Elasticsearch.
 - ``execution``: the bodies of requests (``requests``), what they may ask for (``checking``), the
   search engines, open and lent to runs (``engines``), and what runs a request (``executor``).
+- ``starting``: how a checked request becomes an ephemeral run.
 - ``runs``: the runs that this process does, ``EphemeralRun`` and ``DurableRun`` (``live``); what
   starts the first, and accepts and claims the second (``manager``); and what hands the second to
   processes (``queues``).
@@ -25,12 +26,12 @@ The way of a ``POST /v1/search``, from the socket to the answer and back:
    ``run_to_end``, which calls ``start_run``; the one that streams calls ``start_run`` itself.
 3. ``Executor.check`` compares it with the limits and what is offered, and makes a
    ``CheckedRequest``, with the graph's query and context.
-4. ``start_run`` hands ``Executor.execute`` over to ``Runs.start_ephemeral``, which waits for a
-   slot and starts an ``EphemeralRun``; its ``do`` calls ``drive`` with what ``execute`` yields. A
-   run that is to be kept goes through ``Runs.accept`` into the store, and a queue hands it to a
-   process. There ``Runs._do`` waits for a slot and claims it as a ``DurableRun``; its ``do`` calls
-   ``drive`` with what ``Executor.execute_stored`` yields, which checks the request again and calls
-   ``execute``.
+4. ``start_run`` calls ``starting.start_checked``, which hands ``Executor.execute`` over to
+   ``Runs.start_ephemeral``; that waits for a slot and starts an ``EphemeralRun``, whose ``do``
+   calls ``drive`` with what ``execute`` yields. A run that is to be kept goes through
+   ``Runs.accept`` into the store, and a queue hands it to a process. There ``Runs._do`` waits for a
+   slot and claims it as a ``DurableRun``; its ``do`` calls ``drive`` with what
+   ``Executor.execute_stored`` yields, which checks the request again and calls ``execute``.
 5. ``LiveRun.drive`` takes one output after another. For them ``Executor.execute`` lends the search
    engine, takes the graph for it and the model, and runs it (``graph.stream``): step by step, or
    for its last step alone where nobody follows.
@@ -41,7 +42,9 @@ The way of a ``POST /v1/search``, from the socket to the answer and back:
    come from the stream. The events ``run``, ``end`` and ``error`` are made of the ``Run``.
 7. The route sends the events, or waits for the last one (``run_to_end``) and sends its result.
 
-Two ways are shorter. ``http.rerank`` checks its list as a search, and re-ranks it in a slot without
-a run. A call of a tool comes through ``http.mcp_endpoint``, or from stdin, to ``mcp.tools``, which
-begins at 3, always with an ephemeral run, and reports its steps as progress.
+Other ways are shorter. ``http.rerank`` checks its list as a search, and re-ranks it in a slot
+without a run. ``http.openai`` makes a request of a chat, and goes on at 2. An audit is checked by
+``Executor.check_audit``, and always kept. A call of a tool comes through ``http.app.McpEndpoint``,
+which loads ``http.mcp_endpoint``, or from stdin, to ``mcp.tools``; that makes the ``RunRequest``,
+goes on at 3, always with an ephemeral run (``start_checked``), and reports its steps as progress.
 """

@@ -174,6 +174,7 @@ class Limits(_Section):
         seconds: The most seconds that a run may take.
         query_characters: The longest query or question, in characters.
         body_bytes: The largest request body, in bytes.
+        bundle_bytes: The most bytes of an audit's files that are packed into one ``bundle.zip``.
     """
 
     k: _Count = 100
@@ -190,6 +191,7 @@ class Limits(_Section):
     seconds: _Seconds = 300.0
     query_characters: _Count = 2000
     body_bytes: _Count = 1_000_000
+    bundle_bytes: _Count = 500_000_000
 
     def check(self, limit: str, value: float | None, what: str) -> None:
         """Check a value of a request.
@@ -215,7 +217,7 @@ class Traffic(_Section):
             Empty for no limit.
         live: The most runs per key that wait or are under way. Durable runs are counted together;
             other runs are counted in each process. A key has at most twice as many POST requests
-            under way in a process.
+            under way in a process, and calls a tool only if it has fewer than this.
         queue: The most runs that wait, over all keys; counted the same way.
         wait: The most seconds that a run without a record waits to begin.
         body_seconds: The most seconds until the whole body of a request has arrived.

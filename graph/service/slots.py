@@ -46,6 +46,8 @@ class Slots:
     def release(self, key: str) -> None:
         """Give a slot back."""
         self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]  # keys and addresses come and go
         self._free += 1
         self._grant()
 

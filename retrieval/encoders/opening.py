@@ -147,10 +147,13 @@ class Retriever(NamedTuple):
     Attributes:
         kind: By words (``bm25``), by vectors (``dense``), or by both (``hybrid``).
         encoder: Makes the vectors, for ``dense`` and ``hybrid``.
+        stores_vectors: Whether ``hybrid`` encodes all documents of an embedded index first. By
+            default it encodes the texts that words find, until somebody stores vectors.
     """
 
     kind: str
     encoder: Encoder | None = None
+    stores_vectors: bool = False
 
     @classmethod
     def of(cls, given: str | Encoder | Retriever, encoder: str | None = None) -> Retriever:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairqr.base.errors import (
     FairqrError,
@@ -17,10 +18,11 @@ from fairqr.base.errors import (
     UnsupportedError,
     one_line,
 )
+from fairqr.retrieval.fairness.claims import Claims, claims_of_rows
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import best_positions
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.schema import Schema
+from fairqr.retrieval.sources.schema import Attribute, Schema
 
 Capability = Literal[
     "new_queries",
@@ -43,11 +45,12 @@ the groups. ``vectors``: search by vectors. ``relevance``: it estimates the prob
 a document is relevant (``Hits.relevance``), also of given documents (``Query.only``).
 """
 
-Memberships = Mapping[str, FloatArray]
+Memberships = Mapping[str, NDArray[Any]]
 """For each attribute of the schema, the share of each group in each document, shape (n, G).
 
 The groups are in the order of ``Attribute.universe``. A row of zeros means that the document has no
-label and ``unknown`` is ``exclude``.
+label and ``unknown`` is ``exclude``. An open attribute has no such order: its array has the shape
+(n,), and each document's entry maps the names of its groups to their shares.
 """
 
 
@@ -70,6 +73,8 @@ class Query:
             text that only counts gives the size of the group.
         with_titles: Titles of the hits will be asked for (:func:`titles_of`). An engine that can
             return them with the hits at little cost may do so.
+        with_claims: Near duplicates will count as one. An engine that has read texts or vectors of
+            the hits anyway says which they are (``Hits.claims``).
     """
 
     text: str
@@ -78,6 +83,7 @@ class Query:
     every_word: bool = False
     within: tuple[str, str] | None = None
     with_titles: bool = False
+    with_claims: bool = False
 
     @property
     def is_ranking(self) -> bool:
@@ -102,6 +108,7 @@ class Hits:
         own: How many of the hits, from the first, are in the engine's own ranking; the others were
             found by their similarity. All of them by default.
         warnings: Sentences for users, such as that part of the index did not respond.
+        claims: Which documents say the same, shape (n,); None if they were not compared.
     """
 
     ids: list[str]
@@ -112,6 +119,7 @@ class Hits:
     relevance: FloatArray | None = None
     answerable: float = 1.0
     own: int | None = None
+    claims: Claims | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -124,13 +132,22 @@ class Hits:
     def groups(self, row: int, schema: Schema) -> dict[str, dict[str, float]]:
         """Return the groups of a hit with their shares above 0, for each attribute."""
         return {
-            name: {
-                group: float(share)
-                for group, share in zip(schema.attribute(name).universe, shares[row], strict=True)
-                if share > 0
-            }
+            name: shares_above_zero(schema.attribute(name), shares[row])
             for name, shares in self.memberships.items()
         }
+
+
+def shares_above_zero(
+    attribute: Attribute, row: FloatArray | Mapping[str, float]
+) -> dict[str, float]:
+    """Return the groups of a document with their shares above 0.
+
+    Args:
+        attribute: The attribute.
+        row: The document's row of :data:`Memberships`, or its entry if the attribute is open.
+    """
+    shares = row.items() if isinstance(row, Mapping) else zip(attribute.universe, row, strict=True)
+    return {group: float(share) for group, share in shares if share > 0}
 
 
 ALIKE = 3
@@ -424,6 +441,7 @@ def first_of(hits: Hits, n: int) -> Hits:
         scores=hits.scores[:n],
         memberships={name: rows[:n] for name, rows in hits.memberships.items()},
         relevance=None if hits.relevance is None else hits.relevance[:n],
+        claims=None if hits.claims is None else hits.claims[:n],
     )
 
 
@@ -437,6 +455,7 @@ def rows_of(hits: Hits, rows: Sequence[int]) -> Hits:
         memberships={name: shares[list(rows)] for name, shares in hits.memberships.items()},
         relevance=None if hits.relevance is None else hits.relevance[list(rows)],
         own=sum(row < own for row in rows),
+        claims=None if hits.claims is None else claims_of_rows(hits.claims, list(rows)),
     )
 
 

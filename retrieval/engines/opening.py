@@ -137,7 +137,8 @@ async def with_retriever(
             told = announced(progress, f"vectors of {engine.name}")
             if asked.kind == "dense":
                 return await VectorEngine.open(engine, asked.encoder, told)
-            if vectors_path(engine.folder, asked.encoder.name).exists():
+            has_vectors = vectors_path(engine.folder, asked.encoder.name).exists()
+            if asked.stores_vectors or has_vectors:
                 return await HybridEngine.open(engine, asked.encoder, told)
         told = announced(progress, f"texts of {engine.name}")
         return await EncodedPoolEngine.open(engine, asked.encoder, told, keeps_order=keeps_order)

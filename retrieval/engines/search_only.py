@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import NamedTuple
 
 from fairqr.base.loops import run_together
+from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineInfo,
@@ -18,6 +20,7 @@ from fairqr.retrieval.engines.engine import (
     require,
     require_groups,
 )
+from fairqr.retrieval.fairness.claims import claims_by_text
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
@@ -133,4 +136,7 @@ class SearchOnlyEngine(LimitedEngine):
         hits = best_first(ids, found.scores, memberships, query.n, warnings=found.warnings)
         best = set(hits.ids)
         self._seen.add(document for document in found.documents if document.id in best)
-        return hits
+        if not query.with_claims:
+            return hits
+        texts = {document.id: text_of(document) for document in found.documents}
+        return replace(hits, claims=claims_by_text([texts[id_] for id_ in hits.ids]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.schema import Attribute, Schema
+from fairqr.retrieval.sources.schema import OTHER, Attribute, Schema
 
 TIMES = "×"
 
@@ -46,8 +46,48 @@ class Dimension:
         Raises:
             UnknownAttributeError: The schema lacks an attribute.
         """
-        factors = tuple(schema.attribute(part) for part in factors_of(name))
+        return cls._of(tuple(schema.attribute(part) for part in factors_of(name)))
+
+    @classmethod
+    def _of(cls, factors: tuple[Attribute, ...]) -> Dimension:
         return cls(factors[0] if len(factors) == 1 else _product(factors), factors)
+
+    def parts_of(self, group: str) -> list[str]:
+        """Return the groups of the attributes that a group is made of."""
+        return group.split(f" {TIMES} ") if len(self.factors) > 1 else [group]
+
+    def is_named(self, group: str) -> bool:
+        """Whether a group's name says what it is, as ``other`` of an open attribute does not."""
+        pairs = zip(self.factors, self.parts_of(group), strict=True)
+        return not any(factor.is_found and part == OTHER for factor, part in pairs)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has groups only once a search finds them."""
+        return any(factor.open for factor in self.factors)
+
+    def with_groups(self, found: Mapping[str, Sequence[str]]) -> Dimension:
+        """Return the dimension with the groups that were found for its open attributes."""
+        factors = tuple(
+            factor.with_groups(found[factor.name]) if factor.open else factor
+            for factor in self.factors
+        )
+        return Dimension._of(factors)
+
+    def with_groups_of(self, names: Iterable[str]) -> Dimension:
+        """Return the dimension with the groups of its open attributes that these are made of.
+
+        Args:
+            names: Groups of the dimension, as a result names them.
+        """
+        if not self.is_open:
+            return self
+        rows = [self.parts_of(name) for name in names]
+        found = {
+            factor.name: list(dict.fromkeys(row[place] for row in rows))
+            for place, factor in enumerate(self.factors)
+        }
+        return self.with_groups(found)
 
     @property
     def confusion(self) -> FloatArray | None:
@@ -91,6 +131,9 @@ def _kron(parts: Iterable[FloatArray]) -> FloatArray:
 
 
 def _product(factors: Sequence[Attribute]) -> Attribute:
+    name = TIMES.join(factor.name for factor in factors)
+    if any(factor.open for factor in factors):
+        return Attribute.model_construct(name=name, field="", groups=(), open=True)
     every = itertools.product(*(factor.universe for factor in factors))
     groups = tuple(f" {TIMES} ".join(combination) for combination in every)
     population: dict[str, float] | None = None
@@ -99,7 +142,7 @@ def _product(factors: Sequence[Attribute]) -> Attribute:
         population = dict(zip(groups, shares.tolist(), strict=True))
     # We do not check it again: the checks are for what users write.
     return Attribute.model_construct(
-        name=TIMES.join(factor.name for factor in factors),
+        name=name,
         field="",
         groups=groups,
         population=population,

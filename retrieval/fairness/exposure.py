@@ -225,6 +225,49 @@ def intersection(memberships: Sequence[ArrayLike]) -> FloatArray:
     return product
 
 
+def absent_as_one(members: FloatArray, target: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return memberships and target with all groups that no document has as one, the last.
+
+    No order gives these groups any exposure, and without exposure the share of a group in the
+    Jensen–Shannon divergence is linear in its target. So the divergence of an order stays.
+
+    Args:
+        members: Shape (n, G).
+        target: ε*, shape (G,).
+
+    Returns:
+        Shapes (n, H + 1) and (H + 1,), of the H groups that some document has.
+    """
+    is_present = np.asarray(members.any(axis=0))
+    return (
+        np.column_stack([members[:, is_present], np.zeros(len(members))]),
+        np.append(target[is_present], target[~is_present].sum()),
+    )
+
+
+def groups_held(memberships: FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
+    """Return the groups that each document has, the largest share first, and these shares.
+
+    Args:
+        memberships: Shape (n, G).
+
+    Returns:
+        Both of shape (n, m), where m is the most groups of a document, at least 1. Documents with
+        fewer groups have the first of all again, with a share of 0.
+    """
+    documents, groups = np.nonzero(memberships)
+    shares = np.asarray(memberships)[documents, groups]
+    largest_first = np.lexsort((-shares, documents))
+    counts = np.bincount(documents, minlength=len(memberships))
+    nth = np.arange(len(documents)) - np.repeat(counts.cumsum() - counts, counts)
+    shape = (len(memberships), max(1, int(counts.max(initial=0))))
+    held = np.zeros(shape, dtype=np.intp)
+    held[documents, nth] = groups[largest_first]
+    of_held = np.zeros(shape)
+    of_held[documents, nth] = shares[largest_first]
+    return held, of_held
+
+
 def distinct_rows(rows: FloatArray) -> tuple[FloatArray, NDArray[np.intp]]:
     """Return the distinct rows of an array, in order of their first place, and each row's number.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +60,17 @@ class Ranking:
     def top(self, n: int) -> Ranking:
         """Return the first n documents."""
         return Ranking(self.ids[:n], self.scores[:n])
+
+    def picked(self, ids: Sequence[str]) -> Ranking:
+        """Return some of the documents in another order, each with its score."""
+        score = dict(zip(self.ids, self.scores, strict=True))
+        return Ranking(list(ids), [score[id_] for id_ in ids])
+
+    def without(self, ids: Collection[str]) -> Ranking:
+        """Return the documents that are not among these, in the same order."""
+        pairs = zip(self.ids, self.scores, strict=True)
+        left = [(id_, score) for id_, score in pairs if id_ not in ids]
+        return Ranking([id_ for id_, _ in left], [score for _, score in left])
 
 
 def reciprocal_rank_fusion(

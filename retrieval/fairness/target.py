@@ -10,15 +10,17 @@ from numpy.typing import ArrayLike
 from pydantic import BaseModel, model_validator
 
 from fairqr.base.errors import TargetError
+from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, normalise
-from fairqr.retrieval.sources.schema import Attribute, check_shares, validated
+from fairqr.retrieval.sources.schema import OTHER, Attribute, check_shares, validated
 
-Part = Literal["population", "uniform", "corpus", "retrieved", "relevance"]
+Part = Literal["population", "uniform", "corpus", "retrieved", "merit", "relevance"]
 PARTS: dict[Part, str] = {
     "population": "the population in your source",
     "uniform": "the same for all groups",
     "corpus": "what the whole index has",
     "retrieved": "what the results have",
+    "merit": "what the results merit, by how likely each is relevant",
     "relevance": "what the relevant documents have",
 }
 """The parts, in words for users."""
@@ -27,10 +29,13 @@ PARTS: dict[Part, str] = {
 class Target(BaseModel, frozen=True, extra="forbid"):
     """A mixture of named parts, or explicit shares for an attribute.
 
-    The parts are ``population`` (given in the schema), ``uniform``, ``corpus`` (the share of each
-    group in the index), ``retrieved`` (the score-weighted share among the first 500 results of the
-    original query, which stands in for relevance at query time) and ``relevance`` (from judgements,
-    in evaluation only).
+    The parts are ``population`` (given in the schema), ``uniform`` (among the groups found, if an
+    attribute is open), ``corpus`` (the share of each group in the index), ``retrieved`` (the
+    score-weighted share among the first 500 results of the original query, which stands in for
+    relevance at query time), ``merit`` (the share of each group in the sum of their estimated
+    probabilities of relevance: exposure by merit, Singh & Joachims 2018; near duplicates share one
+    claim, see :mod:`fairqr.retrieval.fairness.claims`) and ``relevance`` (from judgements, in
+    evaluation only).
 
     Attributes:
         parts: The weight of each part; the weights sum to 1.
@@ -89,7 +94,13 @@ class Target(BaseModel, frozen=True, extra="forbid"):
             TargetError: Shares name an attribute or group that does not exist, or the target needs
                 a population that the schema lacks.
         """
-        groups = {attribute.name: attribute.universe for attribute in attributes}
+        opened = [it.name for it in attributes if it.open and it.name in self.shares]
+        if opened:
+            raise TargetError(
+                f"The groups of '{opened[0]}' are whatever a search finds, so their shares cannot "
+                "be given; aim at merit, uniform or retrieved."
+            )
+        groups = {it.name: it.universe for it in attributes if not it.open}
         for name, shares in self.shares.items():
             if others := [group for group in shares if group not in groups.get(name, ())]:
                 measured = "; ".join(f"{it} ({', '.join(own)})" for it, own in groups.items())
@@ -111,24 +122,25 @@ class Target(BaseModel, frozen=True, extra="forbid"):
         return [a.name for a in attributes if a.name not in self.shares and a.population is None]
 
     def resolve(
-        self, attribute: Attribute, estimates: Mapping[Part, FloatArray] | None = None
+        self, dimension: Dimension, estimates: Mapping[Part, FloatArray] | None = None
     ) -> FloatArray:
-        """Return ε* over the attribute's universe; sums to 1.
+        """Return ε* over the groups of a dimension; sums to 1.
 
         Args:
-            attribute: The attribute.
+            dimension: The attribute, or the product of several.
             estimates: The distribution of each part that is not in the schema (``corpus``,
-                ``retrieved``, ``relevance``). A distribution of all zeros is undefined (no document
-                had a label). The other parts share the weight of a part that is undefined or
-                missing.
+                ``retrieved``, ``merit``, ``relevance``). A distribution of all zeros is undefined
+                (no document had a label). The other parts share the weight of a part that is
+                undefined or missing.
 
         Raises:
             TargetError: No part of the mixture is defined.
         """
+        attribute = dimension.attribute
         if attribute.name in self.shares:
             return np.array(attribute.ordered(self.shares[attribute.name]))
         mixture = np.zeros(len(attribute.universe))
-        known = {"uniform": np.ones_like(mixture)} | dict(estimates or {})
+        known = {"uniform": _uniform(dimension)} | dict(estimates or {})
         if attribute.population is not None:
             known["population"] = np.array(attribute.ordered(attribute.population))
         for part, weight in self.parts.items():
@@ -141,21 +153,47 @@ class Target(BaseModel, frozen=True, extra="forbid"):
             )
         return normalise(mixture)
 
-    def in_words(self, attribute: Attribute) -> str:
-        """Return how the target of an attribute comes about, as a phrase."""
+    def in_words(self, attribute: Attribute, shared: str = "") -> str:
+        """Return how the target of an attribute comes about, as a phrase.
+
+        Args:
+            attribute: The attribute.
+            shared: What :func:`fairqr.retrieval.fairness.claims.say_shared` says.
+        """
         if attribute.name in self.shares:
             return "the shares that you gave"
         lacking = {"population"} if attribute.population is None else set()
         parts = {name: w for name, w in self.parts.items() if w and name not in lacking}
         shares = {name: weight / sum(parts.values()) for name, weight in parts.items()}
-        told = ", ".join(f"{_of(share)}{PARTS[name]}" for name, share in shares.items())
-        return told + ("; your source states no population" if len(parts) < len(self.parts) else "")
+        remarks = [", ".join(f"{_of(share)}{PARTS[name]}" for name, share in shares.items())]
+        if len(parts) < len(self.parts):
+            remarks.append("your source states no population")
+        if shared:
+            remarks.append(shared)
+        return "; ".join(remarks)
 
     def __str__(self) -> str:
         parts = [",".join(f"{name}:{weight:g}" for name, weight in self.parts.items())]
         for attribute, shares in self.shares.items():
             parts.append(f"{attribute}=" + ",".join(f"{g}:{s:g}" for g, s in shares.items()))
         return " ".join(parts)
+
+
+def _uniform(dimension: Dimension) -> FloatArray:
+    """Return the same share for all groups, but none for what has no group of its own.
+
+    In a product that is what is ``other`` in any of its attributes.
+    """
+    of_factors = {it.name: _uniform_of(it) for it in dimension.factors}
+    return dimension.independent_shares(of_factors)
+
+
+def _uniform_of(attribute: Attribute) -> FloatArray:
+    groups = attribute.universe
+    shares = np.ones(len(groups))
+    if attribute.is_found and len(groups) > 1:
+        shares[groups.index(OTHER)] = 0.0
+    return shares
 
 
 def _of(share: float) -> str:

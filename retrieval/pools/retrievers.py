@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tantivy
 
-from fairqr.base.errors import InputError, one_line
+from fairqr.base.errors import InputError, ModelUnavailableError, one_line
+from fairqr.base.extras import library
 from fairqr.base.neural import load_pretrained, token_limit
 from fairqr.retrieval.encoders.encoder import Encoder, encode_documents, encode_query
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
@@ -109,12 +110,48 @@ class MemoryIndex:
 
 
 class Bm25PoolRetriever(PoolRetriever):
-    """BM25 with the statistics of the pool alone, as in LaMP and the Fair RAG experiments."""
+    """BM25 of the embedded index, with the statistics of the pool alone.
+
+    Words are stemmed, and stop words left out. LaMP and the Fair RAG experiments have the
+    statistics of the pool too, but other words and another formula: :class:`OkapiPoolRetriever`.
+    """
 
     name = "bm25"
 
     async def _score(self, query: str, texts: list[str]) -> FloatArray:
         return await asyncio.to_thread(lambda: MemoryIndex(texts).scores(query))
+
+
+class OkapiPoolRetriever(PoolRetriever):
+    """BM25Okapi of the library ``rank_bm25``, as LaMP and the Fair RAG experiments use it.
+
+    Words are what stands between white space, with their case and punctuation; k1 is 1.5 and b .75.
+    A word in more than half of the texts has a negative weight, which the library replaces by a
+    quarter of the mean weight.
+    """
+
+    name = "bm25okapi"
+
+    async def start(self) -> None:
+        """Find the library.
+
+        Raises:
+            ModelUnavailableError: It is not installed.
+        """
+        self._library()
+
+    @staticmethod
+    def _library() -> Any:
+        return library("rank_bm25", "The retriever bm25okapi", "lamp", ModelUnavailableError)
+
+    async def _score(self, query: str, texts: list[str]) -> FloatArray:
+        okapi = self._library().BM25Okapi
+
+        def scores() -> FloatArray:
+            index = okapi([text.split() for text in texts])
+            return np.asarray(index.get_scores(query.split()), dtype=np.float64)
+
+        return await asyncio.to_thread(scores)
 
 
 class DensePoolRetriever(PoolRetriever):
@@ -225,8 +262,9 @@ def open_pool_retriever(name: str) -> PoolRetriever:
     """Return the retriever with a name; nothing is loaded before it is started or used.
 
     Args:
-        name: ``bm25``; ``splade`` or ``contriever``, optionally with a hub id or a folder after a
-            colon; ``dense``, optionally with an encoder after a colon, MiniLM by default.
+        name: ``bm25``; ``bm25okapi``; ``splade`` or ``contriever``, optionally with a hub id or a
+            folder after a colon; ``dense``, optionally with an encoder after a colon, MiniLM by
+            default.
 
     Raises:
         InputError: There is no such retriever.
@@ -236,12 +274,14 @@ def open_pool_retriever(name: str) -> PoolRetriever:
     if bool(colon) == bool(model):
         if kind == "bm25" and not model:
             return Bm25PoolRetriever()
+        if kind == "bm25okapi" and not model:
+            return OkapiPoolRetriever()
         if kind == "dense":
             return DensePoolRetriever(open_encoder(model or MiniLmEncoder.name))
         if neural := NEURAL.get(kind):
             model = model or neural.published
             return NeuralPoolRetriever(f"{kind}:{model}", model, neural)
     raise InputError(
-        f"There is no retriever '{one_line(name)}' over pools; choose bm25, splade[:MODEL], "
-        "contriever[:MODEL] or dense[:ENCODER]."
+        f"There is no retriever '{one_line(name)}' over pools; choose bm25, bm25okapi, "
+        "splade[:MODEL], contriever[:MODEL] or dense[:ENCODER]."
     )

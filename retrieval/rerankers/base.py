@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from fairqr.retrieval.engines.engine import SearchEngine
-from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
+from fairqr.retrieval.fairness.dimension import TIMES, Dimension
+from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, absent_as_one
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 
@@ -83,8 +83,8 @@ class Candidates:
     def with_absent_groups_as_one(self) -> Candidates:
         """Return the same candidates, with the many groups that no document has as one.
 
-        The best order is the same: no order gives these groups any exposure, and without exposure
-        the share of a group in the Jensen–Shannon divergence is linear in its target.
+        The best order is the same; see
+        :func:`fairqr.retrieval.fairness.exposure.absent_as_one`.
         """
         folded = [
             _folded(members, target, groups)
@@ -99,6 +99,42 @@ class Candidates:
             groups=[groups for _, _, groups in folded],
         )
 
+    def with_intersections(self) -> Candidates:
+        """Return the same candidates, with the intersection of each two dimensions as another one.
+
+        Its target is the product of their targets: the target of each group holds within each group
+        of the other dimension. So an intersection is never nearer to its target than the two
+        dimensions are to theirs, if all documents have labels, as merging groups never increases a
+        divergence (data processing). Groups to which no document belongs are one; see
+        :meth:`with_absent_groups_as_one`.
+        """
+        pairs = itertools.combinations(range(len(self.dimensions)), 2)
+        both = [self._intersection(one, other) for one, other in pairs]
+        return replace(
+            self,
+            memberships=[*self.memberships, *(members for _, members, _, _ in both)],
+            targets=[*self.targets, *(target for _, _, target, _ in both)],
+            dimensions=[*self.dimensions, *(name for name, _, _, _ in both)],
+            groups=[*self.groups, *(groups for _, _, _, groups in both)],
+        )
+
+    def _intersection(
+        self, one: int, other: int
+    ) -> tuple[str, FloatArray, FloatArray, Sequence[str]]:
+        """Return the name, memberships, target and groups of two dimensions together."""
+        rows = np.asarray(self.memberships[one], dtype=np.float64)
+        columns = np.asarray(self.memberships[other], dtype=np.float64)
+        first, second = np.nonzero((rows > 0).T.astype(np.float64) @ (columns > 0))
+        target = self.targets[one][first] * self.targets[other][second]
+        pairs = zip(first.tolist(), second.tolist(), strict=True)
+        names = [f"{self.groups[one][a]} {TIMES} {self.groups[other][b]}" for a, b in pairs]
+        return (
+            TIMES.join([self.dimensions[one], self.dimensions[other]]),
+            np.column_stack([rows[:, first] * columns[:, second], np.zeros(len(rows))]),
+            np.append(target, max(0.0, 1 - float(target.sum()))),
+            [*names, OTHERS],
+        )
+
     def taken(self, positions: NDArray[np.intp], warnings: tuple[str, ...] = ()) -> RerankResult:
         """Return the documents at these positions, in that order; the scores are 1/rank."""
         return RerankResult(by_rank([self.ranking.ids[place] for place in positions]), warnings)
@@ -111,11 +147,7 @@ def _folded(
     present = np.asarray(members.any(axis=0))
     if np.count_nonzero(~present) < MANY_ABSENT:
         return members, target, groups
-    return (
-        np.column_stack([members[:, present], np.zeros(len(members))]),
-        np.append(target[present], target[~present].sum()),
-        [*itertools.compress(groups, present.tolist()), OTHERS],
-    )
+    return *absent_as_one(members, target), [*itertools.compress(groups, present.tolist()), OTHERS]
 
 
 class Reranker(BaseModel, frozen=True, extra="forbid"):

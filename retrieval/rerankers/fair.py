@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from fairqr.retrieval.fairness.best_ranking import best_ranking
+from fairqr.retrieval.engines.engine import SearchEngine
+from fairqr.retrieval.fairness.best_ranking import best_rankings
+from fairqr.retrieval.fairness.dimension import TIMES
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
+from fairqr.retrieval.fairness.limits import LimitedPool, Limits
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, RankingObjective
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
-from fairqr.retrieval.rerankers.base import Candidates, Reranker
+from fairqr.retrieval.rerankers.base import OTHERS, Candidates, Reranker, RerankResult
+from fairqr.retrieval.sources.schema import OTHER
 
 WithinGroups = Literal["engine", "estimated"]
 """The order of documents of the same groups."""
+
+Ranks = Annotated[int, Field(ge=1, le=10_000)]
+"""A number of ranks, counted from the first."""
+
+OverAttributes = Literal["mean", "worst"]
+"""What F is of several attributes: their mean, or the least of them and their intersections."""
 
 PURSUED = tuple(4.0**power for power in range(8))
 """The weights of fairness with which a given target is pursued."""
 NEAR = 0.01
 """How near the exposure of each group must then come to its target."""
+UNEQUAL_CHANCE = (
+    "No list found has equal_chance: in some of its first ranks, the groups have different shares "
+    "of their expected relevance."
+)
 HEAVIEST = 1e6
 """Beyond this weight of fairness, relevance no longer counts."""
 
@@ -33,15 +48,22 @@ class FairOrder:
     Attributes:
         positions: The first k candidates in their new order.
         weight: The weight of fairness that led to it, of the pursued dimensions if there are any.
-        quality: Its expected relevance and fairness, and the objective at this weight.
         missed: By how many points a group of a pursued dimension is from its target; 0 if by at
             most one.
     """
 
     positions: Positions
     weight: float
-    quality: Quality
     missed: int
+
+
+class _Tried(NamedTuple):
+    """The ranking of a weight, and how far a group of a pursued dimension is from its target."""
+
+    miss: float
+    weight: float
+    positions: Positions
+    objective: RankingObjective
 
 
 class FairStep(Reranker):
@@ -62,6 +84,30 @@ class FairStep(Reranker):
         description="The order of documents of the same groups: the engine's, in which those that "
         "are probably not relevant come last, or the order of estimated relevance.",
     )
+    fairness: OverAttributes = Field(
+        "mean",
+        description="The fairness of a list with several attributes: their mean, or that of the "
+        "worst-off among them and their intersections in pairs, within .01 (worst).",
+    )
+    spread: tuple[Ranks, ...] = Field(
+        (),
+        description="Count the fairness of the first so many ranks, such as 5 and 10, as much as "
+        "that of the whole list, so that no group has all its exposure from one document.",
+    )
+    at_most: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="The highest share of exposure that any group but other may have, such as .15, "
+        "in attributes with enough groups; whatever the target. It is no part of fairness.",
+    )
+    equal_chance: bool = Field(
+        False,
+        description="Whether the first ranks, however many, have the same share of the expected "
+        "relevance of each group, as nearly as whole documents allow (Rastogi & Joachims 2024), so "
+        "that no group is passed over because its relevance is less certain. It is no part of "
+        "fairness.",
+    )
     pursue: tuple[str, ...] = Field(
         (),
         description="Without a weight, give these attributes (* for all) the lowest of 1, 4, 16 … "
@@ -69,28 +115,203 @@ class FairStep(Reranker):
         "point of the nearest that any of these weights comes.",
     )
 
+    async def rerank(
+        self, engine: SearchEngine, query: str, candidates: Candidates, k: int
+    ) -> RerankResult:
+        """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`; warns of broken limits."""
+        positions = self.positions(candidates, k)
+        return candidates.taken(positions, tuple(self.broken(candidates, positions)))
+
     def positions(self, candidates: Candidates, k: int) -> Positions:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.positions`."""
         return self.take(candidates, k).positions
 
+    def order_within_groups(self, candidates: Candidates) -> Positions | None:
+        """Return the order in which documents of the same groups are taken; None by relevance."""
+        if self.order != "engine" or candidates.relevance is None:
+            return None
+        return np.argsort(candidates.relevance.round(DIGITS) < LIKELY, kind="stable")
+
+    def objective(self, candidates: Candidates, weight: float, k: int) -> RankingObjective:
+        """Return the objective of rankings of k candidates.
+
+        Args:
+            candidates: The documents that could be ranked.
+            weight: The weight of fairness; where dimensions are pursued, and F is the mean, of
+                these alone, and that of the others is 1.
+            k: How many ranks there are to fill.
+        """
+        (objective,) = self.objectives(candidates, [weight], k)
+        return objective
+
+    def objectives(
+        self, candidates: Candidates, weights: Sequence[float], k: int
+    ) -> list[RankingObjective]:
+        """Return the objective with each of these weights; see :meth:`objective`."""
+        measured = self.with_all_dimensions(candidates)
+        limits = self._limits(candidates)
+        return [
+            replace(self.bounded_objective(measured, weight, k), spread=self.spread, limits=limits)
+            for weight in weights
+        ]
+
+    def with_all_dimensions(self, candidates: Candidates) -> Candidates:
+        """Return candidates with all dimensions that F is of: if it is the least, intersections."""
+        return candidates.with_intersections() if self._is_least(candidates) else candidates
+
+    def bounded_objective(self, measured: Candidates, weight: float, k: int) -> RankingObjective:
+        """Return the objective without what no bound counts; see :attr:`left_out_of_bounds`.
+
+        Args:
+            measured: What :meth:`with_all_dimensions` returns.
+            weight: See :meth:`objective`.
+            k: How many ranks there are to fill.
+        """
+        is_least = self._is_least(measured)
+        weights = [
+            weight if not self.pursue or _is_among(self.pursue, name) else 1.0
+            for name in measured.dimensions
+        ]
+        return RankingObjective(
+            relevance_probabilities(measured),
+            measured.memberships,
+            measured.targets,
+            k,
+            weight if is_least else weights,
+            measured.discount,
+            is_least=is_least,
+        )
+
+    def _is_least(self, candidates: Candidates) -> bool:
+        return self.fairness == "worst" and len(candidates.dimensions) > 1
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether lists obey limits, whatever their objective."""
+        return self.at_most is not None or self.equal_chance
+
+    def _limits(self, candidates: Candidates) -> Limits | None:
+        if not self.has_limits:
+            return None
+        uncapped = [_stand_for_many(groups) for groups in candidates.groups]
+        caps = [
+            self._cap(members, for_many)
+            for members, for_many in zip(candidates.memberships, uncapped, strict=True)
+        ]
+        return Limits(caps, self.equal_chance, uncapped)
+
+    def _cap(self, members: FloatArray, uncapped: NDArray[np.bool_]) -> float | None:
+        """Return the cap of an attribute; None if its groups are too few to obey it."""
+        if self.at_most is None:
+            return None
+        is_present = np.asarray(members.any(axis=0))
+        has_rest = bool((is_present & uncapped).any())
+        enough = np.count_nonzero(is_present) * self.at_most >= 1 - 10**-DIGITS
+        return self.at_most if has_rest or enough else None
+
+    def broken(self, candidates: Candidates, ranked: Sequence[int] | Positions) -> list[str]:
+        """Return a sentence for each limit that a list does not obey.
+
+        Args:
+            candidates: The documents that could be ranked.
+            ranked: The list, as positions of the candidates.
+        """
+        rows = np.asarray(ranked, dtype=np.intp)
+        limits = self._limits(candidates)
+        if limits is None or not len(rows):
+            return []
+        sentences: list[str] = []
+        if self.at_most is not None:
+            sentences += _say_above(self.at_most, candidates, rows, limits)
+        probabilities = self.objective(candidates, 1.0, len(rows)).probabilities
+        limited = LimitedPool(limits, candidates.memberships, probabilities)
+        members = np.concatenate(candidates.memberships, axis=1, dtype=np.float64)[rows]
+        if limited.unequal_chance(members, probabilities[rows]) > 0:
+            sentences.append(UNEQUAL_CHANCE)
+        return sentences
+
+    @property
+    def left_out_of_bounds(self) -> tuple[str, ...]:
+        """The options in use that no bound of the objective counts; see ``relaxation.py``."""
+        in_use = {
+            "spread": bool(self.spread),
+            "at_most": self.at_most is not None,
+            "equal_chance": self.equal_chance,
+        }
+        return tuple(name for name, is_used in in_use.items() if is_used)
+
     def take(self, candidates: Candidates, k: int) -> FairOrder:
         """Take the step over candidates in the engine's order, to fill k ranks."""
-        order = None
-        if self.order == "engine" and candidates.relevance is not None:
-            order = np.argsort(candidates.relevance.round(DIGITS) < LIKELY, kind="stable")
-        tried: list[tuple[float, float, Positions, RankingObjective]] = []
-        for weight in PURSUED if self.weight is None else (self.weight,):
-            objective = objective_of(candidates, self.pursue, weight, k)
-            positions = best_ranking(objective, order)
-            miss = _miss(candidates, positions, self.pursue)
-            tried.append((miss, weight, positions, objective))
-            if miss <= NEAR or not self.pursue:
-                break
-        nearest = min(miss for miss, *_ in tried)
+        order = self.order_within_groups(candidates)
+        if self.weight is not None:
+            tried = self._with_weights(candidates, k, order, [self.weight])
+        elif not self.pursue:
+            tried = self._with_weights(candidates, k, order, PURSUED[:1])
+        else:
+            # The lower half is mostly enough.
+            half = len(PURSUED) // 2
+            tried = self._with_weights(candidates, k, order, PURSUED[:half])
+            if all(one.miss > NEAR for one in tried):
+                tried += self._with_weights(candidates, k, order, PURSUED[half:])
+        nearest = min(one.miss for one in tried)
         enough = NEAR if nearest <= NEAR else nearest + NEAR
-        miss, weight, positions, objective = next(one for one in tried if one[0] <= enough)
-        missed = 0 if miss <= NEAR else max(2, round(100 * miss))
-        return FairOrder(positions, weight, objective.quality(positions), missed)
+        chosen = next(one for one in tried if one.miss <= enough)
+        missed = 0 if chosen.miss <= NEAR else max(2, round(100 * chosen.miss))
+        return FairOrder(chosen.positions, chosen.weight, missed)
+
+    def front(self, candidates: Candidates, k: int, weights: Sequence[float]) -> list[Quality]:
+        """Return how good the ranking is that the step would make with each of these weights.
+
+        A weight then counts for all attributes, and no target is pursued.
+        """
+        step = self.model_copy(update={"pursue": ()})
+        tried = step._with_weights(candidates, k, self.order_within_groups(candidates), weights)
+        return [one.objective.quality(one.positions) for one in tried]
+
+    def _with_weights(
+        self, candidates: Candidates, k: int, order: Positions | None, weights: Sequence[float]
+    ) -> list[_Tried]:
+        objectives = self.objectives(candidates, weights, k)
+        rankings = best_rankings(objectives, order)
+        return [
+            _Tried(_miss(candidates, positions, self.pursue), weight, positions, objective)
+            for weight, positions, objective in zip(weights, rankings, objectives, strict=True)
+        ]
+
+
+def _say_above(
+    most: float, candidates: Candidates, rows: Positions, limits: Limits
+) -> Iterator[str]:
+    """Yield a sentence for each attribute of which a group has more than ``at_most`` in a list.
+
+    Attributes with too few groups have no cap, unless all have too few.
+    """
+    no_caps = all(cap is None for cap in limits.caps)
+    parts = zip(
+        candidates.dimensions,
+        candidates.groups,
+        candidates.memberships,
+        limits.caps,
+        limits.uncapped,
+        strict=True,
+    )
+    for name, groups, members, cap, uncapped in parts:
+        if cap is None and not no_caps:
+            continue
+        shares = np.where(uncapped, 0.0, exposure(members[rows], candidates.discount))
+        if shares.max(initial=0.0) > most + 10**-DIGITS:
+            group = groups[int(shares.argmax())]
+            yield (
+                f"{group} has {shares.max():.1%} of the exposure of {name}, more than at_most; "
+                f"{'no list' if no_caps else 'no list found'} gives each of its groups at most "
+                f"{most:.1%}."
+            )
+
+
+def _stand_for_many(groups: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which groups stand for many that have no name of their own, shape (G,)."""
+    parts = [group.split(f" {TIMES} ") for group in groups]
+    return np.array([OTHER in factors or OTHERS in factors for factors in parts], dtype=bool)
 
 
 def relevance_probabilities(candidates: Candidates) -> FloatArray:
@@ -98,22 +319,6 @@ def relevance_probabilities(candidates: Candidates) -> FloatArray:
     if candidates.relevance is None:
         return relevance_by_rank(len(candidates))
     return candidates.relevance
-
-
-def objective_of(
-    candidates: Candidates, pursued: Sequence[str], weight: float, k: int
-) -> RankingObjective:
-    """Return the objective of rankings of k candidates.
-
-    Only the dimensions that are pursued, if any, have this weight.
-    """
-    weights = [
-        weight if not pursued or _is_among(pursued, name) else 1.0 for name in candidates.dimensions
-    ]
-    relevance, memberships = relevance_probabilities(candidates), candidates.memberships
-    return RankingObjective(
-        relevance, memberships, candidates.targets, k, weights, candidates.discount
-    )
 
 
 def _is_among(pursued: Sequence[str], name: str) -> bool:

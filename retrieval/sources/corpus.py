@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from fairqr.base.errors import CorpusError, SchemaError
 from fairqr.base.files import sha256_of
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.table import largest_first, totals_by_group
 from fairqr.retrieval.sources.documents import (
     Document,
     chunks,
@@ -131,7 +129,8 @@ class CorpusReport:
         schema: The attributes, with the groups that label files name.
         documents: How many lines are documents.
         problems: The number of each wrong line, and what is wrong there.
-        shares: For each attribute the mean membership over the documents, shape (G,).
+        shares: For each attribute the mean membership over the documents, by group; those of an
+            open attribute from the largest down.
         without_group: For each attribute the values that belong to no group and count as unknown,
             with the number of documents; at most 1,000 values.
     """
@@ -139,7 +138,7 @@ class CorpusReport:
     schema: Schema
     documents: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
-    shares: dict[str, FloatArray] = field(default_factory=dict)
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)
     without_group: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
@@ -159,15 +158,22 @@ def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
     for name, of_file in labels.reports_of_files().items():
         found = {it.value: it.documents for it in of_file.without_group if it.value != UNKNOWN}
         report.without_group[name] = found
-    totals = {name: np.zeros(len(a.universe)) for name, a in labels.schema.attributes.items()}
+    attributes = labels.schema.attributes
+    totals: dict[str, dict[str, float]] = {}
+    for name, attribute in attributes.items():
+        totals[name] = dict.fromkeys(attribute.listed, 0.0)
     for some in chunks(_valid_documents(corpus, report), DOCUMENTS_AT_ONCE):
         report.documents += len(some)
         in_fields = labels.in_fields(some)
         memberships = labels.memberships([document.id for document in some], in_fields)
         _count_without_group(labels, in_fields, report)
         for name, rows in memberships.items():
-            totals[name] += rows.sum(axis=0)
-    report.shares = {name: total / max(1, report.documents) for name, total in totals.items()}
+            for group, total in totals_by_group(attributes[name], rows).items():
+                totals[name][group] = totals[name].get(group, 0.0) + total
+    for name, by_group in totals.items():
+        ordered = largest_first(by_group) if attributes[name].open else by_group
+        documents = max(1, report.documents)
+        report.shares[name] = {group: by_group[group] / documents for group in ordered}
     return report
 
 

@@ -115,6 +115,17 @@ def credentials_for(name: str | None, url: str) -> Credentials:
     return entry
 
 
+def credentials_at(url: str) -> Credentials:
+    """Return the credentials whose ``urls`` name a server that the user named; else none.
+
+    Raises:
+        ConfigError: An entry of the settings file is malformed.
+    """
+    entries = named_credentials().values()
+    own = (it for it in entries if _server(url) in map(_server, it.urls))
+    return next(own, Credentials())
+
+
 def named_credentials() -> dict[str, NamedCredentials]:
     """Return the entries of the settings file, by name.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar, cast
 
 from fairqr.base.errors import CorpusError, InputError, SourceError, one_line
+from fairqr.base.files import open_file
 from fairqr.retrieval.sources.file_forms import (
     named_delimiter,
     other_form_of_bytes,
@@ -128,7 +129,7 @@ def parse_document(line: str, schema: Schema) -> Document:
     if not document.title.strip() and not document.text.strip():
         raise ValueError(f"it has neither title nor text{_only(document.fields)}")
     for attribute in schema.attributes.values():
-        document.membership(attribute)
+        attribute.check_label(document.label(attribute))
     return document
 
 
@@ -261,7 +262,7 @@ def open_text(path: Path) -> Iterator[IO[bytes]]:
     """
     head = b""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.peek(LONGEST_MARK)[:LONGEST_MARK]
             if head.startswith(GZIP):
                 with gzip.open(file) as unpacked:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import shutil
 import threading
@@ -16,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
@@ -25,13 +27,14 @@ from fairqr.base.errors import SourceError, one_line
 from fairqr.base.settings import data_dir
 from fairqr.retrieval.engines.engine import Memberships
 from fairqr.retrieval.engines.report import AttributeReport, ValueCount
-from fairqr.retrieval.fairness.exposure import FloatArray, distinct_rows
+from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.table import coded_rows, named_array
 from fairqr.retrieval.sources.documents import IDS, Document, identifier, other_form, wrong_line
 from fairqr.retrieval.sources.label_values import as_text, values_of
 from fairqr.retrieval.sources.query_files import named_rows, weight_of
 from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name, validated
 
-FORMAT = 9
+FORMAT = 10
 ROWS_AT_ONCE = 10_000
 MAX_CACHED = 10_000
 MAX_VALUES = 1000
@@ -106,10 +109,13 @@ class LabelStore:
         self._ids = np.load(folder / "ids.npy", mmap_mode="r")
         self._codes = np.load(folder / "codes.npy", mmap_mode="r")
         # Code -1 is the last row, for documents that the file lacks.
-        self._rows = np.array([*about["rows"], self.attribute.membership(None)])
+        if attribute.open:
+            self._rows = named_array([*about["rows"], {}])
+        else:
+            self._rows = np.array([*about["rows"], self.attribute.membership(None)])
 
-    def memberships(self, ids: Sequence[str]) -> FloatArray:
-        """Return the share of each group in these documents, shape (len(ids), G)."""
+    def memberships(self, ids: Sequence[str]) -> NDArray[Any]:
+        """Return the share of each group in these documents, as :data:`Memberships` has it."""
         return np.asarray(self._rows[self.codes(ids)])
 
     def codes(self, ids: Sequence[str]) -> NDArray[np.intp]:
@@ -185,24 +191,48 @@ def _hash_of(text: str) -> int:
 
 def _with_groups(path: Path, attribute: Attribute, groups: Sequence[str]) -> Attribute:
     """Return an attribute, with the groups of its label file if it names none."""
-    if attribute.groups:
+    if attribute.groups or attribute.open:
         return attribute
     what = f"The attribute {attribute.name} with the groups in the labels {path}"
     return validated(Attribute, {**attribute.model_dump(), "groups": groups}, what, SourceError)
 
 
-def _build(path: Path, attribute: Attribute, folder: Path, tell: Callable[[int], None]) -> None:
-    """Read a file of labels into a new folder."""
-    codes: dict[object, int] = {}
-    labels: list[tuple[object, int]] = []  # Each with its first line.
-    # Of each row: the hash of its id, its label, its line, and its weight if the file has weights.
-    hashes, own, lines, weights = array("Q"), array("q"), array("q"), array("d")
+class _FileRows(NamedTuple):
+    """The rows of a file of labels, those of one document beside each other.
+
+    Attributes:
+        labels: The distinct labels, each with the line that had it first.
+        ids: The hash of each row's document, ascending.
+        codes: The label of each row, as its place among the labels.
+        lines: The line of each row.
+        weights: The weight of each row; None if the file has no weights.
+        starts: The first row of each document.
+    """
+
+    labels: list[tuple[object, int]]
+    ids: NDArray[np.uint64]
+    codes: NDArray[np.intp]
+    lines: NDArray[np.intp]
+    weights: FloatArray | None
+    starts: NDArray[np.intp]
+
+
+def _read_rows(path: Path, attribute: Attribute, tell: Callable[[int], None]) -> _FileRows:
+    """Read a file of labels.
+
+    Raises:
+        CorpusError: The file cannot be read to its end.
+        SourceError: A row is wrong, or there is none.
+    """
+    code_of: dict[object, int] = {}
+    labels: list[tuple[object, int]] = []
+    hashes, codes, lines, weights = array("Q"), array("q"), array("q"), array("d")
     for number, (line, id_, label, weight) in enumerate(read_labels(path, attribute.name), start=1):
-        code = codes.setdefault(label_key(label), len(labels))
+        code = code_of.setdefault(label_key(label), len(labels))
         if code == len(labels):
             labels.append((label, line))
         hashes.append(_hash_of(id_))
-        own.append(code)
+        codes.append(code)
         lines.append(line)
         if weight is not None:
             weights.append(weight)
@@ -210,47 +240,70 @@ def _build(path: Path, attribute: Attribute, folder: Path, tell: Callable[[int],
             tell(number)
     if not labels:
         raise SourceError(f"The labels {path} have no rows; write one for each document.")
-    tell(len(own))
-    if not attribute.groups:
-        named = _named_groups(path, attribute, (label for label, _ in labels))
-        attribute = _with_groups(path, attribute, named)
-    rows = np.array([attribute.membership(label, strict=False) for label, _ in labels])
+    tell(len(codes))
     ids = np.array(hashes)
     order = np.argsort(ids, kind="stable")
-    ids, found = ids[order], np.array(own)[order]
-    starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))  # The first row of each document.
-    if weights:
-        rows, numbers = distinct_rows(
-            _mixed(rows[found], np.array(weights)[order], starts, attribute.membership(None))
-        )
+    ids = ids[order]
+    return _FileRows(
+        labels=labels,
+        ids=ids,
+        codes=np.array(codes)[order],
+        lines=np.array(lines)[order],
+        weights=np.array(weights)[order] if weights else None,
+        starts=np.flatnonzero(np.append(True, ids[1:] != ids[:-1])),
+    )
+
+
+def _build(path: Path, attribute: Attribute, folder: Path, tell: Callable[[int], None]) -> None:
+    """Read a file of labels into a new folder."""
+    read = _read_rows(path, attribute, tell)
+    labels = [label for label, _ in read.labels]
+    if not attribute.groups and not attribute.open:
+        attribute = _with_groups(path, attribute, _named_groups(path, attribute, labels))
+    rows = label_rows(attribute, labels)
+    of_documents = read.codes[read.starts]
+    if read.weights is None:
+        _refuse_several_groups(path, attribute, read)
     else:
-        several = np.flatnonzero((ids[1:] == ids[:-1]) & (found[1:] != found[:-1]))
-        if several.size:
-            first, last = (lines[order[several[0] + place]] for place in (0, 1))
-            id_ = next(row[1] for row in read_labels(path, attribute.name) if row[0] == first)
-            raise SourceError(
-                f"The labels {path} give the document '{one_line(id_, 80)}' several groups in "
-                f"lines {first} to {last}; keep one, or weigh each in a column 'weight'."
-            )
-        rows, numbers = distinct_rows(rows)
-        numbers = numbers[found[starts]]
-    in_group = np.asarray(rows[:, : len(attribute.groups)].any(axis=1))
+        rows = _mixed(rows[read.codes], read.weights, read.starts, attribute)
+        of_documents = np.arange(len(read.starts))
+    distinct = coded_rows(rows)
+    numbers = np.array(distinct["rows"], dtype=np.int32)[of_documents]
+    labelled = int(in_groups(attribute, rows)[of_documents].sum())
     values: Counter[object] = Counter()
-    for (label, _), count in zip(labels, np.bincount(own).tolist(), strict=True):
+    for label, count in zip(labels, np.bincount(read.codes).tolist(), strict=True):
         values.update(dict.fromkeys(values_of(label), count))
-    report = attribute_report(attribute, len(starts), int(in_group[numbers].sum()), values)
+    report = attribute_report(attribute, len(read.starts), labelled, values)
     about = {"groups": attribute.groups, "report": report.model_dump(mode="json")}
     try:
         folder.mkdir()
-        np.save(folder / "ids.npy", ids[starts])
-        np.save(folder / "codes.npy", numbers.astype(np.int32))
+        np.save(folder / "ids.npy", read.ids[read.starts])
+        np.save(folder / "codes.npy", numbers)
         # Written last, so a folder with it is whole.
-        (folder / "about.json").write_text(json.dumps({**about, "rows": rows.tolist()}))
+        (folder / "about.json").write_text(json.dumps({**about, "rows": distinct["patterns"]}))
     except OSError as error:
         raise SourceError(
             f"The labels {path} cannot be kept in {folder.parent} ({error.strerror}); make room on "
             "the disk, or name another folder in FAIRQR_DATA_DIR."
         ) from None
+
+
+def _refuse_several_groups(path: Path, attribute: Attribute, read: _FileRows) -> None:
+    """Refuse a file without weights that gives a document different labels.
+
+    Raises:
+        SourceError: It does; the error names the document.
+    """
+    is_same = read.ids[1:] == read.ids[:-1]
+    several = np.flatnonzero(is_same & (read.codes[1:] != read.codes[:-1]))
+    if not several.size:
+        return
+    first, last = read.lines[several[0] : several[0] + 2]
+    id_ = next(row[1] for row in read_labels(path, attribute.name) if row[0] == first)
+    raise SourceError(
+        f"The labels {path} give the document '{one_line(id_, 80)}' several groups in "
+        f"lines {first} to {last}; keep one, or weigh each in a column 'weight'."
+    )
 
 
 def _named_groups(path: Path, attribute: Attribute, labels: Iterable[object]) -> list[str]:
@@ -271,17 +324,73 @@ def _named_groups(path: Path, attribute: Attribute, labels: Iterable[object]) ->
     return groups
 
 
+def label_rows(
+    attribute: Attribute,
+    labels: Sequence[object],
+    known: dict[object, tuple[float, ...]] | None = None,
+) -> NDArray[Any]:
+    """Return the share of each group in documents with these labels, as :data:`Memberships` has it.
+
+    What cannot be read is unknown.
+
+    Args:
+        attribute: The attribute.
+        labels: The label of each document.
+        known: The rows of labels that were read before, by their keys; gets those that were not.
+    """
+    if attribute.open:
+        return named_array([attribute.named_shares(label) for label in labels])
+    # Documents mostly share their labels.
+    by_label = {} if known is None else known
+    rows = []
+    for label in labels:
+        key = label_key(label)
+        if (row := by_label.get(key)) is None:
+            row = attribute.membership(label, strict=False)
+            if len(by_label) >= MAX_CACHED:
+                by_label.clear()
+            by_label[key] = row
+        rows.append(row)
+    return np.array(rows, dtype=np.float64).reshape(len(rows), len(attribute.universe))
+
+
+def in_groups(attribute: Attribute, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which rows have a share of any group, shape (n,)."""
+    if attribute.open:
+        return rows.astype(bool)
+    return np.asarray(rows[:, : len(attribute.groups)].any(axis=1))
+
+
+def _mixed_by_name(
+    rows: NDArray[Any], weights: FloatArray, starts: NDArray[np.intp]
+) -> NDArray[Any]:
+    """Return what :func:`_mixed` does, for an open attribute."""
+    documents = []
+    for start, end in itertools.pairwise([*starts.tolist(), len(rows)]):
+        total = float(weights[start:end].sum())
+        mixed: dict[str, float] = {}
+        for shares, weight in zip(rows[start:end], weights[start:end].tolist(), strict=True):
+            for group, share in shares.items():
+                if weight:
+                    mixed[group] = mixed.get(group, 0.0) + share * weight / total
+        documents.append(mixed)
+    return named_array(documents)
+
+
 def _mixed(
-    rows: FloatArray, weights: FloatArray, starts: NDArray[np.intp], unknown: Sequence[float]
-) -> FloatArray:
+    rows: NDArray[Any], weights: FloatArray, starts: NDArray[np.intp], attribute: Attribute
+) -> NDArray[Any]:
     """Return the mean memberships of documents by weight; unknown if they have no weight.
 
     Args:
         rows: The memberships of all rows of the file, those of one document beside each other.
         weights: The weights of the rows.
         starts: The first row of each document.
-        unknown: The memberships of a document without a label.
+        attribute: The attribute of the labels.
     """
+    if attribute.open:
+        return _mixed_by_name(rows, weights, starts)
+    unknown = attribute.membership(None)
     totals = np.add.reduceat(weights, starts)[:, None]
     sums = np.add.reduceat(rows * weights[:, None], starts)
     return np.where(totals > 0, sums / np.where(totals > 0, totals, 1.0), unknown)
@@ -418,7 +527,7 @@ class LabelReader:
         memberships = self.memberships(ids, labels)
         reports = []
         for name, attribute in self.schema.attributes.items():
-            labelled = int(memberships[name][:, : len(attribute.groups)].any(axis=1).sum())
+            labelled = int(in_groups(attribute, memberships[name]).sum())
             if name in labels:
                 counts: Counter[object] = Counter()
                 for label in labels[name]:
@@ -429,15 +538,5 @@ class LabelReader:
             reports.append(self._files[name].report.model_copy(update=update))
         return reports
 
-    def _of_field(self, attribute: Attribute, labels: Sequence[object]) -> FloatArray:
-        cached = self._rows.setdefault(attribute.name, {})
-        rows = []
-        for label in labels:
-            key = label_key(label)
-            if (row := cached.get(key)) is None:
-                row = attribute.membership(label, strict=False)
-                if len(cached) >= MAX_CACHED:
-                    cached.clear()
-                cached[key] = row
-            rows.append(row)
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(attribute.universe))
+    def _of_field(self, attribute: Attribute, labels: Sequence[object]) -> NDArray[Any]:
+        return label_rows(attribute, labels, self._rows.setdefault(attribute.name, {}))

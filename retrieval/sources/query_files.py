@@ -3,7 +3,8 @@
 The file name says the format; ``.gz`` files are unpacked:
 
 - ``.jsonl``, ``.ndjson``: objects with ``query``, ``text`` or ``title``, and optionally ``id`` or,
-  as BEIR names it, ``_id``.
+  as BEIR names it, ``_id``; or searches of User Behavior Insights, as the index ``ubi_queries`` has
+  them, each alone or in the ``_source`` of a hit.
 - ``.csv``: the first line names the columns, by the same keys.
 - Any other file: tab-separated columns if its first line has a tab, otherwise one query a line. A
   table whose first line names no column contains TREC topics: id and text.
@@ -33,6 +34,9 @@ from fairqr.retrieval.sources.file_forms import named_delimiter
 
 TEXTS = ("query", "text", "title")
 """Possible names of a query's text; the first that is present is used."""
+
+USER_QUERY = "user_query"
+"""What users typed, in a search that User Behavior Insights recorded."""
 
 IDS = ("id", "_id", "qid", "query_id", "query-id")
 """Possible names of a query's id; the first that is present is used."""
@@ -151,30 +155,72 @@ def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRo
         yield from named_rows(path, "queries")
         return
     is_csv = name.endswith(".csv")
-    rows = ((line, row.rstrip("\n").split("\t")) for line, row in _lines_of_table(path))
-    cells = csv_cells(path, "queries") if is_csv else rows
+    cells = csv_cells(path, "queries") if is_csv else _tabbed_cells(path)
     number, first = next(cells, (1, []))
-    if not is_csv and "".join(first).lstrip().lower().startswith(MARKUP):
+    if not is_csv:
+        _require_no_markup(path, number, first)
+    is_list = len(first) == 1 and not is_csv and not need_ids
+    if is_list:
+        if columns.named:
+            problem = f"it has no columns, so none is called '{columns.named[0]}'"
+            raise _wrong(path, number, problem)
+        yield from _listed_texts(number, first, cells)
+    elif _names_columns(first, columns, need_ids) or (is_csv and not need_ids):
+        yield from _named(path, first, number, cells, "queries")
+    else:
+        yield from _ids_and_texts(path, number, first, cells, need_ids)
+
+
+def _tabbed_cells(path: Path) -> Iterator[Cells]:
+    """Yield the cells of each line, which are between tabs, with its number."""
+    for number, line in _lines_of_table(path):
+        yield number, line.rstrip("\n").split("\t")
+
+
+def _require_no_markup(path: Path, number: int, first: Sequence[str]) -> None:
+    """Refuse a file of topics as TREC once wrote them.
+
+    Raises:
+        SourceError: The first row begins as SGML or XML does.
+    """
+    start = "".join(first).lstrip().lower()
+    if start.startswith(MARKUP):
         problem = "it is SGML or XML; write each topic as its id, a tab, its text"
         raise _wrong(path, number, problem)
-    is_list = len(first) == 1 and not is_csv and not need_ids
-    if is_list and columns.named:
-        problem = f"it has no columns, so none is called '{columns.named[0]}'"
-        raise _wrong(path, number, problem)
-    names = [_key(cell) for cell in first]
+
+
+def _names_columns(first: Sequence[str], columns: QueryColumns, need_ids: bool) -> bool:
+    """Return whether the first row names the columns: those that we look for, or any by request."""
+    if columns.named:
+        return True
+    names = {_key(cell) for cell in first}
     has_text = any(_key(text) in names for text in columns.texts)
-    has_names = has_text and (not need_ids or not {*IDS}.isdisjoint(names))
-    if not is_list and (has_names or columns.named or (is_csv and not need_ids)):
-        yield from _named(path, first, number, cells, "queries")
+    has_id = not names.isdisjoint(IDS)
+    return has_text and (has_id or not need_ids)
+
+
+def _listed_texts(number: int, first: Sequence[str], rows: Iterable[Cells]) -> Iterator[NamedRow]:
+    """Yield the rows of a file that has a text on each line."""
+    for line, row in itertools.chain([(number, first)], rows):
+        yield line, {"text": " ".join(row)}
+
+
+def _ids_and_texts(
+    path: Path, number: int, first: Sequence[str], rows: Iterable[Cells], need_ids: bool
+) -> Iterator[NamedRow]:
+    """Yield the rows of a table of ids and texts whose columns have no names.
+
+    Raises:
+        SourceError: A row has other columns; the error names its line.
+    """
+    if not first:
         return
-    for line, row in itertools.chain([(number, first)] if first else [], cells):
-        if is_list:
-            yield line, {"text": " ".join(row)}
-            continue
+    for line, row in itertools.chain([(number, first)], rows):
         if len(row) < 2:
             raise _wrong(path, line, "it lacks the two columns, id and text")
         # Otherwise we would send the numbers of an export with unknown column names.
-        if not need_ids and (len(row) > 2 or not math.isnan(_number(row[1]))):
+        is_export = len(row) > 2 or not math.isnan(_number(row[1]))
+        if is_export and not need_ids:
             problem = "it is not an id and a text; name the columns in the first line"
             raise _wrong(path, line, problem)
         yield line, {"id": row[0], "text": row[1]}
@@ -186,30 +232,66 @@ def query_row(number: int, row: Mapping[str, Any], columns: QueryColumns) -> Que
     Raises:
         ValueError: A column is missing, or has a wrong value.
     """
-
-    def value(*names: str) -> Any:
-        keys = [_key(name) for name in names]
-        if (key := next((key for key in keys if key in row), None)) is None:
-            there = ", ".join(f"'{name}'" for name in list(row)[:20])
-            wanted = " or ".join(f"'{name}'" for name in names)
-            what = f"it has no {wanted}, only {one_line(there)}"
-            raise ValueError(f"{what}; say which columns to read")
-        return row[key]
-
-    text = value(*columns.texts)
+    if columns.text is None:
+        row = _typed(row)
+    text = _value(row, columns.texts)
     if text is not None and not isinstance(text, str):
         raise ValueError("its text is not text")
-    named = next((row[name] for name in IDS if row.get(name) is not None), None)
-    id_ = named if columns.id is None else value(columns.id)
+    weight = 1.0
+    if columns.weight is not None:
+        weight = weight_of(_value(row, [columns.weight]))
+    segment = ""
+    if columns.segment is not None:
+        segment = segment_of(_value(row, [columns.segment]))
     return QueryRow(
-        number,
-        None
-        if id_ is None and columns.id is None
-        else identifier(id_.strip() if isinstance(id_, str) else id_),
-        _spaced(encodable(text or "", "text")),
-        1.0 if columns.weight is None else weight_of(value(columns.weight)),
-        "" if columns.segment is None else segment_of(value(columns.segment)),
+        line=number,
+        id=_id_of(row, columns),
+        text=_spaced(encodable(text or "", "text")),
+        weight=weight,
+        segment=segment,
     )
+
+
+def _value(row: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the value of the first of some columns that a row has.
+
+    Raises:
+        ValueError: It has none of them.
+    """
+    for name in names:
+        if _key(name) in row:
+            return row[_key(name)]
+    there = ", ".join(f"'{name}'" for name in list(row)[:20])
+    wanted = " or ".join(f"'{name}'" for name in names)
+    raise ValueError(f"it has no {wanted}, only {one_line(there)}; say which columns to read")
+
+
+def _id_of(row: Mapping[str, Any], columns: QueryColumns) -> str | None:
+    """Return the id in a row; None if no column is asked for, and none of the usual ones has one.
+
+    Raises:
+        ValueError: It is none, or the column that is asked for is missing.
+    """
+    if columns.id is not None:
+        id_ = _value(row, [columns.id])
+    else:
+        id_ = next((row[name] for name in IDS if row.get(name) is not None), None)
+        if id_ is None:
+            return None
+    return identifier(id_.strip() if isinstance(id_, str) else id_)
+
+
+def _typed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a search of User Behavior Insights as a query; other rows stay as they are.
+
+    Its id is that of one search. Without it, all searches with the same text are one query.
+    """
+    source = row.get("_source")
+    search = row if USER_QUERY in row else source
+    if not isinstance(search, Mapping) or USER_QUERY not in search:
+        return row
+    kept = {key: value for key, value in search.items() if _key(key) not in IDS}
+    return {**kept, TEXTS[0]: search[USER_QUERY]}
 
 
 def named_rows(path: Path, what: str) -> Iterator[NamedRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from functools import cached_property
 from itertools import combinations
@@ -21,9 +21,11 @@ from pydantic import (
     Discriminator,
     Field,
     FiniteFloat,
+    PrivateAttr,
     StringConstraints,
     Tag,
     ValidationError,
+    field_serializer,
     model_validator,
 )
 
@@ -31,6 +33,7 @@ from fairqr.base.errors import (
     InputError,
     SchemaError,
     UnknownAttributeError,
+    UnsupportedError,
     first_problem,
     one_line,
 )
@@ -40,6 +43,12 @@ from fairqr.retrieval.sources.label_values import UNREADABLE, as_text, weighted_
 
 UNKNOWN = "unknown"
 """The name of the group for documents without a label, and for the unlabelled part of others."""
+
+ANY = "any"
+"""What a source writes in place of groups where each value of the field is one."""
+
+OTHER = "other"
+"""The name of the group for values of an open attribute that have no group of their own."""
 
 FIRST_BOUND = 1000
 LAST_BOUND = 2999
@@ -142,10 +151,15 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
     A label is a single value, a list of distinct values that share the document equally, or a
     mapping from values to weights. Without ``values``, a value is the name of a group.
 
+    An attribute is *open* if nobody lists its groups: each value that a search finds is one, such
+    as each seller. It has groups once they are found; see :meth:`with_groups`.
+
     Attributes:
         name: The attribute's name in commands and results.
         groups: The groups, in the order of all vectors over them. In a file this may be a mapping
-            from each group to its ``values``: a list of the field's values, or a range.
+            from each group to its ``values``: a list of the field's values, or a range; or ``any``,
+            which makes the attribute open.
+        open: Whether each value is a group. Files and dumps say it by ``groups: any`` alone.
         values: The field's values for each group; empty if the field has the groups' names.
     """
 
@@ -158,7 +172,15 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
     )
     labels: str = Field("", description="A file of ids and groups, instead of a field.")
     groups: tuple[GroupName, ...] = Field(
-        (), description="The groups, with their values or ranges."
+        (),
+        description="The groups, with their values or ranges; or 'any', if each value is a group.",
+    )
+    open: bool = Field(False, exclude=True)
+    at_least: int = Field(
+        1,
+        ge=1,
+        description="If each value is a group: how many documents of those that a query finds must "
+        "have it; smaller groups are 'other' together.",
     )
     values: dict[str, Values] = {}
     population: dict[GroupName, float] | None = Field(
@@ -173,21 +195,41 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
     unknown: Literal["exclude", "group"] = Field(
         "exclude", description="Whether documents without a label get no exposure, or form a group."
     )
+    _is_found: bool = PrivateAttr(False)
 
     @model_validator(mode="before")
     @classmethod
     def _mapped_groups_become_values(cls, data: Any) -> Any:
-        groups = data.get("groups") if isinstance(data, Mapping) else None
+        if not isinstance(data, Mapping):
+            return data
+        if "open" in data:
+            raise ValueError(
+                "there is no entry 'open'; if each value is a group, write groups: any"
+            )
+        groups = data.get("groups", ())
+        if groups == ANY:
+            return {**data, "groups": (), "open": True}
+        if isinstance(groups, str) or not isinstance(groups, Iterable):
+            raise ValueError(
+                f"groups must be a list of names, a mapping from each name to its values or its "
+                f"range, or '{ANY}' if each value is a group"
+            )
         if not isinstance(groups, Mapping):
             return data
         values = {as_text(group): its for group, its in groups.items()}
         return {**data, "groups": list(values), "values": values}
 
+    @field_serializer("groups")
+    def _groups_as_written(self, groups: tuple[str, ...]) -> tuple[str, ...] | str:
+        return ANY if self.open else groups
+
     @model_validator(mode="after")
     def _fits_together(self) -> Attribute:
         if bool(self.field) == bool(self.labels):
             raise ValueError("an attribute needs either a field or a file of labels")
-        if len(self.groups) == 1 or not (self.groups or self.labels):
+        if self.open:
+            self._check_open()
+        elif len(self.groups) == 1 or not (self.groups or self.labels):
             raise ValueError("an attribute needs at least two groups")
         if len(set(self.groups)) < len(self.groups):
             raise ValueError("a group is named twice")
@@ -200,6 +242,13 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             if self.groups and (others := self.population.keys() - self.universe):
                 raise ValueError(f"population names '{min(others)}', which is no group")
         return self
+
+    def _check_open(self) -> None:
+        """Refuse what needs listed groups."""
+        if self.population is not None or self.confusion is not None:
+            raise ValueError("'groups: any' takes neither a population nor a confusion")
+        if self.unknown == "group":
+            raise ValueError("'groups: any' needs 'unknown: exclude'")
 
     @model_validator(mode="after")
     def _values_belong_to_one_group(self) -> Attribute:
@@ -242,8 +291,22 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
 
     @cached_property
     def universe(self) -> tuple[str, ...]:
-        """The groups that exposure is measured over: ``groups``, plus ``unknown`` if it is one."""
+        """The groups that exposure is measured over: ``groups``, plus ``unknown`` if it is one.
+
+        Raises:
+            UnsupportedError: The attribute is open, and no search has found its groups.
+        """
+        if self.open:
+            raise UnsupportedError(
+                f"The groups of '{self.name}' are whatever a search finds, and this needs groups "
+                "that are listed; name other attributes, or list its groups in the source."
+            )
         return (*self.groups, UNKNOWN) if self.unknown == "group" else self.groups
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The :attr:`universe`, empty if the attribute is open."""
+        return () if self.open else self.universe
 
     def ordered(self, shares: Mapping[str, float]) -> list[float]:
         """Return the shares of groups in the order of the universe; 0 for the others."""
@@ -277,8 +340,58 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             weights[UNKNOWN] = total = 1.0
         return tuple(weights[group] / total for group in self.universe)
 
+    @property
+    def is_found(self) -> bool:
+        """Whether its groups are those that a search found; see :meth:`with_groups`."""
+        return self._is_found
+
+    def check_label(self, label: object) -> None:
+        """Refuse a label that does not fit the attribute.
+
+        Raises:
+            ValueError: See :meth:`membership`.
+        """
+        if self.open:
+            self.named_shares(label, strict=True)
+        else:
+            self.membership(label)
+
+    def named_shares(self, label: object, *, strict: bool = False) -> dict[str, float]:
+        """Return the share of each value in a document with this label, if each value is a group.
+
+        The shares sum to 1, or to less if a part of the label cannot be read or says ``unknown``.
+        They are empty for a document without a label.
+
+        Args:
+            label: None, a value, a sequence of values, or a mapping from values to weights.
+            strict: Refuse what cannot be read.
+
+        Raises:
+            ValueError: The label, or a part of it, cannot be read.
+        """
+        shares: dict[str, float] = {}
+        total = 0.0
+        for value, weight in weighted_values(label, strict=strict):
+            total += weight
+            group = UNKNOWN if value is UNREADABLE else as_name(value)
+            if group and group != UNKNOWN and weight > 0:
+                shares[group] = shares.get(group, 0.0) + weight
+        return {group: weight / total for group, weight in shares.items()}
+
+    def with_groups(self, found: Sequence[str]) -> Attribute:
+        """Return an open attribute with the groups that were found, and ``other`` as the last."""
+        groups = (*(group for group in found if group != OTHER), OTHER)
+        # We do not check it again: the checks are for what users write.
+        attribute = Attribute.model_construct(
+            name=self.name, field=self.field, labels=self.labels, groups=groups, unknown="exclude"
+        )
+        attribute._is_found = True
+        return attribute
+
     def group_of(self, value: object) -> str | None:
         """Return the group of one value of the field, or None if no group has it."""
+        if self.open:
+            return next(iter(self.named_shares(value)), None)
         for text in (as_text(value), *other_forms(value)):
             if (group := self._group_by_value.get(text)) is not None:
                 return group

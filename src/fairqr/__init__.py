@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from fairqr.graph.search.context import Budget as Budget, Context as Context
     from fairqr.graph.search.result import SearchResult as SearchResult
     from fairqr.graph.stream import StepData as StepData
+    from fairqr.middleware import FairRetrieval as FairRetrieval
     from fairqr.parts import (
         FairReranker as FairReranker,
         FairRetriever as FairRetriever,
@@ -63,6 +64,7 @@ _HOMES = {
     "graph.search.context": "Budget Context",
     "graph.search.result": "SearchResult",
     "graph.stream": "StepData",
+    "middleware": "FairRetrieval",
     "parts": "FairReranker FairRetriever search_tool",
     "retrieval.engines.langchain": "from_langchain",
     "retrieval.sources.source": "Source",

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from collections.abc import Generator as Iterating
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from langchain_core.messages import AIMessageChunk
 
@@ -185,9 +185,9 @@ class FairSearch:
         self._background: BackgroundLoop | None = None
 
     @classmethod
-    def open(cls: Callable[P, FairSearch], *args: P.args, **options: P.kwargs) -> FairSearch:
+    def open(cls: Callable[P, FairSearch], *args: P.args, **options: P.kwargs) -> Opening:
         """Return an object for ``with`` or ``async with``; takes what the class takes."""
-        return cls(*args, **options)
+        return Opening(cls(*args, **options))
 
     async def __aenter__(self) -> FairSearch:
         try:
@@ -397,6 +397,37 @@ def _blocking(
         return self._run(method(self.asynchronous, *args, **options))
 
     return wait
+
+
+class Opening:
+    """A :class:`FairSearch` that ``with`` or ``async with`` opens, and that is closed at its end.
+
+    Everything else is refused: a search without ``with`` would leave open what it opened, and one
+    without ``await`` would do nothing.
+    """
+
+    def __init__(self, search: FairSearch) -> None:
+        self._search = search
+
+    async def __aenter__(self) -> FairSearch:
+        return await self._search.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._search.__aexit__(*error)
+
+    def __enter__(self) -> SyncFairSearch:
+        return self._search.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._search.__exit__(*error)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if not hasattr(FairSearch, name):
+            raise AttributeError(f"'Opening' has no attribute '{name}'.")
+        raise InputError(
+            f"Write 'with FairSearch.open(…) as search:' and call search.{name} there, or take "
+            f"FairSearch(…).sync.{name} and close it yourself."
+        )
 
 
 class SyncFairSearch:

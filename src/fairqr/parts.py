@@ -26,6 +26,7 @@ from fairqr.base.errors import InputError
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.explanation import passage_lines, search_lines
+from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.engines.langchain import LangChainEngine
 from fairqr.retrieval.sources.labels import LabelReader
@@ -227,6 +228,27 @@ class FairReranker(BaseDocumentCompressor):
         """Return the first k documents in their fair order."""
         if not documents:
             return []
+        # Nobody reads the certificate here.
+        context = self.context.model_copy(update={"certify": False})
+        result = self._result_of(documents, context, callbacks)
+        for warning in result.warnings:
+            warnings.warn(warning, stacklevel=2)
+        return [documents[int(place.id)] for place in result.ranking]
+
+    def rank(self, documents: Sequence[Passage]) -> SearchResult:
+        """Return the fair order of documents with all that is measured, as of a search.
+
+        Its ``objective`` says how far the list can be from the best order of these documents.
+
+        Args:
+            documents: At least one, best first. In the result, the id of each is its place here,
+                counted from 0.
+        """
+        return self._result_of(documents, self.context)
+
+    def _result_of(
+        self, documents: Sequence[Passage], context: Context, callbacks: Callbacks | None = None
+    ) -> SearchResult:
         # Positions serve as ids: documents of other retrievers may have no id, or share one.
         passages = [
             Passage(document.page_content, id=str(place), metadata=document.metadata)
@@ -235,14 +257,12 @@ class FairReranker(BaseDocumentCompressor):
         labels = LabelReader(self.labels, {})
         engine = LangChainEngine(_Given(passages=passages), labels, "given", {})
         size = len(documents)
-        asked = {"k": min(self.context.k, size), "depth": size, "max_iterations": 0}
+        asked = {"k": min(context.k, size), "depth": size, "max_iterations": 0}
         # Without this, inside a node of another graph, it would use that graph's checkpointer.
         graph = build_search_graph(engine, checkpointer=False)
         state = graph.invoke(
             {"query": "documents"},  # we have them already, so any query will do
             {"callbacks": callbacks},
-            context=self.context.model_copy(update=asked),
+            context=context.model_copy(update=asked),
         )
-        for warning in state["result"]["warnings"]:
-            warnings.warn(warning, stacklevel=2)
-        return [documents[int(place["id"])] for place in state["result"]["ranking"]]
+        return SearchResult.model_validate(state["result"])

@@ -45,6 +45,7 @@ _OLD_NAMES = {
     "apache 2.0 license": "Apache-2.0",
     "apache license, version 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0",
+    "apache2.0": "Apache-2.0",
     "bsd license": "BSD-3-Clause",
     "isc license (iscl)": "ISC",
     "mit license": "MIT",

@@ -7,6 +7,7 @@ import math
 import pkgutil
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fairqr.agents.ranking.preference import PairOutcome, pair_figures
 from fairqr.base.errors import ConfigError
 from fairqr.base.settings import find
 from fairqr.evaluation.audit.bundle import Observation
+from fairqr.evaluation.audit.concentration import gini_index
 from fairqr.evaluation.audit.figures import ESTIMATES
 from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.kinds import BY_GROUP, KINDS
@@ -31,7 +33,12 @@ from fairqr.evaluation.probes.measures import (
 from fairqr.evaluation.probes.store import RankingRecord
 from fairqr.evaluation.rag.measures import Name, greatest_utilities, measure_record
 from fairqr.evaluation.rag.store import PolicyRecord
+from fairqr.graph.running import RETRIEVE
 from fairqr.graph.service.configuration import service_settings
+from fairqr.graph.stream import NODES
+from fairqr.retrieval.rerankers.base import Candidates, by_rank
+from fairqr.retrieval.rerankers.certificate import certify
+from fairqr.retrieval.rerankers.fair import FairStep
 from fairqr.retrieval.sources.credentials import credentials_for, named_credentials
 from fairqr.retrieval.sources.source import Source, load_source
 from tests.unit.evaluation.audit.examples import measured, queries_of
@@ -130,6 +137,8 @@ def of_other_examples() -> dict[str, Any]:
     )
     pairs = pair_figures([PairOutcome("q", *it) for it in given["pairs"]], np.random.default_rng(0))
     values = {name: getattr(women, name).value for name in ESTIMATES[:-2]}  # others need judgements
+    values["gini"] = gini_of(given)
+    values |= of_a_search(given["search"])
     values |= {name: rag[name] for name in Name}
     values |= {name: getattr(pairs, it).value for it, name in SHARES.items()}
     values |= {RATIO: ranked["ratio"], "ratio of relevance": ranked["ratio_of_relevance"]}
@@ -138,6 +147,33 @@ def of_other_examples() -> dict[str, Any]:
         "exposure difference": difference,
         "ratio": pairs.ratio,
     }
+
+
+def gini_of(given: Mapping[str, Any]) -> float:
+    """Return the Gini index of what the groups of the audited answer get."""
+    audit = measured(queries_of(1), [Observation(**given["answer"])], **given["audit"])
+    shares = [[it.exposure.value, it.target.value] for it in audit.groups]
+    return gini_index(*np.array(shares).T)
+
+
+def of_a_search(given: Mapping[str, Any]) -> dict[str, float]:
+    """Measure the list of the fair step among given documents, and what bounds it."""
+    ids = given["ids"]
+    candidates = Candidates(
+        ranking=by_rank(ids),
+        memberships=[np.array(given["members"])],
+        targets=[np.array(given["target"])],
+        dimensions=["gender"],
+        groups=[given["groups"]],
+        relevance=np.array(given["relevance"]),
+    )
+    step = FairStep(order="estimated")
+    fair = step.take(candidates, given["k"])
+    assert [ids[position] for position in fair.positions] == given["list"]
+    certificate = certify(candidates, step, fair.weight, given["k"], fair.positions.tolist())
+    price = certificate.price["gender"]["female"]
+    quality = step.objective(candidates, fair.weight, given["k"]).quality(fair.positions)
+    return {**quality.figures, "bound": certificate.bound, "price": price}
 
 
 def by_hand(formula: str) -> float:
@@ -162,7 +198,7 @@ def test_the_readme_and_the_pages_stay_short() -> None:
     for page in [*DOCS.glob("*.md"), *DOCS.glob("[!r]*/*.md"), *DOCS.glob("re[fs]*/*.md")]:
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         words += sum(bool(re.search(r"[^\W\d_]{2}", word)) for word in text.split())
-    assert words <= 18_000
+    assert words <= 20_000
 
 
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
@@ -180,3 +216,11 @@ def test_the_functions_in_the_sketch_of_a_search_exist() -> None:
         package = module.removeprefix("src/fairqr/").replace("/", ".")
         assert callable(pkgutil.resolve_name(f"fairqr.{package}:{name}")), name
         assert (ROOT / f"{module}.py").is_file(), module
+
+
+@pytest.mark.parametrize("kind", ["answer", "probe"])
+def test_the_table_of_graphs_has_their_nodes(kind: str) -> None:
+    page = (DOCS / "how-to" / "use-from-python.md").read_text()
+    (row,) = re.findall(rf"^\| {kind} \| .*", page, re.MULTILINE)
+    first, *others = NODES[kind]
+    assert f"`{' → '.join([first, RETRIEVE, *others])}`" in row

@@ -59,7 +59,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         assert f"fairqr/{name.removeprefix('src/fairqr/')}" in sizes
     del sizes["fairqr/retrieval/corpora/notables/documents.jsonl.gz"]
     assert max(sizes.values()) < 1e5, "weights are pulled, not shipped"
-    assert wheel.stat().st_size < 3 * 2**20
+    assert wheel.stat().st_size < 3.25 * 2**20
 
 
 def test_no_layer_is_importable_by_its_bare_name() -> None:

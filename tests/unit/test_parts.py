@@ -202,6 +202,18 @@ def test_the_labels_of_a_re_ranker_are_in_the_metadata(tmp_path: Path) -> None:
         FairReranker(labels=LABELS, context=Context(method="listwise"))
 
 
+def test_a_re_ranker_says_how_far_its_list_is_from_the_best() -> None:
+    sexes = ["man", "man", "man", "woman", "man", "woman"]
+    found = [Passage(str(place), metadata={"sex": sex}) for place, sex in enumerate(sexes)]
+    labels = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}
+    reranker = FairReranker(labels=labels, context=Context(k=3, target="uniform:1"))
+    result = reranker.rank(found)
+    kept = reranker.compress_documents(found, "anything")
+    assert [found[int(place.id)] for place in result.ranking] == kept
+    assert result.objective.value <= result.objective.bound <= 1
+    assert result.objective.price["sex"].keys() == {"woman", "man"}
+
+
 def test_without_a_population_a_re_ranker_says_what_its_target_is() -> None:
     """Unless the caller chose a target."""
     labels = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}

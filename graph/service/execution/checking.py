@@ -10,7 +10,7 @@ from typing import Any
 from fairqr.agents.attribution.attributor import AttributorName
 from fairqr.agents.attribution.opening import ATTRIBUTORS
 from fairqr.agents.generators import INPUT_TOKENS
-from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ
+from fairqr.agents.models.opening import CAUSAL, SEQ2SEQ, require_model
 from fairqr.agents.models.recorded import SHIPPED_NAMES
 from fairqr.agents.models.replies import RECORDED
 from fairqr.agents.refiners.feedback import FeedbackRefiner
@@ -89,6 +89,8 @@ class Capabilities:
             self.sources[source.name] = source
         for judge in settings.attributors:
             _require_attributor(judge, self._models)
+        for name in settings.models:
+            _require_model(name)
         # Every listed source is offered; `corpora` limits the rest.
         self._corpora = settings.corpora and (*settings.corpora, *self.sources)
         self._first_corpora = self._corpora or (default_corpus(),)
@@ -158,7 +160,7 @@ class Capabilities:
         return name, self._models[listed]
 
     def attributor(self, name: str | None) -> str:
-        """Return the name of the judge of answers; None means the default.
+        """Return the name of the judge of answers; None means the default, the first that is named.
 
         Raises:
             NotAllowedError: It is not offered.
@@ -166,7 +168,8 @@ class Capabilities:
         """
         offered = self._settings.attributors
         if name is None:
-            return next(iter(offered), NOTHING)
+            named = (judge for judge in offered if "*" not in judge)
+            return next(named, NOTHING)
         if name != NOTHING:
             parsed = AttributorName.parse(name)
             _require("attributor", "models", offered, name.partition("?")[0])
@@ -235,6 +238,21 @@ def _names_file_of_replies(model: str) -> bool:
     return prefix == RECORDED and file not in SHIPPED_NAMES
 
 
+def _require_model(name: str) -> None:
+    """Check the name of a model in the configuration, unless it has a ``*`` or is of weights.
+
+    Raises:
+        ConfigError: There is no such model.
+    """
+    is_of_weights = name.partition(":")[0] in METHODS
+    if "*" in name or is_of_weights:
+        return
+    try:
+        require_model(name)
+    except errors.ModelUnavailableError as error:
+        raise errors.ConfigError(f"service.models: {error}") from None
+
+
 def _require_attributor(name: str, models: Collection[str]) -> None:
     """Check the name of an attributor, which may have a ``*``, in the configuration.
 
@@ -268,7 +286,8 @@ class CheckedRequest:
         kind: The kind of the run.
         query: The query or the question; of an audit, a name.
         context: The context of the graph; of an audit, the whole request.
-        body: The request with all defaults filled in. Checking it again gives the same request.
+        body: The request with its defaults filled in, but for what an open engine decides, such
+            as an answer's ``k``. Checking it again gives the same request.
     """
 
     kind: Kind
@@ -307,7 +326,8 @@ def check_request(
     given = {name: value for name, value in values.items() if name not in _OWN}
     if kind == "answer":
         values["attributor"] = capabilities.attributor(values["attributor"])
-        given["k"] = given["k"] or max(DEFAULT_POOL, given["documents"])
+        pool = min(DEFAULT_POOL, limits.k, limits.depth)
+        given["k"] = given["k"] or max(pool, given["documents"])
     context = _with_depth(_CONTEXTS[kind](**given), limits)
     values["retriever"] = context.strategy.searched_by(values["retriever"])
     capabilities.check_steps(context)
@@ -360,6 +380,10 @@ def _limited(kind: Kind, request: RunRequest | AuditRequest, limits: Limits) -> 
             limits.check(limit, values[name], name)
         elif values.get(name) is not None:
             values[name] = min(values[name], getattr(limits, limit))
+    if "k" not in request.model_fields_set and values.get("k") is not None:
+        # As many documents are retrieved; by an audit, one more.
+        most = limits.depth - 1 if kind == "audit" else limits.depth
+        values["k"] = max(1, min(values["k"], most))
     return values
 
 

@@ -7,11 +7,11 @@ import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import (
+    AbstractAsyncContextManager,
     ExitStack,
     aclosing,
     asynccontextmanager,
     contextmanager,
-    nullcontext,
     suppress,
 )
 from functools import lru_cache, partial
@@ -28,7 +28,6 @@ from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
 from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
-from fairqr.base.loops import Turn
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
 from fairqr.graph.integrations.learnt import LearntWords
@@ -49,17 +48,21 @@ from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
 from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.documents import ProgressFunction
 
 MODELS, GRAPHS = 32, 64
 """How many of each to keep open."""
 
 
 COMPUTING = 4
-"""How many nodes of runs over indexes in this process compute at a time. More would only slow each
-other down."""
+"""How many runs over indexes in this process compute at a time. More would only slow each other
+down."""
+
+COMPUTING_SHARE = 1 / COMPUTING
+"""The part of them that one key may have: one run, for which alone those of another key wait."""
 
 REACHED_WITHIN = 3.0
-"""Seconds to wait for a model's server when we check that it responds."""
+"""Seconds to wait for a model's server, or for a source, when we look whether it responds."""
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +121,7 @@ class Executor:
         self._replies = ReplyCache(settings.replies)
         self._model = lru_cache(MODELS)(self._open_model)
         self.learnt_words = lru_cache(MODELS)(self._open_learnt_words)
-        self._computing = Slots(COMPUTING, share=0.5)
+        self._computing = Slots(COMPUTING, COMPUTING_SHARE)
         self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
         # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
@@ -129,7 +132,7 @@ class Executor:
         """Open the configured sources, or the default corpus, and start the model.
 
         A source that cannot be reached is told in the log, and is tried again whenever it is asked
-        for.
+        for. One that does not answer is told, too, and opens when it does.
 
         Args:
             progress: Reports what is being indexed.
@@ -141,16 +144,43 @@ class Executor:
         await asyncio.to_thread(require_usable, self.settings)
         await self._start_model()
         names = self.configured_corpora()
-        failures = []
-        for name in names:
-            try:
-                await self.check_source(name, progress)
-            except errors.IndexUnavailableError as error:
-                failures.append(error)
-        if failures and len(failures) == len(names):
-            raise failures[0]
+        opened = await asyncio.gather(
+            *(self._open_at_start(name, progress) for name in names), return_exceptions=True
+        )
+        failures = [it for it in opened if isinstance(it, BaseException)]
+        for failure in failures:
+            is_away = isinstance(failure, errors.IndexUnavailableError)
+            if not is_away or len(failures) == len(names):
+                raise failure
         for failure in failures:
             log.warning("The service begins without a source: %s", failure)
+
+    async def _open_at_start(self, name: str, progress: Announce | None) -> None:
+        """Open a source or a corpus, but wait no longer than a few seconds for a server.
+
+        Raises:
+            FairqrError: As of :meth:`check_source`.
+        """
+        works_here = False
+
+        def announce(what: str) -> ProgressFunction:
+            nonlocal works_here
+            works_here = True
+            return progress(what) if progress is not None else lambda *_: None
+
+        checking_source = asyncio.create_task(self.check_source(name, announce))
+        try:
+            await asyncio.wait({checking_source}, timeout=REACHED_WITHIN)
+            if not checking_source.done() and not works_here:
+                log.warning(
+                    "The service begins without a source: '%s' does not answer yet; it opens when "
+                    "it does.",
+                    name,
+                )
+                return
+            await checking_source
+        finally:
+            checking_source.cancel()  # opening goes on
 
     async def close(self) -> None:
         """Close everything."""
@@ -234,19 +264,25 @@ class Executor:
             FairqrError: The run fails.
         """
         async with self.lend_engine(checked.body["corpus"], checked.body["retriever"]) as engine:
-            turn: Turn = nullcontext
-            if engine.in_process:
-                turn = partial(self._computing.held, current_key_id.get())
-            with self._recorded(id_), in_turns(turn):
-                outputs = await self._outputs(checked, engine, id_, journal, steps)
+            with self._recorded(id_):
+                outputs = await self._outputs_of(checked, engine, id_, journal, steps)
                 try:
-                    async with aclosing(outputs):
+                    async with self.computing_in_turns(engine), aclosing(outputs):
                         async for output in outputs:
                             yield output
                 except errors.BudgetError as error:
                     if error.limit >= getattr(self.settings.limits, error.unit):
                         self.settings.limits.check(error.unit, error.needed, "What this may take")
                     raise
+
+    def computing_in_turns(self, engine: SearchEngine) -> AbstractAsyncContextManager[None]:
+        """Let what is done meanwhile with an engine compute in the turns of its key.
+
+        A run over an index computes nearly all the time. One over a server waits for that, too, and
+        holds its turn only for what takes a thread.
+        """
+        turn = partial(self._computing.held, current_key_id.get())
+        return in_turns(turn, between_nodes=engine.in_process)
 
     async def execute_stored(
         self, run: Run, journal: RunJournal
@@ -260,7 +296,7 @@ class Executor:
             async for output in outputs:
                 yield output
 
-    async def _outputs(
+    async def _outputs_of(
         self,
         checked: checking.CheckedRequest,
         engine: SearchEngine,
@@ -317,8 +353,8 @@ class Executor:
         """Return all offered search engines by name; None for those that cannot be opened now."""
 
         async def info(name: str) -> tuple[SearchEngine, EngineInfo] | None:
-            with suppress(errors.FairqrError):
-                async with self._engines.lend(name) as engine:
+            with suppress(errors.FairqrError, TimeoutError):
+                async with asyncio.timeout(REACHED_WITHIN), self._engines.lend(name) as engine:
                     return engine, await engine.info()
             return None
 

@@ -263,7 +263,7 @@ def _format_named(name: str) -> dict[str, Any]:
 
 
 class _Message(BaseModel):
-    role: str
+    role: str = ""  # items of other kinds than messages have none
     content: str | list[str | dict[str, Any]] | None = None
 
 
@@ -351,6 +351,59 @@ class ChatRequest(Documented):
             last = next((turn for turn in reversed(turns) if turn["user"]), turns[-1])
             return question[last.end() : turns[-1].start()].strip() or question
         return question
+
+
+class _TextFormat(BaseModel):
+    """How an answer is to be written; only as text."""
+
+    format: Annotated[dict[str, Any] | None, _unless({"type": "text"})] = None
+
+
+class ResponseRequest(Documented):
+    """A question in the form of OpenAI's Responses API.
+
+    The last message of the user is the question; we read no other message, keep no response, and
+    ignore parameters of OpenAI's that are not listed here.
+
+    Attributes:
+        model: The source to answer from; see ``GET /openai/v1/models``.
+        input: The question, or messages of which the last of the user is the question.
+        stream: Send the answer piece by piece.
+        temperature: As in ``POST /v1/answer``.
+        fairqr: More parameters of ``POST /v1/answer``, such as ``method`` and ``attributes``. Its
+            ``model`` is the language model.
+        text: Its ``format`` must be text.
+        tools, background, conversation, previous_response_id, prompt, include, top_logprobs: Not
+            offered: anything but null or an empty value is an error.
+    """
+
+    model_config = example(model="notables", input="Who was born in Vienna?")
+
+    model: str
+    input: Annotated[
+        list[_Message], or_text(lambda it: [{"role": "user", "content": it}], list[_Message])
+    ] = Field(fail_fast=True)
+    stream: bool | None = None
+    temperature: float | None = None
+    fairqr: dict[str, Any] = Field({})
+    text: _TextFormat | None = None
+    tools: Annotated[list[Any] | None, _unless()] = None
+    background: Annotated[bool | None, _unless()] = None
+    conversation: Annotated[str | dict[str, Any] | None, _unless()] = None
+    previous_response_id: Annotated[str | None, _unless()] = None
+    prompt: Annotated[dict[str, Any] | None, _unless()] = None
+    include: Annotated[list[Any] | None, _unless()] = None
+    top_logprobs: Annotated[int | None, _unless()] = None
+
+    def as_chat(self) -> ChatRequest:
+        """Return this as a request for a chat completion, whose rules it shares."""
+        return ChatRequest(
+            model=self.model,
+            messages=self.input,
+            stream=self.stream,
+            temperature=self.temperature,
+            fairqr=self.fairqr,
+        )
 
 
 def parsed(kind: Kind, body: Mapping[str, Any]) -> RunRequest:

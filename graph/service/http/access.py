@@ -24,6 +24,7 @@ from starlette.types import Scope as HttpScope
 from fairqr.base import errors
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import CLOSES, OPENAI, answer_error
+from fairqr.graph.service.http.returning import ReturnTimes
 from fairqr.graph.service.records import KEY_ID, KEY_START, NOBODY, SCOPES, AccessKey, Scope
 from fairqr.graph.service.slots import most_of
 from fairqr.graph.service.store import Store, database
@@ -35,7 +36,7 @@ MCP_PATH = "/mcp"
 
 _READS = ("GET", "HEAD", "OPTIONS")
 _ONCE = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Origin")
-_ONLY_READS = {"Allow": "GET", **CLOSES}
+_ONLY_READS = {"Allow": "GET, HEAD", **CLOSES}
 
 # The most values in a body, if audits need no more: each takes memory, and time to check.
 MOST_VALUES = 5_000
@@ -49,6 +50,9 @@ OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with 
 # So many bytes beyond the limit are read and thrown away: who sends all before it reads an answer
 # would see a broken connection, and not what is wrong with its request.
 _DISCARDED = 2**25
+
+# The seconds after which the first of those who found no room may come again.
+SOON = 2.0
 
 # If a body takes more seconds, its key is checked again.
 A_MOMENT = 0.2
@@ -124,6 +128,7 @@ class Guard:
         """The ids of the keys that were ever right."""
         self._looking: dict[str, asyncio.Lock] = {}
         self._next_looks: dict[str, asyncio.Task[AccessKey | None]] = {}
+        self._return_times = ReturnTimes()
         self._under_way = 0
         self._under_way_by: Counter[str] = Counter()
         """The requests under way of each key, and to open paths from each address."""
@@ -189,7 +194,9 @@ class Guard:
         shares = {f"key {access_key.id}": most_of(traffic.requests, traffic.share)}
         if scope["method"] == "POST":
             # Each is a run at most, and may end a moment after its run; more are refused anyway.
-            shares[f"POST of key {access_key.id}"] = 2 * traffic.live
+            # Tools would refuse them after much work, and with a status that no client waits for.
+            most = traffic.live if scope["path"] == MCP_PATH else 2 * traffic.live
+            shares[f"POST of key {access_key.id}"] = most
         return shares
 
     @contextmanager
@@ -215,12 +222,12 @@ class Guard:
         most = self._settings.traffic.requests
         if self._under_way >= most:
             many = f"The service has {most:,} requests under way; try again later."
-            raise errors.BusyError(many, retry_after=2.0, own=False)
+            raise self._busy("everybody", many, own=False)
         for who, own in (shares or {}).items():
             if self._under_way_by[who] >= own:
                 whose = "Your address" if who.startswith("address") else "Your key"
                 many = f"{whose} has {own:,} requests under way, streams too; let some end first."
-                raise errors.BusyError(many, retry_after=2.0, own=True)
+                raise self._busy(who, many)
 
     async def _body(self, request: Request, access_key: AccessKey) -> bytes:
         """Return the body of a request. Until it has arrived, it only counts for whose it is.
@@ -233,7 +240,7 @@ class Guard:
         if self._arriving[who] >= most:
             whose = "of your key" if access_key.id else "from your address"
             many = f"{most:,} bodies {whose} are on their way; send them whole."
-            raise errors.BusyError(many, retry_after=2.0, own=True)
+            raise self._busy(who, many)
         self._arriving[who] += 1
         try:
             return await read_body(request, self._settings)
@@ -265,7 +272,9 @@ class Guard:
             _check_origin(headers, pages)
         if wanted is None:
             if scope["method"] not in _READS:  # before its body is read
-                raise HTTPException(405, {"detail": "Only GET is answered here."}, _ONLY_READS)
+                raise HTTPException(
+                    405, {"detail": "This path can only be read; send GET."}, _ONLY_READS
+                )
             return ANYBODY
         if given is not None:
             access_key = await self._access_key(given, scope)
@@ -330,11 +339,23 @@ class Guard:
             if await self._limiter.hit(rate, who):
                 continue
             window = await self._limiter.get_window_stats(rate, who)
-            raise errors.BusyError(
-                f"You exceeded the limit of {rate}; wait, and ask less often.",
-                retry_after=min(max(1.0, window.reset_time - time.time()), rate.get_expiry()),
-                own=True,
-            )
+            until_reset = min(max(1.0, window.reset_time - time.time()), rate.get_expiry())
+            many = f"You exceeded the limit of {rate}; wait, and ask less often."
+            raise self._busy(who, many, least=until_reset)
+
+    def _busy(
+        self, who: str, sentence: str, *, least: float = SOON, own: bool = True
+    ) -> errors.BusyError:
+        """Return the error for a refused request, with a time to return that others do not have.
+
+        Args:
+            who: The key or the address that it counts for.
+            sentence: What there is too much of.
+            least: The seconds after which the first of those refused may return.
+            own: Whether it is the client that asks too much, and not all of them.
+        """
+        wait = self._return_times.wait(who, least)
+        return errors.BusyError(sentence, retry_after=wait, own=own)
 
 
 def _is_foreign(authorization: str, path: str) -> bool:

@@ -16,6 +16,7 @@ from pydantic_core import to_json, to_jsonable_python
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.base.errors import FairqrError, one_line
@@ -70,6 +71,10 @@ class Problem(Documented, extra="allow"):
     most: float | None = None
     retry_after: float | None = None
     model_status: str | None = None
+
+
+METHODS = ("DELETE", "GET", "HEAD", "POST")
+"""Those that any of our routes has."""
 
 
 class OpenAIError(BaseModel):
@@ -152,6 +157,8 @@ async def answer_error(request: Request, error: Any) -> Json:
         document = problem(slug, error.status_code, title, f"{title}; see /openapi.json.")
         own: Any = error.detail
         document, headers = document | (own if isinstance(own, dict) else {}), error.headers
+        if error.status_code == 405 and (methods := _methods_of(request)):
+            headers = {**(headers or {}), "Allow": ", ".join(methods)}
     elif isinstance(error, RequestValidationError):
         errors = [
             {"field": _place(each["loc"]), "reason": _reason(each)}
@@ -164,6 +171,20 @@ async def answer_error(request: Request, error: Any) -> Json:
     else:
         document = problem_of(error, path)
     return refusal(request.scope, document, headers)
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Return the methods of a path, which several routes may share; none of a path outside."""
+    routes = request.scope["app"].routes if "app" in request.scope else []
+
+    def has(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        found = [route for route in routes if route.matches(scope)[0] is Match.FULL]
+        if found and isinstance(found[0], Mount):  # the files of the page
+            return method in ("GET", "HEAD")
+        return bool(found)
+
+    return [*filter(has, METHODS)]
 
 
 class PlainErrors:

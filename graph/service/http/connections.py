@@ -163,7 +163,10 @@ class Connection(H11Protocol):
         self.loop.call_later(LAST_ANSWERS, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, as a problem of RFC 9457."""
+        """Refuse what is no HTTP, as a problem of RFC 9457; end a response that has begun."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
         body = json.dumps(problem("request", 400, "The request cannot be served", NO_HTTP)).encode()
         headers = [
             ("content-type", MEDIA_TYPE),

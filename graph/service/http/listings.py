@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -29,6 +30,9 @@ from fairqr.retrieval.engines.engine import SearchEngine
 
 T = TypeVar("T")
 
+COUNTING = 2.0
+"""After so many seconds metrics come without what the database counts, before a scrape gives up."""
+
 router = APIRouter(tags=["capabilities"])
 operation = APIRouter(tags=["operation"])
 
@@ -42,7 +46,7 @@ class AttributeInfo(Documented):
     """An attribute of a corpus.
 
     Attributes:
-        groups: All groups, in the order of the schema.
+        groups: All groups, in the order of the schema; none if each value is a group.
         population: The share of each group in the population; null if the schema gives none.
     """
 
@@ -184,7 +188,7 @@ async def list_indexes(request: Request) -> IndexList:
     found = []
     for engine, info in filter(None, reached.values()):
         attributes = {
-            name: AttributeInfo(groups=[*it.universe], population=it.population)
+            name: AttributeInfo(groups=[*it.listed], population=it.population)
             for name, it in engine.schema.attributes.items()
         }
         source = {"name": info.name, "engine": info.engine, "documents": info.documents}
@@ -308,8 +312,9 @@ async def ready(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Return metrics for Prometheus; a key needs the scope `admin`."""
     parts, durable = parts_of(request), None
-    with suppress(StoreUnavailableError):
-        durable = DurableCounts(await parts.store.counts(), await parts.store.count_ended())
+    with suppress(StoreUnavailableError, TimeoutError):
+        async with asyncio.timeout(COUNTING):
+            durable = DurableCounts(await parts.store.counts(), await parts.store.count_ended())
     live = parts.runs
     text = parts.metrics.text(durable, len(live.waiting), len(live.ephemeral))
     return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from importlib import import_module
 
 from fastmcp.server.dependencies import get_http_request
 from mcp.types import INVALID_REQUEST, jsonrpc_message_adapter
@@ -19,6 +21,11 @@ from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.runs import carrier_of
 from fairqr.graph.service.mcp.tools import ToolCaller, make_server
 from fairqr.graph.service.runs.manager import EphemeralRuns
+
+for name in ("key_value.aio.adapters.pydantic", "key_value.aio.stores.memory"):
+    with suppress(ImportError):
+        # FastMCP would load them at the first call, for a second in which nothing else goes on.
+        import_module(name)
 
 _EVENTS = re.compile(r"text/(event-stream|\*)")
 """What a client takes that reads events; for others there is one JSON object."""
@@ -69,7 +76,11 @@ def _is_json_rpc(body: bytes) -> bool:
         jsonrpc_message_adapter.validate_json(body, by_name=False)
     except ValidationError:
         return False
-    return True
+    message = json.loads(body)
+    # MCP forbids other ids; a request that has one would pass as a notification.
+    id_ = message.get("id", "")
+    is_id = isinstance(id_, str | int) and not isinstance(id_, bool)
+    return "method" not in message or is_id
 
 
 def _tool_caller() -> ToolCaller:

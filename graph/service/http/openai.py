@@ -52,7 +52,7 @@ async def list_sources(request: Request) -> Sources:
 @router.get("/openai/v1/models/{name:path}", response_model=Model)
 async def get_source(request: Request, name: str) -> Model:
     """Return a source to answer from, as a model."""
-    await _require(request, name)
+    await require_source(request, name)
     return _as_model(name)
 
 
@@ -68,7 +68,7 @@ async def complete_chat(chat_request: ChatRequest, request: Request) -> Response
     This is an ephemeral run of `POST /v1/answer`. Annotations name the documents that the answer
     used.
     """
-    await _require(request, chat_request.model)
+    await require_source(request, chat_request.model)
     if name := chat_request.name_of_chat:
         return _named(chat_request, name)
     if chat_request.stream:
@@ -80,7 +80,7 @@ async def complete_chat(chat_request: ChatRequest, request: Request) -> Response
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
     followed, result = await run_to_end(request, "answer", chat_request.as_answer())
     message = {"role": "assistant", "refusal": None}
-    message |= await _message(request, chat_request.model, result)
+    message |= await message_of(request, chat_request.model, result)
     whole = {**_piece(followed.run, chat_request, message, "stop"), "usage": _usage_of(result)}
     return Json(whole, headers=followed.headers)
 
@@ -107,7 +107,7 @@ def _named(chat_request: ChatRequest, name: str) -> Response:
     return Response(b"".join(chunks), media_type="text/event-stream")
 
 
-async def _require(request: Request, name: str) -> None:
+async def require_source(request: Request, name: str) -> None:
     """Check that there is such a source.
 
     Raises:
@@ -142,7 +142,7 @@ async def _chunks(
                 yield _line(openai_error(event.data))
             elif event.name == "end":
                 result = event.data["result"]
-                message = await _message(request, chat_request.model, result)
+                message = await message_of(request, chat_request.model, result)
                 yield chunk({**message, "content": "" if is_written else message["content"]})
                 yield chunk({}, "stop")
                 if (chat_request.stream_options or {}).get("include_usage"):
@@ -171,7 +171,7 @@ def _piece(
     }
 
 
-async def _message(request: Request, corpus: str, result: Mapping[str, Any]) -> dict[str, Any]:
+async def message_of(request: Request, corpus: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the most frequent answer, with the documents that it used as annotations.
 
     Their places are those of the whole text, since answers are judged as a whole.

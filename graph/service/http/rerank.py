@@ -31,6 +31,7 @@ from fairqr.graph.integrations.order import (
     fair_list,
     ids_of,
 )
+from fairqr.graph.search.context import OF_FAIR_STEP
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.execution.checking import CheckedRequest
 from fairqr.graph.service.execution.requests import example, or_text, parsed
@@ -40,6 +41,7 @@ from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import unless_gone
 from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
+from fairqr.retrieval.fairness.claims import say_shared
 from fairqr.retrieval.sources.documents import value_at
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -49,8 +51,8 @@ OPTIONS = (
     "attributes",
     "intersect",
     "target",
-    "fairness_weight",
-    "order",
+    *OF_FAIR_STEP,
+    "certify",
     "discount",
     "k",
     "model",
@@ -153,8 +155,9 @@ class RerankRequest(Documented):
         top_n: How many to return; by default all.
         return_documents: Whether results repeat the documents.
         fairqr: Parameters of a search: attributes, intersect, target, fairness_weight, order,
-            discount, k, the number of ranks that count (by default top_n, or 20), and model, whose
-            words of earlier searches for the query count.
+            fairness, spread, at_most, equal_chance, certify, discount, k, the number of ranks that
+            count (by default top_n, or 20), and model, whose words of earlier searches for the
+            query count.
     """
 
     model_config = example(
@@ -263,6 +266,7 @@ async def _fair_list(
     async with (
         parts.runs.slot(key),
         parts.executor.lend_engine(checked.body["corpus"]) as engine,
+        parts.executor.computing_in_turns(engine),
     ):
         for attribute in {it for one in documents for it in one.labels}:
             engine.schema.attribute(attribute)
@@ -332,7 +336,10 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
     if found.words_of:
         by += f", words of {found.words_of}"
     headers = {"fairqr": f"re-ranked; {by}".encode("ascii", "replace").decode()}
-    return Json({**answer, "warnings": labelled.notes}, headers=headers)
+    notes = labelled.notes
+    if shared := say_shared(hits.claims):
+        notes = [*notes, f"In the target, {shared}."]
+    return Json({**answer, "warnings": notes}, headers=headers)
 
 
 def _unread(engine: SearchEngine) -> frozenset[str]:

@@ -4,6 +4,7 @@
 import asyncio
 import os
 import shutil
+import threading
 import zipfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
@@ -20,7 +21,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
 from fairqr.base import telemetry
-from fairqr.base.errors import FairqrError, InputError, RunInterruptedError, RunNotFoundError
+from fairqr.base.errors import (
+    FairqrError,
+    InputError,
+    LimitError,
+    RunInterruptedError,
+    RunNotFoundError,
+)
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
@@ -37,9 +44,10 @@ from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.records import Event, Kind, Run, RunSummary, Status, path_of
 from fairqr.graph.service.runs.manager import STEPLESS
 from fairqr.graph.service.slots import Slots
+from fairqr.graph.service.starting import start_checked
 
 PIECE = 2**16
-"""How many bytes of a file are sent at a time."""
+"""How many bytes of a file are read at a time."""
 
 CLIENT_GONE = 499  # the status in the metrics if the client disconnected
 
@@ -134,9 +142,8 @@ async def start_run(
         run = await asyncio.shield(accept_run(request, checked, idempotency))
         events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
         return FollowedRun(run, events, _place(request, run))
-    execute = partial(parts.executor.execute, checked, steps=steps)
-    started = await parts.runs.start_ephemeral(
-        kind, checked.query, execute, key=key, carrier=carrier_of(request)
+    started = await start_checked(
+        parts.executor, parts.runs, checked, key=key, carrier=carrier_of(request), steps=steps
     )
     return FollowedRun(started.run, started, {"X-Request-ID": started.run.id})
 
@@ -258,7 +265,7 @@ def _add_routes(path: str, kind: Kind, about: str, result: type[BaseModel]) -> N
     """Add the two routes of a kind of run: one waits for its result, the other streams it."""
     shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
 
-    async def answer_when_done(
+    async def wait_for_result(
         run_request: RunRequest, request: Request, idempotency: _Named = None
     ) -> Response:
         followed, found = await run_to_end(request, kind, run_request, idempotency)
@@ -275,10 +282,10 @@ def _add_routes(path: str, kind: Kind, about: str, result: type[BaseModel]) -> N
         async with followed.events as events:
             yield events
 
-    for route in (answer_when_done, stream_new_run):
+    for route in (wait_for_result, stream_new_run):
         route.__annotations__["run_request"] = REQUESTS[kind]
     shared["description"] = _WAITED.format(about, kind)
-    router.post(path, name=kind, response_model=result, **shared)(answer_when_done)
+    router.post(path, name=kind, response_model=result, **shared)(wait_for_result)
     shared |= {"description": _STREAMED.format(about), "response_class": EventSourceResponse}
     router.post(f"{path}/stream", name=f"stream_{kind}", **shared)(_streaming(stream_new_run))
 
@@ -381,8 +388,9 @@ async def get_report(request: Request, id: _Id) -> Response:
 async def get_bundle(request: Request, id: _Id) -> Response:
     """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
     folder = await _folder(request, id)
-    zipping = partial(asyncio.to_thread, _zipped, folder)
-    file = await in_its_turn(request, parts_of(request).bundling, zipping)
+    parts = parts_of(request)
+    zipping = partial(zipped, folder, parts.settings.limits.bundle_bytes)
+    file = await in_its_turn(request, parts.bundling, zipping)
     headers = {
         "Content-Disposition": f'attachment; filename="audit-{id}.zip"',
         "Content-Length": str(file.seek(0, os.SEEK_END)),
@@ -390,13 +398,46 @@ async def get_bundle(request: Request, id: _Id) -> Response:
     return StreamingResponse(_pieces_of(file), media_type="application/zip", headers=headers)
 
 
-def _zipped(folder: Path) -> IO[bytes]:
-    """Write all files of a folder into a file without a name, which is gone when it is closed."""
+async def zipped(folder: Path, most: int) -> IO[bytes]:
+    """Write all files of a folder into a file without a name, which is gone when it is closed.
+
+    If this is cancelled, it ends when its thread has, which is soon: whoever asked keeps their turn
+    until then, and cannot have a second thread at work.
+
+    Raises:
+        LimitError: They have more than ``most`` bytes.
+    """
+    given_up = threading.Event()
+    zipping = asyncio.ensure_future(asyncio.to_thread(_zip, folder, most, given_up))
+    try:
+        return await asyncio.shield(zipping)
+    except asyncio.CancelledError:
+        given_up.set()
+        await asyncio.wait({zipping})
+        zipping.exception()  # nobody is left to hear of it
+        raise
+
+
+def _zip(folder: Path, most: int, given_up: threading.Event) -> IO[bytes]:
+    paths = [it for it in sorted(folder.rglob("*")) if it.is_file() and it.name != ".lock"]
+    size = sum(path.stat().st_size for path in paths)
+    if size > most:
+        raise LimitError(
+            "bundle_bytes",
+            most,
+            f"The files of this audit have {size:,} bytes, and this service packs at most {most:,} "
+            "(bundle_bytes); ask whoever runs it for them.",
+        )
     file = TemporaryFile()  # noqa: SIM115 (closed by who sends it)
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.name != ".lock":
-                archive.write(path, f"audit-{folder.name}/{path.relative_to(folder)}")
+        for path in paths:
+            info = zipfile.ZipInfo.from_file(
+                path, f"audit-{folder.name}/{path.relative_to(folder)}"
+            )
+            info.compress_type = zipfile.ZIP_DEFLATED
+            with path.open("rb") as source, archive.open(info, "w") as sink:
+                while not given_up.is_set() and (piece := source.read(PIECE)):
+                    sink.write(piece)
     return file
 
 

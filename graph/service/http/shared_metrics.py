@@ -8,22 +8,47 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-from tempfile import mkdtemp
+from contextlib import suppress
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
 
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names the folder."""
 
+PREFIX = "fairqr-metrics-"
+"""How the names of such folders begin; the number of the process that made it follows."""
+
 
 def share_metrics() -> None:
     """Make a folder for the processes that are forked later; this one removes it when it ends."""
-    folder = os.environ[SHARED_FOLDER] = mkdtemp(prefix="fairqr-metrics-")
     process = os.getpid()
+    _remove_abandoned()
+    folder = os.environ[SHARED_FOLDER] = mkdtemp(prefix=f"{PREFIX}{process}-")
 
     def remove() -> None:
         if os.getpid() == process:
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders of processes that were killed."""
+    for folder in Path(gettempdir()).glob(f"{PREFIX}*-*"):
+        process = folder.name.removeprefix(PREFIX).partition("-")[0]
+        if process.isdecimal() and not _lives(int(process)):
+            with suppress(OSError):  # another user's
+                shutil.rmtree(folder)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        return True
+    return True
 
 
 def are_shared() -> bool:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -30,6 +29,7 @@ from fairqr.graph.service.execution.requests import AuditRequest, parsed
 from fairqr.graph.service.problems import INTERNAL, class_and_place, problem_of
 from fairqr.graph.service.records import NOBODY, Kind
 from fairqr.graph.service.runs.manager import EphemeralRuns
+from fairqr.graph.service.starting import start_checked
 from fairqr.prompts.template import fence
 
 SHOWN, READ = 10, 5  # how many documents a tool shows, and an answer rests on, by default
@@ -89,7 +89,14 @@ def _named(value: object) -> object:
     return [it for it in names if it is not None and str(it).strip().lower() not in NO_NAMES]
 
 
+def _name(value: object) -> object:
+    """Return one name; null, none and nothing name nothing."""
+    is_none = value is None or (isinstance(value, str) and value.strip().lower() in NO_NAMES)
+    return "" if is_none else value
+
+
 _Names = Annotated[list[str], BeforeValidator(_named)]
+_Name = Annotated[str, BeforeValidator(_name)]
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0)]
 
@@ -104,12 +111,10 @@ def make_server(
         runs: The ephemeral runs of this process.
         tool_caller: Returns the caller of the current call.
     """
-    # Both would log arguments of calls, which may be private.
-    logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
-    logging.getLogger("mcp").setLevel(logging.ERROR)
-    logging.getLogger().addFilter(_tells_nothing_private)
+    _log_nothing_private()
     limits = executor.settings.limits
-    shown, read = min(SHOWN, limits.k), min(READ, limits.documents)
+    shown = min(SHOWN, limits.k, limits.depth)
+    read = min(READ, limits.documents)
     server = FastMCP(
         "fairqr",
         version=version("fairqr"),
@@ -131,10 +136,7 @@ def make_server(
         """Run a checked request, report each step to the client, and return the result."""
         caller, steps = tool_caller(), 0
         whose: dict[str, Any] = {"key": caller.key, "carrier": caller.carrier}
-        execute = partial(executor.execute, checked)
-        started = await runs.start_ephemeral(
-            checked.kind, checked.query, execute, seconds=seconds, **whose
-        )
+        started = await start_checked(executor, runs, checked, seconds=seconds, **whose)
         caller.gone.add_done_callback(lambda _: started.stop())
         async with started as events:
             async for event in events:
@@ -154,7 +156,7 @@ def make_server(
     async def fair_search(
         query: str,
         context: Context,
-        source: str = "",
+        source: _Name = "",
         attributes: _Names = [],  # noqa: B006
         k: _Count = shown,
         seconds: _Seconds = SECONDS,
@@ -183,7 +185,7 @@ def make_server(
     async def fair_answer(
         question: str,
         context: Context,
-        source: str = "",
+        source: _Name = "",
         attributes: _Names = [],  # noqa: B006
         documents: _Count = read,
         seconds: _Seconds = SECONDS,
@@ -224,7 +226,7 @@ def make_server(
     async def audit(
         queries: _Texts,
         context: Context,
-        source: str = "",
+        source: _Name = "",
         attributes: _Names = [],  # noqa: B006
         k: _Count = shown,
         seconds: _Seconds = SECONDS,
@@ -240,7 +242,7 @@ def make_server(
             source: The source to search: a name that list_sources returns.
             attributes: Attributes whose groups are compared; by default all of the source.
             k: How many results count as shown.
-            seconds: The time limit in seconds.
+            seconds: The seconds after which the audit fails.
         """
         options = {"corpus": source or None, "queries": queries, "attributes": attributes, "k": k}
         options["intersections"] = False
@@ -313,6 +315,13 @@ class _Edge(Middleware):
             raise ToolError(_sentence(error)) from None
 
 
+def _log_nothing_private() -> None:
+    """Keep libraries from logging the arguments of calls, which may be private."""
+    logging.getLogger("fastmcp").setLevel(logging.CRITICAL)
+    logging.getLogger("mcp").setLevel(logging.ERROR)
+    logging.getLogger().addFilter(_tells_nothing_private)
+
+
 def _tells_nothing_private(record: logging.LogRecord) -> bool:
     """Return False for what MCP's sessions say to the root logger about wrong requests."""
     return not record.pathname.endswith(("mcp/shared/session.py", "mcp\\shared\\session.py"))
@@ -322,7 +331,7 @@ async def _sources(executor: Executor) -> list[dict[str, Any]]:
     """Return the sources that can be searched now, the default first, with their groups."""
     found = []
     for engine, info in await executor.infos():
-        groups = {name: [*it.universe] for name, it in engine.schema.attributes.items()}
+        groups = {name: [*it.listed] for name, it in engine.schema.attributes.items()}
         found.append({"name": info.name, "documents": info.documents, "attributes": groups})
     return found
 

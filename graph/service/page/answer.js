@@ -5,7 +5,7 @@ import { el, fact, foreign, hidden } from "./dom.js";
 import { figure, many, percent, rounded, whole, words } from "./format.js";
 import { headed } from "./glossary.js";
 import { allMarks, documentMarks } from "./groups.js";
-import { furthestBelow, inLarge, inWords } from "./outcome.js";
+import { carriers, furthestBelow, inLarge, inWords, isOfDocuments } from "./outcome.js";
 
 const FIRST = 3; // answers that are shown at once
 
@@ -97,7 +97,11 @@ function exposures(answer, marks) {
 function whoWasRead(answer, marks) {
   const targets = targetOf(answer);
   const known = (groups) => [["read", "exposure"], ["used", "attributed"]]
-    .map(([name, of]) => ({ name, shares: Object.fromEntries(groups.map((it) => [it.group, it[of]])) }))
+    .map(([name, of]) => ({
+      name,
+      shares: Object.fromEntries(groups.map((it) => [it.group, it[of]])),
+      documents: answer.ranking.filter((document) => document[of] > 0),
+    }))
     .filter(({ shares }) => !Object.values(shares).includes(null));
   return el("section", { class: "card figures", "aria-label": "Who was read and used" },
     el("div", { class: "headline" },
@@ -106,17 +110,33 @@ function whoWasRead(answer, marks) {
     el("div", { class: "groups" },
       headed(el("h2", {}, "Whose text it was"), "Attribution"),
       answer.groups.map(({ attribute, groups, unknown }) => [
-        bars(marks, attribute, targets[attribute], known(groups)),
+        bars(marks, attribute, targets[attribute], known(groups), null, carriedBy(answer.ranking, known(groups), attribute)),
         unknown >= 0.0005 ? el("p", { class: "hint" }, `${percent(unknown)} of what was read has no label for `, foreign(attribute), ".")
           : null])));
+}
+
+/** What says how many documents of a group were read and used; null where their groups do not say. */
+function carriedBy(ranking, series, attribute) {
+  if (!isOfDocuments(ranking, attribute)) return null;
+  return (group) => series.map(({ name, documents }, number) => {
+    const count = carriers(documents, attribute, group);
+    const unit = el("span", { class: "unit" }, count === 1 ? " document" : " documents");
+    return number ? `, ${whole(count)} ${name}` : [whole(count), unit, ` ${name}`];
+  });
+}
+
+/** In brackets, how many documents of a group there are. */
+function countedIn(documents, attribute, group) {
+  return isOfDocuments(documents, attribute) ? ` (${many(carriers(documents, attribute, group), "document")})` : "";
 }
 
 /** How much of what was read, and used if that is known, is of the group that is read too little. */
 function lacksMost(attribute, target, [read, ...more]) {
   if (read?.name !== "read") return inWords(foreign(attribute), ": nothing that was read has a label.");
   const group = furthestBelow(target, read.shares);
-  return inLarge(group, target[group], [read, ...more].map(({ name, shares }) =>
-    [" ", el("b", {}, rounded(shares[group])), " ", el("span", { class: "aim" }, `of what was ${name},`)]));
+  return inLarge(group, target[group], [read, ...more].map(({ name, shares, documents }) =>
+    [" ", el("b", {}, rounded(shares[group])), " ", el("span", { class: "aim" },
+      `of what was ${name}${countedIn(documents, attribute, group)},`)]));
 }
 
 /** How many samples the figures are of, and who judged them. */

@@ -7,6 +7,7 @@ import { percent, whole, words } from "./format.js";
 import { explained, headed } from "./glossary.js";
 import { allMarks } from "./groups.js";
 import { authorization } from "./key.js";
+import { allGroups } from "./lorenz.js";
 import { inWords } from "./outcome.js";
 
 const VERDICTS = {
@@ -33,7 +34,8 @@ export function auditView({ findings, figures, digest }, { id }) {
       inWords(foreign(findings[0], 2000)),
       el("ul", { class: "sentences" }, findings.slice(1).map((it) => el("li", {}, foreign(it, 2000))))),
     alone.map((attribute) => el("section", { class: "card", "aria-label": `Exposure by ${attribute}` },
-      el("h2", {}, foreign(attribute)), exposure(attribute, attributes[attribute]))),
+      el("h2", {}, foreign(attribute)), exposure(attribute, attributes[attribute]),
+      (figures.concentration ?? []).filter((it) => it.attribute === attribute).map(allGroups))),
     combined.length ? el("section", { class: "card", "aria-label": "Combinations" },
       el("details", { class: "combinations" }, el("summary", {}, "Combinations of attributes"),
         combined.map((attribute) => exposure(attribute, attributes[attribute])))) : null,

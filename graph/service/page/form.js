@@ -87,7 +87,8 @@ export function setUpForm(run) {
   function indexChanged() {
     const groups = groupsOf(index());
     byId("corpus-about").textContent = aboutSource(index());
-    fill(byId("probe-attribute"), Object.keys(groups).map((name) => option(name)));
+    const listed = Object.keys(groups).filter((name) => groups[name].length);
+    fill(byId("probe-attribute"), listed.map((name) => option(name)));
     probedChanged();
     fill(byId("choices"), Object.keys(groups).map((name, at) => el("label", { class: "check" },
       el("input", {
@@ -106,7 +107,8 @@ export function setUpForm(run) {
   function attributesChanged() {
     const groups = groupsOf(index());
     const measured = chosen().length ? chosen() : Object.keys(groups);
-    target.offer(Object.fromEntries(measured.map((name) => [name, groups[name]])),
+    const listed = measured.filter((name) => groups[name].length);
+    target.offer(Object.fromEntries(listed.map((name) => [name, groups[name]])),
       hasPopulation(index(), measured));
     line();
   }

@@ -26,7 +26,7 @@ export async function offered() {
 export const aboutSource = (index) => index ? [
   index.engine,
   index.documents === null ? null : many(index.documents, "document"),
-  Object.entries(groupsOf(index)).map(([name, groups]) => `${name} (${groups.length} groups)`).join(", "),
+  Object.entries(groupsOf(index)).map(([name, groups]) => `${name} (${groups.length ? `${groups.length} groups` : "each value a group"})`).join(", "),
 ].filter(Boolean).join(" · ") : "";
 
 /** Whether a name stands for many, such as `openai:*`. */

@@ -9,6 +9,9 @@ import { places } from "./ranking.js";
 /** From this probability on, a document is likely to be relevant. */
 const LIKELY = 0.5;
 
+/** From this share on, the distance from the best order is not shown: in a short list much of it is that ranks are whole. */
+const NEAR_BEST = 0.01;
+
 /** Who is seen: first, in large, the group that lacked most; then all groups, and why. */
 export function figures(search, marks) {
   const { baseline, divergence } = search;
@@ -24,10 +27,12 @@ export function figures(search, marks) {
         bars(marks, attribute, shares, [
           { name: "before", shares: baseline.exposure[attribute] },
           { name: "after", shares: search.exposure[attribute] },
-        ], search.gaps?.unattainable[attribute])),
+        ], search.gaps?.unattainable[attribute], carriedBy([baseline.ranking, search.ranking], attribute))),
       el("p", { class: "hint" }, "Exposure is a group's share of the attention; the first ranks get most of it. ",
-        "The upright line is the target.",
-        lacksAttainable(search) ? " A dashed box is the part of the target for which too few relevant documents were found." : null)),
+        "The upright line is the target. ",
+        Object.keys(search.target).some((attribute) => isOfDocuments(search.ranking, attribute))
+          ? "Below a bar stands how many documents have it. " : null,
+        lacksAttainable(search) ? "A dashed box is the part of the target for which too few relevant documents were found." : null)),
     el("div", { class: "aside" },
       sentences("Why", "explanation", search.explanation ?? []),
       sentences("What is still lacking", "lacking", lacking(search), "Unattainable exposure", "Ranking gap"),
@@ -42,7 +47,7 @@ export function figures(search, marks) {
 export const isEmpty = (search) => search?.baseline.ranking.length === 0 && search.ranking.length === 0;
 
 /** The exposure of the group that lacked most, before and after, and its target; in words if none lacked any. */
-function lackedMost({ baseline, exposure, target }, attribute) {
+function lackedMost({ baseline, exposure, ranking, target }, attribute) {
   const [before, after, wanted] = [baseline.exposure, exposure, target].map((all) => all[attribute]);
   const group = furthestBelow(wanted, before);
   if (baseline.divergences[attribute] === null) {
@@ -52,7 +57,28 @@ function lackedMost({ baseline, exposure, target }, attribute) {
     return inWords(foreign(attribute), ": no group is a point or more below its target.");
   }
   return inLarge(group, wanted[group], el("span", { class: "was" }, ` ${rounded(before[group])} → `),
-    el("b", { class: after[group] > before[group] ? "better" : null }, rounded(after[group])));
+    el("b", { class: after[group] > before[group] ? "better" : null }, rounded(after[group])),
+    el("span", { class: "aim" }, countedIn(ranking, attribute, group)));
+}
+
+/** How many documents have a group's exposure, since one high up may have all of it. */
+export const carriers = (documents, attribute, group) => documents.filter(({ groups }) => groups[attribute]?.[group] > 0).length;
+
+/** Whether the groups of an attribute are those of documents, and not of a product of attributes. */
+export const isOfDocuments = (documents, attribute) => documents.some(({ groups }) => attribute in groups);
+
+function countedIn(ranking, attribute, group) {
+  return isOfDocuments(ranking, attribute) ? ` in ${many(carriers(ranking, attribute, group), "document")}` : "";
+}
+
+/** What says how many documents of lists have a group's exposure; null where their groups do not say. */
+function carriedBy(lists, attribute) {
+  if (!isOfDocuments(lists.at(-1), attribute)) return null;
+  return (group) => {
+    const counts = [...new Set(lists.map((list) => carriers(list, attribute, group)))];
+    const unit = counts.at(-1) === 1 ? " document" : " documents";
+    return [counts.map(whole).join(" → "), el("span", { class: "unit" }, unit)];
+  };
 }
 
 /** The group that is furthest below its target. */
@@ -80,9 +106,26 @@ function paid(search) {
   return el("p", { class: "paid" },
     fits ? null : "None of these is likely to fit. ",
     fits && (isEstimated || moved) ? cost : null,
+    fits && isEstimated ? nearBest(objective) : null,
     moved ? `${many(moved, "document")} moved up. ` : null,
     models(search));
 }
+
+/** How far the list can be from the best order, if that is little. */
+function nearBest({ bounded, bound, leaves_out: leftOut = [], among = [] }) {
+  const below = bound ? 1 - bounded / bound : 1;
+  if (below >= NEAR_BEST) return null;
+  const tenths = Math.max(1, Math.ceil(1000 * below)); // of a percent
+  const apart = leftOut.length ? ` without ${leftOut.join(" and ")}` : "";
+  const which = among.length ? ` that ${among.map((kind) => BOUNDED[kind]).join(" and ")}` : "";
+  return `At most ${figure(tenths / 10, 1)} % from the best order${which}${apart}. `;
+}
+
+/** What the best order does, if not all orders are bounded. */
+const BOUNDED = {
+  engine_order: "keeps the engine's order within groups",
+  labelled_exposure: "shows labelled documents as much",
+};
 
 /** Whether a model's words led to the ranking: every round but the first has some. */
 export const isRefined = ({ best_iteration: kept }) => kept > 0;
@@ -111,7 +154,9 @@ const lacksAttainable = ({ gaps }) =>
 const sentences = (title, kind, all, ...terms) => all.length ? el("div", {}, headed(el("h3", {}, title), ...terms),
   el("ul", { class: `sentences ${kind}` }, all.map((it) => el("li", {}, foreign(it, 600))))) : null;
 
-/** What each group still lacks of its target, and why. */
+const MOST_LACKING = 8;
+
+/** What each group still lacks of its target, and why; of many, those that lack most. */
 function lacking({ gaps, target }) {
   const found = [];
   for (const [attribute, groups] of Object.entries(gaps ? target : {})) {
@@ -122,10 +167,11 @@ function lacking({ gaps, target }) {
         withheld >= LEAST_GAP ? `${points(withheld)} that this ranking withholds` : null,
         missing >= LEAST_GAP ? `${points(missing)} for which too few documents were found that are likely to be relevant` : null,
       ].filter(Boolean);
-      if (why.length) found.push(`${group}: ${why.join(", and ")}.`);
+      if (why.length) found.push({ lacks: withheld + missing, sentence: `${group}: ${why.join(", and ")}.` });
     }
   }
-  return found;
+  const most = [...found].sort((one, other) => other.lacks - one.lacks).slice(0, MOST_LACKING);
+  return found.filter((it) => most.includes(it)).map(({ sentence }) => sentence);
 }
 
 const points = (share) => many(Math.round(share * 100), "point");

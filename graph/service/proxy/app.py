@@ -99,6 +99,7 @@ class Proxy:
         self._seen = Seen(settings)
         self._large = Remembered(REMEMBERED)
         self._unfinished = Remembered(UNFINISHED)
+        self._refusing: set[str] = set()
         self.watcher = Watcher(workers, self._seen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,7 +175,22 @@ class Proxy:
             passing = replace(
                 asked, searches=[], pages=[*asked.pages, *pages], whys=[why, *asked.whys]
             )
-            return await self._pass(request, stack, body, passing)
+            response = await self._pass(request, stack, body, passing)
+            if why == "cluster" and response.status_code == 200:
+                self._say_it_refuses_windows({search.index for search in asked.searches})
+            return response
+
+    def _say_it_refuses_windows(self, indexes: set[str]) -> None:
+        """Say once of each index that the cluster answers a page of it, but no whole window."""
+        for index in indexes - self._refusing:
+            log.warning(
+                "The cluster answers a search of '%s', but not for the first %d hits with their "
+                "labels: its max_result_window may be below 'window', or a label's field may have "
+                "another type now.",
+                index,
+                self._settings.indexes[index].window,
+            )
+        self._refusing |= indexes
 
     @contextmanager
     def _expecting(self, asked: Asked) -> Iterator[None]:

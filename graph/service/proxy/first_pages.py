@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairqr.graph.service.proxy.ordering import KEPT, SECONDS_KEPT, Told
+from fairqr.base.kept import Kept
+from fairqr.graph.search.pages import PAGED_SECONDS
+from fairqr.graph.service.proxy.ordering import KEPT_LISTS, Told
 from fairqr.graph.service.proxy.requests import Search, windows_in, with_page
 
 
@@ -15,11 +16,9 @@ class _FirstPage:
     """A first page that went out.
 
     Attributes:
-        since: When, by the monotonic clock.
         told: What became of its list; None if it went out in the cluster's own order.
     """
 
-    since: float
     told: Told | None
 
 
@@ -30,7 +29,7 @@ class FirstPages:
     """
 
     def __init__(self) -> None:
-        self._pages: dict[tuple[str, str], _FirstPage] = {}
+        self._pages: Kept[tuple[str, str], _FirstPage] = Kept(KEPT_LISTS, PAGED_SECONDS)
 
     def add(self, search: Search, told: Told | str) -> None:
         """Remember a page, if it is the first of a query whose fair lists are shown.
@@ -41,11 +40,8 @@ class FirstPages:
         """
         if search.start or not search.fair:
             return
-        key = (search.index, search.key)
-        self._pages.pop(key, None)
-        self._pages[key] = _FirstPage(time.monotonic(), None if isinstance(told, str) else told)
-        if len(self._pages) > KEPT:
-            del self._pages[next(iter(self._pages))]
+        shown = _FirstPage(None if isinstance(told, str) else told)
+        self._pages.add((search.index, search.key), shown)
 
     def passed(self, search: Search) -> bool:
         """Return whether this is a later page, and the first went out in the cluster's order."""
@@ -85,6 +81,4 @@ class FirstPages:
 
     def _first_of(self, search: Search) -> _FirstPage | None:
         """Return the first page that a later one belongs to, if it is remembered."""
-        first = self._pages.get((search.index, search.key)) if search.start else None
-        is_kept = first is not None and time.monotonic() - first.since < SECONDS_KEPT
-        return first if is_kept else None
+        return self._pages.get((search.index, search.key)) if search.start else None

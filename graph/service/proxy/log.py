@@ -325,7 +325,13 @@ def _both(record: Mapping[str, Any], weight: int) -> dict[str, Any]:
         for which in ("engine", "fair", "target")
     }
     which_shown = "fair" if record["outcome"] == RERANKED else "engine"
-    return {"weight": weight, "arm": record["arm"], "shown": which_shown, **figures}
+    return {
+        "weight": weight,
+        "arm": record["arm"],
+        "shown": which_shown,
+        "by_texts": record["by"] == "vectors",
+        **figures,
+    }
 
 
 def _figures(exposure: Shares, quality: Iterable[float]) -> dict[str, float]:

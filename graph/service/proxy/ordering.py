@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from fairqr.base.errors import FairqrError, InputError, SourceError
+from fairqr.base.kept import Kept
 from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
-from fairqr.graph.integrations.order import Evidence, FairOrder, Given, fair_list, labels_of
+from fairqr.graph.integrations.order import (
+    Evidence,
+    FairOrder,
+    Given,
+    aimed_at,
+    fair_list,
+    labels_of,
+    listed_hits,
+)
 from fairqr.graph.search.context import Context
+from fairqr.graph.search.pages import PAGED_SECONDS
 from fairqr.graph.search.result import Shares
 from fairqr.graph.search.target import by_group
 from fairqr.graph.service.proxy.requests import (
@@ -31,19 +41,24 @@ from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
-from fairqr.retrieval.engines.engine import Hits, Memberships, SearchEngine, lexical_of
+from fairqr.retrieval.engines.engine import (
+    Hits,
+    Memberships,
+    SearchEngine,
+    lexical_of,
+    shares_above_zero,
+)
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import MANY_ABSENT, OTHERS
 from fairqr.retrieval.sources.documents import value_at
-from fairqr.retrieval.sources.schema import Attribute
 
 Told = dict[str, Any]
 
-KEPT, SECONDS_KEPT = 1_000, 300.0
-"""How many fair lists we keep, and for how long: all pages are cut from one."""
+KEPT_LISTS = 1_000
+"""How many fair lists we keep."""
 
 
 @dataclass
@@ -51,14 +66,17 @@ class KeptList:
     """A fair list, from which all pages of a query are cut.
 
     Attributes:
-        since: When it was made, by the monotonic clock.
         told: What became of the list.
         found: Its order, and the groups of its documents.
     """
 
-    since: float
     told: Told
     found: FairOrder
+
+
+def kept_lists() -> Kept[tuple[str, ...], KeptList]:
+    """Return room for fair lists by query and hits."""
+    return Kept(KEPT_LISTS, PAGED_SECONDS)
 
 
 @dataclass
@@ -85,7 +103,7 @@ class IndexOrder:
     learnt: LearntWords | None = None
     afterwards: AskAfterwards | None = None
     names: frozenset[str] = frozenset()
-    kept: dict[tuple[str, ...], KeptList] = field(default_factory=dict)
+    kept: Kept[tuple[str, ...], KeptList] = field(default_factory=kept_lists)
 
     async def __call__(self, documents: Sequence[Any], search: Search, until: float) -> Told:
         """Return the fair order of the hits of a whole window, and what it gains.
@@ -101,12 +119,10 @@ class IndexOrder:
         # A client may leave the texts out, and the next one may not.
         has_texts = any(hit.get("_source") for hit in hits)
         key = (search.key, str(has_texts), *(hit["_id"] for hit in hits))
-        one = self.kept.pop(key, None)
-        if one is None or time.monotonic() - one.since > SECONDS_KEPT or (self.deficit and first):
+        one = self.kept.get(key)
+        if one is None or (self.deficit and first):
             one = await self._new_list(hits, search)
-        self.kept[key] = one
-        if len(self.kept) > KEPT:
-            del self.kept[next(iter(self.kept))]
+            self.kept.add(key, one)
         if self.deficit and first and time.monotonic() < until:  # later it is not shown
             self.deficit.add(one.found.target, one.found.after.exposure)
         return await self._as_seen(one, documents, search)
@@ -122,13 +138,16 @@ class IndexOrder:
         lexical = lexical_of(self.engine)
         if isinstance(lexical, ElasticsearchEngine):
             hits = await lexical.labelled(hits)
-        found, listed = await self._fair_list(hits, "", None)
-        shown = self._exposure(found.members, range(len(hits))[: self.context.k])
-        shares = {"target": found.target, "shown": shown, "engine": shown}
+        with _told_why():
+            listed, _ = await listed_hits(self.engine, self.context, self._all_given(hits))
+            aimed = aimed_at(self.engine.schema, self.context, listed)
+        counted = range(len(hits))[: self.context.k]
+        shown = self._exposure(aimed.dimensions, aimed.members, counted)
+        shares = {"target": aimed.target, "shown": shown, "engine": shown}
         return {
             **self._counting,
             "page": len(hits),
-            "exposure": _readable(shares),
+            "exposure": self._readable(shares),
             "ids": [hit["_id"] for hit in hits],
             "groups": self._groups(listed.memberships),
         }
@@ -146,35 +165,33 @@ class IndexOrder:
             "by": "ranks" if listed.relevance is None else "vectors",
             "model": found.words_of,
             "quality": {name: [it.relevance, it.fairness] for name, it in quality.items()},
+            # The bound and the limits are of the fair list, which pinned documents change.
+            "bound": None if pinned else found.after.bound,
+            "below_best": None if pinned else found.after.below_best,
+            "broken": [] if pinned else list(found.after.broken),
             "ids": [hit["_id"] for hit in hits],
             "order": found.positions,
             "groups": self._groups(listed.memberships),
         }
-        return KeptList(time.monotonic(), told, found)
+        return KeptList(told, found)
 
     def _behind(self, found: FairOrder, pinned: int) -> FairOrder:
         """Return an order in which so many of the first documents stay where they are."""
         behind = [place for place in found.positions if place >= pinned]
         positions = [*range(pinned), *behind]
-        shown = self._exposure(found.members, positions[: self.context.k])
+        shown = self._exposure(found.dimensions, found.members, positions[: self.context.k])
         after = found.after.model_copy(update={"exposure": shown})
         return found._replace(positions=positions, after=after)
 
     async def _fair_list(
         self, hits: Sequence[Any], words: str, evidence: Evidence | None
     ) -> tuple[FairOrder, Hits]:
-        if not hits:
-            raise UnavailableError("empty")
-        given = [self._given(place, hit) for place, hit in enumerate(hits)]
         deficit = self.deficit.by_group if self.deficit else None
-        try:
+        given = self._all_given(hits)
+        with _told_why():
             found, listed, _ = await fair_list(
                 self.engine, self.context, words, given, evidence, deficit=deficit
             )
-        except SourceError:  # of a hit without its id
-            raise UnavailableError("ids") from None
-        except InputError:
-            raise UnavailableError("labels") from None
         return found, listed
 
     async def _as_seen(self, one: KeptList, documents: Sequence[Any], search: Search) -> Told:
@@ -185,31 +202,34 @@ class IndexOrder:
         """
         page = min(search.size, len(documents))
         counted = min(self.context.k, page)
+        dimensions = one.found.dimensions
         members = one.found.members
         told = one.told
         window = len(told["ids"])
         if counted > window:
             seen = documents[:counted]
-            labels, members = await self._labels(seen)
+            labels, members = await self._labels(seen, dimensions)
             ids = [hit["_id"] for hit in seen if "_id" in hit]
             if len(ids) < counted:
                 raise UnavailableError("ids")
             order = [*told["order"], *range(window, counted)]
             told = {**told, "ids": ids, "order": order, "groups": self._groups(labels)}
-        engine = self._exposure(members, range(counted))
-        fair = self._exposure(members, told["order"][:counted])
+        engine = self._exposure(dimensions, members, range(counted))
+        fair = self._exposure(dimensions, members, told["order"][:counted])
         shares = {"engine": engine, "fair": fair, "target": one.found.target}
         shares["shown"] = fair if search.fair else engine
-        return {**told, **self._counting, "page": page, "exposure": _readable(shares)}
+        return {**told, **self._counting, "page": page, "exposure": self._readable(shares)}
 
-    async def _labels(self, hits: Sequence[Any]) -> tuple[Memberships, Memberships]:
+    async def _labels(
+        self, hits: Sequence[Any], dimensions: Sequence[Dimension]
+    ) -> tuple[Memberships, Memberships]:
         """Return the groups of hits by attribute, and those that exposure is measured over."""
-        given = [self._given(place, hit) for place, hit in enumerate(hits)]
+        given = self._all_given(hits)
         labelled = await labels_of(self.engine, self.context, given)
         ids = [*map(str, range(len(hits)))]
         table = DocumentTable()
         table.add(ids, labelled.members)
-        members = {it.name: table.memberships(it, ids) for it in self._dimensions}
+        members = {it.name: table.memberships(it, ids) for it in dimensions}
         return labelled.members, members
 
     @property
@@ -223,12 +243,35 @@ class IndexOrder:
         context = self.context
         return dimensions_of(self.engine.schema, context.attributes, intersect=context.intersect)
 
-    def _exposure(self, members: Memberships, places: Sequence[int]) -> Shares:
+    def _exposure(
+        self, dimensions: Sequence[Dimension], members: Memberships, places: Sequence[int]
+    ) -> Shares:
         """Return the exposure of each group in a page with the documents of these places."""
         return {
             it.name: by_group(it, exposure(members[it.name][[*places]], self.context.discount))
-            for it in self._dimensions
+            for it in dimensions
         }
+
+    def _readable(self, lists: Mapping[str, Shares]) -> dict[str, Shares]:
+        """Return the shares in several lists; of many groups, those that no list has are one.
+
+        So are those of an open attribute, however few, as other lists have others.
+        """
+        opened = {it.name for it in self._dimensions if it.is_open}
+        found: dict[str, Shares] = {name: {} for name in lists}
+        for attribute in next(iter(lists.values())):
+            groups = list(lists["target"][attribute])
+            named = groups
+            is_open = attribute in opened
+            if is_open or len(groups) >= MANY_ABSENT:
+                seen = [own[attribute] for name, own in lists.items() if name != "target"]
+                named = [group for group in groups if any(own[group] for own in seen)]
+            for name, own in lists.items():
+                shares = {group: own[attribute][group] for group in named}
+                if is_open or len(named) < len(groups):
+                    shares[OTHERS] = sum(own[attribute].values()) - sum(shares.values())
+                found[name][attribute] = shares
+        return found
 
     @property
     def label_fields(self) -> LabelFields:
@@ -239,12 +282,19 @@ class IndexOrder:
         asked = reader.request
         return LabelFields(tuple(asked["docvalue_fields"]), tuple(asked["fields"]))
 
-    def _given(self, place: int, hit: Any) -> Given:
+    def _all_given(self, hits: Sequence[Any]) -> list[Given]:
+        if not hits:
+            raise UnavailableError("empty")
+        # A window that was asked for before the index was open came without them.
+        with_labels = any("fields" in hit for hit in hits)
+        return [self._given(place, hit, with_labels) for place, hit in enumerate(hits)]
+
+    def _given(self, place: int, hit: Any, with_labels: bool) -> Given:
         values = partial(value_at, hit.get("_source") or {})
         title = getattr(self.source, "title", None)
         reader = reader_of(self.engine)
         if reader is not None:
-            id_ = reader.id_of(hit)
+            id_ = "" if with_labels else reader.id_of(hit)  # by which labels are looked up
             labels = {name: own[0] for name, own in reader.values([hit]).items()}
         else:
             id_ = hit["_id"]
@@ -268,9 +318,20 @@ class IndexOrder:
         """Return the group of each document, by attribute."""
         attributes = {name: self.engine.schema.attribute(name) for name in memberships}
         return {
-            name: [_named(attributes[name], row) for row in rows.tolist()]
+            name: [_named(shares_above_zero(attributes[name], row)) for row in rows]
             for name, rows in memberships.items()
         }
+
+
+@contextmanager
+def _told_why() -> Iterator[None]:
+    """Name the reason where a list has no fair order, and no target."""
+    try:
+        yield
+    except SourceError:  # of a hit without its id
+        raise UnavailableError("ids") from None
+    except InputError:
+        raise UnavailableError("labels") from None
 
 
 def _pinned_first(hits: Sequence[Any], search: Search) -> int:
@@ -279,27 +340,9 @@ def _pinned_first(hits: Sequence[Any], search: Search) -> int:
     return len([*takewhile(bool, is_pinned)])
 
 
-def _named(attribute: Attribute, row: Sequence[float]) -> str | dict[str, float] | None:
+def _named(shares: dict[str, float]) -> str | dict[str, float] | None:
     """Return a document's group, the shares of several, or None if it has none."""
-    shares = {group: share for group, share in zip(attribute.universe, row, strict=True) if share}
     return next(iter(shares)) if [*shares.values()] == [1.0] else shares or None
-
-
-def _readable(lists: Mapping[str, Shares]) -> dict[str, Shares]:
-    """Return the shares in several lists; of many groups, those that no list has are one."""
-    found: dict[str, Shares] = {name: {} for name in lists}
-    for attribute in next(iter(lists.values())):
-        groups = list(lists["target"][attribute])
-        named = groups
-        if len(groups) >= MANY_ABSENT:
-            seen = [own[attribute] for name, own in lists.items() if name != "target"]
-            named = [group for group in groups if any(own[group] for own in seen)]
-        for name, own in lists.items():
-            shares = {group: own[attribute][group] for group in named}
-            if len(named) < len(groups):
-                shares[OTHERS] = sum(own[attribute].values()) - sum(shares.values())
-            found[name][attribute] = shares
-    return found
 
 
 async def opened(

@@ -7,6 +7,7 @@ is not made any more. One that a client waits for does not wait for what is only
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import pickle
@@ -73,6 +74,7 @@ class _Answers:
                 order = await opened(settings, index, self._missing.extend)
                 await warm_up(order, settings.indexes[index].window)
                 bytearray(ROOM)  # or the first list would end the process
+                gc.freeze()  # what is there stays, so it need not be looked through
             except MemoryError:
                 why = f"It needs more than {settings.memory} MB; raise 'memory'."
             except Exception as error:  # in one sentence, for the log

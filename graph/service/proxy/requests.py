@@ -146,7 +146,8 @@ def planned(
     except UnsuitedError as error:
         # Clients choose these words, and a header takes few characters.
         return re.sub(r"[^\w.]+", "_", str(error), flags=re.ASCII)[:50] or "_"
-    if labels.names & {*asked.get("runtime_mappings", {})}:
+    runtime = asked.get("runtime_mappings")
+    if isinstance(runtime, Mapping) and labels.names & runtime.keys():
         return "runtime_mappings"  # the client means something else by the name of a label
 
     added = labels.beside(asked, parameters)
@@ -315,21 +316,38 @@ def windows_in(text: str, searches: Sequence[Search]) -> list[Window]:
     Raises:
         UnavailableError: This is no reply, or a search failed.
     """
-    begins, found = [0], list[Window]()
+    found = list[Window]()
     try:
-        whole = parts_of(text, 0)
-        if "responses" in whole:
-            begins = [begin for begin, *_ in parts_of(text, whole["responses"][0]).values()]
-        elif "response" in whole:  # of an asynchronous search
-            begins = [whole["response"][0]]
+        replies = _replies_in(json.loads(text))
+        begins = [0]
+        name, begin = _first_of(text, 0, ("responses", "response", "hits"))
+        if name == "responses":
+            begins = [begin for begin, *_ in parts_of(text, begin).values()]
+        elif name == "response":  # of an asynchronous search
+            begins = [begin]
         for search in searches:
-            reply = parts_of(text, begins[search.place // 2])
-            hits = parts_of(text, parts_of(text, reply["hits"][0])["hits"][0])
-            is_partial = reply["timed_out"][2] or reply["_shards"][2].get("failed")
-            found.append(Window([*hits.values()], bool(is_partial)))
+            number = search.place // 2
+            reply = replies[number]
+            _, outer = _first_of(text, begins[number], ("hits",))
+            _, begin = _first_of(text, outer, ("hits",))
+            is_partial = reply["timed_out"] or reply["_shards"].get("failed")
+            found.append(Window([*parts_of(text, begin).values()], bool(is_partial)))
     except (ValueError, LookupError):
         raise UnavailableError("reply") from None
     return found
+
+
+def _replies_in(whole: Any) -> list[Any]:
+    """Return the replies to single searches.
+
+    Raises:
+        ValueError: This is no object.
+    """
+    if not isinstance(whole, dict):
+        raise ValueError("no object")
+    if "responses" in whole:
+        return list(whole["responses"])
+    return [whole.get("response", whole)]
 
 
 def with_page(text: str, search: Search, hits: Sequence[Part], order: Sequence[int]) -> str:
@@ -376,6 +394,25 @@ def rewritten(text: str, begin: int, end: int, members: Mapping[Any, str | None]
             kept.append(separator + text[member:first] + new)
         before = after
     return "".join(kept) + text[before:end]
+
+
+def _first_of(text: str, at: int, names: Sequence[str]) -> tuple[str, int]:
+    """Return which of these members an object has first, and where its value begins.
+
+    What comes after it is not read.
+
+    Raises:
+        LookupError: It has none of them.
+    """
+    at = _between(text, at + 1).end()
+    while text[at] not in "]}":
+        name, at = _value(text, at)
+        at = _between(text, at).end()
+        if name in names:
+            return name, at
+        _, end = _value(text, at)
+        at = _between(text, end).end()
+    raise LookupError(names)
 
 
 def parts_of(text: str, at: int) -> dict[Any, Part]:

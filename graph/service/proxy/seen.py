@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ ENDING = 30.0
 WAITING = 1_000
 """So many records may wait for the disk; others are lost."""
 
+log = logging.getLogger(__name__)
+
 
 class Seen:
     """Counts searches and records what was shown.
@@ -58,7 +61,8 @@ class Seen:
         what = (
             "The exposure of a group in a first page: as its client saw it (shown), in the order "
             "of the engine, in the fair one, and the target. The first k ranks count, or as many "
-            "as the page has; lists of which none has a label are left out."
+            "as the page has; lists of which none has a label are left out. Compare sums of engine "
+            "and fair by their counts: not every list of the engine has a fair one."
         )
         self._exposure = Summary("exposure", what, ["index", "attribute", "group", "list"], **of)
         self._lost = Counter("log_lost", "Records that the log lacks.", ["reason"], **of)
@@ -143,10 +147,19 @@ class Log:
         self._lost, self._room, self._writer = lost, Semaphore(WAITING), ThreadPoolExecutor(1)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = FileLock(folder / ".lock", mode=0o600).acquire(ENDING)
+            self._lock = FileLock(folder / ".lock", mode=0o600)
+            self._take_lock(folder)
         except OSError as error:
             why = "another proxy uses it" if isinstance(error, Timeout) else error.strerror
             raise ConfigError(f"The log {folder} cannot be used: {why}.") from None
+
+    def _take_lock(self, folder: Path) -> None:
+        """Wait for the proxy that uses the log, since it may be ending."""
+        try:
+            self._lock.acquire(0)
+        except Timeout:
+            log.warning("The log %s is in use; waiting %g s for that to end.", folder, ENDING)
+            self._lock.acquire(ENDING)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Have a record written, if there is room."""
@@ -156,13 +169,17 @@ class Log:
             self._lost.labels("slow").inc()
 
     def _write(self, record: Mapping[str, Any]) -> None:
-        # The line before may be half there, of a proxy that was killed or had no room.
         try:
-            line = b"\n" + json.dumps(record).encode()
+            line = json.dumps(record).encode()
+            size = self._file.stat().st_size if self._file.exists() else 0
             if len(line) > self._most:
                 raise OSError(errno.EFBIG, "a record is larger than the log")
-            if self._file.exists() and self._file.stat().st_size + len(line) > self._most:
+            if size + len(line) > self._most:
                 self._file.replace(self._older)
+                size = 0
+            if size:
+                # The line before may be half there, of a proxy that was killed or had no room.
+                line = b"\n" + line
             with open(self._file, "ab", opener=functools.partial(os.open, mode=0o600)) as file:
                 file.write(line)
         except OSError as error:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.evidence import ListEvidence
-from fairqr.graph.service.proxy.ordering import IndexOrder, reranked
+from fairqr.graph.service.proxy.ordering import IndexOrder, kept_lists, reranked
 from fairqr.graph.service.proxy.requests import SIZE, Search
 from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
@@ -55,7 +55,7 @@ async def warm_up(order: IndexOrder, window: int) -> None:
         window: How many hits a list has.
     """
     search = Search("", 0, {}, start=0, size=SIZE, window=window, words=WORDS, key="", fair=False)
-    alone = replace(order, learnt=None, afterwards=None, kept={})
+    alone = replace(order, learnt=None, afterwards=None, kept=kept_lists())
     by_ranks = replace(alone, evidence=ListEvidence())
     kinds = [(by_ranks, _reply(order, window, text=""))]
     if is_pulled(MiniLmEncoder.name):
@@ -93,7 +93,9 @@ def _reply(order: IndexOrder, window: int, text: str) -> str:
 
 
 def _value(attribute: Attribute, place: int) -> str | float:
-    """Return a value of one of the groups."""
+    """Return a value of one of the groups; if each value is one, any."""
+    if attribute.open:
+        return str(place // 2)
     group = attribute.groups[place % len(attribute.groups)]
     values = attribute.values.get(group, (group,))
     if not isinstance(values, Range):

@@ -258,7 +258,7 @@ class DurableRun(LiveRun, RunJournal):
         """
         self.task = asyncio.current_task()
         try:
-            final = await self.drive(self._outputs(execute_stored))
+            final = await self.drive(self._stored_outputs(execute_stored))
             self.task = None  # it is not to be stopped any more
             try:
                 await self._finish(final)
@@ -275,7 +275,9 @@ class DurableRun(LiveRun, RunJournal):
             if self._soon is not None:
                 self._soon.cancel()
 
-    async def _outputs(self, execute_stored: ExecuteStored) -> AsyncGenerator[RunOutput, None]:
+    async def _stored_outputs(
+        self, execute_stored: ExecuteStored
+    ) -> AsyncGenerator[RunOutput, None]:
         if self.stopped is not None:
             raise self.stopped
         if self.run.attempts - 1 - self.run.handed_over > LOSSES:

@@ -382,27 +382,27 @@ class Runs(EphemeralRuns):
     async def _clean(self, retention: float) -> None:
         """Remove old runs, and old traces and audits but those of live runs."""
         forgotten = {*await self._store.forget(retention, self._settings.kept)}
-        live = {run.id for run in await self._store.unfinished()}
+        unfinished = {run.id for run in await self._store.unfinished()}
         for folder in (self._settings.traces, self._settings.audits):
             if folder is not None:
                 before = time.time() - retention
-                await asyncio.to_thread(_remove_old, folder, before, live, forgotten)
+                await asyncio.to_thread(_remove_old, folder, before, unfinished, forgotten)
 
 
 def _remove_old(
-    folder: Path, before: float, live: Collection[str], forgotten: Collection[str]
+    folder: Path, before: float, unfinished: Collection[str], forgotten: Collection[str]
 ) -> None:
     """Remove the files and folders of runs that were last written to before; users may keep others.
 
     Args:
         folder: Where they are. A service with another database may share it.
         before: In seconds since the epoch.
-        live: The ids of runs whose files stay.
+        unfinished: The ids of runs whose files stay.
         forgotten: The ids of runs whose files do not, whenever they were written to.
     """
     for path in folder.glob("*"):
         with contextlib.suppress(OSError):  # another process removes it, or we may not
             is_old = path.stem in forgotten or path.stat().st_mtime < before
-            if is_id(path.stem) and path.stem not in live and is_old:
+            if is_id(path.stem) and path.stem not in unfinished and is_old:
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)

@@ -127,7 +127,8 @@ class Database:
         if self.file is not None:
             self.place = str(self.file)
             _make_file(self.file)
-            self._identity = _identity_of(self.file)
+            self._identity = _identity_of(_status_of(self.file))
+            self._was_filled = False
         else:
             self.arguments = _arguments_of(url)
             place = (self.arguments.get(part, "") for part in ("host", "port", "dbname"))
@@ -169,6 +170,8 @@ class Database:
             self._require_sound(self.file)
         try:
             async with self._turn(), self._engine.begin() as connection:
+                if self.file is not None:
+                    _require_log(self.file, connection.info)
                 yield connection
         except _BUGS:
             raise
@@ -212,7 +215,11 @@ class Database:
             raise StoreUnavailableError(
                 "The file of runs is damaged; put back a copy, and start the service again."
             )
-        if _identity_of(file) != self._identity:
+        found = _status_of(file)
+        is_filled = found is not None and found.st_size > 0
+        is_emptied = self._was_filled and not is_filled
+        self._was_filled |= is_filled
+        if _identity_of(found) != self._identity or is_emptied:
             raise StoreUnavailableError(
                 "The file of runs was removed or replaced; start the service again."
             )
@@ -445,13 +452,39 @@ def _arguments_of(url: str) -> dict[str, Any]:
     }
 
 
-def _identity_of(file: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one of its name; None if there is none."""
+def _status_of(file: Path) -> os.stat_result | None:
+    """Return what the system says of a file; None if there is none."""
     try:
-        found = file.stat()
+        return file.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+
+
+def _identity_of(found: os.stat_result | None) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name."""
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
+def _require_log(file: Path, of_connection: dict[Any, Any]) -> None:
+    """Refuse to write into a write-ahead log that has no name any more.
+
+    SQLite makes it with the first connection, and removes it with the last one. Meanwhile it stays
+    the same file; if somebody removes it, what is written is lost unless the service ends in good
+    order, and another process would begin another one.
+
+    Args:
+        file: The database.
+        of_connection: What is kept of a connection as long as it is open.
+
+    Raises:
+        StoreUnavailableError: It was removed.
+    """
+    found = _identity_of(_status_of(file.with_name(f"{file.name}-wal")))
+    if found is None or found != of_connection.setdefault("log", found):
+        raise StoreUnavailableError(
+            "The log beside the file of runs, whose name ends in -wal, was removed; stop the "
+            "service in good order, which keeps its runs, and start it again."
+        )
 
 
 def _said(error: BaseException) -> str:
@@ -483,9 +516,11 @@ class _Connection(aiosqlite.Connection):
     """
 
     async def close(self) -> None:
-        with contextlib.suppress(ValueError):  # it is closed already
-            await self.rollback()
-        await super().close()
+        try:
+            with contextlib.suppress(ValueError, sqlite3.Error):  # it is closed already, or broken
+                await self.rollback()
+        finally:
+            await super().close()  # or its thread would keep the process from ending
 
 
 async def _connected(file: Path, **options: Any) -> aiosqlite.Connection:

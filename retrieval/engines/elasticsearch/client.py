@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
-from elastic_transport import AiohttpHttpNode, TransportError
-from elasticsearch import ApiError, AsyncElasticsearch
+from elastic_transport import AiohttpHttpNode, HttpHeaders, TransportError
+from elastic_transport.client_utils import DEFAULT
+from elasticsearch import ApiError, AsyncElasticsearch, __version__
 
 from fairqr.base.errors import (
     FairqrError,
@@ -35,13 +36,19 @@ from fairqr.retrieval.sources.source import ElasticsearchSource, OpenSearchSourc
 
 Body = dict[str, Any]
 
+CLIENT = __version__[0]
+"""The version of Elasticsearch's client that is installed: 8 or 9."""
+
 REDIRECTED = "the server redirects"
 CUT_OFF = "broke off its reply; try again, or look at what stands between"
 PAGE = re.compile(r"<(!doctype html|html|head|body|h1)\b|text/html", re.IGNORECASE)
 """What shows a page, which a login or a proxy sends in place of the server's reply."""
 
+FORM = re.compile("compatible-with=[0-9]+")
+"""What names the version in whose form a client asks, in the headers of a request."""
+
 TOO_OLD = "media_type_header_exception"
-"""What Elasticsearch 7 says to a client of version 8."""
+"""What a server says to a client that asks in the form of a newer version than its own."""
 NODE_FAILED = (502, 503, 504)
 """The statuses after which a client tries another node at once; 429 asks us to wait instead."""
 
@@ -66,7 +73,27 @@ REFUSED = {
 
 
 class _Node(AiohttpHttpNode):
-    """The connections to a node. They follow no redirects, and log no headers and no queries."""
+    """The connections to a node. They follow no redirects, and log no headers and no queries.
+
+    They ask in the form of version 8, which servers of versions 8 and 9 take; client 9 alone asks
+    in the form of version 9, which servers of version 8 refuse.
+    """
+
+    async def perform_request(  # type: ignore[override]  # the base class is not asynchronous
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: HttpHeaders | None = None,
+        request_timeout: Any = DEFAULT,
+    ) -> Any:
+        """Send a request, in the form of version 8."""
+        if headers is not None:
+            changed = {
+                name: FORM.sub("compatible-with=8", value) for name, value in headers.items()
+            }
+            headers = HttpHeaders(changed)
+        return await super().perform_request(method, target, body, headers, request_timeout)
 
     def _log_request(self, *_: Any, **__: Any) -> None:
         """Do nothing: the client would log all headers except one."""
@@ -224,6 +251,14 @@ class SearchServer:
         said = f"The server at {self.url} is Elasticsearch {version}; upgrade it to 8 or later."
         return IndexUnavailableError(said)
 
+    def too_new(self) -> FairqrError:
+        """Return the error for a client of the user's that the server finds too new."""
+        said = (
+            f"Your client is Elasticsearch's version {CLIENT}, whose requests the older server "
+            "refuses; give its url in place of the client, or a client of the server's version."
+        )
+        return IndexUnavailableError(said)
+
     def no_index(self, index: object) -> FairqrError:
         """Return the error for an index that does not exist."""
         said = f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index'."
@@ -263,7 +298,7 @@ class SearchServer:
                 f"The index '{name}' is closed; open it, or name only open ones in 'index'."
             )
         if kind == TOO_OLD:
-            return self.too_old("7")
+            return self.too_new() if self._source.client else self.too_old("7")
         if "maxClauseCount" in str(error) or "too_many" in kind:
             return QueryError(f"The query has more words than {self.product} accepts; shorten it.")
         said = REFUSED.get(status)

@@ -198,22 +198,45 @@ class ElasticsearchEngine:
             UnsupportedError: The source's own request cannot answer it.
         """
         query = replace(query, text=sendable(query.text))
-        if query.n < 1 and query.text:
-            require(self, "document_frequencies", "Counting the documents that match")
-        if query.n > 0 and query.only is not None and query.text:
-            require(self, "rescore", "Ranking given documents")
-        filters, body = self.filters(query), dict[str, Any]()
-        if query.only is not None and query.n > 0:
-            wanted = [self._matching(query)] if query.text else []
-            body = {"bool": {"filter": filters, "should": wanted, "minimum_should_match": 0}}
-            return self.limited(query, {"query": body})
-        if self.source.body is not None and query.n > 0:
+        if query.n < 1:
+            return self._counted(query)
+        if query.only is not None:
+            return self._rescored(query)
+        filters = self.filters(query)
+        body: Body = {}
+        if self.source.body is not None:
             filled = fill_template(self.source.body, query.text, min(query.n, self.most))
             body = {key: part for key, part in filled.items() if key not in NOT_NEEDED}
+        # Otherwise the source's own request is sent as it is.
         if not body or filters or query.every_word:
-            must = [self._matching(query) if query.n > 0 or query.text else ALL]
-            body["query"] = {"bool": {"must": must, "filter": filters}}
+            body["query"] = {"bool": {"must": [self._matching(query)], "filter": filters}}
         return self.limited(query, body)
+
+    def _counted(self, query: Query) -> Search:
+        """Return the search that counts what matches all words of a query.
+
+        Raises:
+            UnsupportedError: The source's own request cannot answer it.
+        """
+        must = ALL
+        if query.text:
+            require(self, "document_frequencies", "Counting the documents that match")
+            must = self._matching(query)
+        body = {"query": {"bool": {"must": [must], "filter": self.filters(query)}}}
+        return self.limited(query, body)
+
+    def _rescored(self, query: Query) -> Search:
+        """Return the search that ranks given documents by the words of a query.
+
+        Raises:
+            UnsupportedError: The source's own request cannot answer it.
+        """
+        wanted: list[Body] = []
+        if query.text:
+            require(self, "rescore", "Ranking given documents")
+            wanted = [self._matching(query)]
+        ranked = {"filter": self.filters(query), "should": wanted, "minimum_should_match": 0}
+        return self.limited(query, {"query": {"bool": ranked}})
 
     def limited(self, query: Query, body: Body) -> Search:
         """Return a search for no more hits than the server allows, with what we read of each."""

@@ -310,7 +310,12 @@ class LabelField:
 
     @property
     def countable(self) -> bool:
-        """Whether the server can count the labels: it joins dates in another form than hits."""
+        """Whether the server can count the labels: it joins dates in another form than hits.
+
+        Those of an open attribute may be too many to be counted.
+        """
+        if self.attribute.open:
+            return False
         return self.mapped.by_column and (self._counts_ranges or self.mapped.type not in DATES)
 
     def counted(self) -> Body:

@@ -36,6 +36,7 @@ from fairqr.retrieval.fairness.answerable import (
     nearest_mean,
     unrelated_vectors,
 )
+from fairqr.retrieval.fairness.claims import Claims, claims_by_vector
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     FUSED,
@@ -287,7 +288,20 @@ class FieldHybridEngine(EngineOverWords):
             relevance=probabilities[rows],
             answerable=answerable,
             own=own_,
+            claims=self._claims(query, [hits.get(ids[row], {}) for row in rows]),
         )
+
+    def _claims(self, query: Query, read: Sequence[Any]) -> Claims | None:
+        """Return which documents say the same, as far as that is known; None if nobody asks.
+
+        Args:
+            query: The query.
+            read: The hit of each document whose vector was read, which are few; others are empty.
+        """
+        if not query.with_claims:
+            return None
+        vectors = self._field.read(read, self.background.shape[1])
+        return claims_by_vector(vectors, self._encoder.name)
 
     def _nearest(self, query: Query, vector: Float32Array) -> Search:
         """Return the search for documents with the highest cosines."""

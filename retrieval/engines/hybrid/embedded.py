@@ -42,6 +42,7 @@ from fairqr.retrieval.fairness.answerable import (
     unrelated_queries,
     unrelated_vectors,
 )
+from fairqr.retrieval.fairness.claims import claims_by_vector
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
@@ -312,7 +313,21 @@ class VectorEngine(EngineOverWords):
             given = replace(query, text="", n=len(query.only))
             numbers, _ = now.ranked(given)
         scores = np.nan_to_num((1 + similar[numbers].astype(np.float64)) / 2)
-        return now.hits(numbers, scores, query.n)
+        return self._hits(now, rows, query, now.best(numbers, scores, query.n))
+
+    def _hits(
+        self,
+        now: Snapshot,
+        rows: Float32Array,
+        query: Query,
+        best: tuple[Numbers, FloatArray],
+    ) -> Hits:
+        """Return the best documents, numbers and scores, as hits, with their claims if asked."""
+        numbers, scores = best
+        hits = now.hits(numbers, scores)
+        if not query.with_claims:
+            return hits
+        return replace(hits, claims=claims_by_vector(rows[numbers], self._texts.mark.name))
 
 
 class HybridEngine(VectorEngine):
@@ -375,14 +390,14 @@ class HybridEngine(VectorEngine):
         shares = np.zeros(len(rows))
         shares[by_words] = scores / most
 
-        def ranked(numbers: Numbers, n: int) -> Hits:
+        def best_of(numbers: Numbers, n: int) -> tuple[Numbers, FloatArray]:
             likeness = standardised(moved[numbers].astype(np.float64), moved)
             probabilities = self.calibrations.words.probability(shares[numbers], likeness)
-            return now.hits(numbers, probabilities, n)
+            return now.best(numbers, probabilities, n)
 
         # Whatever the query is limited to, it is answerable by all documents.
         likely = highest(moved, FIRST, now.live)
-        first = ranked(np.union1d(by_words, likely), FIRST)
+        first = now.hits(*best_of(np.union1d(by_words, likely), FIRST))
         answerable = self._answerable(now, query, similar[now.live], first.ids)
         if query.only is None:
             eligible = now.eligible(query.within)
@@ -392,7 +407,7 @@ class HybridEngine(VectorEngine):
             numbers, scores = now.ranked(replace(query, n=len(query.only)))
             shares[:] = 0
             shares[numbers] = scores / most
-        hits = ranked(numbers, query.n)
+        hits = self._hits(now, rows, query, best_of(numbers, query.n))
         return replace(hits, relevance=np.array(hits.scores), answerable=answerable)
 
     def _answerable(

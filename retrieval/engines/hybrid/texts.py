@@ -44,9 +44,9 @@ from fairqr.retrieval.engines.engine import (
     Query,
     SampledEngine,
     SearchEngine,
-    best_first,
     first_of,
     lexical_of,
+    rows_of,
 )
 from fairqr.retrieval.engines.run import RunEngine
 from fairqr.retrieval.fairness.answerable import (
@@ -58,7 +58,9 @@ from fairqr.retrieval.fairness.answerable import (
     nearest_mean,
     unrelated_vectors,
 )
+from fairqr.retrieval.fairness.claims import claims_by_vector
 from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.ranking import best_positions
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
     LIKELY,
@@ -348,13 +350,15 @@ class EncodedPoolEngine(EngineOverWords):
         probabilities = calibration.probability(ranks, similar)
         # Whatever the query is limited to, it is answerable by the best of all documents.
         answerable = self._texts.answerable(asked, candidates, calibration.answerable)
-        hits = replace(hits, answerable=answerable)
+        hits = replace(hits, relevance=probabilities, answerable=answerable)
+        if query.with_claims:
+            known = np.arange(len(hits)) if hits.claims is None else hits.claims
+            name = self._texts.vectors.encoder.name
+            hits = replace(hits, claims=claims_by_vector(vectors, name, known))
         if self._keeps_order:
-            return first_of(replace(hits, relevance=probabilities), query.n)
-        ranked = best_first(
-            hits.ids, probabilities.tolist(), hits.memberships, query.n, warnings=hits.warnings
-        )
-        return replace(ranked, relevance=np.array(ranked.scores), answerable=answerable)
+            return first_of(hits, query.n)
+        best = best_positions(hits.ids, probabilities)[: query.n]
+        return rows_of(replace(hits, scores=probabilities.tolist()), best.tolist())
 
     def _encoded(self, query: Query, hits: Hits) -> Sequence[str]:
         """Return the documents of a query whose own vectors count."""

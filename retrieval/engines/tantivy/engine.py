@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 import tantivy
@@ -31,7 +31,6 @@ from fairqr.retrieval.engines.engine import (
     Hits,
     Memberships,
     Query,
-    best_first,
     require_groups,
 )
 from fairqr.retrieval.fairness.answerable import inverse_frequency
@@ -72,7 +71,7 @@ class IndexManifest(BaseModel, frozen=True):
         corpus_schema: The attributes, with the groups that label files name.
     """
 
-    format: Literal[7] = 7
+    format: Literal[8] = 8
     source: str
     fingerprint: str
     files: str = ""
@@ -118,9 +117,9 @@ def refuse_damaged(folder: Path, why: object) -> NoReturn:
 
 
 def columns_of(schema: Schema) -> Mapping[str, list[str]]:
-    """Return for each attribute the names of its groups' columns, in order."""
+    """Return for each attribute the names of its groups' columns, in order; open ones have none."""
     return {
-        name: [f"group{place}_{group}" for group in range(len(attribute.universe))]
+        name: [f"group{place}_{group}" for group in range(len(attribute.listed))]
         for place, (name, attribute) in enumerate(schema.attributes.items())
     }
 
@@ -146,7 +145,10 @@ class Snapshot:
         size = int(found or 0) + 1
         # By number; ids and shares take memory as they are read.
         self._is_read, self._ids = np.zeros(size, dtype=np.bool_), np.empty(size, dtype=object)
-        self._shares = {name: np.empty((size, len(it))) for name, it in self.columns.items()}
+        self._shares: dict[str, NDArray[Any]] = {
+            name: np.empty((size, len(columns))) if columns else np.empty(size, dtype=object)
+            for name, columns in self.columns.items()
+        }
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -155,9 +157,7 @@ class Snapshot:
     def answer(self, query: Query) -> Hits:
         """Answer one query."""
         if query.n >= 1:
-            numbers, scores = self.ranked(query)
-            ids = self._ids.take(numbers).tolist()
-            return Hits(ids, scores.tolist(), self._memberships(numbers))
+            return self.hits(*self.ranked(query))
         anything = query.text or query.only is not None or query.within is not None
         # This does not count deleted documents.
         matching = self.searcher.search(self._parsed(query), 1) if anything else None
@@ -241,8 +241,8 @@ class Snapshot:
         found = self.searcher.search(query, len(ids), count=False).hits
         return float(sum(score for score, _ in found)) / len(ids)
 
-    def hits(self, numbers: Numbers, scores: FloatArray, n: int) -> Hits:
-        """Return the best n of the documents with these numbers; ties in order of id.
+    def best(self, numbers: Numbers, scores: FloatArray, n: int) -> tuple[Numbers, FloatArray]:
+        """Return the best n of some documents, ties in order of id, as :meth:`ranked` does.
 
         Args:
             numbers: The numbers of documents that exist.
@@ -254,8 +254,13 @@ class Snapshot:
             numbers, scores = numbers[scores >= last], scores[scores >= last]
         segments, places = np.divmod(self._packed[numbers], SEGMENT)
         addresses = list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
-        ids = self._read(numbers, addresses)
-        return best_first(ids, scores.tolist(), self._memberships(numbers), n)
+        best = best_positions(self._read(numbers, addresses), scores)[:n]
+        return numbers[best], scores[best]
+
+    def hits(self, numbers: Numbers, scores: FloatArray) -> Hits:
+        """Return documents that were read as hits, in this order."""
+        ids = self._ids.take(numbers).tolist()
+        return Hits(ids, scores.tolist(), self._memberships(numbers))
 
     def eligible(self, within: tuple[str, str] | None) -> Eligible:
         """Return which documents exist and have a share of a group, if one is given, by number."""
@@ -290,11 +295,23 @@ class Snapshot:
             new, places = numbers[unread], [addresses[place] for place in unread.tolist()]
             read = self.searcher.fast_field_values
             for name, columns in self.columns.items():
-                self._shares[name][new] = np.array([read(it, places) for it in columns]).T
+                if columns:
+                    self._shares[name][new] = np.array([read(it, places) for it in columns]).T
+            self._read_open(new, places)
             self._ids[new] = np.array(self._ids_at(places), dtype=object)
             self._is_read[new] = True  # last, for other threads
         ids: list[str] = self._ids.take(numbers).tolist()
         return ids
+
+    def _read_open(self, numbers: Numbers, addresses: Addresses) -> None:
+        """Read the groups of documents in open attributes, which stand beside their texts."""
+        names = [name for name, columns in self.columns.items() if not columns]
+        if not names:
+            return
+        for number, address in zip(numbers.tolist(), addresses, strict=True):
+            *_, shares = self._stored(address)
+            for name in names:
+                self._shares[name][number] = shares[name]
 
     def _ids_at(self, addresses: Addresses) -> list[str]:
         """Return the ids of the documents at these addresses."""
@@ -332,6 +349,7 @@ class Snapshot:
         return {
             name: np.array([sums[c]["value"] or 0.0 for c in columns]) / max(1, len(self))
             for name, columns in self.columns.items()
+            if columns
         }
 
     def numbered_documents(self, after: int) -> Iterator[tuple[int, Document]]:
@@ -341,7 +359,13 @@ class Snapshot:
                 yield number, self._document(tantivy.DocAddress(*divmod(packed, SEGMENT)))
 
     def _document(self, address: tantivy.DocAddress) -> Document:
-        return Document(*json.loads(bytes(self.searcher.doc(address)["source"][0])))
+        id_, title, text, fields, _ = self._stored(address)
+        return Document(id_, title, text, fields)
+
+    def _stored(self, address: tantivy.DocAddress) -> list[Any]:
+        """Return the parts of a document, and its groups in open attributes."""
+        parts: list[Any] = json.loads(bytes(self.searcher.doc(address)["source"][0]))
+        return parts
 
 
 class TantivyEngine:
@@ -368,7 +392,7 @@ class TantivyEngine:
         self.filterable = frozenset(
             (name, group)
             for name, attribute in self.schema.attributes.items()
-            for group in attribute.universe
+            for group in attribute.listed
         )
         self._snapshot = Snapshot(self._index, self.schema)
 

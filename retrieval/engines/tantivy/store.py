@@ -432,12 +432,16 @@ def _add(
 ) -> None:
     """Add documents, with numbers from this one on."""
     memberships = labels.memberships([it.id for it in documents], labels.in_fields(documents))
-    shares = np.hstack(list(memberships.values())).tolist()
-    columns = [column for columns in columns_of(labels.schema).values() for column in columns]
+    columns_by_name = columns_of(labels.schema)
+    columns = [column for columns in columns_by_name.values() for column in columns]
+    of_listed = [memberships[name] for name, own in columns_by_name.items() if own]
+    shares = np.hstack(of_listed).tolist() if of_listed else [[]] * len(documents)
+    of_open = {name: memberships[name] for name, own in columns_by_name.items() if not own}
     for row, document in enumerate(documents):
         id_bytes = document.id.encode() + b"."  # The mark of the end; zeros follow.
         words = np.frombuffer(id_bytes + bytes(-len(id_bytes) % 8), ">u8").tolist()
-        parts = [document.id, document.title, document.text, dict(document.fields)]
+        open_shares = {name: array[row] for name, array in of_open.items()}
+        parts = [document.id, document.title, document.text, dict(document.fields), open_shares]
         fields = {
             "id": document.id,
             "body": indexed_text(f"{document.title}\n{document.text}"),

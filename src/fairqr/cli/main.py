@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from fairqr.base.errors import FairqrError, one_line
+from fairqr.base.exporting import require_readable
 from fairqr.cli.options import readable
 from fairqr.cli.output import warn
 
@@ -139,6 +140,7 @@ def _options(
     ] = False,
 ) -> None:
     """Measure who gets seen in search results, and change it."""
+    require_readable()
 
 
 def main() -> None:

@@ -140,6 +140,8 @@ def profile_lines(profile: ModelProfile, path: Path) -> Iterator[str]:
     yield f"Its words count so much, where the query counts 1: {shown}."
     if not profile.weights.any():
         yield "Its words help nowhere enough, so ask=auto will not ask it on this collection."
+    elif profile.is_quick and profile.gain.value <= 0:
+        yield "That is too few topics to tell, so they count as those of a model not measured."
     cost = profile.cost
     yield (
         f"A search asks it {cost.calls:.1f} questions, about {cost.tokens:,.0f} tokens, and takes "

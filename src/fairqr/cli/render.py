@@ -10,11 +10,13 @@ import typer
 from langchain_core.messages import AIMessageChunk
 from rich.text import Text
 
+from fairqr.agents.attribution.attributor import judge_in_words
 from fairqr.cli import output as out
 from fairqr.cli.common import RunSettings, agree
 from fairqr.cli.rounds import cut, evidence_lines, round_lines, strongest_evidence
 from fairqr.graph.search.explanation import (
     BROUGHT,
+    LATER_PAGE,
     LEAST_GAP,
     NOBODY_MEASURED,
     TARGET,
@@ -23,7 +25,9 @@ from fairqr.graph.search.explanation import (
     fit_of,
     is_likely_to_fit,
     is_unanswered,
+    nothing_on,
     say_how_found,
+    say_near_best,
 )
 from fairqr.graph.stream import StepData
 
@@ -42,9 +46,10 @@ BAR = 20
 NAME = 24
 TITLE = 30
 WORDS = 200
+MOST_GROUPS = 12  # rows of bars for an attribute
 LEAST_SHOWN = 0.0005  # a smaller share would read 0.0%
 BY = "by: what of the model's words speaks most for a document that rose"
-ALWAYS_SAID = (TARGET, UNCHECKED, TOO_FEW, BROUGHT, NOBODY_MEASURED)
+ALWAYS_SAID = (LATER_PAGE, TARGET, UNCHECKED, TOO_FEW, BROUGHT, NOBODY_MEASURED)
 """What the sentences of an explanation contain that are shown without ``--verbose``."""
 
 _USED = {True: Text("✓", style="green"), False: Text(), None: Text("?", style="yellow")}
@@ -116,7 +121,7 @@ def result_lines(
     """
     before = result.baseline.ranking
     if not before:
-        yield Text("No document matches the query.", "bold")
+        yield out.literal(nothing_on(result), "bold")
         yield out.literal(say_how_found(result.retriever), "dim")
         if not result.ranking and not verbose:
             return
@@ -216,12 +221,20 @@ def _opening(result: SearchResult, name: str) -> str:
         return f"{name}: no document of the baseline ranking has a label."
     if target[group] - before[group] < LEAST_GAP:
         return f"{name}: no group is a point or more below its target."
-    then = f"Fair order: {result.exposure[name][group]:.0%}."
+    then = f"Fair order: {result.exposure[name][group]:.0%}{_carried_by(result, name, group)}."
     if [it.id for it in result.ranking] == [it.id for it in result.baseline.ranking]:
         then = "The order stays as it is."
     return (
         f"{group}: {before[group]:.0%} of the attention; the target is {target[group]:.0%}. {then}"
     )
+
+
+def _carried_by(result: SearchResult, name: str, group: str) -> str:
+    """Return how many documents have a group's exposure, since one high up may have all of it."""
+    labels = [place.groups[name] for place in result.ranking if name in place.groups]
+    if not labels:  # of an intersection
+        return ""
+    return f", {out.counted(sum(it.get(group, 0) > 0 for it in labels), 'document')}"
 
 
 def _lacks_most(target: Mapping[str, float], got: Mapping[str, float]) -> str:
@@ -238,6 +251,7 @@ def _bars(
     bar = min(BAR, max(width // 4 - 6, 3))
     space = min(NAME, max(width - 2 * bar - 27, 4))
     rows = []
+    target, lists = _largest(target, lists)
     for group, wanted in target.items():
         row: list[Any] = [f"  {out.shortened(group, space)}"]
         for share in (shares[group] for shares in lists.values()):
@@ -251,6 +265,24 @@ def _bars(
     return out.table(("", *heads, out.number("target")), rows, gap=1)
 
 
+def _largest(
+    target: Mapping[str, float], lists: Mapping[str, Mapping[str, float]]
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Return the target and the lists for the groups with most exposure, the others as one."""
+    every = {"": target, **lists}
+    groups = list(target)
+    if len(groups) > MOST_GROUPS:
+        largest = {group: max(shares[group] for shares in every.values()) for group in groups}
+        groups = sorted(groups, key=lambda group: -largest[group])[: MOST_GROUPS - 1]
+    shown = {name: {group: shares[group] for group in groups} for name, shares in every.items()}
+    others = len(target) - len(groups)
+    if others:
+        for name, shares in every.items():
+            of_others = sum(shares.values()) - sum(shown[name].values())
+            shown[name][f"{others} others"] = max(0.0, of_others)
+    return shown.pop(""), shown
+
+
 def _cost(result: SearchResult) -> Iterator[str]:
     """Yield what the ranking cost in relevance, as far as that is known, and how many rose."""
     places = {it.id: it.rank for it in result.baseline.ranking}
@@ -259,6 +291,9 @@ def _cost(result: SearchResult) -> Iterator[str]:
     if before and after and result.relevance is not None:
         if is_likely_to_fit(result):
             yield f"Cost: expected relevance {before.relevance:.2f} → {after.relevance:.2f}."
+            near_best = say_near_best(after)
+            if near_best:
+                yield near_best
     elif moved:
         yield "Cost in relevance: not estimated."
     if moved:
@@ -326,7 +361,7 @@ def answer_lines(
     else:
         yield out.literal(result.answers[0].text, lines=True)
         yield from _sources(result, passages)
-    judged = f", judged by {result.attributor}" if result.attributor else ""
+    judged = f", judged by {judge_in_words(result.attributor)}" if result.attributor else ""
     yield ""
     if not verbose:
         yield out.literal(f"Answered by {result.generator}{judged}; seed {result.seed}.")

@@ -35,7 +35,8 @@ def search(
     query: str,
     *,
     asked: Annotated[
-        Context, Fields("target", "k", "method", "max_iterations", "seed", attribute="attributes")
+        Context,
+        Fields("target", "k", "page", "method", "max_iterations", "seed", attribute="attributes"),
     ],
     settings: Annotated[SearchRunSettings, Fields(*RUN)],
     as_json: bool = False,

@@ -257,8 +257,19 @@ def _settings(
     settings = service_settings(models=given, **changes)
     lines = logging.StreamHandler()
     lines.setFormatter(JsonLines() if settings.log == "json" else logging.Formatter(LOG))
+    lines.addFilter(without_traceback)
     logging.basicConfig(handlers=[lines])
     return settings
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """Name an error of Elasticsearch's client, which logs a traceback at each attempt."""
+    if record.name.startswith("elastic_transport") and record.exc_info:
+        error = record.exc_info[0]
+        record.msg = f"{record.getMessage()}: {error.__name__ if error else 'failed'}"
+        record.args = ()
+        record.exc_info = record.exc_text = None
+    return True
 
 
 class JsonLines(logging.Formatter):
@@ -371,7 +382,7 @@ PAUSE = 0.5
 
 
 class ServiceAuditor:
-    """See :class:`fairqr.graph.service.execution.executor.Auditor`."""
+    """See :class:`fairqr.graph.service.execution.audits.Auditor`."""
 
     @classmethod
     def if_installed(cls) -> Self | None:

@@ -32,6 +32,9 @@ corpus = typer.Typer(callback=lambda: None)  # a group, although it has only one
 VALUES = 20
 """How many values of an attribute are shown; ``--json`` has all that were checked."""
 
+MOST_NAMED = 12
+"""So many groups with their shares fit in a line."""
+
 PROBLEMS = 100
 """How many wrong lines of a corpus are shown; ``--json`` has all."""
 
@@ -183,9 +186,18 @@ def report_lines(report: SourceReport) -> Iterator[RenderableType]:
 
 
 def _shares(shares: Mapping[str, float | None]) -> str:
-    """Return groups with their shares, where these are known; one alone needs no figure."""
+    """Return groups with their shares, where these are known; one alone needs no figure.
+
+    Of many groups, the first are named; an attribute without any is open.
+    """
+    if not shares:
+        return "each value is a group"
     named = len(shares) == 1 or None in shares.values()
-    return ", ".join(group if named else f"{group} {it:.1%}" for group, it in shares.items())
+    texts = [group if named else f"{group} {share:.1%}" for group, share in shares.items()]
+    others = len(texts) - MOST_NAMED
+    if others > 1:
+        texts = [*texts[: MOST_NAMED - 1], f"{others} others", texts[-1]]
+    return ", ".join(texts)
 
 
 @command(index)
@@ -283,12 +295,11 @@ async def _described(name: str) -> dict[str, Any]:
         found = dataclasses.asdict(await engine.info())
         counts = "corpus_shares" in engine.capabilities
         shares = await engine.corpus_shares() if counts else {}
-    found["attributes"] = {
-        attribute.name: dict(zip(attribute.universe, shares[attribute.name].tolist(), strict=True))
-        if attribute.name in shares
-        else dict.fromkeys(attribute.universe)
-        for attribute in engine.schema.attributes.values()
-    }
+    found["attributes"] = {}
+    for name, attribute in engine.schema.attributes.items():
+        groups = attribute.listed
+        known = shares[name].tolist() if name in shares else [None] * len(groups)
+        found["attributes"][name] = dict(zip(groups, known, strict=True))
     return found
 
 
@@ -315,19 +326,15 @@ def check(path: Path, *, schema: Path | None = None) -> Printed:
 
     found = find_corpus(BUILT_IN.get(str(path), path), schema)
     report = run(check_corpus(found))
-    shares = {
-        name: dict(zip(attribute.universe, report.shares[name].tolist(), strict=True))
-        for name, attribute in report.schema.attributes.items()
-    }
     told = {
         name: _shares(known | {"unknown": max(0.0, 1 - sum(known.values()))})
-        for name, known in shares.items()
+        for name, known in report.shares.items()
     }
     lines = [f"line {line}: {what}" for line, what in report.problems[:PROBLEMS]]
     data = {
         "path": str(found.path),
         "documents": report.documents,
-        "shares": shares,
+        "shares": report.shares,
         "without_group": report.without_group,
         "problems": [{"line": line, "problem": what} for line, what in report.problems],
     }
@@ -410,8 +417,8 @@ def import_(loader: str, paths: list[Path], *, name: str, replace: bool = False)
     """Import files as a collection.
 
     Args:
-        loader: trec-fair-2022, trec-fair-2022-all (with the track's other dimensions),
-            trec2022-subset or jsonl.
+        loader: trec-fair-2021, trec-fair-2022, trec-fair-2022-all (with the track's other
+            dimensions), trec2022-subset or jsonl.
         paths: The files, or the folder with them.
         name: The name of the collection.
         replace: Replace a collection of that name.

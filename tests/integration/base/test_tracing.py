@@ -15,14 +15,19 @@ from typing import Any
 import pytest
 from elasticsearch import AsyncElasticsearch, BadRequestError
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from fairqr import FairSearch
 from fairqr.agents.models.chat import ChatModel
+from fairqr.base import telemetry
 from fairqr.base.exporting import _Delivery
+from fairqr.base.telemetry import BUCKETS, DURATIONS, MEASURED
 from tests.integration.collector import Collector
 from tests.integration.model_server import (
     KEY,
@@ -114,7 +119,6 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     model_server.does(replying)
     await run_all(model_server, corpus)
     run = "invoke_workflow fairqr"
-    (name,) = {it.name for it in exported.spans if it.name.startswith("retrieval documents")}
     steps = ["prepare", "retrieve", "measure", "choose_group", "refine", "rerank"]
     steps += ["prepare", "sample", "generate", "attribute", "summarize"]
     steps += ["draw", "ask", "compare"]
@@ -123,7 +127,7 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     assert tree == {
         (run, None),
         *((f"fairqr.{step}", run) for step in steps),
-        (name, "fairqr.retrieve"),
+        ("retrieval", "fairqr.retrieve"),
         ("fairqr.refine_topic", "fairqr.refine"),
         ("chat fake", "fairqr.refine_topic"),
         ("fairqr.refine_group", "fairqr.refine"),
@@ -170,6 +174,131 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         ("fairqr.judge", "attribution"),
     }
     assert 0 < dict(evaluations)["fairqr.measure"]["gen_ai.evaluation.score.value"] < 1
+
+
+NEWER = {"gen_ai.retrieval.top_k": int, "gen_ai.prompt.version": str}
+"""Names that the conventions got after the last release of the package that ships them, with their
+types, as the pages of version 0.1.0 state them."""
+
+REQUIRED = {
+    "invoke_workflow": {"gen_ai.operation.name", "gen_ai.agent.name"},
+    "retrieval": {"gen_ai.operation.name", "gen_ai.data_source.id", "gen_ai.retrieval.top_k"},
+    "chat": {
+        *("gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model"),
+        *("gen_ai.prompt.name", "gen_ai.prompt.version", "server.address", "server.port"),
+        "gen_ai.response.finish_reasons",
+    },
+}
+"""What our spans of each operation have, of what version 0.1.0 requires or recommends."""
+
+SENT = {
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "temperature": "gen_ai.request.temperature",
+}
+"""The parameters of a request that the conventions have, and their names there."""
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
+    """Gives fairqr histograms of the SDK, and keeps what they measure in memory."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    meter = provider.get_meter("fairqr")
+    for name in MEASURED:
+        histogram = meter.create_histogram(name, "s", explicit_bucket_boundaries_advisory=BUCKETS)
+        monkeypatch.setitem(telemetry._histograms, name, histogram)
+    yield reader
+    provider.shutdown()
+
+
+async def test_names_are_those_of_the_published_conventions(
+    exported: Exported,
+    measured: InMemoryMetricReader,
+    model_server: ModelServer,
+    corpus: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No name is our own that begins with gen_ai; kinds and histograms are as they want them.
+
+    The package of OpenTelemetry's names has those of before the conventions for generative AI got a
+    repository of their own, whose model no package ships.
+    """
+    monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "1")
+    model_server.does(replying)
+    await run_all(model_server, corpus)
+    published = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
+    for it in exported.spans:
+        own = dict(it.attributes or {})
+        for event in it.events:
+            own |= dict(event.attributes or {})
+        names = {name for name in own if name.startswith("gen_ai.")}
+        assert names <= published | NEWER.keys()
+        assert all(isinstance(own[name], NEWER[name]) for name in names & NEWER.keys())
+        operation = str(own.get("gen_ai.operation.name", ""))
+        if operation:
+            assert REQUIRED[operation] <= own.keys()
+            assert it.kind is (SpanKind.CLIENT if operation == "chat" else SpanKind.INTERNAL)
+    assert "gen_ai.workflow.name" not in exported.text()
+    (first, *_) = exported.named("retrieval")
+    assert (first.attributes or {})["gen_ai.retrieval.query.text"] == QUERY
+
+    bodies = [it.body for it in model_server.asked]
+    requests = [{SENT[name]: it[name] for name in SENT if name in it} for it in bodies]
+    recorded = [
+        {name: value for name, value in (it.attributes or {}).items() if name in SENT.values()}
+        for it in exported.named("chat fake")
+    ]
+    assert sorted(map(repr, map(sorted, map(dict.items, requests)))) == sorted(
+        map(repr, map(sorted, map(dict.items, recorded)))
+    )
+
+    data: Any = measured.get_metrics_data()
+    found = {it.name: it for it in data.resource_metrics[0].scope_metrics[0].metrics}
+    assert found.keys() == set(DURATIONS.values())
+    counted = {name: sum(p.count for p in it.data.data_points) for name, it in found.items()}
+    assert counted == {
+        "gen_ai.client.inference.duration": len(exported.named("chat fake")),
+        "gen_ai.retrieval.duration": len(exported.named("retrieval")),
+        "gen_ai.invoke_agent.duration": 3,
+    }
+    for name, it in found.items():
+        assert it.unit == "s"
+        for point in it.data.data_points:
+            assert point.explicit_bounds == BUCKETS
+            assert point.attributes.keys() <= set(MEASURED[name])
+
+
+async def test_a_failure_is_in_the_durations_though_nothing_is_traced(
+    measured: InMemoryMetricReader,
+) -> None:
+    with (
+        pytest.raises(KeyError),
+        telemetry.span("retrieval", **{"gen_ai.operation.name": "retrieval"}),
+    ):
+        raise KeyError
+    data: Any = measured.get_metrics_data()
+    (metric,) = data.resource_metrics[0].scope_metrics[0].metrics
+    (point,) = metric.data.data_points
+    assert dict(point.attributes) == {
+        "gen_ai.operation.name": "retrieval",
+        "error.type": "KeyError",
+    }
+
+
+def test_the_command_sends_durations_where_it_is_told_to(
+    command: Command, model_server: ModelServer, corpus: Path, collector: Collector
+) -> None:
+    run = command(
+        *search_arguments(model_server, corpus, "--json"),
+        OTEL_EXPORTER_OTLP_ENDPOINT=collector.url,
+        OTEL_METRICS_EXPORTER="otlp",
+    )
+    assert run.code == 0
+    sent = b"".join(it.body for it in collector.requests if it.path == "/v1/metrics")
+    assert b"gen_ai.invoke_agent.duration" in sent
+    assert b"gen_ai.retrieval.duration" in sent
 
 
 @pytest.mark.parametrize("content", [False, True])

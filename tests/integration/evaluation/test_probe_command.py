@@ -277,7 +277,8 @@ def test_experiments_run_and_are_reported(
         return ["experiment", "run", f"llm_{kind}", *own, *named, *more]
 
     model_server.does(scoring(women))
-    pairs = quick(*run("pairwise", "--set", "pairs=2", "--report"))
+    both = "sources=gender=female,continent=not Europe"
+    pairs = quick(*run("pairwise", "--set", "pairs=2", "--set", both, "--report"))
     assert pairs.code == 0, pairs
     assert "'folk' has no continent=not Europe, so we probe gender=female" in pairs.stderr
     assert "favours female items" in (folk.parent / "pairwise" / "report.md").read_text()

@@ -231,6 +231,31 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
             assert len(proxy.passed) == 1
 
 
+@pytest.mark.parametrize("url", SERVERS, indirect=True)
+async def test_copies_among_the_few_whose_vectors_are_read_share_a_claim(
+    url: str, tmp_path: Path
+) -> None:
+    """Three requests answer it, as without; further down nothing is compared."""
+    best = min(DOCUMENTS)
+    copies = [f"{best} {number}" for number in range(4)]
+    documents = sent()
+    documents |= {copy: {**documents[best], "key": copy} for copy in copies}
+    with index(url, documents) as source, counting_proxy(url) as proxy:
+        source = source.model_copy(update={"url": (proxy.url,), "id": "key"})
+        async with opened(source, tmp_path) as engine:
+            proxy.passed.clear()
+            text = text_of(DOCUMENTS[best])
+            (hits,) = await engine.search([Query(text, 300, with_claims=True)])
+            assert len(proxy.passed) == 3
+            (without,) = await engine.search([Query(text, 300)])
+    assert without.claims is None
+    assert hits.claims is not None
+    rows = {hits.ids.index(id_) for id_ in (best, *copies)}
+    assert {hits.claims[row] for row in rows} == {min(rows)}
+    alone = [row for row in range(len(hits)) if row not in rows]
+    assert hits.claims[alone].tolist() == alone
+
+
 async def test_similarities_are_read_against_a_random_sample(
     elasticsearch_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

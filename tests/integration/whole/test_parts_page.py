@@ -49,7 +49,8 @@ def model(asked: Asked) -> Answer:
     if asked.wants_schema:
         return says({"keywords": ["woman"], "topic": ["physics"]})
     if "tools" in asked.body and last["role"] != "tool":
-        function = {"name": "fair_search", "arguments": json.dumps({"query": "physicist", "k": 4})}
+        name = asked.body["tools"][0]["function"]["name"]
+        function = {"name": name, "arguments": json.dumps({"query": "physicist", "k": 4})}
         call = {"id": "1", "type": "function", "function": function}
         return completion({"content": None, "tool_calls": [call]}, "tool_calls")
     return says("Marie Curie.")
@@ -59,6 +60,11 @@ CHECKS = {
     "A tool for an agent": [
         "state['messages'][-1].text == 'Marie Curie.'",
         "len(state['messages'][-2].artifact['ranking']) == 4",
+    ],
+    "Retriever tools of an agent": [
+        "state['messages'][-1].text == 'Marie Curie.'",
+        "len(state['messages'][-2].artifact) == 30",
+        "'Exposure by gender: female ' in state['messages'][-2].content",
     ],
     "A retriever for a chain": ["reply.text == 'Marie Curie.'"],
     "A re-ranker for your retriever": [

@@ -179,7 +179,7 @@ async def test_the_name_has_no_folders_and_the_fingerprint_follows_the_content(
         ({"physicist": []}, "is wrong at 'physicist'"),
         ({"physicist": {"topic": "quantum"}}, "is wrong at 'physicist.topic'"),
         ({"physicist": {"topic": [1]}}, "is wrong at 'physicist.topic.0'"),
-        ({"physicist": {"words": []}}, "is wrong at 'physicist.words' (Extra inputs"),
+        ({"physicist": {"words": []}}, "is wrong at 'physicist.words' (there is no such"),
         ({"a": {"groups": {"g=b": {"topic": []}}}}, "is wrong at 'a.groups.g=b.topic'"),
         ({" \u200b": {}}, "has an empty query"),
         ({"Physicist": {}, "physicist ": {}}, "has the query 'physicist' twice"),

@@ -66,19 +66,30 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
     request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
     sys.setswitchinterval(1e-6)
     background = BackgroundLoop()
+    delivered = threading.Event()
+    ended = threading.Event()
 
-    async def work(ended: threading.Event) -> None:
+    def interrupt(*_: object) -> None:
+        if not delivered.is_set():
+            delivered.set()
+            raise KeyboardInterrupt
+
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, interrupt)
+
+    async def work() -> None:
         try:
             # Python itself loses a signal that comes just before it blocks on a lock.
             while True:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-                await asyncio.sleep(PATIENCE / 48)
+                await asyncio.sleep(0.05)
         finally:
             ended.set()
 
     for _ in range(500):
-        ended = threading.Event()
+        delivered.clear()
+        ended.clear()
         with pytest.raises(KeyboardInterrupt):
-            background.run(work(ended))
+            background.run(work())
         assert ended.wait(PATIENCE)
     background.end()

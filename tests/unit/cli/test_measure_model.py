@@ -72,13 +72,17 @@ def test_it_says_what_a_model_brings_and_keeps_it(fairqr: Callable[..., Any]) ->
     assert any("Nobody measured" in sentence for sentence in result["explanation"])
 
 
-def test_words_that_help_nobody_do_not_count(fairqr: Callable[..., Any]) -> None:
+def write_useless_replies() -> None:
     replies = json.loads(Path("replies.json").read_text())
     useless = {"keywords": ["nothing"]}
     for entry in replies.values():
         entry["topic"] = ["nothing"]
         entry["groups"] = {"gender=female": useless, "gender=male": useless}
     Path("useless.json").write_text(json.dumps(replies))
+
+
+def test_words_that_help_nobody_do_not_count(fairqr: Callable[..., Any]) -> None:
+    write_useless_replies()
     code, stdout, stderr = fairqr(
         "models", "measure", "recorded:useless.json", "--collection", "./crafts"
     )
@@ -93,6 +97,15 @@ def test_a_quick_measurement_says_how_unsure_it_is(fairqr: Callable[..., Any]) -
     assert "This is a first, unsure answer from 3 topics" in " ".join(shown.split())
 
 
+def test_a_quick_measurement_switches_no_model_off_by_chance(fairqr: Callable[..., Any]) -> None:
+    """Three topics without a gain tell nothing, so the words count as they did before."""
+    write_useless_replies()
+    command = ("models", "measure", "recorded:useless.json", "--collection", "./crafts")
+    shown = " ".join(fairqr(*command, "--quick").stdout.split())
+    assert "topic 0.125, queries 0, passage 0, group 0.125" in shown
+    assert "too few topics to tell" in shown
+
+
 def test_an_unmeasured_model_counts_little_and_that_is_said(fairqr: Callable[..., Any]) -> None:
     fairqr("models", "measure", "feedback", "--collection", "./crafts")  # indexes the documents
     search = ("search", "baking", "--corpus", "crafts", "--model", "recorded:replies.json")
@@ -100,7 +113,7 @@ def test_an_unmeasured_model_counts_little_and_that_is_said(fairqr: Callable[...
     result = json.loads(fairqr(*search, *always).stdout)
     sentence = (
         "Nobody measured what the words of recorded:replies.json bring, so they count little; "
-        "'fairqr models measure recorded:replies.json --quick' does, with twenty questions."
+        "'fairqr models measure recorded:FILE --quick' does, with twenty questions."
     )
     assert sentence in result["explanation"]
 

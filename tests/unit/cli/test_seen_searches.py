@@ -40,6 +40,7 @@ TOLD: dict[str, Any] = {
         "target": {"gender": {"female": 0.5, "male": 0.5, "other": 0.0}},
         "shown": {"gender": {"female": 0.1, "male": 0.9}},
     },
+    "by": "vectors",
     "quality": {"engine": [1.0, 0.5], "fair": [0.9, 0.9]},
 }
 HALVES = {"gender": {"female": 0.5, "male": 0.5}}
@@ -100,6 +101,8 @@ def test_a_log_is_private_bounded_and_keeps_the_newest(
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
     assert not any(b"secret" in it.read_bytes() for it in files)
     assert (tmp_path / "log" / OLDER).exists()
+    assert b"\n\n" not in (tmp_path / "log" / LOG).read_bytes()
+    assert (tmp_path / "log" / LOG).read_bytes()[:1] == b"{"
     kept = [it["query"] for it in lines(tmp_path / "log")]
     assert kept == [search(f"secret {it}").key for it in range(200 - len(kept), 200)]
 
@@ -125,7 +128,7 @@ def test_a_disk_without_room_costs_records_and_nothing_else(
 
 
 def test_the_log_of_a_proxy_that_is_ending_is_waited_for(
-    opened: Callable[..., Seen], tmp_path: Path
+    opened: Callable[..., Seen], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "log").mkdir()
     lock = FileLock(tmp_path / "log" / ".lock", thread_local=False)
@@ -134,6 +137,7 @@ def test_the_log_of_a_proxy_that_is_ending_is_waited_for(
     ends.start()
     opened()
     ends.join()
+    assert "is in use; waiting 30 s" in caplog.text
 
 
 def test_a_log_has_one_proxy(
@@ -235,12 +239,26 @@ def test_an_audit_of_a_log_says_who_was_seen_by_whom_asked(
     assert found["lists"]["arms"] == []
     report = Path("out/report.md").read_text()
     assert re.search(r"\| relevance \| 100.0% .*\| 90.0% .*\| −10.0%", report)
+    assert "It reads 18 queries of a log" in report
+    assert "by ranks alone" not in report
     assert fairqr("audit", "verify", "out").code == 0
     again = audited(fairqr, "--from-log", "log", "-o", "out")  # as it was made
     assert {**again, "warned": ""} == {**found, "warned": ""}
     lists = Path("out/raw/seen.json")
     lists.write_text(lists.read_text().replace("0.9", "0.8"))
     assert "raw/seen.json was changed" in fairqr("audit", "verify", "out").stderr
+
+
+def test_a_report_says_how_many_lists_were_made_without_texts(
+    opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
+) -> None:
+    seen = opened()
+    show(seen, *[f"asked {it}" for it in range(6)])
+    show(seen, *[f"not encoded {it}" for it in range(3)], told={**TOLD, "by": "ranks"})
+    until(lambda: len(lines(tmp_path / "log")) == 9)
+    audited(fairqr, "--from-log", "log", "-o", "out")
+    report = Path("out/report.md").read_text()
+    assert "by texts in 6 of 9 queries, by ranks alone in the others" in report
 
 
 def test_two_arms_stand_beside_each_other(

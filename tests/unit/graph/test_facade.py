@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import multiprocessing
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from fairqr import (
 from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError, QueryError
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.golden.record import EchoingGenerator
+from tests.patience import PATIENCE
 from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.engines import WatchedEngine
 from tests.unit.graph.corpora import KnownRefiner
@@ -206,3 +209,69 @@ async def test_a_stream_of_an_answer_or_a_probe_has_its_search(
     assert isinstance(events[-1], AnswerResult | ProbeResult)
     (found,) = [event.search for event in events if isinstance(event, StepData) and event.search]
     assert len(found.ranking) == context.k
+
+
+def test_what_is_opened_without_with_says_how_to_open_it(engine: SearchEngine) -> None:
+    opening: Any = FairSearch.open(engine, KnownRefiner())
+    for name in ("search", "answer", "probe", "stream", "as_retriever", "aclose"):
+        with pytest.raises(InputError, match=f"with FairSearch.open.* search.{name} there"):
+            getattr(opening, name)
+    assert not hasattr(opening, "nothing"), "as notebooks and debuggers ask"
+
+
+async def test_results_are_tables_in_a_notebook(engine: SearchEngine) -> None:
+    """With the titles as text, and never as markup."""
+    search = FairSearch(engine, Planted(), generator=EchoingGenerator(), attributor="overlap")
+    plain = Context(attributes=("gender",), k=5, max_iterations=0)
+    result = await search.search("science", plain)
+    group, share = next(iter(result.exposure["gender"].items()))
+    named = result.ranking[0].model_copy(update={"title": "<b>&"})
+    html = result.model_copy(update={"ranking": [named], "warnings": ["<i>"]})._repr_html_()
+    assert html.count("<table>") == 2
+    assert "&lt;b&gt;&amp;" in html
+    assert "<b>" not in html
+    assert "<p>&lt;i&gt;</p>" in html
+    assert f">{group}</td>" in html
+    assert f">{share:.1%}</td>" in html
+
+    answer = await search.answer(
+        "science", AnswerContext(k=3, attributes=("gender",), max_iterations=0)
+    )
+    assert answer.distribution[0].text in answer._repr_html_()
+    probe = await search.probe("science", PROBE)
+    verdict = probe.pairwise.sentence if probe.pairwise else probe.message
+    assert f"<p>{verdict}</p>" in probe._repr_html_()
+    assert probe._repr_html_().count("<tr>") == 1 + len(probe.documents)
+
+
+def searched_in_child(search: FairSearch, sending: Any) -> None:
+    """Search in a forked child, in both ways, and once more with what it opens itself."""
+    engine: Any = search._source
+    told: list[str] = []
+    try:
+        search.sync.search("science", CONTEXT)
+    except InputError as error:
+        told.append(str(error))
+    told.append(asyncio.run(search.search("science", CONTEXT)).ranking[0].id)
+    with FairSearch.open(engine, KnownRefiner()) as own:
+        told.append(own.search("science", CONTEXT).ranking[0].id)
+    sending.send(told)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+async def test_a_forked_child_works_or_is_told_to_spawn(engine: SearchEngine) -> None:
+    """Threads of the parent are not in the child, so nothing there may wait for them."""
+    search = FairSearch(engine, KnownRefiner())
+    first = (await asyncio.to_thread(search.sync.search, "science", CONTEXT)).ranking[0].id
+    forking = multiprocessing.get_context("fork")
+    receiving, sending = forking.Pipe(duplex=False)
+    child = forking.Process(target=searched_in_child, args=(search, sending))
+    child.start()
+    has_answered = await asyncio.to_thread(receiving.poll, PATIENCE)
+    child.kill() if not has_answered else child.join(PATIENCE)
+    assert has_answered, "the child hangs"
+    refusal, by_async, by_own = receiving.recv()
+    assert "forked" in refusal
+    assert "start processes by 'spawn'" in refusal
+    assert by_async == by_own == first
+    await search.aclose()

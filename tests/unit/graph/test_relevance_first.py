@@ -19,7 +19,7 @@ import pytest
 
 from fairqr import FairSearch
 from fairqr.agents.refiners.refiner import Refinement
-from fairqr.base.errors import SourceError
+from fairqr.base.errors import InputError, SourceError
 from fairqr.graph.search import pool
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.engines.hybrid import texts
@@ -99,6 +99,28 @@ async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> No
     assert result.gaps.ranking["gender"]["female"] < 0.1
     points = round(100 * result.baseline.gaps.ranking["gender"]["female"])
     assert f"{points} points were withheld by the ranking" in " ".join(result.explanation)
+
+
+@pytest.mark.parametrize("options", [{}, {"spread": (2, 5)}, {"equal_chance": True}])
+async def test_the_front_has_what_searches_with_these_weights_give(
+    hybrid: SearchEngine, options: dict[str, Any]
+) -> None:
+    """It changes no list; more fairness never has more relevance."""
+    weights = (0, 0.25, 1, 4, 64)
+    options = {"ask": "never", "target": EVEN, **options}
+    plain = await search(hybrid, **options)
+    result = await search(hybrid, **options, front=weights)
+    assert result.ranking == plain.ranking
+    assert plain.front == []
+    for weight, point in zip(weights, result.front, strict=True):
+        alone = await search(hybrid, **options, fairness_weight=weight)
+        assert point.weight == weight
+        assert point.relevance == pytest.approx(alone.objective.relevance)
+        assert point.fairness == pytest.approx(alone.objective.fairness)
+    relevances = [point.relevance for point in result.front]
+    assert relevances == sorted(relevances, reverse=True)
+    with pytest.raises(InputError, match="nothing reads front"):
+        await search(hybrid, method="baseline", front=(1,))
 
 
 @pytest.mark.parametrize("women", [1], indirect=True)
@@ -195,16 +217,42 @@ async def test_the_higher_the_weight_of_fairness_the_fairer_and_the_less_relevan
         assert default.ranking == found[3].ranking
 
 
+@pytest.mark.parametrize("women", [25], indirect=True)
+async def test_limits_and_spread_are_obeyed_and_the_result_says_what_is_left_out(
+    hybrid: SearchEngine,
+) -> None:
+    """No group has more than 60 % of the exposure, though the target says so."""
+    asked_for = {"target": "gender=female:0.9,male:0.1", "k": 10, "ask": "never"}
+    free = await search(hybrid, **asked_for)
+    assert free.exposure["gender"]["female"] > 0.7
+    assert (free.objective.leaves_out, free.objective.broken) == ((), ())
+    options = {"spread": [5], "fairness": "worst"}
+    capped = await search(hybrid, **asked_for, **options, at_most=0.6)
+    assert capped.exposure["gender"]["female"] <= 0.6
+    assert capped.objective.leaves_out == ("spread", "at_most")
+    assert capped.objective.broken == ()
+    assert capped.objective.bounded <= capped.objective.bound
+    equal = await search(hybrid, **asked_for, equal_chance=True)
+    assert equal.objective.leaves_out == ("equal_chance",)
+    assert equal.objective.broken == ()
+    assert equal.objective.value < free.objective.value
+    impossible = await search(hybrid, **asked_for, at_most=0.3)
+    assert impossible.objective.broken[0] in impossible.warnings
+    assert "more than at_most; no list gives each" in impossible.objective.broken[0]
+
+
 async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchEngine) -> None:
     """What is found by words need not be relevant, so it makes nothing attainable."""
     result = await search(lexical, ask="never")
     assert (result.attainable, result.gaps, result.baseline.gaps) == (None, None, None)
     assert result.relevance is None
-    _, unchecked, by_rank = result.explanation
+    _, unchecked, by_rank, priced = result.explanation
     assert unchecked.startswith("We moved documents up without checking that they are relevant")
     lists = (result.objective, result.baseline.objective)
     figures = [*(it.relevance for it in lists), *(it.fairness for it in lists)]
     assert re.findall(r"\d\.\d\d", by_rank) == [f"{figure:.2f}" for figure in figures]
+    cost = max(result.objective.price["gender"].values())
+    assert priced == f"One more point for female would cost {cost:.3f} of relevance."
     assert (await search(lexical, method="fair-qr")).explanation[1:] == []
 
 
@@ -236,7 +284,10 @@ async def test_much_is_to_gain_and_the_model_is_asked(
     unasked = asked()
     enough = await search(lexical, unasked, **{**context, "least_gain": 1})
     assert (enough.stop_reason, unasked.asked) == ("little_to_gain", [])
-    assert enough.objective == result.without_model.objective
+    uncertified = enough.objective.model_copy(
+        update={"bound": None, "price": None, "bounded": None}
+    )
+    assert uncertified == result.without_model.objective
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)

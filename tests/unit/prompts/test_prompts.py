@@ -112,8 +112,11 @@ def test_a_prompt_is_rendered_as_ever(id_: str, version: str) -> None:
 
 @pytest.mark.parametrize(("id_", "version"), shipped("refine", "topic", *ANSWERING, *JUDGING))
 def test_all_that_others_wrote_stands_between_tags(id_: str, version: str) -> None:
-    """In the last message, which the first one says is data."""
+    """In the last message, which the first one says is data; but not where we quote a paper."""
     template = PromptLibrary().get(id_, version)
+    if template.source:
+        assert version == "paper"
+        return
     fenced = {"query", "group", "question", "documents", "premise", "hypothesis"}
     for name in fenced & set(template.input_variables):
         tag = rf"<{name}>[^<>]*\{{{name}\}}[^<>]*</{name}>"
@@ -331,3 +334,25 @@ def test_a_question_is_cut_to_its_limit_and_to_what_the_prompt_leaves() -> None:
     ):
         values = PromptBudget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
         assert values == {"question": question, "documents": NO_DOCUMENTS}
+
+
+def test_published_words_are_joined_spliced_and_asked_alone_as_published() -> None:
+    """LaMP-1 has its documents inside the question, LaMP-2 cuts the text and keeps the tag."""
+    first = PromptLibrary().get("lamp1", "paper")
+    question = 'For an author of the paper with the title "Q", which reference is related?'
+    sources = [{"title": "A"}, {"title": "B"}]
+    budget = PromptBudget(10_000, 1_000, len, whole(len))
+    (spliced,) = first.render(budget.fill(first, question, sources))
+    before, after = question.split("title", 1)
+    assert spliced["content"] == f'{before}title, and "A", and "B"{after}'
+    (alone,) = first.alone.render(budget.fill(first.alone, question, []))
+    assert alone["content"] == question
+
+    second = PromptLibrary().get("lamp2", "paper")
+    films = [{"description": "long " * 99, "tag": "comedy"}, {"description": "x", "tag": "action"}]
+    room = PromptBudget(300, 100, len, whole(len))
+    (cut_,) = second.render(room.fill(second, "Which tag?", films))
+    assert len(cut_["content"]) <= 300
+    assert cut_["content"].endswith(
+        '" is "comedy" , and the tag for the movie: "x" is "action" . Which tag?'
+    )

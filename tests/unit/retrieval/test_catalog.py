@@ -234,7 +234,7 @@ async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
     by_path = await catalog.resolve(str(corpus.path))
     for engine in (named, by_path):
         manifest = folder_of(engine) / "manifest.json"
-        manifest.write_text(manifest.read_text().replace('"format": 7', '"format": 6'))
+        manifest.write_text(manifest.read_text().replace('"format": 8', '"format": 7'))
     assert await ids(await catalog.resolve(str(corpus.path)), "text") == ["0"]
     with pytest.raises(IndexVersionError, match=r"another version.*fairqr index delete"):
         await catalog.open("named")

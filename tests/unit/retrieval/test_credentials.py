@@ -81,7 +81,7 @@ def test_a_key_goes_to_its_own_addresses(
         *(
             ((f'[credentials.one]\nurls = ["https://a"]\n{entry}', {}), "one", "https://a", told)
             for entry, told in (
-                ('key = "s3cret"', r"\[credentials.one\].* wrong at key: Extra inputs"),
+                ('key = "s3cret"', r"\[credentials.one\].* wrong at key: there is no such"),
                 ('username = "u"', "a username needs a password"),
                 ('api_key = "s3cret"\nbearer = "s3cret"', "give one of api_key"),
                 ('headers = {X = "s3cret\\nY: z"}', "'X' is not a one-line head"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from fairqr.base.errors import (
     QueryError,
     SourceError,
 )
-from fairqr.retrieval.engines.elasticsearch.client import SearchServer, _with_port
+from fairqr.retrieval.engines.elasticsearch.client import CLIENT, SearchServer, _with_port
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.source import ElasticsearchSource, source_of
@@ -411,3 +412,42 @@ async def test_what_is_no_mapping_is_told(content: bytes) -> None:
     told = pytest.raises((IndexUnavailableError, IndexNotFoundError), match=r"^The")
     with answering(lambda *_: (200, ELASTICSEARCH, content)) as (url, _), told:
         await searched(url)
+
+
+# --- versions ---------------------------------------------------------------------------------
+
+
+def of_version(version: int) -> Callable[[int, Received], Answer]:
+    """Play a server: it takes requests in its own form and in that of the version before."""
+
+    def answer(_: int, asked: Received) -> Answer:
+        forms = {int(it) for it in re.findall("compatible-with=([0-9]+)", asked.headers["accept"])}
+        if not forms <= {version, version - 1}:
+            found = f"Accept version must be either version {version} or {version - 1}, not {forms}"
+            refusal = {"type": "media_type_header_exception", "reason": found}
+            return of_json(400, {"error": refusal, "status": 400})
+        form = f"application/vnd.elasticsearch+json;compatible-with={min(forms)}"
+        return of_json(200, {"count": version}, **{"content-type": form})
+
+    return answer
+
+
+@pytest.mark.parametrize("version", [8, 9])
+async def test_servers_of_both_versions_are_asked_in_a_form_that_they_take(version: int) -> None:
+    """By either client; a test runs this with each."""
+    with answering(of_version(version)) as (url, asked):
+        assert await count(url) == version
+    assert "compatible-with=8" in asked[0].headers["accept"]
+
+
+async def test_a_server_that_refuses_a_client_of_the_users_is_told_apart_from_an_old_one() -> None:
+    with answering(of_version(CLIENT - 1)) as (url, _):
+        async with (
+            AsyncElasticsearch(url) as client,
+            aclosing(SearchServer(source(None, client=client))) as server,
+        ):
+            said = f"Your client is Elasticsearch's version {CLIENT}.* give its url in place"
+            with pytest.raises(IndexUnavailableError, match=said):
+                await server.ask("count", index="any")
+    with answering(of_version(7)) as (url, _):
+        await refused(url, IndexUnavailableError, "is Elasticsearch 7; upgrade it", "elasticsearch")

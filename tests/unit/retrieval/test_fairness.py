@@ -265,6 +265,10 @@ def test_a_worked_fusion() -> None:
     assert fused.scores == pytest.approx([1.5 / 62, 1 / 61])
 
 
+def alone(attribute: Attribute) -> Dimension:
+    return Dimension(attribute, (attribute,))
+
+
 GENDER = Attribute(
     name="gender", field="g", groups=("female", "male"), population={"female": 0.5, "male": 0.5}
 )
@@ -275,26 +279,45 @@ ZEROS = {"retrieved": np.zeros(2)}
 def test_a_worked_mixture() -> None:
     """Shares of groups stand in for the parts of their attribute only."""
     target = Target.parse("retrieved:0.5,population:0.5")
-    found = target.resolve(GENDER, {"retrieved": np.array([1.0, 9.0])})
+    found = target.resolve(alone(GENDER), {"retrieved": np.array([1.0, 9.0])})
     assert found == pytest.approx([0.3, 0.7])
     target = Target.parse(["uniform:1", "gender=female:0.6,male:0.4"])
-    assert target.resolve(GENDER) == pytest.approx([0.6, 0.4])
-    assert target.resolve(BARE) == pytest.approx([0.5, 0.5])
+    assert target.resolve(alone(GENDER)) == pytest.approx([0.6, 0.4])
+    assert target.resolve(alone(BARE)) == pytest.approx([0.5, 0.5])
     assert Target.parse(str(target).split()) == target
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_a_mixture_is_a_distribution(weight: float, share: float) -> None:
     target = Target(parts={"retrieved": weight, "uniform": 1 - weight})
-    found = target.resolve(GENDER, {"retrieved": np.array([share, 1 - share])})
+    found = target.resolve(alone(GENDER), {"retrieved": np.array([share, 1 - share])})
     assert found.sum() == pytest.approx(1)
     assert found.min() >= 0
 
 
 def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
-    assert DEFAULT_TARGET.resolve(GENDER, ZEROS) == pytest.approx([0.5, 0.5])
+    assert DEFAULT_TARGET.resolve(alone(GENDER), ZEROS) == pytest.approx([0.5, 0.5])
     with pytest.raises(TargetError, match="undefined"):
-        Target.parse("retrieved:1").resolve(GENDER, ZEROS)
+        Target.parse("retrieved:1").resolve(alone(GENDER), ZEROS)
+
+
+def test_groups_that_were_found_share_alike_and_what_is_other_gets_nothing() -> None:
+    """In a product, what is other in any of its attributes; if only other is there, it gets all."""
+    attributes = {
+        "seller": {"field": "s", "groups": "any"},
+        "brand": {"field": "b", "groups": "any"},
+        "gender": {"field": "g", "groups": ["female", "male"]},
+    }
+    schema = Schema.model_validate({"attributes": attributes})
+    found = {"seller": ["ann", "bob"], "brand": ["x"]}
+    uniform = Target.parse("uniform:1")
+    for name in ("seller", "seller×gender", "gender×seller", "seller×brand", "seller×brand×gender"):
+        dimension = Dimension.named(schema, name).with_groups(found)
+        shares = dict(zip(dimension.groups, uniform.resolve(dimension), strict=True))
+        named = [group for group in shares if "other" not in group.split(" × ")]
+        assert shares == pytest.approx({it: (it in named) / len(named) for it in shares})
+    nobody = Dimension.named(schema, "seller×gender").with_groups({"seller": []})
+    assert uniform.resolve(nobody) == pytest.approx([0.5, 0.5])
 
 
 def test_what_is_no_target_of_these_attributes_is_refused() -> None:

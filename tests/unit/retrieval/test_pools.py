@@ -58,7 +58,7 @@ def test_retrievers_are_opened_by_name() -> None:
     ):
         assert open_pool_retriever(name).name == named
     for wrong in ("", "bm26", "bm25:x", "splade:"):
-        with pytest.raises(InputError, match="choose bm25, splade"):
+        with pytest.raises(InputError, match="choose bm25, bm25okapi, splade"):
             open_pool_retriever(wrong)
     with pytest.raises(ModelUnavailableError, match="There is no encoder 'none'"):
         open_pool_retriever("dense:none")

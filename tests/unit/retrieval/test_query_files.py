@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
 
 from fairqr.base.errors import CorpusError, SourceError
+from fairqr.evaluation.audit.queries import collect_queries
 from fairqr.retrieval.sources.query_files import QueryColumns, QueryRow, query_rows, read_queries
 
 
@@ -94,3 +96,17 @@ def test_where_ids_are_needed_a_table_may_lack_names(tmp_path: Path) -> None:
     (tmp_path / "topics.jsonl").write_text('{"query": "tennis"}\n')
     with pytest.raises(SourceError, match="line 1: it has no id or no text"):
         read_queries(tmp_path / "topics.jsonl")
+
+
+def test_searches_of_user_behavior_insights_count_by_what_was_typed(tmp_path: Path) -> None:
+    """As the index ubi_queries has them, or an export with each in its hit."""
+    search = {"query_id": "a1", "client_id": "x", "application": "shop", "timestamp": "2026-12-01"}
+    searches = [{**search, "query_id": f"a{n}", "user_query": "red  shoes"} for n in range(3)]
+    hits = [{"_index": "ubi_queries", "_id": "h", "_source": it} for it in searches]
+    for written in (searches, hits):
+        found = rows(tmp_path / "ubi.jsonl", "\n".join(map(json.dumps, written)))
+        assert found == [QueryRow(line, None, "red shoes") for line in (1, 2, 3)]
+        (query,) = collect_queries(found).queries
+        assert (query.text, query.weight) == ("red shoes", 3.0)
+    own = rows(tmp_path / "own.jsonl", '{"id": 7, "query": "red shoes", "_source": {"x": 1}}')
+    assert own == [SEVEN]

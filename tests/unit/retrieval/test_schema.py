@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,10 @@ def test_a_label_that_names_no_group_is_refused(label: object) -> None:
         GENDER.membership(label)
 
 
+GROUPS = (
+    "at attributes.g: groups must be a list of names, a mapping from each name to its values or "
+    "its range, or 'any' if each value is a group."
+)
 WRONG_ATTRIBUTES = {
     "groups: [a]": "at attributes.g: an attribute needs at least two groups",
     "groups: [a, a]": "named twice",
@@ -57,6 +62,11 @@ WRONG_ATTRIBUTES = {
     "groups: {a: {gte: 1}, b: {lte: 1}}": "overlap",
     "groups: {a: [F], b: [F]}": "the value 'F' is in both",
     "groups: {a: [1], b: }": "b.values: Value should have at least 1 item",
+    "open: true": "at attributes.g: there is no entry 'open'; if each value is a group, write "
+    "groups: any.",
+    **dict.fromkeys(["groups: anything", "groups: 5", "groups: "], GROUPS),
+    "groups: any, population: {a: 1}": "'groups: any' takes neither a population",
+    "groups: any, unknown: group": "'groups: any' needs 'unknown: exclude'",
 }
 
 
@@ -74,6 +84,19 @@ def test_a_wrong_schema_is_refused_and_the_place_named(tmp_path: Path) -> None:
             load_schema(path)
         assert named in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_what_is_kept_of_a_schema_is_read_again_as_it_was_written() -> None:
+    """Each value may be a group, or the groups are listed, perhaps with their values."""
+    written: tuple[Any, ...] = ("any", ["a", "b"], {"a": ["x", "y"], "b": {"gte": 5}})
+    for groups in written:
+        attribute = Attribute.model_validate({"name": "g", "field": "f", "groups": groups})
+        assert attribute.open == (groups == "any")
+        kept = attribute.model_dump(mode="json")
+        assert kept["groups"] == ("any" if groups == "any" else ["a", "b"])
+        assert "open" not in kept
+        assert Attribute.model_validate(kept) == attribute
+        assert Attribute.model_validate_json(attribute.model_dump_json()) == attribute
 
 
 NEW = (date(1980, 1, 1), "1980-01-01T10:00:00Z", 1980)
@@ -180,9 +203,9 @@ async def test_a_check_names_every_wrong_line_and_the_share_of_each_group(
     report = await check_corpus(find_corpus(corpus_path))
     assert [line for line, _ in report.problems] == [3, 4, 5]
     assert report.documents == 2
-    assert report.shares["gender"].tolist() == [0.5, 0.0]
+    assert [*report.shares["gender"].values()] == [0.5, 0.0]
     assert report.schema.attribute("origin").groups == ("here", "there")
-    assert report.shares["origin"].tolist() == [0.5, 0.5]
+    assert report.shares["origin"] == {"here": 0.5, "there": 0.5}
     with pytest.raises(UnknownAttributeError, match=r"'age'.*gender"):
         report.schema.attribute("age")
 

@@ -431,6 +431,17 @@ async def test_an_index_with_vectors_of_its_own_is_searched_by_them(lexical: Tan
     assert isinstance(await with_retriever(lexical, encoder), HybridEngine)
 
 
+async def test_a_hybrid_that_stores_vectors_is_the_same_at_first_and_later(
+    lexical: TantivyEngine,
+) -> None:
+    """As experiments open it, whose figures may not depend on what ran before."""
+    asked = Retriever("hybrid", CountingEncoder(), stores_vectors=True)
+    (first,) = await (await with_retriever(lexical, asked)).search([Query("w1 w2", 20)])
+    (later,) = await (await with_retriever(lexical, asked)).search([Query("w1 w2", 20)])
+    assert (first.ids, first.relevance.tolist()) == (later.ids, later.relevance.tolist())
+    assert isinstance(await with_retriever(lexical, asked), HybridEngine)
+
+
 class Broken(CountingEncoder):
     """An encoder that fails."""
 

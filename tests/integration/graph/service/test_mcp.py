@@ -167,6 +167,9 @@ async def test_a_model_is_told_in_a_sentence_what_is_wrong(agent: Agent) -> None
         for nothing in (None, "null", "None", "", "[]", '["null"]', [None], ["none", "gender"]):
             asked = as_text | {"attributes": nothing}
             assert not (await client.call_tool("fair_search", asked)).is_error
+        for nothing in (None, "null", " none ", ""):
+            asked = as_text | {"source": nothing}
+            assert not (await client.call_tool("fair_search", asked)).is_error
         listed = await client.call_tool("list_sources")
     assert listed.structured_content["sources"][0]["attributes"]["gender"] == ["female", "male"]
 
@@ -270,6 +273,7 @@ def test_who_asks_for_no_events_gets_json(service: Served, accept: str | None) -
     [
         *([], [INITIALIZE], "x", 1, {}, {"jsonrpc": "1.0"}, {**INITIALIZE, "jsonrpc": 2}),
         *({**INITIALIZE, "method": 1}, {**INITIALIZE, "params": ["secret"]}),
+        *({**INITIALIZE, "id": it} for it in (None, 1.5, True)),
     ],
 )
 def test_what_is_no_message_is_told_in_a_sentence_of_ours(service: Served, message: Any) -> None:
@@ -278,6 +282,22 @@ def test_what_is_no_message_is_told_in_a_sentence_of_ours(service: Served, messa
     assert (answer.status_code, error["code"]) == (400, -32600)
     assert error["message"].startswith("Send one message of JSON-RPC 2.0")
     assert "secret" not in answer.text
+
+
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("method", ["tools/list", "tools/call", "initialize", "server/discover"])
+def test_parameters_that_are_null_count_as_left_out(
+    service: Served, method: str, modern: bool
+) -> None:
+    """As JSON-RPC lets clients leave them out, and some write null for that."""
+    version_header = {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method} if modern else {}
+    message = {"jsonrpc": "2.0", "id": 1, "method": method}
+    answers = [
+        service.client.post("/mcp", json=sent, headers={**ACCEPT, **version_header})
+        for sent in (message, message | {"params": None})
+    ]
+    assert answers[0].text == answers[1].text
+    assert {it.status_code for it in answers} == {400 if modern else 200}
 
 
 async def test_there_are_no_sessions_and_no_pages_of_others(

@@ -372,6 +372,17 @@ def test_a_list_of_which_nothing_is_known_keeps_its_order(
     assert found.get("fairqr") is None
 
 
+def test_copies_share_a_claim_by_merit_and_that_is_told(service: Served) -> None:
+    """The claim of the man is that of the first rank, however often his document comes."""
+    documents = [MAN, WOMAN, *[{**MAN, "text": MAN["text"].upper()}] * 8]
+    found, _ = reranked(service, documents=documents, fairqr={"target": "merit:1"})
+    assert found["warnings"] == ["In the target, 9 near duplicates count as 1."]
+    assert found["fairqr"]["estimated"] is False
+    assert found["fairqr"]["target"]["gender"]["male"] == pytest.approx(1 / (1 + 61 / 62))
+    other, _ = reranked(service, documents=documents, fairqr={"target": "retrieved:1"})
+    assert other["warnings"] == []
+
+
 @pytest.mark.parametrize("unread", ["f", ["x"], {"female": -1}, [{"a": "b"}]])
 def test_one_label_that_cannot_be_read_is_unknown_and_told(service: Served, unread: Any) -> None:
     found, _ = reranked(service, documents=[MAN, WOMAN, {"text": "c", "gender": unread}])

@@ -59,6 +59,34 @@ def test_a_search_gives_what_the_python_api_gives(
     assert run["request"]["max_iterations"] == 5
 
 
+def test_pages_that_follow_each_other_are_one_list(service: Served) -> None:
+    """With a model, which is asked for the first page alone; the last page says the list ends."""
+    asked = {**PHYSICIST, "query": "physicist of pages", "k": 5}
+    first = service.client.post("/v1/search", json=asked).json()
+    assert first["pages"] > 2
+    pages = [first]
+    for page in range(2, first["pages"] + 2):
+        answer = service.client.post("/v1/search", json={**asked, "page": page})
+        assert answer.status_code == 200
+        pages.append(answer.json())
+    assert [result["page"] for result in pages] == [*range(1, first["pages"] + 2)]
+    ids = [place["id"] for result in pages for place in result["ranking"]]
+    ranks = [place["rank"] for result in pages for place in result["ranking"]]
+    assert len(set(ids)) == len(ids) > 5 * (first["pages"] - 1)
+    assert ranks == [*range(1, len(ids) + 1)]
+    assert first["usage"]["model_calls"] > 0
+    assert {result["usage"]["model_calls"] for result in pages[1:]} == {0}
+    assert {json.dumps(result["iterations"]) for result in pages} == {
+        json.dumps(first["iterations"])
+    }
+    assert pages[-1]["ranking"] == []
+    kept = service.client.post("/v1/search", json={**asked, "page": 2, "keep": True})
+    assert kept.json()["ranking"] == pages[1]["ranking"]
+    refused = service.client.post("/v1/answer", json={"question": "Who?", "page": 2})
+    assert refused.status_code == 422
+    assert "only a search has pages" in refused.json()["detail"]
+
+
 def test_of_a_run_that_is_not_kept_nothing_is_stored(service: Served) -> None:
     """Neither its query nor what the model was asked, in no file of the service."""
     before = service.client.get("/v1/runs").json()
@@ -337,3 +365,21 @@ def test_each_run_is_recorded_without_content_or_else_done_all_the_same(service:
     finally:
         folder.unlink()
         aside.rename(folder)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("HEAD", "/v1/runs", "GET, POST"),
+        ("PUT", f"/v1/runs/{'0' * 32}", "DELETE, GET"),
+        ("GET", "/v1/search", "POST"),
+        ("POST", "/page/app.js", "GET, HEAD"),
+        ("DELETE", "/", "GET, HEAD"),
+        ("POST", "/readyz", "GET"),
+    ],
+)
+def test_a_refused_method_names_those_of_all_routes(
+    service: Served, method: str, path: str, allowed: str
+) -> None:
+    answer = service.client.request(method, path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)

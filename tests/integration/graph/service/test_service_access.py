@@ -107,6 +107,8 @@ def test_it_says_what_is_in_its_way(quick: Main) -> None:
         ({"FAIRQR_SERVICE_CORS_ORIGINS": "https://a.example/x"}, "write * or an origin"),
         ({"FAIRQR_SERVICE_ROOT_PATH": "/v1"}, "a path such as /fair, and none of our own"),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"}, "write it like http://127.0.0.1:4318"),
+        ({"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "-1"}, "COUNT_LIMIT is not a whole number"),
+        ({"OTEL_PROPAGATORS": "pigeon"}, "OTEL_PROPAGATORS names what is not installed"),
     ],
 )
 def test_what_would_fail_later_is_told_before_it_listens(
@@ -261,6 +263,22 @@ def test_a_second_signal_ends_it_at_once_and_an_ignored_ctrl_c_stays_ignored(
         service.send(signal.SIGTERM)
         service.ends()
         assert time.monotonic() - started < 30
+
+
+def test_a_body_that_breaks_off_after_its_answer_is_no_failure(ending: list[Any]) -> None:
+    asked = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with running(*ending) as service:
+        address = service.client.base_url
+        with socket.create_connection((address.host, address.port), PATIENCE) as client:
+            client.sendall(asked)
+            received = client.recv(2**16)
+            assert received.startswith(b"HTTP/1.1 200 ")
+            client.sendall(b"ZZ\r\n")
+            while client.recv(2**16):
+                pass
+        service.send(signal.SIGTERM)
+        service.ends()
+        assert b"rror" not in service.said, service.said.decode()
 
 
 HALF = "POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -21,6 +21,7 @@ from tests.integration.service_client import PHYSICIST, Served, a_service
 from tests.patience import PATIENCE, until
 
 SENTENCE = "He is a man with a workshop."
+TEXT = {"type": "text"}
 ODD_ID = "p/0 0?x=1#ä%2F"
 LINK = "https://people.example/00?a=b"
 
@@ -372,6 +373,78 @@ def test_langchain_asks_it_as_a_chat_model(service: Served) -> None:
         assert said.response_metadata["finish_reason"] == "stop"
     with pytest.raises(openai.BadRequestError):
         model.bind_tools([{"type": "function", "function": {"name": "f"}}]).invoke("Which?")
+
+
+def test_the_responses_api_gives_the_same_answer(service: Served, client: openai.OpenAI) -> None:
+    """Whole and in pieces, with the documents that it used; and by LangChain's client of it."""
+    asked = question()
+    seeded: Any = {"fairqr": {"seed": 3}}
+    chat = client.chat.completions.create(model="people", messages=asked, extra_body=seeded)
+    found = client.responses.create(model="people", input=asked[0]["content"], extra_body=seeded)
+    assert (found.status, found.model, found.output_text) == ("completed", "people", SENTENCE)
+    (message,) = found.output
+    (part,) = message.content  # type: ignore[union-attr]
+    cited = [one.url_citation.title for one in chat.choices[0].message.annotations or []]
+    assert [one.title for one in part.annotations] == cited  # type: ignore[union-attr]
+    assert found.usage
+
+    parts: Any = [{"type": "input_text", "text": question()[0]["content"]}]
+    messages: Any = [{"role": "developer", "content": "Be brief."}]
+    messages.append({"role": "user", "content": parts})
+    asking: Any = {"model": "people", "input": messages, "store": True, "text": {"format": TEXT}}
+    with client.responses.stream(**asking) as stream:
+        events = list(stream)
+        whole = stream.get_final_response()
+    assert whole.output_text == SENTENCE
+    deltas = [it.delta for it in events if it.type == "response.output_text.delta"]
+    assert len(deltas) > 1
+    assert "".join(deltas) == SENTENCE
+    assert events[0].type == "response.created"
+    assert [it.sequence_number for it in events] == list(range(len(events)))  # type: ignore[union-attr]
+
+    model = ChatOpenAI(
+        model="people",
+        base_url=f"{service.url.rstrip('/')}/openai/v1",
+        api_key="sk-theirs",  # type: ignore[arg-type]
+        use_responses_api=True,
+        http_client=httpx.Client(trust_env=False),
+    )
+    assert model.invoke("Which physicist has a workshop?").text == SENTENCE
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"background": True}, "background"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"input": [{"type": "function_call_output", "call_id": "1", "output": "?"}]}, None),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, None),
+        ({"fairqr": {"keep": True}}, None),
+    ],
+)
+def test_what_responses_cannot_have_here_is_refused(
+    service: Served, client: openai.OpenAI, more: dict[str, Any], param: str | None
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.post("/responses", cast_to=object, body={"model": "people", "input": "Who?", **more})
+    assert refused.value.param == param
+    assert "\n" not in refused.value.message
+    assert service.model.asked == []
+
+
+def test_a_response_whose_model_fails_ends_with_an_error(
+    service: Served, client: openai.OpenAI
+) -> None:
+    service.model.does(failure(400))
+    asked: Any = {"model": "people", "input": question()[0]["content"]}
+    with pytest.raises(openai.InternalServerError):
+        client.responses.create(**asked)
+    *_, last = client.responses.create(**asked, stream=True)
+    assert (last.type, last.code) == ("error", "model")
+    assert last.message
 
 
 def test_its_runs_are_in_the_figures_and_end_with_their_clients(

@@ -7,6 +7,7 @@ import os
 import random
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -375,11 +376,44 @@ async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
         await opened(f"sqlite:///{text}/runs.sqlite")
 
 
-async def test_a_file_that_is_removed_is_told_and_nothing_more_is_accepted(tmp_path: Path) -> None:
+async def test_a_log_that_is_removed_is_told_and_a_stop_in_good_order_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "runs.sqlite"
+    log = tmp_path / "runs.sqlite-wal"
+    words = "stop the service in good order"
+    async with Store.opened(f"sqlite:///{file}") as store:
+        before = await accepted(store)
+        await store.database.close()  # SQLite removes the log with the last connection
+        assert not log.exists()
+        again = await accepted(store)
+        log.unlink()
+        for asking in (store.check(), store.runs("k"), accepted(store)):
+            with pytest.raises(errors.StoreUnavailableError, match=words):
+                await asking
+        log.touch()  # another process may make one
+        with pytest.raises(errors.StoreUnavailableError, match=words):
+            await store.check()
+        log.unlink()
+    async with Store.opened(f"sqlite:///{file}") as store:
+        assert {run.id for run in await store.runs("k")} == {before, again}
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda file: file.unlink(),
+        lambda file: os.truncate(file, 0),
+    ],
+    ids=["file", "content"],
+)
+async def test_a_file_that_is_removed_is_told_and_nothing_more_is_accepted(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     file = tmp_path / "runs.sqlite"
     async with Store.opened(f"sqlite:///{file}") as store:
         await accepted(store)
-        file.unlink()
+        harm(file)
         for asking in (store.check(), store.runs("k"), accepted(store)):
             with pytest.raises(errors.StoreUnavailableError, match="start the service again"):
                 await asking

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.causal_weights import base_sha256, lasting_name, source_of
 from fairqr.agents.models.in_process import CausalModel, encode, label_tokens
+from fairqr.agents.models.opening import open_generator
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.files import sha256_of
+from fairqr.prompts.library import PromptLibrary
 from tests.later import later
 from tests.unit.agents.ranking.tiny_models import (
     CONTEXT,
@@ -206,3 +209,19 @@ def test_names_of_bases_hold_wherever_an_adapter_is_read_from(
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(InputError, match="is an adapter"):
         lasting_name(str(tmp_path))
+
+
+async def test_it_answers_questions_from_documents(tiny_causal: Path) -> None:
+    """The same prompt has the same answer, and the room of a prompt can be set."""
+    prompt = PromptLibrary().get("lamp7", "paper")
+    request = GenerationRequest(prompt, "rank", [{"text": "a fair ranking"}])
+    replies = []
+    for _ in range(2):
+        generator = open_generator(f"causal:{tiny_causal}", cache=False, input_tokens=200)
+        await generator.start()
+        replies.append(await generator.generate(request))
+    first, second = replies
+    assert (first.status, first.text) == (second.status, second.text)
+    assert first.usage.completion_tokens > 0
+    narrow = open_generator(f"causal:{tiny_causal}", cache=False, input_tokens=5)
+    assert (await narrow.generate(request)).status == "invalid_request"

@@ -135,6 +135,8 @@ def test_it_is_rendered_as_ever(version: str) -> None:
     assert " ".join(system.replace("non-European ", "", 1).split()) == " ".join(
         neutral[0]["content"].split()
     )
+    if version == "paper":  # Wang et al. 2024 ask for a ranking of two
+        return
     # The labels are those that are scored; each is the answer of as many examples.
     asks = template.messages[-1].content
     assert re.search(rf"{LABELS[0]}: \S*{{first}}.*\n.*{LABELS[1]}: \S*{{second}}", asks)

@@ -65,6 +65,30 @@ def test_batches_hold_each_pair_in_both_orders_as_often_as_there_are_epochs(
     assert all(len(examples) == batch for examples in batches[:-1])
 
 
+@given(sizes, sizes, seeds)
+def test_with_a_winner_a_question_both_groups_win_equally_often_in_each_order(
+    relevant: int, irrelevant: int, seed: int
+) -> None:
+    """Wins differ by at most one a kind and order, and many pairs have two winners."""
+    pairs = pairs_of(relevant + 1, irrelevant)
+    batches = make_batches(pairs, np.random.default_rng(seed), winners="question")
+    examples = [it for batch in batches for it in batch]
+    assert len(examples) == 2 * len(pairs)
+    for first in ("p", "u"):
+        shown = [it for it in examples if it.first.id[0] == first]
+        assert len(shown) == len(pairs)
+        assert abs(sum(it.winner == "first" for it in shown) * 2 - len(shown)) <= 2
+
+
+def test_winners_of_questions_may_differ_and_those_of_pairs_never_do() -> None:
+    for winners, differing in (("pair", 0), ("question", 20)):
+        batches = make_batches(pairs_of(50, 50), np.random.default_rng(0), winners=winners)
+        couples = [batch[at : at + 2] for batch in batches for at in range(0, len(batch), 2)]
+        # One winner of both orders is first once and second once.
+        split = sum(one.winner == other.winner for one, other in couples)
+        assert split == 0 if not differing else split > differing
+
+
 def test_steps_are_as_many_as_asked_for_and_whole() -> None:
     batches = make_batches(pairs_of(3, 0), np.random.default_rng(0), batch=4, steps=7)
     assert [len(examples) for examples in batches] == [4] * 7

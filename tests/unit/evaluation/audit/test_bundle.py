@@ -226,22 +226,39 @@ def test_what_is_no_file_is_not_read_and_a_name_cannot_write_on_the_terminal(
     assert all(map(str.isprintable, told))
 
 
-def test_a_manifest_that_is_no_file_or_a_very_large_one_is_not_read(
+def test_large_files_that_no_run_writes_are_not_read(
     audit: tuple[AuditFolder, str],
 ) -> None:
+    """They have no blocks, so only reading them would take long."""
     folder, digest = audit
-    manifest = folder.folder / MANIFEST
-    manifest.unlink()
+    for name in ("extra", "report.html"):
+        (folder.folder / name).touch()
+        os.truncate(folder.folder / name, 2**40)
+    told = verify(folder, digest).problems
+    assert told == (
+        "The file extra was added: the manifest does not list it.",
+        "The file report.html was changed.",
+    )
+
+
+@pytest.mark.parametrize("name", [MANIFEST, f"{MANIFEST}.sig"])
+def test_a_manifest_or_signature_that_is_no_file_or_a_very_large_one_is_not_read(
+    audit: tuple[AuditFolder, str], tmp_path: Path, name: str
+) -> None:
+    """``ssh-keygen`` would wait for a pipe, and read a device, for ever."""
+    folder, digest = audit
+    path = folder.folder / name
+    path.unlink(missing_ok=True)
     for make in (
-        lambda: os.mkfifo(manifest),
-        lambda: manifest.symlink_to("/dev/zero"),
-        lambda: (manifest.touch(), os.truncate(manifest, 5 * 2**30)),  # without blocks
+        lambda: os.mkfifo(path),
+        lambda: path.symlink_to("/dev/zero"),
+        lambda: (path.touch(), os.truncate(path, 5 * 2**30)),  # without blocks
     ):
         make()
         for given in (None, digest):
             with pytest.raises(InputError, match="is no file, or larger than 64 MB"):
-                verify(folder, given)
-        manifest.unlink()
+                verify(folder, given, allowed_signers=tmp_path / "signers")
+        path.unlink()
 
 
 TABLE = "ranking_gap,p\n0.1,0\n1234567,yes\n"

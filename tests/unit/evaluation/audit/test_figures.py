@@ -152,7 +152,10 @@ def test_no_labels_give_a_gap_outside_of_the_bounds(target: str) -> None:
 
 
 def test_what_is_attainable_is_the_target_or_the_nearest_of_all_rankings() -> None:
-    """Up to what no exchange of ranks improves: .011 at most, in one case of a thousand."""
+    """Up to what no exchange of ranks improves: .011 at most, in one case of a thousand.
+
+    With fewer ranks than groups it is at least as near.
+    """
     draw, far = np.random.default_rng(5), 0
     for _ in range(400):
         letters = "".join(draw.choice(list("abc"), draw.integers(1, 7)))
@@ -170,6 +173,9 @@ def test_what_is_attainable_is_the_target_or_the_nearest_of_all_rankings() -> No
             continue
         best = min(float(kullback_leibler(target, it)) for it in every)
         distance = float(kullback_leibler(target, found))
+        if k < len(target):  # on average, rankings drawn at random come nearer
+            assert distance <= best + 0.02
+            continue
         assert distance == pytest.approx(best, abs=0.02)
         far += distance > best + 1e-6
     assert far <= 4

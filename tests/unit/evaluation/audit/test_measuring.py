@@ -47,7 +47,8 @@ def in_doubt(found: AuditFigures, text: str, why: str, *, sure: bool = True) -> 
 
 
 def test_only_queries_that_are_in_a_gap_contribute_to_it() -> None:
-    queries, observed = queries_of(30), observations_of(queries_of(30))
+    queries = queries_of(30)
+    observed = observations_of(queries)
     faint(observed, [29])
     found = measured(queries, observed)
     gender = found.by_query[0]
@@ -132,7 +133,8 @@ def widened(groups: dict[str, CodedMemberships]) -> dict[str, CodedMemberships]:
 
 def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
     """The estimates take women for more relevant than judges do, by a sixth of a share."""
-    queries, random = queries_of(60, alike=True), np.random.default_rng(3)
+    queries = queries_of(60, alike=True)
+    random = np.random.default_rng(3)
     observed = observations_of(queries, bias=0.0)
     without = measured(queries, observed, **GENDER)
     for place in range(20):
@@ -156,6 +158,49 @@ def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
     again = measured(queries, observed, schema=Schema(attributes={"gender": third}), **GENDER)
     errors = [*(it.error for it in found.groups), ESTIMATE_ERROR]
     assert [it.error for it in again.groups] == pytest.approx(errors)
+
+
+def test_an_estimate_that_gives_a_group_more_than_judges_do_is_biased() -> None:
+    """It gives women half of the relevance, and judges a third on average."""
+    queries = queries_of(60, alike=True)
+    random = np.random.default_rng(3)
+    observed = observations_of(queries, bias=0.0)
+    for place in range(20):
+        women = np.arange(30) < 10 + random.integers(-1, 2)
+        judged = coded({"gender": np.stack([women, ~women], axis=1).astype(float)}, {"gender"})
+        changed(observed, [place], judged=judged)
+    female, male = measured(queries, observed, **GENDER).calibration
+    assert (female.group, male.group) == ("female", "male")
+    assert female.judged.value == pytest.approx(1 / 3, abs=0.02)
+    assert female.judged.value + male.judged.value == pytest.approx(1)
+    difference = female.estimated.value - female.judged.value
+    assert female.bias.value == pytest.approx(difference) == pytest.approx(-male.bias.value)
+    assert female.bias.low > 0
+    assert female.is_biased
+    assert male.is_biased
+    assert female.bias.queries == 20
+    # Without judgements there is none, and with these alone there is no estimate.
+    unjudged = measured(queries, observations_of(queries, bias=0.0), **GENDER).calibration
+    assert math.isnan(unjudged[0].bias.value)
+    assert not unjudged[0].is_biased
+    assert measured(queries, observed, **JUDGED).calibration == []
+
+
+def test_an_estimate_that_is_less_certain_for_a_group_is_told() -> None:
+    """A man's probability is .9 or .1 and a woman's .5, so c is .82 for men and .5 for women."""
+    queries = queries_of(40, alike=True)
+    random = np.random.default_rng(4)
+    observed = observations_of(queries, bias=0.0)
+    for place, observation in enumerate(observed):
+        women = decoded(observation.groups["gender"])[:, 0] > 0
+        sure = random.choice([0.1, 0.9], len(women))
+        changed(observed, [place], relevance=tuple(np.where(women, 0.5, sure).tolist()), levels={})
+    female, male = measured(queries, observed, **GENDER).calibration
+    assert female.certainty.value == pytest.approx(0.5)
+    assert female.other_certainty.value == pytest.approx(male.certainty.value)
+    assert male.certainty.value == pytest.approx((0.81 + 0.01) / (0.9 + 0.1), abs=0.02)
+    assert female.is_less_certain
+    assert not male.is_less_certain
 
 
 def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:

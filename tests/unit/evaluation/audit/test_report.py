@@ -217,6 +217,7 @@ def test_a_reranking_says_what_each_group_would_get() -> None:
         for it in (reranking.exposure_today, reranking.exposure_if_reranked)
     ]
     assert gaps[1] < 0.3 * gaps[0]
+    assert 0 <= reranking.below_best.value < 0.05
     assert sum(it.value for it in reranking.exposure_if_reranked.values()) == pytest.approx(1)
 
 

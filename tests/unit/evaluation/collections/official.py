@@ -1,8 +1,9 @@
-"""Small files in the shapes of TREC Fair 2022, as the track's code reads them.
+"""Small files in the shapes of TREC Fair 2021 and 2022, as the track's code reads them.
 
-They stand in ``official.json``: training topics in two shapes, a page whose id stands twice as the
-real corpus does, metadata in another order than the articles, and the list that the topics were
-chosen from, which is no file of topics.
+They stand in ``official.json``. Those of 2022 have training topics in two shapes, a page whose id
+stands twice as the real corpus does, metadata in another order than the articles, and the list that
+the topics were chosen from, which is no file of topics. Those of 2021 have the metadata of before
+and of after the evaluation, and the one wrong gender.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ def lines(path: Path, records: Iterable[Mapping[str, Any]]) -> Path:
 
 def write_2022(folder: Path) -> Path:
     """Write the files of 2022."""
-    for name, records in FILES.items():
+    return write_official(folder, "2022")
+
+
+def write_official(folder: Path, year: str) -> Path:
+    """Write the files of a year."""
+    for name, records in FILES[year].items():
         lines(folder / name, records)
     return folder

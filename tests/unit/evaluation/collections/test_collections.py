@@ -23,7 +23,7 @@ from fairqr.evaluation.collections.finding import (
 from fairqr.retrieval.sources.corpus import check_corpus, find_corpus
 from tests.golden.reports import check_text
 from tests.patience import PATIENCE
-from tests.unit.evaluation.collections.official import lines, write_2022
+from tests.unit.evaluation.collections.official import lines, write_2022, write_official
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_a_part_has_what_is_judged_and_others_by_chance(folder: Path) -> None:
         assert ids == ["1", "2", "3"][:count], "both of topic 7; 99 is in no file"
         assert collection.part(["7"], most, print) == str(part.path)
         report = asyncio.run(check_corpus(part))
-        assert report.shares["gender"][1] == 1 / count, "the labels are found from there"
+        assert report.shares["gender"]["m"] == 1 / count, "the labels are found from there"
     assert part.path == collection.corpus.path
 
 
@@ -113,7 +113,7 @@ BAD = [
     ("qrels.txt", "7 0 1 1\n7 0 1 0\n", "line 2: the document '1' is judged twice"),
     ("qrels.txt", "7 0 1 0\nx 0 1 1\n", "has no relevant document for any topic"),
     ("qrels.txt", None, "it lacks qrels.txt; docs/how-to/bring"),
-    ("collection.yaml", "titel: People\n", "collection.yaml is wrong at titel: Extra inputs"),
+    ("collection.yaml", "titel: People\n", "collection.yaml is wrong at titel: there is no such"),
 ]
 
 
@@ -169,6 +169,33 @@ def test_the_official_files_are_read_as_recorded(tmp_path: Path) -> None:
         "qrels": {split: it.qrels for split, it in read.items()},
     }
     check_text("fair_2022.json", json.dumps(found, indent=1) + "\n")
+
+
+def test_the_files_of_2021_have_continents_and_only_true_genders(tmp_path: Path) -> None:
+    """The metadata with genders are preferred; files of another year are refused."""
+    raw = write_official(tmp_path / "raw", "2021")
+    folder, _ = import_collection("trec-fair-2021", [raw], "fair")
+    with gzip.open(folder / "documents.jsonl.gz", "rt") as stream:
+        documents = {document["id"]: document for document in map(json.loads, stream)}
+    places = {id_: it["geographic_locations"] for id_, it in documents.items()}
+    assert places == {
+        "11": ["Africa", "Europe"],
+        "12": ["Europe"],
+        "13": ["Asia"],
+        "14": ["Oceania"],
+    }
+    genders = {id_: it["gender"] for id_, it in documents.items()}
+    assert genders == {"11": ["female"], "12": None, "13": ["male"], "14": ["male"]}
+    train, evaluation = (find_collection("fair", split) for split in ("train", "eval"))
+    assert {topic.title: topic.keywords for topic in train.topics} == {
+        "Farming": ("farming", "crops"),
+        "Crafts": ("smith",),
+    }
+    assert evaluation.qrels == {"101": {"13": 1}}
+    attribute = train.corpus.schema.attribute("geography")
+    assert sum(attribute.population.values()) == pytest.approx(1, abs=1e-8)
+    with pytest.raises(CorpusError, match="is of 2021; import it with trec-fair-2021"):
+        import_collection(TREC, [raw], "x")
 
 
 CORPUS = "trec_corpus_20220301_plain.json.gz"

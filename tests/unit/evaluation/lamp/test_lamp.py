@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError
 from fairqr.evaluation.lamp import metrics
-from fairqr.evaluation.lamp.loading import load_lamp
+from fairqr.evaluation.lamp.loading import Kept, load_lamp
 from fairqr.evaluation.lamp.tasks import TASKS, lamp_task
 from fairqr.evaluation.rag.collection import RagCollection, Utility
 from tests.golden.reports import check_text
@@ -69,7 +69,38 @@ def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int) -> None
     assert document.fields == {k: v for k, v in entry["profile"][0].items() if k != "id"}
     assert (collection.name, collection.prompt) == (f"LaMP-{number}", f"lamp{number}")
     assert task.utility(known["gold"], query.golds) == task.utility.greatest
-    assert (collection.left_out, collection.note) == ({}, "")
+    by = "Documents are useful by accuracy; answers are judged by 4 − |error|."
+    assert (collection.left_out, collection.note) == ({}, by if number == 3 else "")
+
+
+def test_documents_of_ratings_are_useful_by_the_code_or_by_the_text(tmp_path: Path) -> None:
+    """A rating that is nearer to the gold is better by error, and as wrong by accuracy."""
+    entry = {"id": "1", **ENTRIES[3]}
+    path = write_set(tmp_path, [entry], golds_of("LaMP_3", {"1": "5"}))
+    by_code = load_lamp(path)
+    by_text = load_lamp(path, rating_labels="error")
+    for answer, right, near in (("5", 1.0, 4.0), ("4 stars", 0.0, 3.0), ("?", 0.0, 0.0)):
+        assert by_code.label_utility is not None
+        assert by_text.label_utility is not None
+        assert by_code.label_utility(answer, ["5"]) == right
+        assert by_text.label_utility(answer, ["5"]) == near
+        assert by_code.utility(answer, ["5"]) == near
+
+
+def test_duplicates_and_answers_stay_if_that_is_asked(tmp_path: Path) -> None:
+    """The numbers that are left out are told; without the switches they are none."""
+    five = _five("1")
+    twin = {**five["profile"][0], "id": "twin"}
+    abstract = five["input"].partition(":")[2].strip()
+    answer = {"id": "answer", "title": "T", "abstract": abstract}
+    entry = {**five, "profile": [*five["profile"], twin, answer]}
+    path = write_set(tmp_path, [entry], golds_of("LaMP_5", {"1": "T"}))
+    found = load_lamp(path)
+    both = load_lamp(path, kept=Kept(duplicates=True, answers=True))
+    assert len(both.queries[0].pool) == len(found.queries[0].pool) + 2
+    assert "equal to an earlier one, left out: 1" in found.note
+    assert "the question and its gold, left out: 1" in found.note
+    assert both.note == ""
 
 
 def test_a_set_has_a_task_and_may_have_a_name_of_its_own(tmp_path: Path) -> None:

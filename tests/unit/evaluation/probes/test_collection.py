@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import tempfile
 from collections import Counter
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,22 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.collections.collection import Collection
+from fairqr.evaluation.collections.finding import import_collection
 from fairqr.evaluation.probes import collection as probes
-from fairqr.evaluation.probes.collection import CELLS, GROUP_KINDS, ProbeQuery, planned_pairs
+from fairqr.evaluation.probes.collection import (
+    CELLS,
+    GROUP_KINDS,
+    ProbeQuery,
+    crossed_pairs,
+    planned_pairs,
+)
+from fairqr.evaluation.probes.specification import parse_cells
+from tests.unit.evaluation.collections.official import lines
 from tests.unit.evaluation.probes.made import draw, listwise, people, query_of, write_collection
 from tests.unit.evaluation.watching import Watcher
 
 GENDERS = {"female": 1, "male": 0, "other": -1, None: -1, "both": -1, "rather": 1}
+PLACES = ("non-European", "European")
 LABELS = {"both": ["female", "male"], "rather": {"female": 2, "male": 1}}
 """By a name, what stands in a document, and on which side of «female vs male» it then is."""
 
@@ -171,15 +182,121 @@ def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
         opened(tmp_path, sources=["gender=woman"])
 
 
+seeds = st.integers(0, 2**32)
+queries = st.lists(st.integers(0, 7), min_size=4, max_size=4).map(lambda it: query_of("q1", *it))
+
+EUROPEAN = "Eastern Europe, Northern Europe, Southern Europe, Western Europe"
+PEOPLE_OF = {
+    "trec-fair-2021": [
+        {"gender": [gender], "geographic_locations": [place]}
+        for gender in ("female", "male", "agender")
+        for place in ("Europe", "Africa")
+    ],
+    "trec-fair-2022": [
+        {"gender": [gender], "page_subcont_regions": [place]}
+        for gender in ("female", "male", "agender")
+        for place in ("Northern Europe", "Western Africa")
+    ],
+}
+"""The labels of the relevant pages of each topic, as the official metadata have them."""
+
+
+@pytest.mark.parametrize(
+    ("loader", "named", "words", "each"),
+    [
+        # Other genders are on neither side, as in the paper.
+        ("trec-fair-2022", {"protected": "female vs male"}, ("female", "male"), 2),
+        (
+            "trec-fair-2022",
+            {"attribute": "geography", "protected": f"not {EUROPEAN}", "words": PLACES},
+            PLACES,
+            3,
+        ),
+        ("trec-fair-2021", {"attribute": "geography", "protected": "not Europe"}, PLACES, 3),
+    ],
+)
+def test_official_files_are_probed_by_the_recipes_of_the_page(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    loader: str,
+    named: dict[str, Any],
+    words: tuple[str, str],
+    each: int,
+) -> None:
+    """Each cell has as many items as the made files have people of that side."""
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
+    pages = [
+        {"page_id": number, **people}
+        for number, people in enumerate(2 * PEOPLE_OF[loader], start=1)
+    ]
+    ids = [page["page_id"] for page in pages]
+    made = tmp_path / "made"
+    lines(made / "corpus.json", [{"id": id_, "title": f"Page {id_}", "text": "."} for id_ in ids])
+    kind = "metadata" if loader == "trec-fair-2021" else "articles"
+    lines(made / f"{kind}.json", pages)
+    halves = {"1": ids[:6], "2": ids[6:]}
+    topics = [{"id": id_, "title": f"T{id_}", "rel_docs": own} for id_, own in halves.items()]
+    lines(made / "topics.json", topics)
+    folder, _ = import_collection(loader, [made], "official")
+    asked = listwise(collection=str(folder), size=40, **named)
+    (built,) = probes.open_probe_collections(asked, texts=False, watcher=Watcher())
+    assert built.manifest.sides.words == words
+    assert built.manifest.items == dict.fromkeys(CELLS, 2 * each)
+    assert [query.query for query in built.queries] == ["T1", "T2"]
+
+
+@given(st.sampled_from([8, 32, 200]), st.sampled_from(["balanced", "paper", "1:0:2:3", "1:1:1:4"]))
+def test_cells_share_a_list_as_their_parts_say(size: int, cells: str) -> None:
+    """By exact fractions: no cell is a whole item off its share, and together they fill it."""
+    sizes = listwise(cells=cells, size=size).cell_sizes
+    parts = parse_cells(cells)
+    assert sum(sizes) == size
+    for own, part in zip(sizes, parts, strict=True):
+        assert abs(own - Fraction(size * part, sum(parts))) < 1
+
+
+@pytest.mark.parametrize("cells", ["half", "1:1", "0:0:0:0", "1:1:1:-1"])
+def test_a_mix_that_is_none_is_refused(cells: str) -> None:
+    with pytest.raises(
+        ValueError, match="is not a mix of items; write balanced, paper or the parts"
+    ):
+        listwise(cells=cells)
+
+
+def test_topics_are_drawn_by_the_seed(tmp_path: Path) -> None:
+    """Over seeds each topic is drawn; what is drawn of it stays the same."""
+    collection = people(tmp_path)
+    whole = by_id(collection, size=8)
+    drawn = [draw(collection, size=8, queries=1, topics="drawn", seed=seed) for seed in range(12)]
+    assert {built.queries[0].id for built in drawn} == {"a", "b", "c"}
+    assert by_id(collection, size=8, topics="drawn") == whole
+
+
+@given(query=queries, limit=st.integers(1, 60), seed=seeds)
+def test_crossed_pairs_are_the_cross_product_evenly(
+    query: ProbeQuery, limit: int, seed: int
+) -> None:
+    """No pair twice, all of them if there is room, the first ones those of the probes."""
+    for kind in GROUP_KINDS:
+        sides = [query.of_cell(f"{kind}_{side}") for side in ("protected", "unprotected")]
+        pairs = crossed_pairs(query, kind, limit, seed)
+        every = {(one.id, other.id) for one, other in itertools.product(*sides)}
+        ids = [(pair.protected.id, pair.unprotected.id) for pair in pairs]
+        assert len(ids) == len(set(ids)) == min(limit, len(every))
+        assert set(ids) <= every
+        probed = [it for it in planned_pairs(query, limit, 0, seed) if it.kind == kind]
+        assert pairs[: len(probed)] == probed
+        for place, items in enumerate(sides):
+            counts = Counter(pair[place] for pair in ids)
+            often = [counts[item.id] for item in items]
+            assert not ids or len(items) > len(sides[1 - place]) or max(often) - min(often) <= 1
+
+
 def test_two_collections_of_one_name_are_refused_before_a_document_is_read(tmp_path: Path) -> None:
     people(tmp_path / "people")
     (tmp_path / "people" / "documents.jsonl").write_text("no document")
     with pytest.raises(InputError, match="are called 'people, gender: male'"):
         opened(tmp_path, sources=["gender=male", "gender=male vs other"])
-
-
-seeds = st.integers(0, 2**32)
-queries = st.lists(st.integers(0, 7), min_size=4, max_size=4).map(lambda it: query_of("q1", *it))
 
 
 @given(query=queries, limit=st.integers(1, 14), seed=seeds)

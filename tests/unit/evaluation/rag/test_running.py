@@ -248,7 +248,7 @@ def test_labels_of_something_else_are_refused(tmp_path: Path) -> None:
     table = tmp_path / "labels.tsv"
     for rows, generators, what in (
         ("z\tz-a\t1", ["namer"], "are of another collection"),
-        ("q0\tq0-a\t1", ["namer", "other"], "is of one generator and one collection"),
+        ("q0\tq0-a\t1", ["namer", "other"], "is of one generator; name one"),
         ("q0\tq0-a\tyes", ["namer"], "holds no labels"),
     ):
         table.write_text(HEADER + rows)

@@ -379,7 +379,7 @@ def test_any_part_of_a_run_can_be_reported(part: str) -> None:
         empty = {"samples": (), "answers": (), "failure": "no scores"}
         run.records += [it.model_copy(update=empty) for it in drawn[1:]]
     assert "## Cost" in answers_of(run)
-    assert len(figures_of(run.measured())) <= 8
+    assert len(figures_of(run.measured())) <= 18
 
 
 def test_the_same_results_in_another_order_give_the_same_files(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_the_same_results_in_another_order_give_the_same_files(tmp_path: Path) -
         run.measured().write_report(folder)
         run.records.reverse()
     files = sorted(path for path in one.rglob("*") if path.is_file())
-    assert len(files) == 11
+    assert len(files) == 21
     for path in files:
         assert path.read_bytes() == (other / path.relative_to(one)).read_bytes()
 

@@ -14,7 +14,7 @@ from fairqr.graph.integrations.order import fair_order
 from fairqr.retrieval.engines.engine import Hits
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates
-from fairqr.retrieval.rerankers.fair import objective_of
+from fairqr.retrieval.rerankers.fair import FairStep
 from tests.unit.retrieval.embedded import GENDER
 
 
@@ -92,7 +92,7 @@ def test_groups_that_no_document_has_count_as_one() -> None:
     present = [f"s{number}" for number in np.flatnonzero(members.any(axis=0))]
     assert groups == [*present, "all others"]
     assert folded.targets[0].sum() == pytest.approx(1)
-    one, all_of_them = (objective_of(it, (), 0.7, 10) for it in (folded, candidates))
+    one, all_of_them = (FairStep().objective(it, 0.7, 10) for it in (folded, candidates))
     for _ in range(100):
         order = draw.permutation(30)[:10].tolist()
         assert one.quality(order).figures == pytest.approx(all_of_them.quality(order).figures)

@@ -124,7 +124,9 @@ def test_models_are_named_exactly_or_by_a_pattern(tmp_path: Path) -> None:
 
 def test_a_file_of_replies_is_named_exactly_and_only_refines(tmp_path: Path) -> None:
     """A pattern opens the files that ship, and no other file on this machine."""
-    listed = f"recorded:{tmp_path / 'replies.json'}"
+    replies = tmp_path / "replies.json"
+    replies.write_text('{"physicist": {"topic": ["quantum"]}}')
+    listed = f"recorded:{replies}"
     capabilities = make_capabilities(
         tmp_path, models={"recorded:*": ModelEntry(), listed: ModelEntry()}
     )
@@ -135,6 +137,22 @@ def test_a_file_of_replies_is_named_exactly_and_only_refines(tmp_path: Path) -> 
     for kind, what in (("answer", "write answers"), ("probe", "rank")):
         with pytest.raises(errors.InputError, match=f"can only refine queries, and .* {what};"):
             check(capabilities, kind, model="recorded:notables")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("nope:x", "knows no such provider"),
+        ("gpt-4o", "names no provider"),
+        ("ollama:x", "langchain-ollama"),
+        ("recorded:/nowhere.json", "cannot be read"),
+    ],
+)
+def test_models_that_do_not_exist_are_refused_at_the_start(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    with pytest.raises(errors.ConfigError, match=f"service.models: .*{why}"):
+        make_capabilities(tmp_path, models={name: ModelEntry()})
 
 
 def test_weights_and_judges_that_are_offered_may_be_named(tmp_path: Path) -> None:
@@ -177,3 +195,25 @@ def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("name: web", "name: notables"))
     with pytest.raises(errors.InputError, match="'notables' is the name of a built-in corpus"):
         make_capabilities(tmp_path, sources=(file,))
+
+
+@pytest.mark.parametrize("kind", ["search", "answer", "probe"])
+def test_defaults_fit_a_depth_below_them(capabilities: Capabilities, kind: Kind) -> None:
+    found = check(
+        capabilities, kind, Limits(depth=2), **({"documents": 1} if kind == "answer" else {})
+    )
+    assert found.context.k <= 2
+    assert (found.context.strategy.depth or 0) <= 2
+    if kind != "answer":
+        with pytest.raises(errors.LimitError, match="allows at most 2"):
+            check(capabilities, kind, Limits(depth=2), k=3)
+
+
+@pytest.mark.parametrize(
+    ("offered", "usual"), [(["*", "overlap"], "overlap"), (["*"], "none"), ([], "none")]
+)
+def test_answers_are_judged_by_the_first_attributor_that_is_no_pattern(
+    tmp_path: Path, offered: list[str], usual: str
+) -> None:
+    capabilities = make_capabilities(tmp_path, attributors=offered)
+    assert check(capabilities, "answer").body["attributor"] == usual

@@ -301,6 +301,22 @@ async def test_pinned_documents_stay_first_and_figures_are_of_what_is_shown(tmp_
     assert shown == held["exposure"]["fair"]["gender"]
     assert shown["male"] > free["exposure"]["shown"]["gender"]["male"]
     assert (held["quality"].keys(), free["quality"].keys()) == (set(), {"engine", "fair"})
+    assert held["bound"] is None
+    assert 0 < free["bound"] <= 1 + 1e-9
+
+
+async def test_a_list_tells_which_limit_it_does_not_obey(tmp_path: Path) -> None:
+    """No list gives each of two groups at most .3 of the exposure."""
+    labels = [{"id": f"{it}", "text": "opera", "g": ("male", "female")[it > 3]} for it in range(8)]
+    engine = await indexed(tmp_path, labels)
+    context = Context.of(target="uniform:1", k=4, at_most=0.3)
+    order = IndexOrder(None, engine, context, ListEvidence(), None)
+    plan = planned({"query": QUERY, "size": 4}, {}, INDEX)
+    assert isinstance(plan, Search)
+    told = await order([{"_id": one["id"]} for one in labels], plan, until=math.inf)
+    await engine.aclose()
+    (sentence,) = told["broken"]
+    assert "more than at_most" in sentence
 
 
 @pytest.mark.parametrize(
@@ -311,6 +327,7 @@ async def test_pinned_documents_stay_first_and_figures_are_of_what_is_shown(tmp_
         ({"query": QUERY, "min_score": 1}, {}),
         ({"query": QUERY, "indices_boost": [{"people": 2}]}, {}),
         ({"query": QUERY, "runtime_mappings": {"a": {"type": "long"}}}, {}),
+        ({"query": QUERY, "runtime_mappings": None}, {}),
         ({"query": QUERY}, {"routing": "a"}),
         ({"query": QUERY}, {"search_pipeline": "a"}),
         ({}, {"q": "opera"}),

@@ -162,3 +162,12 @@ def test_no_slot_is_idle_while_somebody_may_have_it(
 @pytest.mark.parametrize(("number", "share", "most"), [(1, 0.75, 1), (2, 0.75, 1), (8, 0.75, 6)])
 def test_a_key_has_at_least_one(number: int, share: float, most: int) -> None:
     assert most_of(number, share) == most
+
+
+async def test_nothing_is_remembered_of_who_holds_no_slot() -> None:
+    """Addresses that guess keys take turns, too, and there are very many of them."""
+    slots = Slots(1, 1)
+    for number in range(3):
+        async with slots.held(f"address {number}"):
+            pass
+    assert not slots._held

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Request, expect
 
 from tests.integration.chromium import (
     FOCUSED,
@@ -83,6 +83,10 @@ def model(served: Served) -> ModelServer:
     return served.model
 
 
+OPENING = r"^female (\d+)% → (\d+)% in \d+ documents? target (\d+)%$"
+"""The figures in large, of the group that lacked most: before, after and its target."""
+
+
 def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_after(
     page: Page, model: ModelServer
 ) -> None:
@@ -124,7 +128,7 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     expect(made).to_contain_text(re.compile(r"refine v4\s*[0-9a-f]{12}"))
     # First, in large, who lacked most: how it was and is seen, and its target.
     large = page.locator(".big").inner_text()
-    ((was, became, target),) = re.findall(r"^female (\d+)% → (\d+)% target (\d+)%$", large)
+    ((was, became, target),) = re.findall(OPENING, large)
     assert int(was) <= int(became) <= int(target) + 5
     expect(page.locator(".paid")).to_contain_text("Refined by openai:fake.")
     expect(page.locator(".figures")).to_contain_text("; the list is then re-ranked by the original")
@@ -223,8 +227,15 @@ def test_an_answer_is_read_while_it_is_written_and_shows_its_sources_with_who_wa
     counts = page.get_by_role("region", name="Over all samples")
     expect(counts).to_contain_text(re.compile(r"Answered\s*1 of 1"))
     # First, in large, who was read and used too little.
-    opening = r"female \d+% of what was read, (\d+% of what was used, )?target \d+%\s+1 sample, 1"
-    assert re.match(opening, page.locator(".at-answer").inner_text())
+    count = r"\((\d+) documents?\)"
+    opening = rf"female \d+% of what was read {count}, (\d+% of what was used {count}, )?target"
+    told = re.match(rf"{opening} \d+%\s+1 sample, 1", page.locator(".at-answer").inner_text())
+    assert told
+    # Beside it stands how many documents of the group had that exposure.
+    of_women = page.get_by_role("region", name="Who was read").get_by_role("row", name="female")
+    number = exposures.locator("tr:not(.never)", has_text="female").count()
+    assert int(told[1]) == number
+    expect(of_women.locator(".carried")).to_contain_text(re.compile(rf"^{number} documents? read"))
 
 
 def test_all_is_done_by_the_keyboard(page: Page, service: str) -> None:
@@ -354,10 +365,17 @@ def test_a_run_is_copied_as_a_command_as_a_program_and_as_a_link(
 def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
     page: Page, served: Served, model: ModelServer
 ) -> None:
-    searches: list[Any] = []
-    page.on("request", lambda it: it.url.endswith("/v1/search") and searches.append(it.url))
+    searches: list[dict[str, Any]] = []
+
+    def add(request: Request) -> None:
+        if request.url.endswith("/v1/search"):
+            searches.append(json.loads(request.post_data or ""))
+
+    page.on("request", add)
     ask(page, "physicist", "fairqr")
     status_is(page)
+    drawing = page.get_by_role("img", name=re.compile("Relevance against fairness"))
+    expect(drawing.locator("circle:not(.now)")).to_have_count(41)
     headline = page.locator(".headline")
     own = headline.text_content() or ""
     note = "Documents that only the model's queries found"
@@ -376,12 +394,41 @@ def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
     assert asked["fairness_weight"] == 0
     found = served.client.post("/v1/search", json=asked).json()
     assert shown(page, "After: fairqr") == [it["id"] for it in found["ranking"]]
+    got = found["objective"]
+    expect(page.get_by_role("region", name="Weight of fairness")).to_contain_text(
+        f"Relevance {got['relevance']:.2f}, fairness {got['fairness']:.2f}."
+    )
     slopes_join(page, "Before: baseline ranking", "After: fairqr")
     expect(headline).to_contain_text("No model was needed for this ranking.")
-    assert len(searches) == 1
+    of_front, of_slider = searches
+    assert (len(of_front["front"]), of_slider["fairness_weight"]) == (41, 0)
+    found = served.client.post("/v1/search", json=of_front).json()["front"]
+    assert found[0]["relevance"] == pytest.approx(got["relevance"])
+    assert found[0]["fairness"] == pytest.approx(got["fairness"])
     assert len(model.asked) == before
     page.get_by_role("button", name="Back to the run").click()
     expect(headline).to_have_text(own)
+
+
+def test_the_first_results_are_fair_at_a_click(page: Page, served: Served) -> None:
+    ask(page, "physicist", "fairqr")
+    status_is(page)
+    first = page.get_by_role("checkbox", name="Fair in the first 5 and 10, too")
+
+    def asks_for_a_list(request: Request) -> bool:
+        body = json.loads(request.post_data or "{}")
+        return bool(body.get("spread")) and not body.get("front")
+
+    with page.expect_request(asks_for_a_list) as sent_request:
+        first.check()
+    expect(page.get_by_text("Re-ranked without asking a model")).to_be_visible()
+    asked = json.loads(sent_request.value.post_data or "")
+    assert asked["spread"] == [5, 10]
+    found = served.client.post("/v1/search", json=asked).json()
+    assert found["objective"]["leaves_out"] == ["spread"]
+    assert shown(page, "After: fairqr") == [it["id"] for it in found["ranking"]]
+    page.get_by_role("button", name="Back to the run").click()
+    expect(first).not_to_be_checked()
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])

@@ -264,6 +264,10 @@ def test_searches_of_one_request_count_by_their_arms(
         lines = log.read_text().splitlines() if log.exists() else []
         return [json.loads(it) for it in lines if it.endswith("}")]
 
+    def of_bundle() -> list[Any]:
+        # A search that warmed may be told late, and its words are among the texts.
+        return [it for it in records() if it["outcome"] != "terminate_after"]
+
     def is_warm() -> bool:
         proxy.search(params={"terminate_after": 100})
         return any("exposure" in it for it in records())
@@ -280,8 +284,8 @@ def test_searches_of_one_request_count_by_their_arms(
         kind = {"content-type": "application/x-ndjson"}
         reply = proxy.client.post("/people/_msearch", content=body, headers=kind)
         reply.raise_for_status()
-        until(lambda: {*texts} <= {it["words"] for it in records()})
-        found = {it["words"]: (it["arm"], it["outcome"]) for it in records()}
+        until(lambda: {*texts} <= {it["words"] for it in of_bundle()})
+        found = {it["words"]: (it["arm"], it["outcome"]) for it in of_bundle()}
     outcomes = {(text in TOPICS, *found[text]) for text in texts}
     expected = {(True, "engine", "shadow"), (False, "engine", "empty")}
     if within < 1:

@@ -13,9 +13,10 @@ import pytest
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.sources.source import load_source
+from tests.integration.attached_people import Server
 from tests.integration.graph.service.proxy.proxied import Proxied, proxied
 from tests.integration.service_client import in_process
-from tests.patience import PATIENCE, until
+from tests.patience import until
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.timeout(600)]
 
@@ -78,27 +79,13 @@ def document(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def cluster(elasticsearch_url: str) -> Iterator[httpx.Client]:
-    settings = {
-        "number_of_shards": 1,
-        "analysis": {"normalizer": {"folding": {"type": "custom", "filter": ["lowercase"]}}},
-    }
-    properties = {"bio": {"type": "text"}, **MAPPINGS}
-    mappings = {"properties": properties, "runtime": SHADOW}
-    with httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE, trust_env=False) as client:
-        client.delete(f"/{INDEX}")
-        made = client.put(f"/{INDEX}", json={"settings": settings, "mappings": mappings})
-        assert made.status_code == 200, made.text
-        lines = [
-            line
-            for number in range(COUNT)
-            for line in ({"index": {"_id": str(number)}}, document(number))
-        ]
-        body = "".join(json.dumps(line) + "\n" for line in lines)
-        headers = {"content-type": "application/x-ndjson"}
-        done = client.post(f"/{INDEX}/_bulk?refresh=true", content=body, headers=headers)
-        assert not done.json()["errors"], done.text[:500]
-        yield client
-        client.delete(f"/{INDEX}")
+    analysis = {"normalizer": {"folding": {"type": "custom", "filter": ["lowercase"]}}}
+    mapping = {"properties": {"bio": {"type": "text"}, **MAPPINGS}, "runtime": SHADOW}
+    documents = {str(number): document(number) for number in range(COUNT)}
+    settings = {"number_of_shards": 1, "analysis": analysis}
+    server = Server(elasticsearch_url)
+    with server.client, server.index(INDEX, documents, mapping, **settings):
+        yield server.client
 
 
 @pytest.fixture(scope="module")

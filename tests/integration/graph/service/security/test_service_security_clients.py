@@ -281,9 +281,14 @@ async def test_half_sent_bodies_count_for_their_key() -> None:
         await asyncio.wait(slow)
 
 
-@pytest.mark.parametrize(("method", "most"), [("GET", 15), ("POST", 10)])
-async def test_one_key_leaves_room_for_others(method: str, most: int) -> None:
-    """Three of four requests under way may be of one key; few more of them post than it may run."""
+@pytest.mark.parametrize(
+    ("method", "path", "most"), [("GET", "/v1/me", 15), ("POST", "/v1/me", 10), ("POST", "/mcp", 5)]
+)
+async def test_one_key_leaves_room_for_others(method: str, path: str, most: int) -> None:
+    """Three of four requests under way may be of one key; few more of them post than it may run.
+
+    No tool is called that could not run.
+    """
 
     class Keys:
         async def key_for(self, secret: str) -> AccessKey:
@@ -303,14 +308,14 @@ async def test_one_key_leaves_room_for_others(method: str, most: int) -> None:
 
         slow = [asyncio.create_task(ask("/slow", one)) for _ in range(most)]
         await asyncio.sleep(0.01)
-        refused = await ask("/v1/me", one)
+        refused = await ask(path, one)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
         assert f"{most} requests under way" in refused.json()["detail"]
-        assert (await ask("/v1/me", other)).status_code == 200
+        assert (await ask(path, other)).status_code == 200
         for task in slow:
             task.cancel()
         await asyncio.wait(slow)
-        assert (await ask("/v1/me", one)).status_code == 200
+        assert (await ask(path, one)).status_code == 200
 
 
 async def test_requests_of_a_key_share_looks_that_are_no_older_than_they(

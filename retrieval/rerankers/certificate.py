@@ -1,0 +1,100 @@
+"""How far a list can be from the best order of its documents, and what exposure costs there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fairqr.retrieval.fairness.best_ranking import (
+    falls_in_relevance,
+    highest_exposure,
+    keeps_order,
+)
+from fairqr.retrieval.fairness.objective import DIGITS
+from fairqr.retrieval.fairness.relaxation import POINT, relax
+from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.fair import FairStep
+
+Among = Literal["engine_order", "labelled_exposure"]
+"""What orders have in common that are bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What the relaxation of :mod:`fairqr.retrieval.fairness.relaxation` says of a list.
+
+    Attributes:
+        bound: No order of the candidates that is ``among`` those bounded has a J above it; in
+            [0, 1].
+        price: By attribute and group, what one more point of exposure costs of V, near the best
+            order. It is negative for groups with more than their target. Without groups of which
+            the candidates cannot give a point more.
+        bounded: J of the list as the bound counts it, without what is left out.
+        leaves_out: The options of the step that the bound and the prices leave out.
+        among: What the orders that are bounded have in common, if they are not all:
+            ``engine_order``, that documents of the same groups keep the engine's order, where that
+            is not the order of relevance; ``labelled_exposure``, that labelled documents get as
+            much exposure as in the list, where some documents lack labels.
+    """
+
+    bound: float
+    price: dict[str, dict[str, float]]
+    bounded: float
+    leaves_out: tuple[str, ...] = ()
+    among: tuple[Among, ...] = ()
+
+
+def certify(
+    candidates: Candidates, step: FairStep, weight: float, k: int, ranked: Sequence[int]
+) -> Certificate | None:
+    """Return the certificate of a list; None if it leaves ranks empty that it could fill.
+
+    Args:
+        candidates: All documents that could be ranked.
+        step: What made the list. The order that it keeps counts only if the list keeps it, too.
+        weight: The weight of fairness in J.
+        k: How many ranks there are to fill.
+        ranked: The list, as positions of the candidates.
+    """
+    if not 0 < len(ranked) == min(k, len(candidates)):
+        return None
+    candidates = candidates.with_absent_groups_as_one()
+    measured = step.with_all_dimensions(candidates)
+    objective = step.bounded_objective(measured, weight, k)
+    order = step.order_within_groups(candidates)
+    # Where the order is that of relevance, or the list does not keep it, all orders are bounded.
+    if order is not None and (
+        falls_in_relevance(objective, order) or not keeps_order(objective, ranked, order)
+    ):
+        order = None
+    relaxed = relax(objective, ranked, order)
+    price: dict[str, dict[str, float]] = {}
+    parts = zip(
+        measured.dimensions,
+        measured.groups,
+        measured.memberships,
+        relaxed.exposures,
+        relaxed.cost_of_a_point(),
+        strict=True,
+    )
+    for name, groups, members, exposures, costs in parts:
+        highest = highest_exposure(members, objective.discount, len(ranked))
+        can_have_more = highest - exposures >= POINT
+        is_priced = np.asarray(members.any(axis=0) & (can_have_more | (costs < 0))).tolist()
+        of_groups = zip(groups, costs.tolist(), is_priced, strict=True)
+        price[name] = {group: cost for group, cost, priced in of_groups if priced}
+    among: list[Among] = []
+    if order is not None:
+        among.append("engine_order")
+    if any(np.ptp(members.sum(axis=1)) > 10**-DIGITS for members in measured.memberships):
+        among.append("labelled_exposure")
+    return Certificate(
+        relaxed.bound,
+        price,
+        bounded=objective.quality(ranked).value,
+        leaves_out=step.left_out_of_bounds,
+        among=tuple(among),
+    )
