@@ -43,11 +43,14 @@ def boxes_of(values: DataFrame) -> DataFrame:
         By ``retriever`` and ``policy`` the :data:`QUANTILES` of the queries, each averaged over
         seeds and generators, and the number of ``queries``.
     """
+    import pandas as pd
+
     drawn = values[values.kind != "oracle"]
     by_query = drawn.groupby([*POLICY[2:], "query"], observed=True)[Name.EE_D_K].mean().dropna()
     by_policy = by_query.groupby(level=POLICY[2:], observed=True)
-    found = by_policy.quantile([*QUANTILES.values()]).unstack()
-    return found.set_axis([*QUANTILES], axis=1).assign(queries=by_policy.size()).reset_index()
+    # One by one: all at once have no columns where no policy but the oracle was run.
+    quantiles = {name: by_policy.quantile(share) for name, share in QUANTILES.items()}
+    return pd.DataFrame(quantiles | {"queries": by_policy.size()}).reset_index()
 
 
 def gathered(values: DataFrame, by: str, x: Name, y: Name) -> DataFrame:

@@ -109,7 +109,7 @@ def figures_of(measured: MeasuredRag) -> list[Figure]:
     for name, values in measured.values.groupby("collection", observed=True):
         title = measured.collections[name].title
         drawn += _figure("disparity", title, _by_policy(values), "policy", "EE-D, normalised")
-        drawn.append(_boxes(title, values))
+        drawn += _boxes(title, values)
         for kind, (x, y, by) in AGAINST.items():
             drawn += _figure(kind, title, _against(values, x, y, by), x, y)
             drawn += _figure(f"{kind}_interval", title, _by_interval(values, x, y, by), x, y)
@@ -133,18 +133,20 @@ def _figure(kind: str, title: str, points: DataFrame, x: str, y: str) -> Iterato
     yield Figure(file_name(kind, title), f"Lines of {y} over {x}: {described}.", plot)
 
 
-def _boxes(title: str, values: DataFrame) -> Figure:
-    """Draw the distribution of EE-D/k over queries, by α."""
+def _boxes(title: str, values: DataFrame) -> Iterator[Figure]:
+    """Yield the distribution of EE-D/k over queries, by α, unless only the oracle was run."""
     rows: dict[str, dict[str, list[float]]] = {}
     for row in published.boxes_of(values).itertuples():
         box = [getattr(row, name) for name in published.QUANTILES]
         rows.setdefault(str(row.retriever), {})[str(row.policy)] = box
+    if not rows:
+        return
     words = "; ".join(
         f"{retriever}: " + ", ".join(f"{policy} {box[2]:.3f}" for policy, box in own.items())
         for retriever, own in rows.items()
     )
     plot = draw_boxes(rows, "policy", Name.EE_D_K)
-    return Figure(file_name("boxes", title), f"Boxes of EE-D/k by policy; medians: {words}.", plot)
+    yield Figure(file_name("boxes", title), f"Boxes of EE-D/k by policy; medians: {words}.", plot)
 
 
 def _by_interval(values: DataFrame, x: Name, y: Name, by: str) -> DataFrame:
