@@ -78,7 +78,11 @@ PRICES_WITHIN = 1e-5
 STEPS_TO_PRICES = 200
 """The most steps toward these prices."""
 RELAXED_TIMES = 3
-"""How often we relax and fill where labels are missing, each time from the best ranking so far."""
+"""How often at most we relax and fill where labels are missing, each time from the best ranking so
+far."""
+AS_LABELLED = 0.02
+"""We stop when a ranking's labelled documents have as much exposure as those of the one before, to
+within this share of all."""
 MANY_PATTERNS = 500
 """With more patterns than these, longer ones are filled with the patterns of those documents that
 are worth most at the relaxed optimum."""
@@ -174,18 +178,20 @@ def _filled_by_relaxation(
     """Return the ranking filled by the prices of the relaxed optimum, if need be exchanged."""
     best = pool.by_relevance
     fills = []
-    times = 1
     if pool.lacks_labels:
-        # The relaxed optimum is one of rankings that give labelled documents as much exposure as a
-        # given one. The order of relevance may give them nothing, and a better one shifts it.
+        # The order of relevance may give labelled documents no exposure at all.
         by_relevance_and_target = pool.filled()
         best = pool.best(by_relevance_and_target, objective)[0]
         fills.append(by_relevance_and_target)
-        times = RELAXED_TIMES
-    for _ in range(times):
+    for _ in range(RELAXED_TIMES):
+        # The relaxed optimum is one of rankings that give labelled documents as much exposure as a
+        # given one. A better ranking may shift it.
+        labelled = pool.labelled(best)
         relaxed = relax(objective, pool.positions(best), order, PRICES_WITHIN, STEPS_TO_PRICES)
         fills.append(pool.filled_by(relaxed))
         best = pool.best(np.concatenate(fills), objective)[0]
+        if np.abs(pool.labelled(best) - labelled).max() <= AS_LABELLED:
+            break
     if pool.length <= POLISHED_RANKS:
         best = _improved(pool, best[None], _Weights.of([objective])).sequences[0]
     return pool.positions(best)
@@ -394,6 +400,15 @@ class _Pool:
         """Whether some documents have no label, or a part of one, of an attribute."""
         labelled = [self.patterns[:, columns].sum(axis=1) for columns in self.attributes]
         return any(bool((sums < 1 - 10**-DIGITS).any()) for sums in labelled)
+
+    def labelled(self, sequence: Patterns) -> FloatArray:
+        """Return what a sequence gives to labelled documents of each attribute, shape (A,).
+
+        They are shares of all exposure; 1 where all documents have labels.
+        """
+        weights = self.discounts[:-1] / (self.discounts.sum() or 1.0)
+        of_groups = weights @ self.patterns[sequence]
+        return np.array([of_groups[columns].sum() for columns in self.attributes])
 
     def every(self) -> Patterns:
         """Return all sequences that there are documents for, shape (m, length)."""
