@@ -20,6 +20,7 @@ from fairqr.retrieval.fairness.best_ranking import (
     best_ranking,
     highest_exposure,
 )
+from fairqr.retrieval.fairness.claims import Claims, merits_of
 from fairqr.retrieval.fairness.confusion import by_group
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, exposure, normalise
@@ -73,6 +74,7 @@ class Answer:
         relevance: The probability that each is relevant, in [0, 1], shape (P,); 0 or 1 where it was
             judged. None if nothing is known.
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
+        claims: Which documents say the same, shape (P,); None if no two do, or none were compared.
         level: Documents less likely than this do not count for the target, nor as candidates: of
             some groups the pool has more of these than of others. If it is :data:`LIKELY` or more,
             there are more relevant documents than the pool has.
@@ -83,6 +85,7 @@ class Answer:
     relevance: FloatArray | None
     is_judged: bool = False
     level: float = 0.0
+    claims: Claims | None = None
 
     @cached_property
     def unlabelled(self) -> FloatArray:
@@ -100,9 +103,14 @@ class Answer:
         return np.where(self.relevance >= self.level, self.relevance, 0.0)
 
     @cached_property
+    def merits(self) -> FloatArray | None:
+        """What :attr:`counted` is, but documents that say the same count as one."""
+        return None if self.counted is None else merits_of(self.counted, self.claims)
+
+    @cached_property
     def share_of_relevant(self) -> FloatArray | None:
         """The share of each group among the relevant documents with a label, shape (G,)."""
-        relevant = None if self.counted is None else self.counted @ self.members
+        relevant = None if self.merits is None else self.merits @ self.members
         return None if relevant is None or not relevant.any() else normalise(relevant)
 
 
@@ -189,9 +197,12 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     else:
         low = high = target
         weight = choices.weight_of_relevance(dimension)
-        if counted is not None and share is not None and weight:
-            low = target + weight * (candidates / counted.sum() - share)
-            high = target + weight * ((candidates + unlabelled) / counted.sum() - share)
+        if answer.merits is not None and share is not None and weight:
+            of_groups = answer.merits @ answer.members
+            of_unlabelled = float(answer.merits @ answer.unlabelled)
+            total_merit = answer.merits.sum()
+            low = target + weight * (of_groups / total_merit - share)
+            high = target + weight * ((of_groups + of_unlabelled) / total_merit - share)
         likely = answer.members[:0] if counted is None else answer.members[counted >= LIKELY]
         if len(likely) and (dimension.confusion is None or weight == 1):
             if likely.any():  # Without any label it is attainable for nobody.

@@ -36,6 +36,7 @@ from fairqr.evaluation.audit.figures import (
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.estimates import divided, effective_queries, means
+from fairqr.retrieval.fairness.claims import merits_of
 from fairqr.retrieval.fairness.confusion import variances
 from fairqr.retrieval.fairness.dimension import TIMES, Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection, normalise
@@ -232,6 +233,7 @@ def _answer(observation: Observation, dimension: Dimension, relevance: str) -> A
         relevance == "judged",
         # The searches for one of the attributes find all of a combination, too.
         min(observation.levels.get(it.name, 0.0) for it in dimension.factors),
+        np.array(observation.claims) if observation.claims else None,
     )
 
 
@@ -325,9 +327,12 @@ class _Measurement:
             by_judges = None if judged is None or not judged.any() else judged.sum(axis=0)
             self.calibrating.add(query.weight, relevance, answer.members, by_judges)
         if estimated is not None and observation.by_words and observation.by_similarity:
-            counted = (np.asarray(answer.counted) > 0)[:, None] * answer.members
-            halves = np.array([observation.by_words, observation.by_similarity])
-            one, other = normalise(halves @ counted)
+            is_counted = np.asarray(answer.counted) > 0
+            halves = [
+                merits_of(np.where(is_counted, half, 0.0), answer.claims) @ answer.members
+                for half in (observation.by_words, observation.by_similarity)
+            ]
+            one, other = normalise(np.array(halves))
             self._differences["split"].append((query.weight, one - other))
 
     def _add_documents(self, query: AuditQuery, pool: Sequence[str], answer: Answer) -> None:
@@ -336,9 +341,9 @@ class _Measurement:
         shown = min(self.choices.k, answer.answered)
         attention = self.choices.discount.weights(shown)
         shares[:shown, 0] = attention / attention.sum()
-        is_known = answer.counted is not None and bool(answer.counted.any())
-        if answer.counted is not None and is_known:
-            shares[:, 1] = answer.counted / answer.counted.sum()
+        is_known = answer.merits is not None and bool(answer.merits.any())
+        if answer.merits is not None and is_known:
+            shares[:, 1] = answer.merits / answer.merits.sum()
         has_gap = is_known or not self._weight
         if has_gap:
             shares[:, 2] = self._weight * shares[:, 1] - shares[:, 0]

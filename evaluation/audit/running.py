@@ -190,6 +190,7 @@ class Observer:
         pool = DocumentTable()
         pool.add(hits.ids, hits.memberships)
         relevance: dict[str, tuple[float, ...]] = {}
+        claims: tuple[int, ...] = ()
         levels: dict[str, float] = {}
         grades = (self.qrels or {}).get(query.id, {})
         relevant = {id_ for id_, grade in grades.items() if grade > 0}
@@ -207,6 +208,8 @@ class Observer:
                     "by_words": tuple(found.by_words.tolist()),
                     "by_similarity": tuple(found.by_similarity.tolist()),
                 }
+                rows = found.claims.tolist()
+                claims = tuple(rows) if rows != [*range(len(rows))] else ()
             judged, hidden, absent = (judged if known and not hidden else {}), 0, 0
         elif self.qrels is not None and query.id in self.qrels:
             pool.add(known, judged)
@@ -222,6 +225,7 @@ class Observer:
             ids=tuple(hits.ids),
             others=tuple(pool.ids[len(hits.ids) :]),
             **relevance,
+            claims=claims,
             groups=coded(groups, groups),
             levels=levels,
             judged=coded(judged, judged),

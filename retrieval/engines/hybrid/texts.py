@@ -58,7 +58,7 @@ from fairqr.retrieval.fairness.answerable import (
     nearest_mean,
     unrelated_vectors,
 )
-from fairqr.retrieval.fairness.claims import claims_by_vector
+from fairqr.retrieval.fairness.claims import COMPARED, Claims, claims_by_vector
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import best_positions
 from fairqr.retrieval.fairness.relevance import (
@@ -126,19 +126,21 @@ Texts = Mapping[str, Text]
 
 
 class Estimates(NamedTuple):
-    """How likely documents are relevant, three arrays of shape (n,), in (0, 1).
+    """How likely documents are relevant, three arrays of shape (n,), in (0, 1), and claims.
 
     Attributes:
         relevance: By all evidence.
         by_words: By the words alone that query and text share; all are taken to be as similar.
         by_similarity: By the similarity alone, as if all texts shared as many words.
         answerable: The probability that any document is relevant, a factor of all of these.
+        claims: Which documents say the same; see :mod:`fairqr.retrieval.fairness.claims`.
     """
 
     relevance: FloatArray
     by_words: FloatArray
     by_similarity: FloatArray
     answerable: float
+    claims: Claims
 
 
 def hashed_terms(text: str) -> Terms:
@@ -538,7 +540,14 @@ class TextRelevance:
             estimate(shared, np.full(len(ids), both[spoken].mean())),
             estimate(np.full(len(ids), shared[spoken].mean()), alone),
             answerable,
+            self._claims([known[id_] for id_ in ids]),
         )
+
+    def _claims(self, texts: Sequence[Text]) -> Claims:
+        """Return which documents have nearly the same vectors, of the first that are compared."""
+        compared = self._texts.stacked(texts[:COMPARED])
+        alone = np.arange(len(texts))
+        return claims_by_vector(compared, self._texts.vectors.encoder.name, alone)
 
 
 async def open_texts(
