@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from fairqr.base.errors import IndexUnavailableError, SourceError
 from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
@@ -50,8 +50,12 @@ from fairqr.retrieval.texts.words import sendable
 Search = tuple[Query, Body]
 """The body to send, and the query that it is for."""
 
-Plan = Generator[list[Body], list[Any], Hits]
-"""How a query is answered: it yields bodies of searches, receives the answers, and so on."""
+Result = TypeVar("Result")
+Step = Generator[list[Body], list[Any], Result]
+"""A part of a plan: it yields bodies of searches, receives the answers, and returns a result."""
+
+Plan = Step[Hits]
+"""How a query is answered."""
 
 PREFERENCE = "fairqr"
 DOCUMENTS_AT_ONCE = 1000
@@ -180,7 +184,7 @@ class ElasticsearchEngine:
         said = f"'{self.source.index}' returns at most {self.most:,} hits at once, not {wanted:,}."
         return replace(hits, warnings=(*hits.warnings, said))
 
-    def found(self, searches: Sequence[Search]) -> Generator[list[Body], list[Any], list[Hits]]:
+    def found(self, searches: Sequence[Search]) -> Step[list[Hits]]:
         """Send searches as a step of a plan, and return their hits."""
         is_titled = any(query.with_titles for query, _ in searches)
         probe = self._titles.probe(self.filtered(ALL)) if is_titled else []

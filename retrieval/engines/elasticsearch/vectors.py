@@ -19,7 +19,7 @@ from fairqr.retrieval.encoders.encoder import (
     unit_rows,
 )
 from fairqr.retrieval.engines.elasticsearch.client import Body
-from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine, Plan, Search
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine, Plan, Search, Step
 from fairqr.retrieval.engines.elasticsearch.mapping import NONE, MappedField
 from fairqr.retrieval.engines.engine import (
     Capability,
@@ -51,7 +51,8 @@ from fairqr.retrieval.sources.documents import value_at
 BY_WORDS = 1000
 """How many documents words find: what a TREC run has for each topic."""
 
-CANDIDATES, MOST_CANDIDATES = 1000, 10_000
+CANDIDATES = 1000
+MOST_CANDIDATES = 10_000
 """The fewest and the most candidates among which a shard looks for the nearest neighbours."""
 
 SAMPLED = 500
@@ -80,7 +81,8 @@ class VectorSearch:
     """
 
     def __init__(self, name: str, mapped: MappedField) -> None:
-        self.name, settings = name, mapped.settings
+        settings = mapped.settings
+        self.name = name
         self._opensearch = mapped.type == "knn_vector"
         self._path = str(settings.get("path", name))
         self.dimensions = int(settings.get("dims") or settings.get("dimension") or 0)
@@ -129,6 +131,14 @@ class VectorSearch:
         return unit_rows(rows)
 
 
+def _cosines(found: Sequence[Hits]) -> dict[str, float]:
+    """Return the cosines of documents that were scored by 2 + cosine; 0 is no vector."""
+    scores = {}
+    for hits in found:
+        scores.update(zip(hits.ids, hits.scores, strict=True))
+    return {id_: score - 2 for id_, score in scores.items() if score > 0}
+
+
 class FieldHybridEngine(EngineOverWords):
     """Estimates how likely documents are relevant, by the server's own ranking and its vectors.
 
@@ -158,7 +168,9 @@ class FieldHybridEngine(EngineOverWords):
     ) -> None:
         """Take what :meth:`open` has prepared."""
         super().__init__(lexical)
-        self._field, self._encoder, self.background = field, encoder, background
+        self._field = field
+        self._encoder = encoder
+        self.background = background
         self.unrelated = unrelated
         self.retriever = f"hybrid:{encoder.name}"
         self.capabilities: frozenset[Capability] = lexical.capabilities | {"vectors", "relevance"}
@@ -235,61 +247,103 @@ class FieldHybridEngine(EngineOverWords):
         lexical = self.lexical
         if not query.is_ranking:
             return (yield from lexical.plan(lexical.sought(query), query.n))
-        # Ranks are those among all documents, also for a query that is limited to some.
-        whole = replace(query, n=min(BY_WORDS, lexical.most), only=None, within=None)
-        given = replace(query, n=whole.n if query.only is None else len(query.only) or 1)
-        if query.only is not None and "rescore" not in lexical.capabilities:
-            # A body that cannot score given documents still has their groups.
-            given = replace(given, text="")
-        near = self._nearest(replace(whole, n=FUSED, with_titles=False), vector)
-        own = [] if given == whole else [lexical.sought(given)]
-        leading, nearest, *limited = yield from lexical.found([lexical.sought(whole), near, *own])
-        scored = limited[0] if limited else leading
+        leading, nearest, scored = yield from self._first_searches(query, vector)
         if not (vector.any() or leading.ids):
             return first_of(scored, query.n)
         best = fused_best([leading.ids, nearest.ids])
-        read = list(dict.fromkeys([*best, *nearest.ids[:NEAREST]]))
-        answers = yield lexical.reading(read, self._field.with_vectors(lexical.reader.request))
-        hits = {lexical.reader.id_of(hit): hit for it in answers for hit in it["hits"]["hits"]}
-        movers = [hits[id_] for id_ in best if id_ in hits]
-        moved = moved_toward(vector, self._field.read(movers, len(vector)))
-        calibration = self.calibrations.field
-        similar = [hits[id_] for id_ in nearest.ids[:NEAREST] if id_ in hits]
-        similarity = nearest_mean(np.vecdot(self._field.read(similar, len(vector)), vector))
-        above = self.unrelated.above(similarity)
-        answerable = calibration.answerable.probability(above, words=0.0)
-        wide = [self._nearest(query, moved)] if query.only is None else []
-        compared = [self._compared(query, ids, moved) for ids in lexical.pieces(scored.ids)]
-        found = yield from lexical.found([*wide, *compared])
-        cosines: dict[str, float] = {}
-        for hits_ in found:
-            cosines |= {i: s - 2 for i, s in zip(hits_.ids, hits_.scores, strict=True) if s > 0}
-        behind, there = found[0] if wide else first_of(scored, 0), {*scored.ids}
-        new = [row for row, id_ in enumerate(behind.ids) if id_ not in there]
+        near = nearest.ids[:NEAREST]
+        read = yield from self._with_vectors([*best, *near])
+        moved = moved_toward(vector, self._vectors(best, read))
+        neighbours, compared = yield from self._second_searches(query, scored, moved)
+        found = [*neighbours, *compared]
+
+        behind = neighbours[0] if neighbours else first_of(scored, 0)
+        ranked = frozenset(scored.ids)
+        new = [row for row, id_ in enumerate(behind.ids) if id_ not in ranked]
         ids = [*scored.ids, *(behind.ids[row] for row in new)]
-        probabilities = calibration.probability(
+        cosines = _cosines(found)
+        probabilities = self.calibrations.field.probability(
             rank_evidence(ids, leading.ids),
-            standardised(np.array([cosines.get(i, np.nan) for i in ids]), self.background @ moved),
+            standardised(
+                np.array([cosines.get(id_, np.nan) for id_ in ids]), self.background @ moved
+            ),
         )
-        own_ = min(len(scored), query.n)
-        # Given documents have none behind them; see ``Hits.own``.
-        order = own_ + np.argsort(-probabilities[own_:].round(9), kind="stable")[:POOL]
-        rows = [*range(own_), *(order.tolist() if wide else ())]
-        last = min(0.0, scored.scores[own_ - 1]) if own_ else 0.0
+        # The server's own hits keep their order; see ``Hits.own``.
+        own = min(len(scored), query.n)
+        rows = [*range(own)]
+        if neighbours:
+            by_probability = np.argsort(-probabilities[own:].round(9), kind="stable")
+            rows += (own + by_probability[:POOL]).tolist()
+        last_score = min(0.0, scored.scores[own - 1]) if own else 0.0
         memberships = {
             name: np.concatenate([shares, behind.memberships[name][new]])[rows]
             for name, shares in scored.memberships.items()
         }
+        warnings = [warning for hits in (scored, *found) for warning in hits.warnings]
         return Hits(
             [ids[row] for row in rows],
-            [*scored.scores[:own_], *[last] * (len(rows) - own_)],
+            [*scored.scores[:own], *[last_score] * (len(rows) - own)],
             memberships,
-            warnings=tuple(dict.fromkeys(w for one in (scored, *found) for w in one.warnings)),
+            warnings=tuple(dict.fromkeys(warnings)),
             relevance=probabilities[rows],
-            answerable=answerable,
-            own=own_,
-            claims=self._claims(query, [hits.get(ids[row], {}) for row in rows]),
+            answerable=self._answerable(vector, self._vectors(near, read)),
+            own=own,
+            claims=self._claims(query, [read.get(ids[row], {}) for row in rows]),
         )
+
+    def _first_searches(self, query: Query, vector: Float32Array) -> Step[tuple[Hits, Hits, Hits]]:
+        """Search by words and by vectors in one request.
+
+        Returns:
+            The best of all documents by words, whose ranks are evidence also for a query that is
+            limited to some; the nearest of all; and the server's ranking of those it is limited to.
+        """
+        lexical = self.lexical
+        whole = replace(query, n=min(BY_WORDS, lexical.most), only=None, within=None)
+        count = whole.n if query.only is None else max(1, len(query.only))
+        given = replace(query, n=count)
+        if query.only is not None and "rescore" not in lexical.capabilities:
+            # A body that cannot score given documents still has their groups.
+            given = replace(given, text="")
+        near = self._nearest(replace(whole, n=FUSED, with_titles=False), vector)
+        searches = [lexical.sought(whole), near]
+        if given != whole:
+            searches.append(lexical.sought(given))
+        leading, nearest, *limited = yield from lexical.found(searches)
+        return leading, nearest, limited[0] if limited else leading
+
+    def _with_vectors(self, ids: Sequence[str]) -> Step[dict[str, Any]]:
+        """Read the vectors of documents; return their hits by id."""
+        reader = self.lexical.reader
+        request = self._field.with_vectors(reader.request)
+        answers = yield self.lexical.reading(ids, request)
+        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
+        return {reader.id_of(hit): hit for hit in hits}
+
+    def _second_searches(
+        self, query: Query, scored: Hits, moved: Float32Array
+    ) -> Step[tuple[list[Hits], list[Hits]]]:
+        """Search for the neighbours of the moved vector, and for cosines of the scored documents.
+
+        Returns:
+            The neighbours, of which given documents have none, and the scored ones by cosine.
+        """
+        lexical = self.lexical
+        neighbours = [self._nearest(query, moved)] if query.only is None else []
+        compared = [self._compared(query, ids, moved) for ids in lexical.pieces(scored.ids)]
+        found = yield from lexical.found([*neighbours, *compared])
+        return found[: len(neighbours)], found[len(neighbours) :]
+
+    def _vectors(self, ids: Sequence[str], read: Mapping[str, Any]) -> Float32Array:
+        """Return the vectors of those documents whose hits were read, shape (n, d)."""
+        hits = [read[id_] for id_ in ids if id_ in read]
+        return self._field.read(hits, self.background.shape[1])
+
+    def _answerable(self, vector: Float32Array, nearest: Float32Array) -> float:
+        """Return the probability that the index has anything for a query."""
+        similarity = nearest_mean(np.vecdot(nearest, vector))
+        above = self.unrelated.above(similarity)
+        return self.calibrations.field.answerable.probability(above, words=0.0)
 
     def _claims(self, query: Query, read: Sequence[Any]) -> Claims | None:
         """Return which documents say the same, as far as that is known; None if nobody asks.
