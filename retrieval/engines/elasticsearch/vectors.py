@@ -133,7 +133,7 @@ class VectorSearch:
 
 def _cosines(found: Sequence[Hits]) -> dict[str, float]:
     """Return the cosines of documents that were scored by 2 + cosine; 0 is no vector."""
-    scores = {}
+    scores: dict[str, float] = {}
     for hits in found:
         scores.update(zip(hits.ids, hits.scores, strict=True))
     return {id_: score - 2 for id_, score in scores.items() if score > 0}
