@@ -46,7 +46,7 @@ class PretrainedModel:
     Attributes:
         model: A model of transformers, on ``device``.
         tokenizer: The model's tokenizer, of transformers.
-        device: ``cuda`` if available, or else ``cpu``.
+        device: Where it reads: ``cuda`` if available, or else ``cpu``.
     """
 
     model: Any
@@ -65,7 +65,30 @@ class PretrainedModel:
         return await asyncio.get_running_loop().run_in_executor(self._thread, ungraded)
 
 
-async def load_pretrained(kind: str, name: str) -> PretrainedModel:
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How the weights of a model are kept.
+
+    Attributes:
+        dtype: Their numbers: ``float32``, ``bfloat16``, ``float16``, or ``auto`` as they were
+            saved. By default as transformers has it, and float32 for decoder-only models on a CPU.
+        device_map: Where they are, as transformers takes it, such as ``auto``; it needs the package
+            accelerate. By default on one device.
+    """
+
+    dtype: str | None = None
+    device_map: str | None = None
+
+    def options(self) -> dict[str, str]:
+        """Return what transformers is told."""
+        told = {"dtype": self.dtype, "device_map": self.device_map}
+        return {name: value for name, value in told.items() if value is not None}
+
+
+AS_USUAL = Placement()
+
+
+async def load_pretrained(kind: str, name: str, placement: Placement = AS_USUAL) -> PretrainedModel:
     """Load a model and its tokenizer; the same one is loaded once.
 
     Args:
@@ -73,15 +96,19 @@ async def load_pretrained(kind: str, name: str) -> PretrainedModel:
             ``AutoModelForSequenceClassification``.
         name: A folder or a hub id. Transformers downloads the model on first use, and the download
             is used from then on.
+        placement: How its weights are kept.
 
     Raises:
         ModelUnavailableError: The extra ``neural`` is missing, the model does not exist, or it is
             of another kind.
     """
-    return await asyncio.to_thread(_once, (kind, name), lambda: _new(kind, name))
+    key = (kind, name, str(placement))
+    return await asyncio.to_thread(_once, key, lambda: _new(kind, name, placement))
 
 
-async def load_causal(name: str, adapter: str = "") -> PretrainedModel:
+async def load_causal(
+    name: str, adapter: str = "", placement: Placement = AS_USUAL
+) -> PretrainedModel:
     """Load a decoder-only model and its tokenizer; the same one is loaded once.
 
     On a CPU the weights are in float32, as GGUF files are read.
@@ -89,14 +116,16 @@ async def load_causal(name: str, adapter: str = "") -> PretrainedModel:
     Args:
         name: A hub id, a folder, or a GGUF file, which also contains the tokenizer.
         adapter: The folder of a peft adapter that was trained on this model; empty for none.
+        placement: How its weights are kept.
 
     Raises:
         ModelUnavailableError: An extra is missing, the model does not exist or is of another kind,
             or the adapter does not fit it.
     """
     # If training changed the files in place, they are another model.
-    key = ("causal", name, state_of(Path(name)), adapter, state_of(Path(adapter or "-")))
-    return await asyncio.to_thread(_once, key, lambda: _new_causal(name, adapter))
+    files = (name, state_of(Path(name)), adapter, state_of(Path(adapter or "-")))
+    key = ("causal", *files, str(placement))
+    return await asyncio.to_thread(_once, key, lambda: _new_causal(name, adapter, placement))
 
 
 def _once(key: tuple[str, ...], make: Callable[[], PretrainedModel]) -> PretrainedModel:
@@ -145,7 +174,7 @@ def state_of(path: Path) -> str:
     return ";".join(f"{name},{state.st_size},{state.st_mtime_ns}" for name, state in states)
 
 
-def _new(kind: str, name: str) -> PretrainedModel:
+def _new(kind: str, name: str, placement: Placement) -> PretrainedModel:
     torch, transformers, hub = (
         library(needed, f"The model {name}", "neural", ModelUnavailableError)
         for needed in ("torch", "transformers", "huggingface_hub")
@@ -162,6 +191,7 @@ def _new(kind: str, name: str) -> PretrainedModel:
             raise OSError("its tokenizer has no words")
         # With peft, transformers would ask the hub for an adapter of a model that was downloaded.
         where |= {"output_loading_info": True, "adapter_kwargs": {"local_files_only": local}}
+        where |= placement.options()
         return tokenizer, *getattr(transformers, kind).from_pretrained(name, **where)
 
     try:
@@ -185,13 +215,15 @@ def _new(kind: str, name: str) -> PretrainedModel:
     if missing:
         problem = f"has no weights '{min(missing)}', which {kind} needs"
         raise ModelUnavailableError(f"The model {path} {problem}; choose another.")
+    if placement.device_map is not None:
+        return PretrainedModel(model.eval(), tokenizer, str(model.device))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return PretrainedModel(model.to(device).eval(), tokenizer, device)
 
 
-def _new_causal(name: str, adapter: str) -> PretrainedModel:
-    base = _new("AutoModelForCausalLM", name)
-    if base.device == "cpu":
+def _new_causal(name: str, adapter: str, placement: Placement) -> PretrainedModel:
+    base = _new("AutoModelForCausalLM", name, placement)
+    if base.device == "cpu" and placement.dtype is None:
         to_float32(base.model)
     if not adapter:
         return base
@@ -209,7 +241,8 @@ def _new_causal(name: str, adapter: str) -> PretrainedModel:
             f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)}); choose "
             "another."
         ) from None
-    return PretrainedModel(model.to(base.device).eval(), base.tokenizer, base.device)
+    placed = model if placement.device_map is not None else model.to(base.device)
+    return PretrainedModel(placed.eval(), base.tokenizer, base.device)
 
 
 @contextmanager

@@ -2,29 +2,42 @@
 
 Decoder-only models rank like any chat model: this module does the work of a server, with the chat
 template, the pass of the model, and the probabilities of the first token. Encoder-decoder models
-such as Flan-T5 write texts. Questions are answered one at a time, since the rounding in a batch
-would depend on its other questions.
+such as Flan-T5 write texts. By default questions are answered one at a time, since the rounding in
+a batch depends on its other questions; on a graphics card, batches are many times as fast.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import parse_qsl
 
+from pydantic import BaseModel, Field
+
+from fairqr.agents.models.batches import Batches, Prompt, Waiting
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.causal_weights import source_of
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.replies import Completion, Messages, OnToken, Question, Reply, Usage
-from fairqr.base.errors import FairqrError, ModelError, one_line
-from fairqr.base.neural import PretrainedModel, load_causal, load_pretrained, state_of, stated_limit
+from fairqr.base.errors import FairqrError, ModelError, ModelUnavailableError, one_line
+from fairqr.base.loops import PerLoop
+from fairqr.base.neural import (
+    Placement,
+    PretrainedModel,
+    load_causal,
+    load_pretrained,
+    state_of,
+    stated_limit,
+)
 from fairqr.prompts.budget import PromptBudget
 from fairqr.prompts.template import PromptTemplate
+from fairqr.retrieval.sources.schema import validated
 
 BEAMS = 4
 """As in "Towards Fair RAG" (arXiv 2409.11598): the same ranking always gives the same answer."""
@@ -32,28 +45,68 @@ BEAMS = 4
 SEQ2SEQ_INPUT_TOKENS = 512
 """How much an encoder-decoder model reads, as in the paper."""
 
+Padding = Literal["left", "right"]
+
 NEW_TOKENS = 128
 """The longest answer of such a model, as in the paper."""
 
 
+class WeightOptions(BaseModel, frozen=True, extra="forbid"):
+    """What may follow a model's name, such as ``?dtype=bfloat16&device_map=auto&batch=16``.
+
+    Attributes:
+        dtype: See :class:`fairqr.base.neural.Placement`.
+        device_map: See there.
+        batch: How many questions that wait are answered at once.
+    """
+
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
+    device_map: str | None = Field(None, min_length=1)
+    batch: int = Field(1, ge=1, le=1024)
+
+    @property
+    def placement(self) -> Placement:
+        """How the weights are kept."""
+        return Placement(self.dtype, self.device_map)
+
+
+def read_options(name: str) -> tuple[str, WeightOptions]:
+    """Return the name of weights without its options, and these.
+
+    Raises:
+        ModelUnavailableError: An option does not exist, or has no such value.
+    """
+    weights, mark, text = name.rpartition("?")
+    if not mark or Path(name).exists():
+        return name, WeightOptions()
+    options = dict(parse_qsl(text, keep_blank_values=True)) or {text: ""}
+    what = f"The model '{one_line(name, 100)}'"
+    return weights, validated(WeightOptions, options, what, ModelUnavailableError)
+
+
 class InProcessModel(LanguageModel):
-    """A model that answers one question at a time, and stops when nobody waits any more.
+    """A model that answers questions in turn, and stops when nobody waits any more.
 
     Cached replies are only used for the same weights: the key has a hash of the state of the files
     when the model was first asked.
 
     Args:
         kind: What its name begins with.
-        name: Which model.
+        name: Which model, and :class:`WeightOptions` if there are any.
         cache: Where to keep replies; optional.
+
+    Raises:
+        ModelUnavailableError: An option is wrong.
     """
 
     kind = "internal"
 
     def __init__(self, kind: str, name: str, cache: ReplyCache | None) -> None:
         super().__init__(f"{kind}:{name}", cache)
-        self._model = name
+        self._model, self._options = read_options(name)
         self._loaded: PretrainedModel | None = None
+        self._batches = Batches(self._options.batch, self._read, self._answer)
+        self._turns = PerLoop[asyncio.Semaphore]()
 
     async def pretrained(self) -> PretrainedModel:
         """Return the model and its tokenizer, loaded on first use.
@@ -73,17 +126,30 @@ class InProcessModel(LanguageModel):
         return question.prompt.render(question.values)
 
     @abstractmethod
-    def _answer(
-        self, pretrained: PretrainedModel, question: Question, stopped: threading.Event
-    ) -> Completion:
-        """Ask the model; runs on its thread, and raises ModelError if it cannot be asked this.
+    def _read(self, pretrained: PretrainedModel, waiting: Waiting) -> Prompt:
+        """Return a question as the model reads it; ModelError if it cannot be asked this."""
 
-        It ends soon after ``stopped`` is set, since nobody waits then.
-        """
+    @abstractmethod
+    def _answer(
+        self, pretrained: PretrainedModel, prompts: Sequence[Prompt]
+    ) -> Sequence[Completion]:
+        """Ask the model; what nobody waits for any more ends soon."""
+
+    def _weights(self, state: str) -> dict[str, str]:
+        """Return what a reply depends on: the files, and how their numbers are kept."""
+        kind, _, _ = self.name.partition(":")
+        placed = self._options.placement.options()
+        return {"model": f"{kind}:{self._model}", "weights": state, **placed}
 
     async def start(self, wanted: str = "object") -> None:
         """Load the model; raises as :meth:`pretrained` does."""
         await self.pretrained()
+
+    def _turn(self) -> AbstractAsyncContextManager[Any]:
+        if self._options.batch == 1:
+            return super()._turn()
+        # One batch is under way while the next one gathers.
+        return self._turns.setdefault(asyncio.Semaphore(2 * self._options.batch))
 
     def temperature_of(self, asked: float | None) -> None:
         """Return None, since these models do not sample."""
@@ -94,38 +160,72 @@ class InProcessModel(LanguageModel):
     async def _converse(
         self, question: Question, relay: TokenRelay | None, exchange: Exchange
     ) -> Mapping[str, Any]:
-        stopped = threading.Event()
         exchange.record("input", self._messages(question))
         pretrained = await self.pretrained()
         try:
-            answer = await pretrained.run(lambda: self._answer(pretrained, question, stopped))
+            answer = await self._batches.ask(pretrained, question)
         except FairqrError:  # the model was not asked
             raise
         except Exception as error:  # out of memory, or weights that do not fit the tokenizer
             exchange.usage = Usage(model_calls=1)
             message = f"The model {self.name} failed ({one_line(error, 200)})."
             raise ModelError("unavailable", message) from None
-        finally:
-            stopped.set()
         exchange.usage = answer.usage
         said = [{"role": "assistant", "content": answer.text}]
         exchange.record("output", said, finish_reason="unknown")
         return question.read(answer)
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Prompts side by side, each padded to the longest.
+
+    Attributes:
+        tokens: Shape (n, width).
+        is_read: 0 where a prompt is padded, else 1, shape (n, width).
+    """
+
+    tokens: Any
+    is_read: Any
+
+    @classmethod
+    def of(
+        cls,
+        pretrained: PretrainedModel,
+        prompts: Sequence[Prompt],
+        *,
+        padding: Literal["left", "right"],
+    ) -> _Batch:
+        """Return prompts side by side; texts that go on behind them are padded on the left."""
+        import torch
+
+        width = max(len(prompt.tokens) for prompt in prompts)
+        tokens = torch.zeros((len(prompts), width), dtype=torch.long)
+        is_read = torch.zeros_like(tokens)
+        for row, prompt in enumerate(prompts):
+            start = width - len(prompt.tokens) if padding == "left" else 0
+            read = slice(start, start + len(prompt.tokens))
+            tokens[row, read] = torch.tensor(prompt.tokens)
+            is_read[row, read] = 1
+        return cls(tokens.to(pretrained.device), is_read.to(pretrained.device))
+
+
 def _generate(
-    pretrained: PretrainedModel, tokens: Sequence[int], stopped: threading.Event, **options: Any
+    pretrained: PretrainedModel, prompts: Sequence[Prompt], batch: _Batch, **options: Any
 ) -> Any:
-    """Return what transformers generates after some tokens."""
+    """Return what transformers generates after prompts."""
     import torch
 
     def ended(rows: Any, scores: Any) -> Any:
-        return torch.full((len(rows),), stopped.is_set(), device=rows.device)
+        is_stopped = torch.tensor([prompt.waiting.stopped.is_set() for prompt in prompts])
+        # Each prompt has as many rows as there are beams.
+        return is_stopped.repeat_interleave(len(rows) // len(prompts)).to(rows.device)
 
-    given = torch.tensor([tokens], device=pretrained.device)
     return pretrained.model.generate(
-        input_ids=given,
-        attention_mask=torch.ones_like(given),
+        input_ids=batch.tokens,
+        attention_mask=batch.is_read,
+        max_new_tokens=prompts[0].new_tokens,
+        do_sample=False,
         stopping_criteria=[ended],
         return_dict_in_generate=True,
         **options,
@@ -133,7 +233,7 @@ def _generate(
 
 
 class CausalModel(InProcessModel):
-    """A decoder-only model that answers questions, one at a time.
+    """A decoder-only model that answers questions.
 
     Texts are greedy, whatever temperature is asked for. A reply is cut at the end of the context.
     The probability of a label is the sum over all tokens that read as the label, also in another
@@ -160,7 +260,7 @@ class CausalModel(InProcessModel):
 
     async def _load(self) -> PretrainedModel:
         base, adapter, _ = await self._files()
-        return await load_causal(base, adapter)
+        return await load_causal(base, adapter, self._options.placement)
 
     async def _files(self) -> tuple[str, str, str]:
         if self._source is None:
@@ -168,14 +268,13 @@ class CausalModel(InProcessModel):
         return self._source
 
     async def _identity(self) -> Mapping[str, Any]:
-        return {"model": self.name, "weights": (await self._files())[2]}
+        _, _, state = await self._files()
+        return self._weights(state)
 
-    def _answer(
-        self, pretrained: PretrainedModel, question: Question, stopped: threading.Event
-    ) -> Completion:
-        model, tokenizer = pretrained.model, pretrained.tokenizer
-        tokens = encode(tokenizer, self._messages(question))
-        room = stated_limit(model.config, tokenizer)
+    def _read(self, pretrained: PretrainedModel, waiting: Waiting) -> Prompt:
+        question = waiting.question
+        tokens = encode(pretrained.tokenizer, self._messages(question))
+        room = stated_limit(pretrained.model.config, pretrained.tokenizer)
         if room is not None and len(tokens) >= room:
             raise ModelError(
                 "invalid_request",
@@ -184,28 +283,60 @@ class CausalModel(InProcessModel):
             )
         is_choice = question.wanted == "choice"
         limit = 1 if is_choice else question.reply_tokens
-        own = model.generation_config.eos_token_id
+        new_tokens = limit if room is None else min(limit, room - len(tokens))
+        return Prompt(waiting, tokens, new_tokens, is_choice)
+
+    def _answer(
+        self, pretrained: PretrainedModel, prompts: Sequence[Prompt]
+    ) -> Sequence[Completion]:
+        tokenizer = pretrained.tokenizer
+        batch = _Batch.of(pretrained, prompts, padding="left")
+        own = pretrained.model.generation_config.eos_token_id
         ends = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id} - {None}
+        is_choice = prompts[0].is_choice
         output = _generate(
             pretrained,
-            tokens,
-            stopped,
-            max_new_tokens=limit if room is None else min(limit, room - len(tokens)),
+            prompts,
+            batch,
             # The settings of sampling in the model's own files are ignored.
-            do_sample=False,
             repetition_penalty=1.0,
             eos_token_id=sorted(ends) or None,
             pad_token_id=tokenizer.eos_token_id,
             output_logits=is_choice,
         )
         if is_choice:
-            known = _read_as(tokenizer, question.labels)
-            shares = output.logits[0][0].double().softmax(-1)
-            first_tokens = [(text, float(shares[token])) for token, text in known.items()]
-            return Completion("", Usage(1, prompt_tokens=len(tokens)), first_tokens=first_tokens)
-        written = output.sequences[0, len(tokens) :]
-        usage = Usage(1, prompt_tokens=len(tokens), completion_tokens=len(written))
-        return Completion(tokenizer.decode(written, skip_special_tokens=True), usage)
+            shares = output.logits[0].double().softmax(-1)
+            return [
+                _choice(tokenizer, prompt, own_shares)
+                for prompt, own_shares in zip(prompts, shares, strict=True)
+            ]
+        written = output.sequences[:, batch.tokens.shape[1] :].tolist()
+        return [
+            _text(tokenizer, prompt, _until(ends, tokens))
+            for prompt, tokens in zip(prompts, written, strict=True)
+        ]
+
+
+def _choice(tokenizer: Any, prompt: Prompt, shares: Any) -> Completion:
+    """Return the probabilities of the labels, given those of all tokens."""
+    known = _read_as(tokenizer, prompt.waiting.question.labels)
+    first_tokens = [(text, float(shares[token])) for token, text in known.items()]
+    return Completion("", Usage(1, prompt_tokens=len(prompt.tokens)), first_tokens=first_tokens)
+
+
+def _text(tokenizer: Any, prompt: Prompt, written: Sequence[int]) -> Completion:
+    """Return the text of the tokens that a model wrote."""
+    read = len(prompt.tokens)
+    usage = Usage(1, prompt_tokens=read, completion_tokens=len(written))
+    return Completion(tokenizer.decode(written, skip_special_tokens=True), usage)
+
+
+def _until(ends: set[int], tokens: list[int]) -> list[int]:
+    """Return the tokens up to the first that ends a text; what follows it is padding."""
+    for place, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: place + 1]
+    return tokens
 
 
 @lru_cache(maxsize=4)
@@ -217,7 +348,7 @@ def _read_as(tokenizer: Any, labels: tuple[str, ...]) -> dict[int, str]:
 
 
 class Seq2SeqModel(InProcessModel):
-    """Writes texts with an encoder-decoder model, one at a time.
+    """Writes texts with an encoder-decoder model.
 
     The messages of a prompt are joined to one text. The temperature, the seed and the limit of a
     question are for chat models, and ignored. A text is passed on at its end: with several beams,
@@ -235,7 +366,7 @@ class Seq2SeqModel(InProcessModel):
         super().__init__("seq2seq", name, cache)
 
     async def _load(self) -> PretrainedModel:
-        return await load_pretrained("AutoModelForSeq2SeqLM", self._model)
+        return await load_pretrained("AutoModelForSeq2SeqLM", self._model, self._options.placement)
 
     async def budget(self, prompt: PromptTemplate, room: int, question: int) -> PromptBudget:
         """Return the room of a prompt, in tokens of the model's own tokenizer."""
@@ -260,24 +391,27 @@ class Seq2SeqModel(InProcessModel):
 
     async def _identity(self) -> Mapping[str, Any]:
         weights = await asyncio.to_thread(state_of, Path(self._model))
-        return {"model": self.name, "weights": weights, "beams": BEAMS}
+        return self._weights(weights) | {"beams": BEAMS}
 
     def _messages(self, question: Question) -> Messages:
         return [{"role": "user", "content": _joined(super()._messages(question))}]
 
+    def _read(self, pretrained: PretrainedModel, waiting: Waiting) -> Prompt:
+        (message,) = self._messages(waiting.question)
+        tokens = pretrained.tokenizer(message["content"])["input_ids"]
+        return Prompt(waiting, tokens, waiting.question.reply_tokens, is_choice=False)
+
     def _answer(
-        self, pretrained: PretrainedModel, question: Question, stopped: threading.Event
-    ) -> Completion:
+        self, pretrained: PretrainedModel, prompts: Sequence[Prompt]
+    ) -> Sequence[Completion]:
         tokenizer = pretrained.tokenizer
-        tokens = tokenizer(self._messages(question)[0]["content"])["input_ids"]
-        limit = question.reply_tokens
-        output = _generate(
-            pretrained, tokens, stopped, num_beams=BEAMS, do_sample=False, max_new_tokens=limit
-        ).sequences[0]
+        batch = _Batch.of(pretrained, prompts, padding="right")
+        output = _generate(pretrained, prompts, batch, num_beams=BEAMS)
         # The decoder's start token and padding are not written.
-        written = int((output[1:] != tokenizer.pad_token_id).sum())
-        usage = Usage(1, 0, len(tokens), written)
-        return Completion(tokenizer.decode(output, skip_special_tokens=True), usage)
+        return [
+            _text(tokenizer, prompt, [it for it in tokens[1:] if it != tokenizer.pad_token_id])
+            for prompt, tokens in zip(prompts, output.sequences.tolist(), strict=True)
+        ]
 
 
 def _joined(messages: Sequence[Mapping[str, str]]) -> str:

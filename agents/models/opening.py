@@ -7,7 +7,12 @@ from typing import Any
 from fairqr.agents.generators import INPUT_TOKENS, Generator, ModelGenerator
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.in_process import SEQ2SEQ_INPUT_TOKENS, CausalModel, Seq2SeqModel
+from fairqr.agents.models.in_process import (
+    SEQ2SEQ_INPUT_TOKENS,
+    CausalModel,
+    Seq2SeqModel,
+    read_options,
+)
 from fairqr.agents.models.provider import require_provider
 from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.models.replies import RECORDED
@@ -87,7 +92,10 @@ def require_model(name: str) -> None:
         ModelUnavailableError: It is malformed, there is no such provider, its package is not
             installed, or the file of replies cannot be used.
     """
-    if name == FeedbackRefiner.name or _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small"):
+    if name == FeedbackRefiner.name:
+        return
+    if (writer := _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small")) is not None:
+        read_options(writer)
         return
     if isinstance(open_language_model(name, cache=False), ChatModel):
         require_provider(name)

@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from fairqr.base.errors import (
-    InputError,
+    FairqrError,
     SchemaError,
     UnknownAttributeError,
     UnsupportedError,
@@ -500,7 +500,7 @@ def load_schema(path: Path) -> Schema:
     return validated(Schema, data, f"The schema {path}", SchemaError)
 
 
-def validated(model: type[Model], data: Any, what: str, error_type: type[InputError]) -> Model:
+def validated(model: type[Model], data: Any, what: str, error_type: type[FairqrError]) -> Model:
     """Return data as a model.
 
     Args:
@@ -510,7 +510,7 @@ def validated(model: type[Model], data: Any, what: str, error_type: type[InputEr
         error_type: The class of errors to raise.
 
     Raises:
-        InputError: The data does not fit the model.
+        FairqrError: The data does not fit the model; of the class that was named.
     """
     if not isinstance(data, Mapping | model):
         raise error_type(f"{what} must be a mapping of names to values.")
