@@ -121,7 +121,7 @@ def shares_of(
     Returns:
         None if the target is not known, or nothing that is shown has a known group.
     """
-    target = target_of(dimension, choices, answer.share_of_relevant)
+    target = target_of(answer, dimension, choices)
     shown = exposure(answer.members[: answer.answered], choices.discount, choices.k)
     if target is None or not shown.any():
         return None

@@ -75,6 +75,8 @@ class Answer:
             judged. None if nothing is known.
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
         claims: Which documents say the same, shape (P,); None if no two do, or none were compared.
+        even: The target's part ``uniform``, shape (G,), where groups are those that were found;
+            None where the dimension lists them.
         level: Documents less likely than this do not count for the target, nor as candidates: of
             some groups the pool has more of these than of others. If it is :data:`LIKELY` or more,
             there are more relevant documents than the pool has.
@@ -86,6 +88,7 @@ class Answer:
     is_judged: bool = False
     level: float = 0.0
     claims: Claims | None = None
+    even: FloatArray | None = None
 
     @cached_property
     def unlabelled(self) -> FloatArray:
@@ -191,7 +194,7 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     ):
         candidates = answer.members[: answer.answered].sum(axis=0)
         unlabelled = float(answer.unlabelled[: answer.answered].sum())
-    target = target_of(dimension, choices, share)
+    target = target_of(answer, dimension, choices)
     if target is None:
         target = undefined
     else:
@@ -236,22 +239,23 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
     )
 
 
-def target_of(
-    dimension: Dimension, choices: Choices, share: FloatArray | None
-) -> FloatArray | None:
+def target_of(answer: Answer, dimension: Dimension, choices: Choices) -> FloatArray | None:
     """Return ε*; None if it needs the groups of relevant documents and none is known.
 
     Args:
+        answer: With memberships in the groups of the dimension.
         dimension: The groups.
         choices: What the audit measures by.
-        share: The share of each group among the relevant documents, shape (G,), if it is known.
     """
+    share = answer.share_of_relevant
     weight = choices.weight_of_relevance(dimension)
     if weight and (share is None or len(choices.target.parts) == 1):
         return share
     corpus, confusion = choices.corpus_shares.get(dimension.name), dimension.confusion
     held: dict[Part, FloatArray | None] = {"relevance": share, "corpus": corpus}
     estimates = {part: by_group(it, confusion) for part, it in held.items() if it is not None}
+    if answer.even is not None:
+        estimates["uniform"] = answer.even
     target = choices.target.resolve(dimension, estimates)
     # All figures of an answer are by label, and populations are by group.
     return target if confusion is None else target @ confusion

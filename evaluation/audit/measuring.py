@@ -47,7 +47,7 @@ from fairqr.retrieval.fairness.table import (
     shares_in_groups,
     totals_by_group,
 )
-from fairqr.retrieval.sources.schema import Schema
+from fairqr.retrieval.sources.schema import OTHER, Schema
 
 ESTIMATE_ERROR = 0.04
 """How far the estimate of relevance was found to put the share of a group too low or too high
@@ -234,7 +234,25 @@ def _answer(observation: Observation, dimension: Dimension, relevance: str) -> A
         # The searches for one of the attributes find all of a combination, too.
         min(observation.levels.get(it.name, 0.0) for it in dimension.factors),
         np.array(observation.claims) if observation.claims else None,
+        _even_shares(observation.groups, dimension),
     )
+
+
+def _even_shares(groups: Mapping[str, CodedMemberships], dimension: Dimension) -> FloatArray | None:
+    """Return the same share for each group that a query found, also for those in ``other``.
+
+    None if the dimension lists its groups.
+    """
+    if not any(factor.is_found for factor in dimension.factors):
+        return None
+    counts = {factor.name: np.ones(len(factor.universe)) for factor in dimension.factors}
+    for factor in dimension.factors:
+        if factor.is_found:
+            found = {group for shares in decoded(groups[factor.name]) for group in shares}
+            named = np.array([float(group in found) for group in factor.universe])
+            named[factor.universe.index(OTHER)] = len(found.difference(factor.universe))
+            counts[factor.name] = named
+    return dimension.independent_shares(counts)
 
 
 class FoundGroups(NamedTuple):

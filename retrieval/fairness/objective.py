@@ -136,9 +136,18 @@ class RankingObjective:
 
     @cached_property
     def probabilities(self) -> FloatArray:
-        """P as rankings are compared by it: rounded, and all 1 where all are 0, as V is 1 then."""
-        rounded = np.asarray(self.relevance, dtype=np.float64).round(DIGITS)
-        return rounded if rounded.any() else np.ones_like(rounded)
+        """P as rankings are compared by it, shape (n,): :attr:`relative`, rounded."""
+        return self.relative.round(DIGITS)
+
+    @cached_property
+    def relative(self) -> FloatArray:
+        """P as shares of the highest one, shape (n,); V is a share itself, so it stays the same.
+
+        All 1 where all p are 0, as V is 1 then.
+        """
+        relevance = np.asarray(self.relevance, dtype=np.float64)
+        highest = relevance.max(initial=0.0)
+        return relevance / highest if highest > 0 else np.ones_like(relevance)
 
     @cached_property
     def limited(self) -> LimitedPool | None:
@@ -156,7 +165,7 @@ class RankingObjective:
         """
         rows = np.asarray(ranked, dtype=np.intp)
         most = self._discounted(np.sort(self.relevance)[::-1][: self.length])
-        got = self._discounted(np.asarray(self.relevance)[rows]) / most if most > 0 else 1.0
+        relevance = self._discounted(np.asarray(self.relevance)[rows]) / most if most > 0 else 1.0
         given = [
             group_exposure(members[rows], self.discount, count)
             for count in self.prefixes
@@ -165,8 +174,8 @@ class RankingObjective:
         times = len(self.prefixes)
         targets = [*self.targets] * times
         fair, undefined = fairness(given, targets, self.shares * times, self.sharpness)
-        value = got * float(fair) ** self.power if np.isfinite(self.power) else float(fair)
-        return Quality(got, float(fair), value, most, int(undefined))
+        value = relevance * float(fair) ** self.power if np.isfinite(self.power) else float(fair)
+        return Quality(relevance, float(fair), value, most, int(undefined))
 
     def _discounted(self, relevance: FloatArray) -> float:
         return float((self.discount.weights(len(relevance)) * relevance).sum())
@@ -232,11 +241,12 @@ def _is_known(totals: FloatArray) -> NDArray[np.bool_]:
 
 
 def _distance(exposure: FloatArray, target: FloatArray) -> FloatArray:
-    """Return JS of exposures of shape (G, …) and a target, shape (G,), in bits."""
+    """Return JS of exposures of shape (G, …) and a target, shape (G,), in bits, in [0, 1]."""
     aim = target.reshape(-1, *[1] * (exposure.ndim - 1))
     # JS as the entropy of the middle less the mean entropy of both.
     bits = (times_log(exposure) / 2 - times_log((exposure + aim) / 2)).sum(axis=0)
-    return np.asarray(np.maximum(bits + times_log(target).sum() / 2, 0.0))
+    # Rounding may leave either end.
+    return np.asarray(np.clip(bits + times_log(target).sum() / 2, 0.0, 1.0))
 
 
 def soft_least(

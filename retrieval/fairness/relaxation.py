@@ -102,7 +102,8 @@ class Relaxation:
             the same exposure.
         bound_of_mixtures: The same for mixtures of rankings, whose exposures are expectations.
         relevance: V of the optimum.
-        relevance_price: What p of a document adds to log J there, for each unit of exposure.
+        relevance_price: What p of a document, as a share of the highest p, adds to log J there, for
+            each unit of exposure.
         exposures: g of each attribute there, shape (G_a,), as shares of the sum of discounts.
         prices: λ of each attribute, shape (G_a,): what exposure of the group adds to log J there,
             for each unit.
@@ -223,7 +224,7 @@ class _Tangent(NamedTuple):
 
 def _bound_of_j(logarithm: float) -> float:
     """Return the bound of J, given that of log J; rounding in J does not exceed it."""
-    rounded_up = float(np.exp(logarithm)) + 10.0**-DIGITS
+    rounded_up = float(np.exp(min(logarithm, 0.0))) + 10.0**-DIGITS
     return min(1.0, rounded_up)
 
 
@@ -244,7 +245,7 @@ class _Permutahedron:
     def __init__(
         self, objective: RankingObjective, ranked: Positions, order: Positions | None
     ) -> None:
-        relevance = objective.probabilities
+        relevance = objective.relative
         members = np.concatenate(objective.memberships, axis=1, dtype=np.float64)
         by_relevance = np.argsort(-relevance, kind="stable")
         self.length = len(ranked)
@@ -443,10 +444,10 @@ class _Value:
         defined = [
             (slice(*columns), np.asarray(target, dtype=np.float64), share)
             for columns, target, share in parts
-            if own[slice(*columns)].sum() > 10**-DIGITS
+            # An attribute without exposure counts in no mean.
+            if share > 0 and own[slice(*columns)].sum() > 10**-DIGITS
         ]
-        # An attribute without exposure counts in no mean.
-        total = sum(share for _, _, share in defined) or 1.0
+        total = sum(share for _, _, share in defined)
         self._attributes = [
             _Fairness(columns, target, share / total, float(own[columns].sum()))
             for columns, target, share in defined

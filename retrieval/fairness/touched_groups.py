@@ -91,7 +91,7 @@ class SparseAttribute:
         with_target = times_log(then + aim) - times_log(before + aim)
         both = self._with_target(given, of, scale) + with_target.sum(axis=1)
         bits = ((own - both) / scale + np.log2(scale) + self._of_target.sum()) / 2 + 1
-        return np.maximum(bits, 0.0), total
+        return np.clip(bits, 0.0, 1.0), total
 
     def _changes(self, exchanges: Touched) -> _Changes:
         """Return what exchanges change of which groups, each group once."""

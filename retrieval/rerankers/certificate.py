@@ -31,7 +31,7 @@ class Certificate:
             [0, 1].
         price: By attribute and group, what one more point of exposure costs of V, near the best
             order. It is negative for groups with more than their target. Without groups of which
-            the candidates cannot give a point more.
+            the candidates cannot give a point more, or not at the price of all relevance.
         bounded: J of the list as the bound counts it, without what is left out.
         leaves_out: The options of the step that the bound and the prices leave out.
         among: What the orders that are bounded have in common, if they are not all:
@@ -83,7 +83,9 @@ def certify(
     for name, groups, members, exposures, costs in parts:
         highest = highest_exposure(members, objective.discount, len(ranked))
         can_have_more = highest - exposures >= POINT
-        is_priced = np.asarray(members.any(axis=0) & (can_have_more | (costs < 0))).tolist()
+        # Where another attribute stands in the way, the slope says nothing of a whole point.
+        is_possible = (can_have_more | (costs < 0)) & (np.abs(costs) <= relaxed.relevance)
+        is_priced = np.asarray(members.any(axis=0) & is_possible).tolist()
         of_groups = zip(groups, costs.tolist(), is_priced, strict=True)
         price[name] = {group: cost for group, cost, priced in of_groups if priced}
     among: list[Among] = []

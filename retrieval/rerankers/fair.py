@@ -12,12 +12,12 @@ from pydantic import Field
 
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.best_ranking import best_rankings
-from fairqr.retrieval.fairness.dimension import TIMES
+from fairqr.retrieval.fairness.dimension import TIMES, factors_of
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.fairness.limits import LimitedPool, Limits
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, RankingObjective
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
-from fairqr.retrieval.rerankers.base import OTHERS, Candidates, Reranker, RerankResult
+from fairqr.retrieval.rerankers.base import Candidates, Reranker, RerankResult
 from fairqr.retrieval.sources.schema import OTHER
 
 WithinGroups = Literal["engine", "estimated"]
@@ -193,7 +193,10 @@ class FairStep(Reranker):
     def _limits(self, candidates: Candidates) -> Limits | None:
         if not self.has_limits:
             return None
-        uncapped = [_stand_for_many(groups) for groups in candidates.groups]
+        uncapped = [
+            _stand_for_many(name, groups)
+            for name, groups in zip(candidates.dimensions, candidates.groups, strict=True)
+        ]
         caps = [
             self._cap(members, for_many)
             for members, for_many in zip(candidates.memberships, uncapped, strict=True)
@@ -308,10 +311,19 @@ def _say_above(
             )
 
 
-def _stand_for_many(groups: Sequence[str]) -> NDArray[np.bool_]:
-    """Return which groups stand for many that have no name of their own, shape (G,)."""
-    parts = [group.split(f" {TIMES} ") for group in groups]
-    return np.array([OTHER in factors or OTHERS in factors for factors in parts], dtype=bool)
+def _stand_for_many(dimension: str, groups: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which groups stand for many that have no name of their own, shape (G,).
+
+    Args:
+        dimension: Its name; in a product of attributes each of them may have such a group.
+        groups: Their names. A name with a sign of products in it stands for nobody else.
+    """
+    count = len(factors_of(dimension))
+    found = []
+    for group in groups:
+        factors = group.split(f" {TIMES} ") if count > 1 else [group]
+        found.append(OTHER in factors and len(factors) == count)
+    return np.array(found, dtype=bool)
 
 
 def relevance_probabilities(candidates: Candidates) -> FloatArray:

@@ -1,4 +1,8 @@
-"""A cap of exposure and equal chance: the fair step obeys them wherever any list does."""
+"""A cap of exposure and equal chance: the fair step obeys them wherever any list of a pool does.
+
+These pools have one attribute, or two with caps alone. With equal chance in several attributes the
+step may miss a list that obeys; it then says which limit is broken.
+"""
 
 from __future__ import annotations
 
@@ -192,6 +196,15 @@ def test_other_is_no_group_that_a_cap_concerns() -> None:
     assert shares[2] > 0.6
     assert shares[:2].max() <= 0.15 + ROUNDING
     assert step.broken(candidates, ranked) == []
+
+
+@pytest.mark.parametrize("name", ["all others", "nobody × other", "x × all others"])
+def test_no_name_takes_a_group_out_of_its_cap(name: str) -> None:
+    candidates = candidates_of(np.eye(3)[[2] * 6 + [0, 1] * 3], np.linspace(0.9, 0.1, 12))
+    candidates = replace(candidates, groups=[["s0", "s1", name]])
+    step = FairStep(at_most=0.5)
+    ranked = step.take(candidates, 5).positions
+    assert exposure(candidates.memberships[0][ranked]).max() <= 0.5 + ROUNDING
 
 
 def test_an_attribute_with_too_few_groups_has_no_cap_beside_one_with_enough() -> None:

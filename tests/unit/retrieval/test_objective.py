@@ -195,6 +195,18 @@ def test_the_parts_are_those_of_their_definitions() -> None:
     assert found.value == pytest.approx(expected * fair**2, rel=1e-12)
 
 
+def test_fairness_is_never_below_0() -> None:
+    """Nothing of the target is there, so JS is 1 bit, also after rounding."""
+    draw = np.random.default_rng(0)
+    target = np.eye(8)[0]
+    for _ in range(200):
+        members = np.eye(8)[draw.integers(1, 8, 20)]
+        pool = RankingObjective(draw.random(20), [members], [target], 20, weight=0.5)
+        found = pool.quality(draw.permutation(20))
+        assert 0 <= found.fairness < 1e-12
+        assert 0 <= found.value < 1e-6
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.floats(0, 1)), max_size=25),

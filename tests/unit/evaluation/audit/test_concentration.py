@@ -9,7 +9,7 @@ import math
 import pickle
 import re
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,22 @@ def concentration_of(answers: Market) -> Concentration:
     found = gathered_of(answers).totals.concentration()
     assert found is not None
     return found
+
+
+def test_an_even_target_counts_all_groups_that_a_query_found() -> None:
+    """Of 60 sellers the 20 largest have figures; those in other have their shares all the same."""
+    answers = market(12, 60)
+    groups = audit_of(answers, target="uniform:1").groups
+    named = {figures.group for figures in groups} - {"other"}
+    expected: dict[str, float] = defaultdict(float)
+    whole = sum(range(1, len(answers) + 1))
+    for weight, answer in enumerate(answers, start=1):
+        found = {seller for sellers, _ in answer for seller in sellers}
+        for seller in found:
+            expected[seller if seller in named else "other"] += weight / whole / len(found)
+    assert len(named) == 20
+    for figures in groups:
+        assert figures.target.value == pytest.approx(expected[figures.group])
 
 
 @pytest.mark.parametrize("target", ["relevance:1", "uniform:1", "relevance:0.5,uniform:0.5"])

@@ -209,6 +209,26 @@ def test_a_certificate_says_which_orders_it_bounds(
     assert certify(candidates, step, 1.0, RANKS, ranked).among == among
 
 
+def test_no_price_is_above_all_relevance() -> None:
+    """Of 300 pools at high weights, with two attributes and labels missing."""
+    draw = np.random.default_rng(11)
+    for _ in range(300):
+        candidates = candidates_of(draw)
+        other = np.eye(3)[draw.integers(0, 3, DOCUMENTS)] * (draw.random((DOCUMENTS, 1)) < 0.7)
+        both = replace(
+            candidates,
+            memberships=[*candidates.memberships, other],
+            targets=[*candidates.targets, draw.dirichlet(np.full(3, 0.1))],
+            dimensions=["group", "other"],
+            groups=[GROUPS, GROUPS],
+        )
+        weight = float(draw.choice([4.0, 64.0, 16384.0]))
+        step = FairStep(weight=weight, fairness=str(draw.choice(["mean", "worst"])))
+        ranked = step.take(both, RANKS).positions.tolist()
+        prices = certify(both, step, weight, RANKS, ranked).price
+        assert all(abs(cost) <= 1 for of_groups in prices.values() for cost in of_groups.values())
+
+
 def test_a_group_of_which_there_is_no_more_has_no_price() -> None:
     """The only document of b is at the first rank, and no order gives b another point."""
     relevance = np.linspace(0.9, 0.4, 20)
