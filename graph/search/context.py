@@ -268,11 +268,11 @@ class SearchParameters(Frozen):
             attributes of the source.
         intersect: Treat the attributes as one. Its groups are their combinations, such as women in
             Africa.
-        target: The exposure that each group should get: a mixture of population, uniform, corpus
-            and retrieved, such as retrieved:0.5,uniform:0.5, or shares of one attribute, such as
-            gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5. A target that
-            you give is pursued until each group is within a point of it, if fairness_weight is not
-            set.
+        target: The exposure that each group should get: a mixture of population, uniform, corpus,
+            merit and retrieved, such as retrieved:0.5,uniform:0.5, or shares of one attribute, such
+            as gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5. A target
+            that you give is pursued until each group is within a point of it, if fairness_weight is
+            not set.
         k: How many results to return and to measure exposure over.
         page: Which k results to return, counted from 1. All pages come from one list: each is the
             fair list of what earlier pages left. A page beyond the end is empty.
