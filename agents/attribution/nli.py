@@ -6,9 +6,11 @@ is the model's top label.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,14 @@ _ENTAILMENT = frozenset({"entailment", "entailed", "entails", "entail"})
 Window = dict[str, list[int]]
 """A part of a document together with the whole answer: token numbers by the names of the
 tokenizer's outputs, special tokens included."""
+
+
+def is_installed() -> bool:
+    """Return whether the paper's model can judge here without a download."""
+    if any(find_spec(module) is None for module in ("torch", "transformers")):
+        return False
+    hub = importlib.import_module("huggingface_hub")
+    return isinstance(hub.try_to_load_from_cache(DEFAULT_NLI_MODEL, "config.json"), str)
 
 
 class TransformersAttributor(CachedAttributor):

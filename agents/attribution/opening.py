@@ -6,7 +6,7 @@ from typing import Any
 
 from fairqr.agents.attribution.attributor import Attributor, AttributorName
 from fairqr.agents.attribution.llm import LlmAttributor
-from fairqr.agents.attribution.nli import TransformersAttributor
+from fairqr.agents.attribution.nli import TransformersAttributor, is_installed
 from fairqr.agents.attribution.overlap import OverlapAttributor
 from fairqr.agents.models.cache import ReplyCache, kept_in
 from fairqr.agents.models.chat import ChatModel
@@ -23,6 +23,11 @@ ATTRIBUTORS = {
     "llm[:MODEL]": "a chat model, asked whether the answer must be true; check it first",
 }
 """A line on each kind of attributor, by the form of its name."""
+
+
+def installed_attributors() -> tuple[str, ...]:
+    """Return what judges answers here without a download, the best first."""
+    return ("transformers", "overlap") if is_installed() else ("overlap",)
 
 
 def open_attributor(

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 
+from fairqr.agents.attribution.opening import installed_attributors
 from fairqr.base import settings as general
 from fairqr.base.errors import ConfigError, LimitError, first_problem, one_line
 from fairqr.base.request_members import RequestMembers
@@ -252,7 +253,8 @@ class ServiceSettings(_Section, BaseSettings):
         corpora: The sources, indexes and built-in corpora that clients may search; all by default.
         sources: Source files that clients may search too, by the names in them.
         models: The models that requests may name; defaults to the configured model and feedback.
-        attributors: The attributors that requests may choose.
+        attributors: The attributors that requests may choose, the default first; by default
+            overlap, after transformers where the paper's model is installed.
         limits: What one request may ask for at most.
         traffic: How many requests are taken at once, and how fast.
         require_keys: Require access keys on loopback too.
@@ -284,7 +286,7 @@ class ServiceSettings(_Section, BaseSettings):
     corpora: _Names = ()
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()
     models: Annotated[dict[str, ModelEntry], BeforeValidator(_of_the_file)] = {}
-    attributors: _Names = ("overlap",)
+    attributors: _Names = Field(default_factory=installed_attributors)
     limits: Limits = Limits()
     traffic: Traffic = Traffic()
     require_keys: bool = False
