@@ -18,7 +18,14 @@ relevant down. It remains to find a sequence of patterns:
 Where there are limits (:mod:`fairqr.retrieval.fairness.limits`), the fill passes over patterns that
 would break them, and of two sequences the one that breaks them less is better, whatever its J.
 
-If there are few sequences, we look at each of them instead. Ties go to the first position.
+How we search follows from the size of the pool:
+
+* up to EVERY sequences: we look at each of them;
+* up to EXCHANGED_RANKS: we fill by p, and exchange in the best of these;
+* up to POLISHED_RANKS: we fill by the relaxed optimum, and exchange in the best one;
+* longer: we fill by the relaxed optimum.
+
+Ties go to the first position.
 ``tests/unit/retrieval/test_objective.py`` compares the result with an exhaustive search.
 """
 

@@ -190,7 +190,8 @@ def relax(
             ahead = average = best.exposures
             momentum = 1.0
             rate /= 2
-    # The tangent at another x may be lower than that at the highest one.
+    # Both hold for every ranking, so the lower one does. The tangent at another x may be lower than
+    # that at the highest one, for which we know what whole ranks lose.
     of_whole_ranks = best.bound - value.lost_to_whole_ranks(best.x, polytope.least)
     ends = np.cumsum([1, *map(len, objective.targets)])
     relevance = float(best.x[0])
@@ -369,13 +370,11 @@ class _Fairness:
 
     Attributes:
         columns: Where its groups stand in x.
-        share: How much it counts in F; the shares of all attributes sum to 1.
         labelled: t, what its labelled documents get in the rankings that are bounded.
     """
 
-    def __init__(self, columns: slice, target: FloatArray, share: float, labelled: float) -> None:
+    def __init__(self, columns: slice, target: FloatArray, labelled: float) -> None:
         self.columns = columns
-        self.share = share
         self.labelled = labelled
         self._target = target
 
@@ -426,6 +425,34 @@ class _Point(NamedTuple):
     prices: FloatArray
 
 
+class _Combined:
+    """F of all attributes, given F_a of each: their mean, or the soft minimum.
+
+    Args:
+        shares: How much each counts in the mean; they sum to 1.
+        sharpness: β of the soft minimum; 0 for the mean.
+    """
+
+    def __init__(self, shares: Sequence[float], sharpness: float) -> None:
+        self._shares = np.array(shares, dtype=np.float64)
+        self._sharpness = sharpness
+
+    def fairness(self, values: FloatArray) -> float:
+        """Return F: at least LEAST, and 1 without any attribute."""
+        if not len(values):
+            return 1.0
+        if self._sharpness:
+            return max(float(soft_least(values, self._sharpness)), LEAST)
+        return max(float(self._shares @ values), LEAST)
+
+    def slopes(self, values: FloatArray) -> FloatArray:
+        """Return ∂F/∂F_a of each attribute, which sum to 1: its share, or by how low it is."""
+        if not self._sharpness or not len(values):
+            return self._shares
+        terms = np.exp(-self._sharpness * (values - values.min()))
+        return np.asarray(terms / terms.sum())
+
+
 class _Value:
     """f on the rankings that are bounded, with its gradient, as a concave function of any x.
 
@@ -438,7 +465,6 @@ class _Value:
         is_finite = bool(np.isfinite(objective.power))
         self.weight_of_relevance = 1.0 if is_finite else 0.0
         self._weight = objective.power if is_finite else 1.0
-        self._sharpness = objective.sharpness
         ends = np.cumsum([1, *map(len, objective.targets)]).tolist()
         parts = zip(itertools.pairwise(ends), objective.targets, objective.shares, strict=True)
         defined = [
@@ -448,26 +474,30 @@ class _Value:
             if share > 0 and own[slice(*columns)].sum() > 10**-DIGITS
         ]
         total = sum(share for _, _, share in defined)
+        self._combined = _Combined([it / total for _, _, it in defined], objective.sharpness)
         self._attributes = [
-            _Fairness(columns, target, share / total, float(own[columns].sum()))
-            for columns, target, share in defined
+            _Fairness(columns, target, labelled=float(own[columns].sum()))
+            for columns, target, _ in defined
         ]
-        values = [one.at(own)[0] for one in self._attributes]
-        fair = self._fairness(values)
+        # The rankings that are bounded give each attribute's labelled documents as much as this
+        # one, so these terms are 0 for them; see "Missing labels".
+        values = np.array([one.at(own)[0] for one in self._attributes])
+        of_fairness = self._weight / self._combined.fairness(values)
+        slopes = self._combined.slopes(values)
         self._multipliers = np.zeros(len(own))
-        for one, value, slope in zip(self._attributes, values, self._slopes(values), strict=True):
-            self._multipliers[one.columns] = -self._weight * slope * value / (fair * one.labelled)
+        for one, value, slope in zip(self._attributes, values, slopes, strict=True):
+            self._multipliers[one.columns] = -of_fairness * slope * value / one.labelled
         self._offset = float(self._multipliers @ own)
 
     def at(self, x: FloatArray) -> _Point:
         """Return f at a point x, shape (1 + G,), with its gradient."""
         found = [one.at(x) for one in self._attributes]
-        values = [value for value, _ in found]
-        fair = self._fairness(values)
+        values = np.array([value for value, _ in found])
+        fair = self._combined.fairness(values)
         of_fairness = self._weight / fair
         prices = np.zeros(len(x))
         of_labelled = np.zeros(len(x))
-        parts = zip(self._attributes, found, self._slopes(values), strict=True)
+        parts = zip(self._attributes, found, self._combined.slopes(values), strict=True)
         for one, (value, in_groups), slope in parts:
             prices[one.columns] = of_fairness * slope * in_groups
             labelled = float(x[one.columns].sum()) or 1.0
@@ -485,29 +515,10 @@ class _Value:
             x: The point, shape (1 + G,).
             least: The least exposure of a group that has any, shape (1 + G,).
         """
-        values = [one.at(x)[0] for one in self._attributes]
-        lost = [one.lost_to_whole_ranks(x, least) for one in self._attributes]
-        return self._weight * float(np.dot(self._slopes(values), lost)) / self._fairness(values)
-
-    def _fairness(self, values: Sequence[float]) -> float:
-        """Return F, given F_a of the attributes: at least LEAST, 1 without any."""
-        if not values:
-            return 1.0
-        if self._sharpness:
-            fair = float(soft_least(np.array(values), self._sharpness))
-        else:
-            fair = sum(
-                one.share * value for one, value in zip(self._attributes, values, strict=True)
-            )
-        return max(fair, LEAST)
-
-    def _slopes(self, values: Sequence[float]) -> list[float]:
-        """Return ∂F/∂F_a of each attribute, which sum to 1: its share, or by how low it is."""
-        if not self._sharpness or not values:
-            return [one.share for one in self._attributes]
-        given = np.array(values)
-        terms = np.exp(-self._sharpness * (given - given.min()))
-        return list((terms / terms.sum()).tolist())
+        values = np.array([one.at(x)[0] for one in self._attributes])
+        lost = np.array([one.lost_to_whole_ranks(x, least) for one in self._attributes])
+        of_fairness = self._weight / self._combined.fairness(values)
+        return of_fairness * float(self._combined.slopes(values) @ lost)
 
 
 def _log2_ratio(shares: FloatArray, others: FloatArray) -> FloatArray:

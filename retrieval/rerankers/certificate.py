@@ -13,7 +13,7 @@ from fairqr.retrieval.fairness.best_ranking import (
     highest_exposure,
     keeps_order,
 )
-from fairqr.retrieval.fairness.objective import DIGITS
+from fairqr.retrieval.fairness.objective import DIGITS, Positions, RankingObjective
 from fairqr.retrieval.fairness.relaxation import POINT, relax
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.fair import FairStep
@@ -47,6 +47,19 @@ class Certificate:
     among: tuple[Among, ...] = ()
 
 
+def _order_that_bounds(
+    order: Positions | None, objective: RankingObjective, ranked: Sequence[int]
+) -> Positions | None:
+    """Return the order within groups that all bounded lists keep; None if they may have any.
+
+    An order that falls in relevance is the best of any, and needs no bound of its own. Where the
+    list does not keep the order, lists that do say nothing about it.
+    """
+    if order is None or falls_in_relevance(objective, order):
+        return None
+    return order if keeps_order(objective, ranked, order) else None
+
+
 def certify(
     candidates: Candidates, step: FairStep, weight: float, k: int, ranked: Sequence[int]
 ) -> Certificate | None:
@@ -64,12 +77,7 @@ def certify(
     candidates = candidates.with_absent_groups_as_one()
     measured = step.with_all_dimensions(candidates)
     objective = step.bounded_objective(measured, weight, k)
-    order = step.order_within_groups(candidates)
-    # Where the order is that of relevance, or the list does not keep it, all orders are bounded.
-    if order is not None and (
-        falls_in_relevance(objective, order) or not keeps_order(objective, ranked, order)
-    ):
-        order = None
+    order = _order_that_bounds(step.order_within_groups(candidates), objective, ranked)
     relaxed = relax(objective, ranked, order)
     price: dict[str, dict[str, float]] = {}
     parts = zip(
