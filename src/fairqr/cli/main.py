@@ -95,6 +95,12 @@ class CommandList(TyperGroup):
         abouts = {name: it for entries in SECTIONS.values() for name, it in entries.items()}
         self.commands = _Commands(abouts)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take `fairqr help search` for `fairqr search --help`."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write one line about each command, without importing any."""
         width = max(map(len, self.commands))
@@ -119,7 +125,7 @@ app = typer.Typer(
     name="fairqr",
     cls=CommandList,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

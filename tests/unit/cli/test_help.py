@@ -67,6 +67,28 @@ def test_each_method_is_explained_in_one_line_without_an_index(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("asked", ["-h", "help"])
+@pytest.mark.parametrize("command", [[], ["search"], ["models", "measure"]])
+def test_help_is_asked_for_as_one_is_used_to(
+    fairqr: Fairqr, command: list[str], asked: str
+) -> None:
+    expected = fairqr(*command, "--help")
+    arguments = [asked, *command] if asked == "help" else [*command, asked]
+    assert fairqr(*arguments) == expected
+    assert expected[0] == 0
+
+
+def test_a_shell_completes_commands_and_options(
+    fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the script does that --install-completion writes for bash."""
+    monkeypatch.setenv("_FAIRQR_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "fairqr search --tar")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    _, completions, _ = fairqr()
+    assert completions.split() == ["--target"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
