@@ -182,14 +182,31 @@ def test_use_is_what_counting_gives(case: tuple[list[AnswerRecord], list[bool], 
     assert found[Name.EAE_D_K] <= found[Name.EE_D_K_ANSWERED] + 1e-12
     total = used.sum()
     if not total:
-        assert found[Name.SHARE] == found[Name.USED_NOT_USEFUL] == Reason.NO_ATTRIBUTION
+        for name in (Name.SHARE, Name.EAE_D_NORMED, Name.USED_NOT_USEFUL):
+            assert found[name] == Reason.NO_ATTRIBUTION
         return
+    same_norm = used * k / total
+    assert found[Name.EAE_D_NORMED] == pytest.approx(same_norm @ same_norm / k)
+    assert k / n - 1e-12 <= found[Name.EAE_D_NORMED] <= k + 1e-12
     assert found[Name.SHARE] == pytest.approx(squares / total)
     assert 0 < found[Name.SHARE] <= 1 + 1e-12
     wasted = used[~np.array(useful)].sum()
     assert found[Name.USED_NOT_USEFUL] == pytest.approx(wasted / total)
     if all(verdict is not None for answer in answers for verdict in answer.used):
         assert total == pytest.approx(k * found[Name.EAR])
+
+
+@quick
+@given(answered())
+def test_use_in_proportion_to_exposure_has_the_same_disparity(
+    case: tuple[list[AnswerRecord], list[bool], int],
+) -> None:
+    """With both vectors of one norm, as the paper's footnote 6 says."""
+    answers, useful, k = case
+    all_used = [it.model_copy(update={"used": (True,) * k}) for it in answers]
+    draws = [answer for answer in all_used for _ in range(answer.times)]
+    found = _values(_record([it.ranking for it in draws], useful, k, all_used))
+    assert found[Name.EAE_D_NORMED] == pytest.approx(found[Name.EE_D_K_ANSWERED])
 
 
 def _answer(place: int, status: str = "ok", times: int = 1, **values: Any) -> AnswerRecord:
