@@ -21,6 +21,7 @@ class Reason(StrEnum):
     NO_UTILITY = "no_utility"
     NO_VERDICT = "no_verdict"
     NO_ATTRIBUTION = "no_attribution"
+    OTHER_READER = "other_reader"
 
 
 Score = float | Reason

@@ -2,7 +2,8 @@
 
 "Towards Fair RAG" (Kim & Diaz 2024), on the expected exposure of Diaz et al. (2020). A query has a
 pool of n documents, m of them useful. N rankings are sampled; the generator reads the first k of
-each, all alike (the machine user: MU(r) = 1 up to k, else 0).
+each, all alike (the machine user: MU(r) = 1 up to k, else 0). With another browsing model, MU(r) is
+its discount up to k, and k is Σ MU(r)² in the names EE-D/k and EAE-D/k.
 
 * ε_i = (1/N) Σ_s MU(rank of i in s): what document i is exposed. Sums to min(k, n).
 * ε^a_i = (1/N) Σ_s MU(rank of i in s)·a(i, ŷ_s), the attributed exposure: how often document i was
@@ -221,7 +222,7 @@ def greatest_utilities(records: Iterable[PolicyRecord]) -> Greatest:
 
 
 def measure_record(
-    record: PolicyRecord, greatest: Greatest, gains: FloatArray
+    record: PolicyRecord, greatest: Greatest, gains: FloatArray, reader: Discount | None = None
 ) -> tuple[dict[str, Any], FloatArray]:
     """Measure one policy on one query.
 
@@ -231,6 +232,7 @@ def measure_record(
         greatest: See :func:`greatest_utilities`.
         gains: The gains of each document of the pool, shape (n,); see
             :attr:`fairqr.evaluation.rag.store.PolicyRecord.gains`.
+        reader: MU, beyond k always 0; by default all k documents are read alike.
 
     Returns:
         The measures by name, and over how many things they are: rankings ``drawn``; ``distinct``
@@ -255,10 +257,12 @@ def measure_record(
     }
     if not record.samples:
         return dict.fromkeys(Name, Reason.MISSING) | counts, np.empty((len(GROUP_SUMS), 0))
-    useful, discount = np.isin(np.arange(n), record.useful), Discount("top_k", k)
+    useful = np.isin(np.arange(n), record.useful)
+    discount = Discount("top_k", k) if reader is None else reader
+    attention = discount.weights(min(n, k))
     found = expected_exposure(record.samples, useful, discount, k)
     shown = used = np.zeros(n)
-    exposure = item_exposure(record.samples, n)
+    exposure = item_exposure(record.samples, n, gained=attention)
     target = np.where(useful, *target_exposure(n, int(useful.sum()), discount, k))
     values: dict[str, Any] = {
         Name.EE_D: found.score("disparity"),
@@ -269,17 +273,21 @@ def measure_record(
         Name.EE_R_FAIR_RAG: found.score("relevance", "fair-rag"),
         # As for EE-R: where every ranking is as relevant, none can be nearer to the target.
         Name.EE_L: found.without_room("relevance") or found.score("loss"),
-        **graded_scores(exposure, gains, k),
+        **(
+            graded_scores(exposure, gains, k)
+            if discount.kind == "top_k"
+            else dict.fromkeys(GRADED, Reason.OTHER_READER)
+        ),
         Name.NOT_USEFUL: _ratio(float(exposure[~useful].sum()), float(exposure.sum())),
         **dict.fromkeys((*OF_ANSWERS, *OF_USE), Reason.NO_ANSWER),
     }
     if answers:
         rankings = [answer.ranking for answer in answers]
-        shown = item_exposure(rankings, n, times)
-        used = item_exposure(rankings, n, times, np.nan_to_num(verdicts))
+        shown = item_exposure(rankings, n, times, attention)
+        used = item_exposure(rankings, n, times, attention * np.nan_to_num(verdicts))
         expected = float(times @ np.array([it.utility for it in answers]) / times.sum())
         values |= _of_utility(record, expected, greatest)
-        values |= _of_use(verdicts, times, shown, used, useful)
+        values |= _of_use(verdicts, times, shown, used, useful, attention)
     return values | counts, np.array([exposure, target, exposure * useful, used, shown])
 
 
@@ -310,20 +318,31 @@ def _of_utility(record: PolicyRecord, expected: float, greatest: Greatest) -> di
 
 
 def _of_use(
-    verdicts: FloatArray, times: Any, shown: FloatArray, used: FloatArray, useful: Any
+    verdicts: FloatArray,
+    times: Any,
+    shown: FloatArray,
+    used: FloatArray,
+    useful: Any,
+    attention: FloatArray,
 ) -> dict[str, Score]:
+    """Return the measures of use, given the exposures of what was shown and of what was used."""
     judged = (~np.isnan(verdicts)).sum(axis=1)
     weights = np.where(judged > 0, times, 0.0)
     if not weights.any():
         return dict.fromkeys(OF_USE, Reason.NO_VERDICT)
     rates = np.nansum(verdicts, axis=1) / np.maximum(judged, 1)
-    total, read = float(used.sum()), verdicts.shape[1]
+    total = float(used.sum())
+    squares = float(used @ used)
+    # All attention that there is, and the disparity of one fixed ranking: both k where all are read
+    # alike.
+    whole = float(attention.sum())
+    of_fixed = float(attention @ attention)
     return {
         Name.EAR: float(weights @ rates / weights.sum()),
-        Name.EE_D_K_ANSWERED: float(shown @ shown) / read,
-        Name.EAE_D_K: float(used @ used) / read,
-        Name.SHARE: _ratio(float(used @ used), total),
-        Name.EAE_D_NORMED: _ratio(float(used @ used) * read, total**2),
+        Name.EE_D_K_ANSWERED: float(shown @ shown) / of_fixed,
+        Name.EAE_D_K: squares / of_fixed,
+        Name.SHARE: _ratio(squares * whole, total * of_fixed),
+        Name.EAE_D_NORMED: _ratio(squares * whole**2, total**2 * of_fixed),
         Name.USED_NOT_USEFUL: _ratio(float(used[~useful].sum()), total),
     }
 
@@ -454,7 +473,8 @@ def measure_fair_rag(
     for record in drawn:
         keys = {name: getattr(record, name) for name in KEYS}
         key = record.collection, record.generator, record.query
-        found, documents = measure_record(record, greatest, gains.get(key, np.empty(0)))
+        of_query = gains.get(key, np.empty(0))
+        found, documents = measure_record(record, greatest, of_query, experiment.reader)
         keys["policy"] = policy_name(record.policy, record.alpha)
         cost = {name: getattr(record, name) for name in (*COST, "failure")}
         rows.append({**keys, "kind": record.policy, **found, **cost})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field, Strict
+from pydantic import Field, Strict, field_validator, model_validator
 
 from fairqr.evaluation.experiments.options import Count, Options, Seed
+from fairqr.retrieval.fairness.exposure import Discount
 
 Policy = Literal["labels", "plackett-luce", "group-aware", "deterministic", "oracle"]
 """What a generator reads: no document and then each alone, which labels the useful ones; samples of
@@ -78,6 +79,11 @@ class FairRagExperiment(Options):
         None, description="How many tokens a prompt may have; the default depends on the model."
     )
     k: Count = Field(5, description="How many documents the generator reads.")
+    browsing: str | None = Field(
+        None,
+        description="How the attention of a reader falls over these, such as log2 or rbp(0.8), in "
+        "all measures of exposure; by default the generator reads them all alike (top_k).",
+    )
     seeds: tuple[Seed, ...] = Field((0,), description="The seeds of the sampling; each repeats it.")
     prompts: dict[str, str] = Field(
         {}, description="The version of a prompt, by its name, such as lamp5=v2."
@@ -94,6 +100,22 @@ class FairRagExperiment(Options):
         True, description="Leave out documents of LaMP that are the question and its answer."
     )
     min_useful: Count = Field(2, description="Drop queries with fewer useful documents.")
+
+    @field_validator("browsing")
+    @classmethod
+    def _is_a_discount(cls, browsing: str | None) -> str | None:
+        return None if browsing is None else str(Discount.parse(browsing))
+
+    @model_validator(mode="after")
+    def _groups_are_read_alike(self) -> Self:
+        if self.browsing is not None and self.group_aware is not None:
+            raise ValueError("group_aware aims at readers without a browsing model; leave one out")
+        return self
+
+    @property
+    def reader(self) -> Discount:
+        """The attention that each rank gets; 0 beyond the k documents that are read."""
+        return Discount("top_k", self.k) if self.browsing is None else Discount.parse(self.browsing)
 
     @property
     def answered(self) -> int:

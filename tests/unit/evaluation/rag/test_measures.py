@@ -22,7 +22,7 @@ from fairqr.evaluation.rag import measures
 from fairqr.evaluation.rag.measures import OF_ANSWERS, OF_GROUPS, POLICY, Name
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason
-from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.fairness.exposure import Discount, FloatArray
 from tests.unit.evaluation.rag.small_rag import GROUPS, Made, made
 
 quick = settings(max_examples=60)
@@ -207,6 +207,45 @@ def test_use_in_proportion_to_exposure_has_the_same_disparity(
     draws = [answer for answer in all_used for _ in range(answer.times)]
     found = _values(_record([it.ranking for it in draws], useful, k, all_used))
     assert found[Name.EAE_D_NORMED] == pytest.approx(found[Name.EE_D_K_ANSWERED])
+
+
+@quick
+@given(answered(), st.sampled_from(["log2", "rbp(0.8)", "trec"]))
+def test_readers_who_lose_interest_expose_by_rank(
+    case: tuple[list[AnswerRecord], list[bool], int], browsing: str
+) -> None:
+    """Counted document by document; the bounds are those of all fixed rankings."""
+    answers, useful, k = case
+    n = len(useful)
+    reader = Discount.parse(browsing)
+    attention = reader.weights(k)
+    draws = [answer for answer in answers for _ in range(answer.times)]
+
+    def exposed(rankings: Sequence[Sequence[int]], counts: Sequence[Sequence[Any]]) -> FloatArray:
+        total = np.zeros(n)
+        for ranking, marks in zip(rankings, counts, strict=True):
+            for weight, document, mark in zip(attention, ranking, marks, strict=True):
+                total[document] += weight * bool(mark)
+        return total / len(rankings)
+
+    rankings = [answer.ranking for answer in draws]
+    record = _record(rankings, useful, k, answers)
+    found, _ = measures.measure_record(
+        record, measures.greatest_utilities([record]), np.zeros(n), reader
+    )
+    shown = exposed(rankings, [[True] * k] * len(rankings))
+    squares = attention @ attention
+    least = attention.sum() ** 2 / n
+    if squares - least > 1e-9:
+        assert found[Name.EE_D_K] == pytest.approx(shown @ shown / squares)
+        expected = (shown @ shown - least) / (squares - least)
+        assert found[Name.EE_D] == pytest.approx(expected, abs=1e-9)
+    assert found[Name.EE_R_GRADED] == Reason.OTHER_READER
+    used = exposed(rankings, [answer.used for answer in draws])
+    if used.any():
+        assert found[Name.EAE_D_K] == pytest.approx(used @ used / squares)
+        same_norm = used * attention.sum() / used.sum()
+        assert found[Name.EAE_D_NORMED] == pytest.approx(same_norm @ same_norm / squares)
 
 
 def _answer(place: int, status: str = "ok", times: int = 1, **values: Any) -> AnswerRecord:
