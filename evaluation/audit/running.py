@@ -29,6 +29,7 @@ from fairqr.evaluation.experiments.folder import Lines, versions
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.reports.text import counted
+from fairqr.evaluation.user_clicks import CLICKS, ClickFigures
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
@@ -356,6 +357,7 @@ async def audit_engine(
     qrels: Qrels | None = None,
     pairs: Pairs | None = None,
     seen: SeenSearches | None = None,
+    clicks: ClickFigures | None = None,
     rate: float | None = None,
     concurrency: int,
     watcher: StageWatcher,
@@ -376,6 +378,7 @@ async def audit_engine(
             is possible.
         pairs: Documents in several versions.
         seen: What a proxy saw of these searches.
+        clicks: What clicks say, of which the spec has the discount.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries may be under way.
         watcher: Told how far it is.
@@ -435,7 +438,8 @@ async def audit_engine(
         deepens=spec.widen,
     )
     info, source = await engine.info(), getattr(engine, "source", None)
-    inputs = (("judgements", qrels), ("pairs", pairs))
+    read_clicks = None if clicks is None else clicks.model_dump()
+    inputs = (("judgements", qrels), ("pairs", pairs), ("clicks", read_clicks))
     manifest = AuditManifest(
         versions=versions() | ({"server": info.server} if info.server else {}),
         spec=spec.model_dump(mode="json"),
@@ -476,6 +480,8 @@ async def audit_engine(
             await asyncio.to_thread(folder.settle, queries, redact=redact)
             if seen is not None:
                 folder.write(SEEN, seen)
+            if clicks is not None:
+                folder.write(CLICKS, clicks)
         # The folder says that it is redacted only once it is sealed.
         manifest = folder.manifest().model_copy(update={"redacted": redact})
         audit = await asyncio.to_thread(finishing.measured, folder, manifest)
@@ -513,7 +519,7 @@ def _attributes(spec: AuditSpec, engine: SearchEngine) -> dict[str, Attribute]:
     return {factor.name: factor for it in dimensions for factor in it.factors}
 
 
-def _hash(read: Qrels | Pairs) -> str:
+def _hash(read: Qrels | Pairs | dict[str, Any]) -> str:
     """Return a hash of all that was read, so that other queries do not change it."""
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=dict).encode()).hexdigest()
 
