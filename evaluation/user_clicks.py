@@ -131,6 +131,9 @@ class ShownSearch:
     share: float = 0.0
 
 
+_Clicked = defaultdict[str, set[tuple[str, int]]]
+"""What was clicked by the id of the search: documents, with their ranks or 0."""
+
 Searches = dict[str, ShownSearch]
 """Searches by their id, in the order of time."""
 
@@ -147,7 +150,7 @@ def read_clicks(given: Iterable[Path | Row]) -> Searches:
         InputError: A row is in none of the forms, or no search is known.
     """
     searches: Searches = {}
-    clicked: defaultdict[str, set[str]] = defaultdict(set)
+    clicked: _Clicked = defaultdict(set)
     seen: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for where, row in _rows(given):
         try:
@@ -160,14 +163,25 @@ def read_clicks(given: Iterable[Path | Row]) -> Searches:
             ) from None
     for id_, ranks in seen.items():
         searches.setdefault(id_, ShownSearch(id_, ranks))
-    for id_, documents in clicked.items():
+    for id_, clicks in clicked.items():
         if id_ in searches:
-            searches[id_].clicked |= documents
+            searches[id_].clicked |= _documents_of(clicks, searches[id_].ranks)
     if not searches:
         raise InputError(
             "Nothing says what was shown; give ubi_queries, or events named 'impression', as well."
         )
     return searches
+
+
+def _documents_of(clicks: Iterable[tuple[str, int]], ranks: Mapping[str, int]) -> set[str]:
+    """Return what was clicked, by the names that the list has.
+
+    An application may call documents by another field than the list does; then the rank counts.
+    """
+    by_rank = {rank: document for document, rank in ranks.items()}
+    return {
+        document if document in ranks else by_rank.get(rank, document) for document, rank in clicks
+    }
 
 
 def _rows(given: Iterable[Path | Row]) -> Iterable[tuple[str, Row]]:
@@ -183,7 +197,7 @@ def _rows(given: Iterable[Path | Row]) -> Iterable[tuple[str, Row]]:
 def _add(
     row: Row,
     searches: Searches,
-    clicked: defaultdict[str, set[str]],
+    clicked: _Clicked,
     seen: defaultdict[str, dict[str, int]],
 ) -> None:
     """Add a row to what it belongs to.
@@ -197,10 +211,10 @@ def _add(
         words = re.split(r"[^a-z]+", str(held["action_name"]).lower())
         attributes = held.get("event_attributes") or {}
         thing = attributes.get("object") or {}
+        ordinal = int((attributes.get("position") or {}).get("ordinal") or 0)
         if "click" in words and "object_id" in thing:
-            clicked[id_].add(str(thing["object_id"]))
+            clicked[id_].add((str(thing["object_id"]), ordinal))
         elif "impression" in words:
-            ordinal = int((attributes.get("position") or {})["ordinal"])
             if ordinal < 1:
                 raise ValueError("ranks are counted from 1 on")
             seen[id_][str(thing["object_id"])] = ordinal
@@ -220,7 +234,7 @@ def _add(
         )
     else:
         document = held["document"] if "document" in held else held["object_id"]
-        clicked[id_].add(str(document))
+        clicked[id_].add((str(document), 0))
 
 
 def _is_further_page(query: object) -> bool:

@@ -203,7 +203,8 @@ class AuditRequest(Frozen):
             shown.
         target: The exposure that each group should get: a mixture of ``relevance``, ``population``,
             ``uniform`` and ``corpus``, or shares of one attribute. Defaults to ``relevance:1``.
-        discount: Attention by rank: log2, trec, rbp(p), top_k(k), inverse_log or weights(1, 0.6, …).
+        discount: Attention by rank: log2, trec, rbp(p), top_k(k), inverse_log, or
+            weights(1, 0.6, …), those of the first ranks.
         clicks: What users were shown and clicked: searches and events as User Behavior Insights
             records them. The attention by rank that they show takes the place of ``discount``.
         seed: Fixes all random choices.

@@ -59,7 +59,7 @@ class AuditRunSettings(Searched):
     segment: str | None = None
     qrels: Path | None = None
     pairs: Path | None = None
-    clicks: list[Path] = []
+    clicks: list[Path] = Field([])
     margin: float = Field(0.02, gt=0)
     redact: bool = False
     layout: str = "plain"
@@ -194,7 +194,7 @@ def _of_log(
     lists aimed at.
     """
     from fairqr.evaluation.audit.lists import SeenSearches
-    from fairqr.graph.service.proxy.log import as_run
+    from fairqr.graph.service.proxy.log import as_run, write_searches
     from fairqr.retrieval.fairness.exposure import Discount
     from fairqr.retrieval.fairness.target import Target
 
@@ -209,8 +209,10 @@ def _of_log(
     }
     spec = spec.model_copy(update={it: usual[it] for it in usual.keys() - spec.model_fields_set})
     source: dict[str, Any] = {"corpus": str(place / "source.yaml"), "weight": "weight"}
-    if settings.clicks:  # the log knows what was shown
-        source["clicks"] = [place / "searches.jsonl", *settings.clicks]
+    if settings.clicks:
+        searches = place / "searches.jsonl"
+        write_searches(folders, searches, logged.index)
+        source["clicks"] = [searches, *settings.clicks]
     seen = SeenSearches.model_validate(logged.seen)
     return settings.model_copy(update=source), spec, seen
 

@@ -30,7 +30,7 @@ def search(id_: str, ids: list[str], words: str = "opera", **more: Any) -> dict[
     return {**told, "query_id": id_, "user_query": words, "query_response_hit_ids": ids, **more}
 
 
-def event(id_: str, document: str, action: str = "click", rank: int = 1) -> dict[str, Any]:
+def event(id_: str, document: str, action: str = "click", rank: int = 2) -> dict[str, Any]:
     """Return a row of ``ubi_events``."""
     attributes = {
         "object": {"object_id": document, "object_id_field": "id"},
@@ -45,7 +45,10 @@ def event(id_: str, document: str, action: str = "click", rank: int = 1) -> dict
         pytest.param([search("1", ["a", "b"]), event("1", "b")], id="searches and events"),
         pytest.param([event("1", "b"), search("1", ["a", "b"])], id="events first"),
         pytest.param(
-            [{"_id": "x", "_source": search("1", ["a", "b"])}, {"_source": event("1", "b")}],
+            [
+                {"_id": "x", "_source": search("1", ["a", "b"])},
+                {"_source": event("1", "b")},
+            ],
             id="hits",
         ),
         pytest.param(
@@ -53,15 +56,25 @@ def event(id_: str, document: str, action: str = "click", rank: int = 1) -> dict
             id="other names of actions",
         ),
         pytest.param(
-            [event("1", "a", "impression", 1), event("1", "b", "impression", 2), event("1", "b")],
+            [
+                event("1", "a", "impression", 1),
+                event("1", "b", "impression", 2),
+                event("1", "b"),
+            ],
             id="impressions",
         ),
         pytest.param([search("1", ["a", "b"]), {"query": "1", "document": "b"}], id="clicks"),
+        pytest.param([search("1", ["a", "b"]), event("1", "isbn of b")], id="by rank"),
         pytest.param(
-            [search("1", ["a", "b"]), search("1", ["b", "a"]), event("1", "b")], id="first counts"
+            [search("1", ["a", "b"]), search("1", ["b", "a"]), event("1", "b")],
+            id="first counts",
         ),
         pytest.param(
-            [search("1", ["a", "b"]), search("2", ["c"], query='{"from": 10}'), event("1", "b")],
+            [
+                search("1", ["a", "b"]),
+                search("2", ["c"], query='{"from": 10}'),
+                event("1", "b"),
+            ],
             id="further page",
         ),
     ],
