@@ -14,7 +14,7 @@ from fairqr.api import Named, check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_errors
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import LAYOUTS, Audit
-from fairqr.evaluation.audit.lists import SeenSearches
+from fairqr.evaluation.audit.lists import SeenSearches, UserRecords
 from fairqr.evaluation.audit.pairs import read_pairs
 from fairqr.evaluation.audit.queries import collect_queries
 from fairqr.evaluation.audit.running import audit_engine
@@ -135,8 +135,7 @@ async def audit(
                 AuditFolder(Path(place)),
                 qrels=qrels,
                 pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
-                seen=seen,
-                clicks=of_clicks,
+                users=UserRecords(seen, of_clicks),
                 watcher=watcher,
                 rate=rate,
                 concurrency=concurrency,
