@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 
-from fairqr.base.errors import InputError
+from fairqr.base.errors import InputError, one_line
 from fairqr.evaluation.clicks import Examination, Integers, examination, sequential_difference
 from fairqr.retrieval.fairness.exposure import MOST_WEIGHTS, Discount
 from fairqr.retrieval.sources.query_files import named_rows
@@ -84,7 +84,8 @@ class Trial(BaseModel, frozen=True, extra="forbid"):
         low, high: The ends of an interval that holds the true difference however often one looks,
             at 95 %.
         margin: A difference that does not matter.
-        decision: ``differs`` or ``alike``, which ends the trial, or ``go on``.
+        decision: ``differs`` or ``alike``, which ends the trial, or ``go on``, in any case before
+            30 queries were clicked.
     """
 
     queries: dict[str, NonNegativeInt]
@@ -151,24 +152,30 @@ def read_clicks(given: Iterable[Path | Row]) -> Searches:
     """
     searches: Searches = {}
     clicked: _Clicked = defaultdict(set)
-    seen: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    impressions: Searches = {}
     for where, row in _rows(given):
         try:
-            _add(row, searches, clicked, seen)
+            _add(row, searches, clicked, impressions)
         except (ValueError, LookupError, TypeError, AttributeError):
             raise InputError(
                 f"{where} is no search, event or click; a search has query_id and "
                 "query_response_hit_ids, an event query_id, action_name and event_attributes, a "
                 "click query_id and document."
             ) from None
-    for id_, ranks in seen.items():
-        searches.setdefault(id_, ShownSearch(id_, ranks))
+    for id_, search in impressions.items():
+        known = searches.setdefault(id_, search)
+        known.ranks = known.ranks or search.ranks
     for id_, clicks in clicked.items():
         if id_ in searches:
             searches[id_].clicked |= _documents_of(clicks, searches[id_].ranks)
     if not searches:
         raise InputError(
             "Nothing says what was shown; give ubi_queries, or events named 'impression', as well."
+        )
+    if clicked and not clicked.keys() & searches.keys():
+        raise InputError(
+            f"No search has the id of any click, such as '{one_line(next(iter(clicked)), 80)}'; "
+            "give the searches that were clicked."
         )
     return searches
 
@@ -198,7 +205,7 @@ def _add(
     row: Row,
     searches: Searches,
     clicked: _Clicked,
-    seen: defaultdict[str, dict[str, int]],
+    impressions: Searches,
 ) -> None:
     """Add a row to what it belongs to.
 
@@ -217,7 +224,9 @@ def _add(
         elif "impression" in words:
             if ordinal < 1:
                 raise ValueError("ranks are counted from 1 on")
-            seen[id_][str(thing["object_id"])] = ordinal
+            query = str(held.get("user_query") or id_)
+            search = impressions.setdefault(id_, ShownSearch(query))
+            search.ranks[str(thing["object_id"])] = ordinal
     elif "query_response_hit_ids" in held or "user_query" in held:
         documents = held.get("query_response_hit_ids") or []
         if isinstance(documents, str) or id_ in searches or _is_further_page(held.get("query")):
@@ -418,8 +427,10 @@ def _estimated(observed: _Observed) -> _Found:
             )
         except InputError as error:
             why = error
-        else:
+            continue
+        if np.isfinite(found.high).all():
             return _Found(found, observed.searches, int(observed.clicks[kept].sum()))
+        why = InputError(f"There are too few clicks for an interval at rank {deepest}.")
     raise why
 
 
@@ -460,6 +471,8 @@ def _trial(searches: Iterable[ShownSearch], margin: float) -> Trial | None:
         return None
     clicks = np.array([len(it.clicked) for it in units], dtype=np.float64)
     found = sequential_difference(clicks, is_fair, share=[it.share for it in units], margin=margin)
+    # Before, the interval, which holds in the limit of many, would end a trial too early.
+    has_begun = np.count_nonzero(clicks) >= LEAST_QUERIES
     arms = {"engine": ~is_fair, "fair": is_fair}
     return Trial(
         queries={name: int(arm.sum()) for name, arm in arms.items()},
@@ -468,5 +481,5 @@ def _trial(searches: Iterable[ShownSearch], margin: float) -> Trial | None:
         low=round(found.low, DIGITS),
         high=round(found.high, DIGITS),
         margin=margin,
-        decision=found.decision,  # type: ignore[arg-type]
+        decision=found.decision if has_begun else "go on",  # type: ignore[arg-type]
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +90,7 @@ def as_run(
 
 
 def write_searches(folders: Iterable[Path], file: Path, index: str) -> None:
-    """Write the first pages of an index, a line each, as clicks are joined with searches.
+    """Write the first pages of an index in the order of time, as clicks are joined with searches.
 
     Whose list is not known has no documents; only how often it was clicked counts.
 
@@ -98,14 +99,22 @@ def write_searches(folders: Iterable[Path], file: Path, index: str) -> None:
         file: The file to write.
         index: The index.
     """
-    paths = [folder / name for folder in folders for name in (OLDER, LOG)]
+    logs = [_searches_of(folder, index) for folder in folders]
     with file.open("w", encoding="utf-8") as written:
-        for path in filter(Path.is_file, paths):
-            with path.open("rb") as lines:
-                for line in lines:
-                    with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged
-                        row = _search_in(json.loads(line), index)
-                        written.write(f"{json.dumps(row)}\n" if row else "")
+        for row in heapq.merge(*logs, key=lambda it: it["time"]):
+            written.write(f"{json.dumps(row)}\n")
+
+
+def _searches_of(folder: Path, index: str) -> Iterator[dict[str, Any]]:
+    """Yield the searches in a log, in the order of time."""
+    for path in filter(Path.is_file, (folder / OLDER, folder / LOG)):
+        with path.open("rb") as lines:
+            for line in lines:
+                row = None
+                with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged
+                    row = _search_in(json.loads(line), index)
+                if row:
+                    yield row
 
 
 def _search_in(record: Mapping[str, Any], index: str) -> dict[str, Any] | None:
@@ -120,6 +129,7 @@ def _search_in(record: Mapping[str, Any], index: str) -> dict[str, Any] | None:
     ids = record.get("ids", [])
     shown = _shown(record, ids, len(ids) + 1) if ids else []
     return {
+        "time": float(record["time"]),
         "query_id": record["search"],
         "user_query": record["query"],
         "query_response_hit_ids": shown,

@@ -63,6 +63,15 @@ def event(id_: str, document: str, action: str = "click", rank: int = 2) -> dict
             ],
             id="impressions",
         ),
+        pytest.param(
+            [
+                {"query_id": "1", "user_query": "opera"},
+                event("1", "a", "impression", 1),
+                event("1", "b", "impression", 2),
+                event("1", "b"),
+            ],
+            id="impressions of a search without hits",
+        ),
         pytest.param([search("1", ["a", "b"]), {"query": "1", "document": "b"}], id="clicks"),
         pytest.param([search("1", ["a", "b"]), event("1", "isbn of b")], id="by rank"),
         pytest.param(
@@ -100,6 +109,7 @@ def test_clicks_may_be_a_table(tmp_path: Path) -> None:
         ([{"text": "opera"}], "Row 1 of the clicks is no search, event or click"),
         ([event("1", "a", "impression", 0)], "Row 1 of the clicks is no"),
         ([event("1", "a")], "Nothing says what was shown"),
+        ([search("1", ["a"]), event("2", "a")], "No search has the id of any click, such as '2'"),
         ([search("1", ["a", "b"])], f"Only 0 queries .* and {LEAST_QUERIES} are needed"),
     ],
 )
@@ -184,6 +194,7 @@ def arms(queries: int, rates: tuple[float, float], share: float = 0.5) -> Rows:
     ("queries", "rates", "decision"),
     [
         (100, (0.3, 0.3), "go on"),
+        (100, (0.0, 0.0), "go on"),
         (4_000, (0.2, 0.4), "differs"),
         (60_000, (0.1, 0.1), "alike"),
     ],
