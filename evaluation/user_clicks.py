@@ -481,5 +481,5 @@ def _trial(searches: Iterable[ShownSearch], margin: float) -> Trial | None:
         low=round(found.low, DIGITS),
         high=round(found.high, DIGITS),
         margin=margin,
-        decision=found.decision if has_begun else "go on",  # type: ignore[arg-type]
+        decision=found.decision if has_begun else "go on",
     )

@@ -59,19 +59,19 @@ class Discount:
             weights = given if isinstance(given, tuple) else ()
             object.__setattr__(self, "parameter", _checked(weights))
             return
-        is_number = isinstance(given, float | int)
+        number = None if isinstance(given, tuple) else given
         fits = {
-            "rbp": is_number and 0 < given < 1,
-            "top_k": is_number and given >= 1 and not given % 1,
+            "rbp": number is not None and 0 < number < 1,
+            "top_k": number is not None and number >= 1 and not number % 1,
         }
         if not fits.get(self.kind, self.kind in ("log2", "trec", "inverse_log") and given is None):
             raise InputError(
                 f"There is no discount '{self}'; choose log2, trec, inverse_log, rbp(p) with p "
                 "between 0 and 1, or top_k(k) with a whole k of at least 1."
             )
-        if given is not None:
+        if number is not None:
             # top_k(5) and top_k(5.0) are one discount and must compare equal.
-            object.__setattr__(self, "parameter", float(given))
+            object.__setattr__(self, "parameter", float(number))
 
     @classmethod
     def parse(cls, text: str) -> Discount:

@@ -108,10 +108,11 @@ async def audit(
     check_source(engine, retriever, "audit")
     columns = QueryColumns(query_column, id_column, weight, segment)
     watcher = watcher or StageWatcher()
-    of_clicks = None
+    of_clicks: ClickFigures | None = None
     given = [clicks] if isinstance(clicks, str | Path) else [*clicks]
     if given:
-        of_clicks, spec = await asyncio.to_thread(_measured, given, spec, margin, watcher)
+        of_clicks, measured_spec = await asyncio.to_thread(_measured, given, spec, margin, watcher)
+        spec = measured_spec
     with contextlib.ExitStack() as made:
         place = folder or made.enter_context(TemporaryDirectory(prefix="fairqr-audit-"))
         async with contextlib.AsyncExitStack() as stack:

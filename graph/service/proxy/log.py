@@ -34,7 +34,7 @@ class Logged(NamedTuple):
     """What logs say of the searches of an index, beside the files of a run.
 
     Attributes:
-        index: The index.
+        name: The index.
         k: How many ranks counted at most: those that fair lists are made for, or the longest page.
         discount: How much each counted in the newest list.
         damaged: How many lines cannot be read.
@@ -43,7 +43,7 @@ class Logged(NamedTuple):
         target: What fair lists aimed at on average: the share of each group, by attribute.
     """
 
-    index: str
+    name: str
     k: int
     discount: str
     damaged: int
@@ -117,7 +117,7 @@ def _searches_of(folder: Path, index: str) -> Iterator[dict[str, Any]]:
                     yield row
 
 
-def _search_in(record: Mapping[str, Any], index: str) -> dict[str, Any] | None:
+def _search_in(record: Told, index: str) -> dict[str, Any] | None:
     """Return the search in a record; None if it is of another index, or no first page.
 
     Raises:

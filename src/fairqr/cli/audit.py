@@ -211,7 +211,7 @@ def _of_log(
     source: dict[str, Any] = {"corpus": str(place / "source.yaml"), "weight": "weight"}
     if settings.clicks:
         searches = place / "searches.jsonl"
-        write_searches(folders, searches, logged.index)
+        write_searches(folders, searches, logged.name)
         source["clicks"] = [searches, *settings.clicks]
     seen = SeenSearches.model_validate(logged.seen)
     return settings.model_copy(update=source), spec, seen
