@@ -198,7 +198,7 @@ def sequential_difference(
     clicks: ArrayLike,
     is_fair: ArrayLike,
     *,
-    share: float,
+    share: ArrayLike,
     margin: float,
     confidence: float = 0.95,
     tuned_to: int = 1_000,
@@ -215,7 +215,8 @@ def sequential_difference(
         clicks: The clicks of each unit that chance put into an arm, in the order of time, shape
             (n,).
         is_fair: Whether it is in the fair arm.
-        share: The probability of the fair arm, above 0 and below 1.
+        share: The probability of the fair arm, above 0 and below 1; one number, or that of each
+            unit, shape (n,).
         margin: A difference that does not matter, above 0.
         confidence: How often the interval should hold the true value at all times.
         tuned_to: The number of units at which the interval is narrowest for what it promises.
@@ -225,13 +226,14 @@ def sequential_difference(
     """
     counted = np.asarray(clicks, dtype=np.float64)
     fair = np.asarray(is_fair, dtype=bool)
-    if not 0 < share < 1 or margin <= 0:
+    chance = np.asarray(share, dtype=np.float64)
+    if not ((chance > 0) & (chance < 1)).all() or margin <= 0:
         raise InputError("The share lies between 0 and 1, and the margin above 0.")
     size = len(counted)
     if size < 2 or len(fair) != size:
         raise InputError("Give the clicks and the arm of at least two units.")
     before = np.append(0.0, np.cumsum(counted)[:-1]) / np.maximum(1, np.arange(size))
-    weighed = (counted - before) * np.where(fair, 1 / share, -1 / (1 - share))
+    weighed = (counted - before) * np.where(fair, 1 / chance, -1 / (1 - chance))
     value = float(weighed.mean())
     spread = float(weighed.std())
     alpha = 1 - confidence

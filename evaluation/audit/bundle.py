@@ -26,6 +26,7 @@ from fairqr.evaluation.audit.lists import SEEN
 from fairqr.evaluation.audit.queries import Queries
 from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.folder import Folder, Lines, Record, SealedManifest
+from fairqr.evaluation.user_clicks import CLICKS
 from fairqr.retrieval.fairness.table import CodedMemberships
 from fairqr.retrieval.sources.schema import Attribute
 
@@ -273,7 +274,7 @@ class AuditFolder(Folder[AuditManifest]):
     manifest_type = AuditManifest
     name = "manifest.json"
     what = "audit"
-    evidence = frozenset((QUERIES, TITLES, OBSERVATIONS, PAIRS, SEEN))
+    evidence = frozenset((QUERIES, TITLES, OBSERVATIONS, PAIRS, SEEN, CLICKS))
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, count, groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -36,7 +36,9 @@ from fairqr.evaluation.experiments.folder import LOCK
 from fairqr.evaluation.reports import text
 from fairqr.evaluation.reports.plots import BLUE, GREY, VERMILION, Bar, draw_bars, draw_lines
 from fairqr.evaluation.reports.writer import Figure, paragraphs, write_report
+from fairqr.evaluation.user_clicks import CLICKS, ClickFigures
 from fairqr.retrieval.fairness.dimension import TIMES
+from fairqr.retrieval.fairness.exposure import LOG2
 from fairqr.retrieval.sources.schema import Schema
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ MOST_LISTS, MOST_QUERIES, MOST_DOCUMENTS = 12, 5, 5
 VERDICTS = {"less": "gets less", "more": "gets more"}
 VERDICTS |= {name: f"cannot tell: {why}" for name, why in REASONS.items()}
 """How the verdict on a group is told; the verdict that leads a report stands first."""
+
+T = TypeVar("T")
 
 BY_LOT = "lists drawn by lot"
 """What the curve is compared with."""
@@ -100,6 +104,7 @@ class Audit:
         titles: The titles of documents, by id, as far as they are known and may be shown.
         pairs: What the versions of documents say; None if none were given.
         seen: What a proxy saw of these searches; None if it is no audit of a log.
+        clicks: What clicks say; None if none were given.
     """
 
     folder: Path
@@ -110,6 +115,7 @@ class Audit:
     titles: Mapping[str, str] = field(default_factory=dict)
     pairs: PairwiseAudit | None = None
     seen: SeenSearches | None = None
+    clicks: ClickFigures | None = None
 
     @property
     def lists(self) -> dict[str, list[dict[str, Any]]]:
@@ -249,6 +255,8 @@ def audit_json(audit: Audit) -> bytes:
     if audit.seen is not None:
         found["lists"] = audit.lists
         found["coverage"] = audit.seen.coverage()
+    if audit.clicks is not None:
+        found["clicks"] = audit.clicks.model_dump(mode="json")
     data = json.dumps(as_data(found), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
     # Half of a pair of surrogates, as a JSON of documents may hold, becomes an escape of JSON.
     return f"{data}\n".encode(errors="backslashreplace")
@@ -387,9 +395,22 @@ def measured(
     )
     titles = folder.read(TITLES, dict[str, str])
     pairs = compare_versions(manifest.pairs_by, scores, spec.seed) if scores else None
-    is_there = (folder.folder / SEEN).exists()
-    seen = folder.read(SEEN, SeenSearches) if is_there else None
-    return Audit(folder.folder, manifest, spec, queries, figures, titles, pairs, seen)
+    return Audit(
+        folder.folder,
+        manifest,
+        spec,
+        queries,
+        figures,
+        titles,
+        pairs,
+        seen=_read_if_there(folder, SEEN, SeenSearches),
+        clicks=_read_if_there(folder, CLICKS, ClickFigures),
+    )
+
+
+def _read_if_there(folder: AuditFolder, name: str, kind: type[T]) -> T | None:
+    """Return the content of a file that not every audit has."""
+    return folder.read(name, kind) if (folder.folder / name).exists() else None
 
 
 def finish(audit: Audit, folder: AuditFolder, layout: str) -> Audit:
@@ -513,6 +534,7 @@ def values_of(audit: Audit, layout: Layout) -> dict[str, Any]:
         "ratio": ratio,
         "points_of": lambda it, side: noted(_points(it.value, side), it, text.points_span(it)),
         "in_points": _points,
+        "log2": LOG2.weights(audit.spec.k).tolist(),
         "small_points": lambda gap: text.Markdown(f"{100 * gap:+.3f}".replace("-", text.MINUS)),
         "number": lambda it: f"{it:,.0f}" if it == round(it) else f"{it:,.1f}",
     }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, FiniteFloat, NonNegativeFloat, NonNegativeInt
 
 from fairqr.evaluation.estimates import differences, shares
+from fairqr.evaluation.user_clicks import CLICKS, ClickFigures
 
 SEEN = "raw/seen.json"
 """The file in the folder of an audit."""
@@ -66,6 +67,27 @@ class SeenSearches(BaseModel, frozen=True, extra="forbid"):
 
 def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda it: (-it[1], it[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecords:
+    """What is known of those who searched.
+
+    Attributes:
+        seen: What a proxy saw of their searches.
+        clicks: What their clicks say.
+    """
+
+    seen: SeenSearches | None = None
+    clicks: ClickFigures | None = None
+
+    def files(self) -> dict[str, BaseModel]:
+        """Return the files of an audit that hold it, by name."""
+        records = {SEEN: self.seen, CLICKS: self.clicks}
+        return {name: record for name, record in records.items() if record is not None}
+
+
+NO_RECORDS = UserRecords()
 
 
 def figures_of_lists(lists: Sequence[BothLists]) -> dict[str, list[dict[str, Any]]]:

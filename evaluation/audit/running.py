@@ -18,7 +18,7 @@ from fairqr.base.secrets import WITHHELD, without_secrets
 from fairqr.evaluation.audit import finishing
 from fairqr.evaluation.audit.bundle import AuditFolder, AuditManifest, Observation, Relevance
 from fairqr.evaluation.audit.finishing import Audit
-from fairqr.evaluation.audit.lists import SEEN, SeenSearches
+from fairqr.evaluation.audit.lists import NO_RECORDS, UserRecords
 from fairqr.evaluation.audit.measuring import dimensions_to_measure
 from fairqr.evaluation.audit.pairs import Pairs, ScoredPairs, open_pairs
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
@@ -29,6 +29,7 @@ from fairqr.evaluation.experiments.folder import Lines, versions
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.reports.text import counted
+from fairqr.evaluation.user_clicks import ClickFigures
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
@@ -359,7 +360,7 @@ async def audit_engine(
     *,
     qrels: Qrels | None = None,
     pairs: Pairs | None = None,
-    seen: SeenSearches | None = None,
+    users: UserRecords = NO_RECORDS,
     rate: float | None = None,
     concurrency: int,
     watcher: StageWatcher,
@@ -379,7 +380,8 @@ async def audit_engine(
         qrels: Judgements by query id. Without them relevance is estimated from texts, where that
             is possible.
         pairs: Documents in several versions.
-        seen: What a proxy saw of these searches.
+        users: What a proxy saw of these searches, and what clicks say, of which the spec has the
+            discount.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries may be under way.
         watcher: Told how far it is.
@@ -439,7 +441,7 @@ async def audit_engine(
         deepens=spec.widen,
     )
     info, source = await engine.info(), getattr(engine, "source", None)
-    inputs = (("judgements", qrels), ("pairs", pairs))
+    inputs = (("judgements", qrels), ("pairs", pairs), ("clicks", users.clicks))
     manifest = AuditManifest(
         versions=versions() | ({"server": info.server} if info.server else {}),
         spec=spec.model_dump(mode="json"),
@@ -478,8 +480,8 @@ async def audit_engine(
             await _ask(observer, queries, scored, folder, manifest, rate, concurrency, watcher)
             watcher.note("All queries were asked; the figures are computed.")
             await asyncio.to_thread(folder.settle, queries, redact=redact)
-            if seen is not None:
-                folder.write(SEEN, seen)
+            for name, record in users.files().items():
+                folder.write(name, record)
         # The folder says that it is redacted only once it is sealed.
         manifest = folder.manifest().model_copy(update={"redacted": redact})
         audit = await asyncio.to_thread(finishing.measured, folder, manifest)
@@ -517,8 +519,10 @@ def _attributes(spec: AuditSpec, engine: SearchEngine) -> dict[str, Attribute]:
     return {factor.name: factor for it in dimensions for factor in it.factors}
 
 
-def _hash(read: Qrels | Pairs) -> str:
+def _hash(read: Qrels | Pairs | ClickFigures) -> str:
     """Return a hash of all that was read, so that other queries do not change it."""
+    if isinstance(read, ClickFigures):
+        return hashlib.sha256(read.model_dump_json().encode()).hexdigest()
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=dict).encode()).hexdigest()
 
 

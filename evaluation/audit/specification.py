@@ -30,7 +30,9 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
     k: Count = Field(20, description="How many results count as shown.")
     depth: Count = Field(100, description="How many to ask for: those after k are not shown.")
     discount: DiscountText = Field(
-        Discount(), description="Attention by rank: log2, trec, inverse_log, rbp(p) or top_k(k)."
+        Discount(),
+        description="Attention by rank: log2, trec, inverse_log, rbp(p), top_k(k) or "
+        "weights(1, 0.6, …); --clicks measures it.",
     )
     target: Annotated[Target, BeforeValidator(_target)] = Field(
         AUDIT_TARGET,

@@ -321,7 +321,8 @@ class SearchParameters(Frozen):
         groups: The groups to ask the model about in one round: the group that lacks most exposure
             (most), all groups that lack exposure (lacking), or all. The default depends on the
             method.
-        discount: How exposure falls with the rank: log2, trec, rbp(p), top_k(k) or inverse_log.
+        discount: How exposure falls with the rank: log2, trec, rbp(p), top_k(k), inverse_log, or
+            weights(1, 0.6, …), those of the first ranks.
         threshold: Without the fair step, stop when the divergence from the target is at most this
             many nats.
         direction: The direction of the Kullback-Leibler divergence: target_exposure is KL(target ||

@@ -8,6 +8,8 @@ d(r) × membership over the ranks, normalised to a distribution over the groups 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +25,15 @@ FloatArray = NDArray[np.float64]
 
 
 LONGEST = 50
-"""A longer text, in characters, names no discount."""
+"""A longer text, in characters, names no discount, unless it lists weights."""
+
+MOST_WEIGHTS = 100
+"""So many ranks may have weights of their own."""
+
+DIGITS = 6
+"""Weights that are listed have so many decimals."""
+
+_LISTED = re.compile(r"\s*weights\(([\d.,e\s-]{1,2000})\)\s*")
 
 
 @dataclass(frozen=True)
@@ -36,30 +46,38 @@ class Discount:
     ``rbp(p)``                (1−p)·p^(r−1), rank-biased precision, 0 < p < 1
     ``top_k(k)``              1 up to rank k, then 0: the machine user of RAG
     ``inverse_log``           1/ln(1+r), as in Zehlike & Castillo (2020)
+    ``weights(w1, w2, …)``    those of ranks 1, 2, …, then 0: how one's own users look
     ========================  =============================================================
     """
 
-    kind: Literal["log2", "trec", "rbp", "top_k", "inverse_log"] = "log2"
-    parameter: float | None = None
+    kind: Literal["log2", "trec", "rbp", "top_k", "inverse_log", "weights"] = "log2"
+    parameter: float | tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         given = self.parameter
+        if self.kind == "weights":
+            weights = given if isinstance(given, tuple) else ()
+            object.__setattr__(self, "parameter", _checked(weights))
+            return
+        number = None if isinstance(given, tuple) else given
         fits = {
-            "rbp": given is not None and 0 < given < 1,
-            "top_k": given is not None and given >= 1 and not given % 1,
+            "rbp": number is not None and 0 < number < 1,
+            "top_k": number is not None and number >= 1 and not number % 1,
         }
         if not fits.get(self.kind, self.kind in ("log2", "trec", "inverse_log") and given is None):
             raise InputError(
                 f"There is no discount '{self}'; choose log2, trec, inverse_log, rbp(p) with p "
                 "between 0 and 1, or top_k(k) with a whole k of at least 1."
             )
-        if given is not None:
+        if number is not None:
             # top_k(5) and top_k(5.0) are one discount and must compare equal.
-            object.__setattr__(self, "parameter", float(given))
+            object.__setattr__(self, "parameter", float(number))
 
     @classmethod
     def parse(cls, text: str) -> Discount:
         """Read a discount as it is written above, e.g. ``rbp(0.8)``."""
+        if listed := _LISTED.fullmatch(text):
+            return cls("weights", _numbers(listed[1]))
         told = f"'{one_line(text, LONGEST)}' is not a discount; write log2, trec or rbp(0.8)."
         if len(text) > LONGEST:
             raise InputError(told)
@@ -71,11 +89,42 @@ class Discount:
     def __str__(self) -> str:
         if self.parameter is None:
             return self.kind
-        return f"{self.kind}({repr(self.parameter).removesuffix('.0')})"
+        several = self.parameter if isinstance(self.parameter, tuple) else (self.parameter,)
+        numbers = (repr(number).removesuffix(".0") for number in several)
+        return f"{self.kind}({', '.join(numbers)})"
 
     def weights(self, n: int) -> FloatArray:
         """Return the weights of ranks 1 to n, shape (n,), read-only."""
         return _weights(self, n)
+
+
+def _checked(weights: Sequence[float]) -> tuple[float, ...]:
+    """Return the weights of ranks, rounded.
+
+    Raises:
+        InputError: They are too many, or rise, or the first is 0.
+    """
+    rounded = tuple(round(float(weight), DIGITS) for weight in weights)
+    is_number = all(0 <= weight < math.inf for weight in rounded)
+    falls = all(one >= two for one, two in itertools.pairwise(rounded))
+    if not 1 <= len(rounded) <= MOST_WEIGHTS or not is_number or not falls or not rounded[0]:
+        raise InputError(
+            f"The weights of ranks are 1 to {MOST_WEIGHTS} numbers that never rise, the first "
+            "above 0, such as weights(1, 0.6, 0.4)."
+        )
+    return rounded
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    """Return the numbers between commas.
+
+    Raises:
+        InputError: One is none.
+    """
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError:
+        raise InputError(f"'{one_line(text, LONGEST)}' are no numbers between commas.") from None
 
 
 DiscountText = Annotated[
@@ -97,6 +146,9 @@ def _weights(discount: Discount, n: int) -> FloatArray:
             weights = (rank <= k).astype(np.float64)
         case "inverse_log", _:
             weights = 1 / np.log1p(rank)
+        case "weights", tuple(given):
+            weights = np.zeros(n)
+            weights[: len(given)] = given[:n]
         case _:
             weights = 1 / np.log2(rank + 1)
     weights.flags.writeable = False

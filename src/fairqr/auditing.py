@@ -14,7 +14,7 @@ from fairqr.api import Named, check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_errors
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.finishing import LAYOUTS, Audit
-from fairqr.evaluation.audit.lists import SeenSearches
+from fairqr.evaluation.audit.lists import SeenSearches, UserRecords
 from fairqr.evaluation.audit.pairs import read_pairs
 from fairqr.evaluation.audit.queries import collect_queries
 from fairqr.evaluation.audit.running import audit_engine
@@ -22,6 +22,7 @@ from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.evaluation.reports.text import records_of
+from fairqr.evaluation.user_clicks import MARGIN, ClickFigures, measured, read_clicks
 from fairqr.graph.search.context import checked_context
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -31,6 +32,10 @@ from fairqr.retrieval.sources.source import Source
 if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
     from pandas import DataFrame
+
+
+Clicks = Path | str | Iterable[Path | str | Mapping[str, Any]]
+"""Files or rows that say what users were shown and clicked."""
 
 
 async def audit(
@@ -47,6 +52,8 @@ async def audit(
     folder: Path | str | None = None,
     pairs: Path | str | None = None,
     seen: SeenSearches | None = None,
+    clicks: Clicks = (),
+    margin: float = MARGIN,
     rate: float | None = None,
     concurrency: int = 4,
     redact: bool = False,
@@ -75,6 +82,10 @@ async def audit(
         pairs: A file of documents in several versions, described in
             ``docs/how-to/audit-an-engine.md``.
         seen: What a proxy saw of these searches, as its log has it.
+        clicks: What users were shown and clicked: rows or files of User Behavior Insights, as
+            ``docs/how-to/audit-an-engine.md`` describes. The attention by rank that they show takes
+            the place of ``discount``, and ``k`` ends where it does.
+        margin: So many more or fewer clicks of a query do not matter, if a proxy has two arms.
         rate: The most requests a second; no limit by default.
         concurrency: How many queries to run at a time.
         redact: Replace all queries by pseudonyms.
@@ -97,6 +108,11 @@ async def audit(
     check_source(engine, retriever, "audit")
     columns = QueryColumns(query_column, id_column, weight, segment)
     watcher = watcher or StageWatcher()
+    of_clicks: ClickFigures | None = None
+    given = [clicks] if isinstance(clicks, str | Path) else [*clicks]
+    if given:
+        of_clicks, measured_spec = await asyncio.to_thread(_measured, given, spec, margin, watcher)
+        spec = measured_spec
     with contextlib.ExitStack() as made:
         place = folder or made.enter_context(TemporaryDirectory(prefix="fairqr-audit-"))
         async with contextlib.AsyncExitStack() as stack:
@@ -120,7 +136,7 @@ async def audit(
                 AuditFolder(Path(place)),
                 qrels=qrels,
                 pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
-                seen=seen,
+                users=UserRecords(seen, of_clicks),
                 watcher=watcher,
                 rate=rate,
                 concurrency=concurrency,
@@ -131,6 +147,31 @@ async def audit(
             )
         weakref.finalize(found, made.pop_all().close)
     return found
+
+
+def _measured(
+    given: Sequence[Path | str | Mapping[str, Any]],
+    spec: AuditSpec,
+    margin: float,
+    watcher: StageWatcher,
+) -> tuple[ClickFigures, AuditSpec]:
+    """Return what clicks say, and a spec with the discount that they show; this blocks.
+
+    Raises:
+        InputError: They cannot be read, or say nothing.
+    """
+    rows = [Path(it) if isinstance(it, str) else it for it in given]
+    found = measured(read_clicks(rows), spec.k, margin)
+    if found.examination is None:
+        watcher.note(found.why_not)
+        return found, spec
+    ranks = len(found.examination.values)
+    if ranks < spec.k:
+        watcher.note(
+            f"The clicks say how likely ranks 1 to {ranks} are looked at, so k is {ranks}."
+        )
+    changes = {"discount": found.examination.discount, "k": ranks}
+    return found, spec.model_copy(update=changes)
 
 
 def audit_spec(options: Mapping[str, Any]) -> AuditSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,12 @@ from fairqr.api import FairSearch, Named, SyncFairSearch
 from fairqr.base.extras import library
 from fairqr.base.telemetry import span
 from fairqr.graph.integrations.evidence import ListEvidence
+from fairqr.graph.integrations.logged import (
+    RERANKED,
+    fair_list_told,
+    groups_of,
+    heading,
+)
 from fairqr.graph.integrations.order import (
     Evidence,
     FairOrder,
@@ -280,32 +285,19 @@ def _record(
     labelled: Labelled,
 ) -> dict[str, Any]:
     """Return what a log says of a list, in the form of the proxy's log."""
-    groups: dict[str, list[Any]] = {}
-    for name, rows in labelled.members.items():
-        attribute = engine.schema.attribute(name)
-        groups[name] = [shares_above_zero(attribute, row) for row in rows]
-    before = order.before
-    after = order.after
-    exposure = {"engine": before.exposure, "fair": after.exposure, "target": order.target}
+    size = len(found.passages)
+    key = hashlib.sha256(found.query.encode(errors="replace")).hexdigest()[:16]
+    after = order.after.exposure
+    exposure = {"engine": order.before.exposure, "fair": after, "target": order.target}
+    groups = groups_of(engine.schema, labelled.members)
+    ids = [_id_of(passage) for passage in found.passages]
     return {
-        "time": round(time.time(), 3),
-        "index": engine.name,
-        "query": hashlib.sha256(found.query.encode(errors="replace")).hexdigest()[:16],
-        "arm": "fair",
-        "outcome": "re-ranked",
-        "size": len(found.passages),
-        "page": len(found.passages),
+        **heading(engine.name, key, size, is_fair=True, outcome=RERANKED, share=1.0, search=""),
+        **fair_list_told(order, hits, groups, ids),
+        "page": size,
         "k": context.k,
         "discount": str(context.discount),
-        "by": "ranks" if hits.relevance is None else "vectors",
-        "ids": [_id_of(passage) for passage in found.passages],
-        "groups": groups,
-        "order": order.positions,
-        "exposure": {**exposure, "shown": after.exposure},
-        "quality": {
-            "engine": [before.relevance, before.fairness],
-            "fair": [after.relevance, after.fairness],
-        },
+        "exposure": {**exposure, "shown": after},
     }
 
 

@@ -172,7 +172,7 @@ class FairRetriever(BaseRetriever):
         ]
 
 
-class _Given(BaseRetriever):
+class GivenPassages(BaseRetriever):
     """Returns the documents that it was made with, for any query."""
 
     passages: list[Passage]
@@ -255,7 +255,7 @@ class FairReranker(BaseDocumentCompressor):
             for place, document in enumerate(documents)
         ]
         labels = LabelReader(self.labels, {})
-        engine = LangChainEngine(_Given(passages=passages), labels, "given", {})
+        engine = LangChainEngine(GivenPassages(passages=passages), labels, "given", {})
         size = len(documents)
         asked = {"k": min(context.k, size), "depth": size, "max_iterations": 0}
         # Without this, inside a node of another graph, it would use that graph's checkpointer.

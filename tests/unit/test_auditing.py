@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -53,6 +55,37 @@ async def test_every_form_of_queries_gives_the_same_figures(engine: TantivyEngin
     assert [query.weight for query in weighted.queries.queries] == [1, 2, 3, 4, 5, 6, 7, 8]
     one = AuditSpec(attributes=("gender",))
     assert audit_spec({"attributes": "gender"}) == audit_spec({"attribute": "gender"}) == one
+
+
+async def test_clicks_give_the_discount(engine: TantivyEngine, tmp_path: Path) -> None:
+    """The first rank is clicked by all, the others by half of them; each list is turned around."""
+    rng = np.random.default_rng(1)
+    rows: list[dict[str, Any]] = []
+    for number in range(400):
+        ids = ["a", "b"] if number // 40 % 2 else ["b", "a"]
+        search = {"query_id": f"{number}", "user_query": f"q{number % 40}"}
+        rows.append({**search, "query_response_hit_ids": ids})
+        rows.append({"query_id": f"{number}", "document": ids[0]})
+        if rng.random() < 0.5:
+            rows.append({"query_id": f"{number}", "document": ids[1]})
+    audit = await fairqr.audit(engine, WORDS, clicks=rows, folder=tmp_path / "out", **OPTIONS)
+    examined = audit.clicks.examination if audit.clicks else None
+    assert examined is not None
+    assert examined.values == pytest.approx((1, 0.5), abs=0.1)
+    assert str(audit.spec.discount) == f"weights(1, {examined.values[1]})"
+    assert (audit.spec.k, examined.by) == (2, "regression")  # clicks say nothing of rank 3
+    told = "\n".join(audit.findings)
+    assert (
+        f"Attention by rank is not log2, but what {examined.clicks} clicks of 400 searches show"
+        in told
+    )
+    assert f"| 2 | {examined.values[1]:.2f} | " in (tmp_path / "out" / "report.md").read_text()
+    figures = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert figures["clicks"]["examination"]["low"][1] < 0.5 < examined.high[1]
+    with pytest.raises(InputError, match="clicks"):
+        await fairqr.audit(engine, WORDS, clicks=rows[:-9], folder=tmp_path / "out", **OPTIONS)
+    with pytest.raises(InputError, match="Row 1 of the clicks is no search"):
+        await fairqr.audit(engine, WORDS, clicks=[{"id": 3}], **OPTIONS)
 
 
 async def test_segments_are_a_column(engine: TantivyEngine) -> None:

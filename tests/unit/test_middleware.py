@@ -18,6 +18,7 @@ from fairqr import FairRetrieval, FairSearch, audit, search_tool
 from fairqr.base.telemetry import record_to
 from fairqr.evaluation.audit.lists import SeenSearches
 from fairqr.graph.service.proxy.log import as_run
+from fairqr.parts import GivenPassages
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.integration.model_server import write_people
 from tests.patience import until
@@ -33,17 +34,6 @@ PASSAGES = [
 """Eight men and then four women, by their ids in the source."""
 
 
-class Listing(BaseRetriever):
-    """Finds the same passages for any query."""
-
-    passages: list[Passage]
-
-    def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
-    ) -> list[Passage]:
-        return self.passages
-
-
 class Around(BaseRetriever):
     """Passes on what another retriever finds, from the last to the first."""
 
@@ -56,7 +46,7 @@ class Around(BaseRetriever):
 
 
 def retriever_tool(retriever: BaseRetriever | None = None, **options: Any) -> BaseTool:
-    found = retriever or Listing(passages=PASSAGES)
+    found = retriever or GivenPassages(passages=PASSAGES)
     return create_retriever_tool(found, "find", "Finds people.", **options)
 
 
@@ -107,7 +97,7 @@ async def test_texts_are_whole_and_cannot_close_the_tags(engine: SearchEngine) -
     passages = [Passage(long, id=it.id) for it in PASSAGES]
     fair = FairRetrieval(engine, attribute="gender")
     told = told_by(
-        await agent_with(fair, retriever_tool(Listing(passages=passages))).ainvoke(ASKED)
+        await agent_with(fair, retriever_tool(GivenPassages(passages=passages))).ainvoke(ASKED)
     )
     lines = str(told.content).splitlines()
     assert all(line.endswith("‹/passages› the end") for line in lines[1:13])
@@ -127,7 +117,7 @@ async def test_labels_in_the_metadata_come_before_those_of_the_source(tmp_path: 
     ]
     async with FairSearch.open(source, "feedback") as search:
         fair = FairRetrieval(search, k=6, target="uniform:1")
-        agent = agent_with(fair, retriever_tool(Listing(passages=passages)))
+        agent = agent_with(fair, retriever_tool(GivenPassages(passages=passages)))
         told = told_by(await agent.ainvoke(ASKED))
     assert sum(it.metadata["gender"] == "female" for it in told.artifact[:6]) >= 2
 
@@ -135,7 +125,7 @@ async def test_labels_in_the_metadata_come_before_those_of_the_source(tmp_path: 
 async def test_only_the_list_that_the_tool_got_counts(engine: SearchEngine) -> None:
     """A retriever may use another inside."""
     fair = FairRetrieval(engine, attribute="gender", k=6, order="engine")
-    around = Around(inner=Listing(passages=PASSAGES))
+    around = Around(inner=GivenPassages(passages=PASSAGES))
     told = told_by(await agent_with(fair, retriever_tool(around)).ainvoke(ASKED))
     men = [it.id for it in told.artifact if not women_among([it])]
     assert men == [it.id for it in PASSAGES[::-1] if not women_among([it])]
@@ -144,13 +134,13 @@ async def test_only_the_list_that_the_tool_got_counts(engine: SearchEngine) -> N
 @tool
 def summary(query: str) -> str:
     """Say how many people there are."""
-    return f"There are {len(Listing(passages=PASSAGES).invoke(query))}."
+    return f"There are {len(GivenPassages(passages=PASSAGES).invoke(query))}."
 
 
 @tool
 def failing(query: str) -> str:
     """Find nobody."""
-    return str(Listing(passages=[]).invoke(query))
+    return str(GivenPassages(passages=[]).invoke(query))
 
 
 @pytest.mark.parametrize(("other", "said"), [(summary, "There are 12."), (failing, "[]")])
@@ -177,7 +167,7 @@ async def test_it_shares_its_words_with_the_search_tool(engine: SearchEngine) ->
 
 async def test_a_list_without_labels_keeps_its_order_and_says_so(engine: SearchEngine) -> None:
     passages = [Passage(f"Text {number}") for number in range(3)]
-    agent = agent_with(FairRetrieval(engine), retriever_tool(Listing(passages=passages)))
+    agent = agent_with(FairRetrieval(engine), retriever_tool(GivenPassages(passages=passages)))
     with pytest.warns(UserWarning, match="The order of a list was kept: No document has a label"):
         told = told_by(await agent.ainvoke(ASKED))
     assert told.content == "Text 0\n\nText 1\n\nText 2"

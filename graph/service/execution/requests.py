@@ -203,6 +203,10 @@ class AuditRequest(Frozen):
             shown.
         target: The exposure that each group should get: a mixture of ``relevance``, ``population``,
             ``uniform`` and ``corpus``, or shares of one attribute. Defaults to ``relevance:1``.
+        discount: Attention by rank: log2, trec, rbp(p), top_k(k), inverse_log, or
+            weights(1, 0.6, …), those of the first ranks.
+        clicks: What users were shown and clicked: searches and events as User Behavior Insights
+            records them. The attention by rank that they show takes the place of ``discount``.
         seed: Fixes all random choices.
     """
 
@@ -218,6 +222,8 @@ class AuditRequest(Frozen):
     k: int = Field(10, ge=1, le=10_000)
     depth: int = Field(100, ge=2, le=10_000)
     target: _Target = Field(None, examples=["relevance:0.5,population:0.5"])
+    discount: str = "log2"
+    clicks: list[dict[str, Any]] = Field([], fail_fast=True)
     seed: _Seed = 0
 
     @property
@@ -229,7 +235,9 @@ class AuditRequest(Frozen):
     @property
     def options(self) -> dict[str, Any]:
         """What to measure, as an :class:`Auditor` takes it."""
-        return self.model_dump(exclude={"corpus", "retriever", "queries"}, exclude_none=True)
+        return self.model_dump(
+            exclude={"corpus", "retriever", "queries", "clicks"}, exclude_none=True
+        )
 
 
 _TEXT_PARTS = ("text", "input_text")

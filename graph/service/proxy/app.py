@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from fairqr.base.errors import ConfigError
+from fairqr.graph.integrations.logged import RERANKED
 from fairqr.graph.service.http.serving import Server
 from fairqr.graph.service.proxy.asked import SEARCH, Asked, Reader
 from fairqr.graph.service.proxy.cluster import (
@@ -44,7 +45,7 @@ from fairqr.graph.service.proxy.ordering import Told, as_asked
 from fairqr.graph.service.proxy.pages import Page, Shown
 from fairqr.graph.service.proxy.remembered import Remembered
 from fairqr.graph.service.proxy.requests import Search, UnavailableError
-from fairqr.graph.service.proxy.seen import RERANKED, Seen
+from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.templates import rendered
 from fairqr.graph.service.proxy.watching import NOT_MADE, PATIENT, Watcher
@@ -151,8 +152,12 @@ class Proxy:
         except Exception:  # whatever is wrong with it, the cluster says so
             return await self._pass_unread(request, stack, body, name)
         if any(search.fair for search in asked.searches):
-            return await self._reranked_or_passed(request, stack, body, asked)
-        return await self._pass(request, stack, body, asked)
+            response = await self._reranked_or_passed(request, stack, body, asked)
+        else:
+            response = await self._pass(request, stack, body, asked)
+        if self._settings.log:
+            response.raw_headers.append((b"fairqr-search", asked.id.encode()))
+        return response
 
     async def _reranked_or_passed(
         self, request: Request, stack: AsyncExitStack, body: bytes, asked: Asked
@@ -443,6 +448,9 @@ def _outcome(fair: Sequence[Told | str], whys: Sequence[str]) -> str:
     words_of = [told["model"] for told in ranked if told["model"]]
     if words_of:
         outcome += f", words of {words_of[0]}"
+    swaps = [told["swap"]["rank"] for told in ranked if told.get("swap", {}).get("is_swapped")]
+    if swaps:
+        outcome += f", ranks 1 and {swaps[0]} swapped"
     if passed:
         outcome += f"; passed {len(passed)}, {passed[0]}"
     return outcome
@@ -467,6 +475,8 @@ def _as_page(search: Search, why: str) -> Page:
         words=search.words,
         key=search.key,
         fair=search.fair,
+        id=search.id,
+        share=search.share,
     )
 
 

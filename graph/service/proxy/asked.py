@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,7 +14,7 @@ from starlette.requests import Request
 from fairqr.graph.service.proxy.cluster import addressed, parameters_of
 from fairqr.graph.service.proxy.first_pages import FirstPages
 from fairqr.graph.service.proxy.pages import Page, page_of, reaches, unpacked
-from fairqr.graph.service.proxy.requests import Search, planned, read_once
+from fairqr.graph.service.proxy.requests import Search, named_by_client, planned, read_once
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.worker import Worker
 
@@ -42,6 +43,7 @@ class Asked:
         searches: Those that can be re-ranked, or are looked at behind their replies.
         pages: Others of our indexes, which pass.
         whys: Why searches pass, those of other indexes included.
+        id: Names this request, and in the log its first search.
     """
 
     request: Request
@@ -49,6 +51,12 @@ class Asked:
     searches: list[Search] = field(default_factory=list)
     pages: list[Page] = field(default_factory=list)
     whys: list[str] = field(default_factory=list)
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def id_of(self, place: int) -> str:
+        """Return the id of the search in a line of the body: from the second on with its number."""
+        number = place // 2
+        return f"{self.id}-{number + 1}" if number else self.id
 
     def with_windows(self) -> list[Any]:
         """Return the lines of the body with whole windows in place of pages."""
@@ -151,12 +159,14 @@ class Reader:
             why: Why it passes, if that is known already.
         """
         body = asked.lines[place]
+        id_ = named_by_client(body) or asked.id_of(place)
         plan = self._planned(body, name, place, how, why)
         if isinstance(plan, Search):
-            asked.searches.append(plan)
+            asked.searches.append(replace(plan, id=id_))
             return
         asked.whys.append(plan if self.reached(name) else "index")
-        asked.pages.extend(self._pages(body, name, place, how, plan))
+        pages = self._pages(body, name, place, how, plan)
+        asked.pages.extend(replace(page, id=id_) for page in pages)
 
     def _pages(
         self, body: Any, name: str | None, place: int, how: Mapping[str, Any], why: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fairqr.base.kept import Kept
 from fairqr.graph.search.pages import PAGED_SECONDS
-from fairqr.graph.service.proxy.ordering import KEPT_LISTS, Told
+from fairqr.graph.service.proxy.ordering import KEPT_LISTS, Told, order_shown
 from fairqr.graph.service.proxy.requests import Search, windows_in, with_page
 
 
@@ -76,7 +76,7 @@ class FirstPages:
             if ids != first.told["ids"]:
                 return None
             every.insert(0, first.told)
-            reply = with_page(reply, search, window.hits, first.told["order"])
+            reply = with_page(reply, search, window.hits, order_shown(first.told))
         return every, reply
 
     def _first_of(self, search: Search) -> _FirstPage | None:

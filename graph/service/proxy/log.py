@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -15,8 +16,10 @@ from typing import Any, BinaryIO, NamedTuple
 import yaml
 
 from fairqr.base.errors import InputError
+from fairqr.graph.integrations.logged import RERANKED
 from fairqr.graph.search.result import Shares
-from fairqr.graph.service.proxy.seen import LOG, OLDER, RERANKED
+from fairqr.graph.service.proxy.ordering import Told, order_shown
+from fairqr.graph.service.proxy.seen import LOG, OLDER
 from fairqr.retrieval.sources.schema import UNKNOWN
 from fairqr.retrieval.texts.words import sendable
 
@@ -31,6 +34,7 @@ class Logged(NamedTuple):
     """What logs say of the searches of an index, beside the files of a run.
 
     Attributes:
+        name: The index.
         k: How many ranks counted at most: those that fair lists are made for, or the longest page.
         discount: How much each counted in the newest list.
         damaged: How many lines cannot be read.
@@ -39,6 +43,7 @@ class Logged(NamedTuple):
         target: What fair lists aimed at on average: the share of each group, by attribute.
     """
 
+    name: str
     k: int
     discount: str
     damaged: int
@@ -81,7 +86,57 @@ def as_run(
         counted = k or found.k
         lists, target = _written(found, counted, place)
     seen = {"lists": lists, "outcomes": found.outcomes, "unseen": found.unseen}
-    return Logged(counted, found.discount, read.damaged, seen, target)
+    return Logged(found.name, counted, found.discount, read.damaged, seen, target)
+
+
+def write_searches(folders: Iterable[Path], file: Path, index: str) -> None:
+    """Write the first pages of an index in the order of time, as clicks are joined with searches.
+
+    Whose list is not known has no documents; only how often it was clicked counts.
+
+    Args:
+        folders: The folders of one or several logs.
+        file: The file to write.
+        index: The index.
+    """
+    logs = [_searches_of(folder, index) for folder in folders]
+    with file.open("w", encoding="utf-8") as written:
+        for row in heapq.merge(*logs, key=lambda it: it["time"]):
+            written.write(f"{json.dumps(row)}\n")
+
+
+def _searches_of(folder: Path, index: str) -> Iterator[dict[str, Any]]:
+    """Yield the searches in a log, in the order of time."""
+    for path in filter(Path.is_file, (folder / OLDER, folder / LOG)):
+        with path.open("rb") as lines:
+            for line in lines:
+                row = None
+                with suppress(ValueError, LookupError, TypeError, AttributeError):  # damaged
+                    row = _search_in(json.loads(line), index)
+                if row:
+                    yield row
+
+
+def _search_in(record: Told, index: str) -> dict[str, Any] | None:
+    """Return the search in a record; None if it is of another index, or no first page.
+
+    Raises:
+        LookupError: It lacks something.
+    """
+    is_first = record.get("unseen") != "further page"
+    if record["index"] != index or not is_first or not record.get("search"):
+        return None
+    ids = record.get("ids", [])
+    shown = _shown(record, ids, len(ids) + 1) if ids else []
+    return {
+        "time": float(record["time"]),
+        "query_id": record["search"],
+        "user_query": record["query"],
+        "query_response_hit_ids": shown,
+        "arm": record["arm"],
+        "share": record["share"],
+        "swap": record.get("swap", {}).get("rank", 0),
+    }
 
 
 @dataclass(slots=True)
@@ -179,7 +234,7 @@ class _Read:
             more = [record[it] for it in OF_BOTH_LISTS if is_fair or it in record]
             counted = min(record["k"], record["page"])
             discount = str(record["discount"])
-            text = json.dumps([is_fair, *told, *more])
+            text = json.dumps([is_fair, *told, *more, record.get("swap")])
             key = hashlib.sha256(text.encode()).digest()
             index.lists.setdefault(key, place).weight += 1
             index.k = max(index.k, counted)
@@ -305,13 +360,13 @@ def _text_of(record: Mapping[str, Any]) -> str:
     return text if any(map(str.isalnum, text)) else str(record["query"])
 
 
-def _shown(record: Mapping[str, Any], ids: Sequence[str], k: int) -> list[str]:
+def _shown(record: Told, ids: Sequence[str], k: int) -> list[str]:
     """Return the documents of a list in the order in which they were shown.
 
     Those behind a page stay as candidates, unless the page has less than k: they were not shown.
     """
     is_fair = record["outcome"] == RERANKED
-    ordered = [ids[place] for place in record["order"]] if is_fair else [*ids]
+    ordered = [ids[place] for place in order_shown(record)] if is_fair else [*ids]
     page = int(record["page"])
     return ordered[:page] if page < k else ordered
 

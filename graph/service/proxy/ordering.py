@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -16,6 +18,7 @@ from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
+from fairqr.graph.integrations.logged import fair_list_told, groups_of
 from fairqr.graph.integrations.order import (
     Evidence,
     FairOrder,
@@ -46,7 +49,6 @@ from fairqr.retrieval.engines.engine import (
     Memberships,
     SearchEngine,
     lexical_of,
-    shares_above_zero,
 )
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
@@ -92,6 +94,7 @@ class IndexOrder:
         learnt: Knows what a model said about queries before, if one is named.
         afterwards: Asks it about queries that it knows nothing of, if that is wished.
         names: The names by which its documents are searched.
+        swap: The share of queries in which chance may swap two ranks.
         kept: Fair lists by query and hits.
     """
 
@@ -103,6 +106,7 @@ class IndexOrder:
     learnt: LearntWords | None = None
     afterwards: AskAfterwards | None = None
     names: frozenset[str] = frozenset()
+    swap: float = 0.0
     kept: Kept[tuple[str, ...], KeptList] = field(default_factory=kept_lists)
 
     async def __call__(self, documents: Sequence[Any], search: Search, until: float) -> Told:
@@ -157,22 +161,13 @@ class IndexOrder:
         found, listed = await self._fair_list(hits, search.words, evidence)
         if self.afterwards and not found.words_of:
             self.afterwards.add(self.engine, self.context, search.words)
-        quality = {"engine": found.before, "fair": found.after}
-        if pinned := _pinned_first(hits, search):
+        pinned = _pinned_first(hits, search)
+        if pinned:
             found = self._behind(found, pinned)
-            quality = {}  # that of the fair list was of another order
-        told = {
-            "by": "ranks" if listed.relevance is None else "vectors",
-            "model": found.words_of,
-            "quality": {name: [it.relevance, it.fairness] for name, it in quality.items()},
-            # The bound and the limits are of the fair list, which pinned documents change.
-            "bound": None if pinned else found.after.bound,
-            "below_best": None if pinned else found.after.below_best,
-            "broken": [] if pinned else list(found.after.broken),
-            "ids": [hit["_id"] for hit in hits],
-            "order": found.positions,
-            "groups": self._groups(listed.memberships),
-        }
+        ids = [hit["_id"] for hit in hits]
+        told = fair_list_told(found, listed, self._groups(listed.memberships), ids)
+        if pinned:  # quality, bound and limits were of the fair list, which had another order
+            told |= {"quality": {}, "bound": None, "below_best": None, "broken": []}
         return KeptList(told, found)
 
     def _behind(self, found: FairOrder, pinned: int) -> FairOrder:
@@ -218,6 +213,12 @@ class IndexOrder:
         fair = self._exposure(dimensions, members, told["order"][:counted])
         shares = {"engine": engine, "fair": fair, "target": one.found.target}
         shares["shown"] = fair if search.fair else engine
+        if search.fair and not search.start and not search.pinned:
+            toss = tossed(search.key, self.swap, self.context.k)
+            if toss and toss["rank"] <= counted:
+                told = {**told, "swap": toss}
+                shown = order_shown(told)[:counted]
+                shares["shown"] = self._exposure(dimensions, members, shown)
         return {**told, **self._counting, "page": page, "exposure": self._readable(shares)}
 
     async def _labels(
@@ -316,11 +317,40 @@ class IndexOrder:
 
     def _groups(self, memberships: Memberships) -> dict[str, list[Any]]:
         """Return the group of each document, by attribute."""
-        attributes = {name: self.engine.schema.attribute(name) for name in memberships}
-        return {
-            name: [_named(shares_above_zero(attributes[name], row)) for row in rows]
-            for name, rows in memberships.items()
-        }
+        return groups_of(self.engine.schema, memberships)
+
+
+def tossed(key: str, share: float, ranks: int) -> Told | None:
+    """Toss a coin whether the first rank is swapped with another one, for a share of the queries.
+
+    A query keeps what it got for a day, so that pages and reloads show one list.
+
+    Args:
+        key: Stands for the query.
+        share: The share of queries for which the coin is tossed.
+        ranks: Ranks below this are not swapped.
+
+    Returns:
+        The ``rank``, and whether it ``is_swapped``; None if no coin is tossed.
+    """
+    if ranks < 2:
+        return None
+    day = datetime.now(UTC).date()
+    chance = hashlib.sha256(f"swap {key} {day}".encode()).digest()
+    if int.from_bytes(chance[:8]) / 2**64 >= share:
+        return None
+    rank = 2 + int.from_bytes(chance[8:16]) % (ranks - 1)
+    return {"rank": rank, "is_swapped": chance[16] % 2 == 1}
+
+
+def order_shown(told: Told) -> list[int]:
+    """Return the fair order of a list as it was shown: chance may have swapped two ranks."""
+    order = [*told["order"]]
+    swap = told.get("swap")
+    if swap and swap["is_swapped"]:
+        last = swap["rank"] - 1
+        order[0], order[last] = order[last], order[0]
+    return order
 
 
 @contextmanager
@@ -338,11 +368,6 @@ def _pinned_first(hits: Sequence[Any], search: Search) -> int:
     """Return how many of the first hits a client has pinned."""
     is_pinned = (hit["_id"] in search.pinned for hit in hits)
     return len([*takewhile(bool, is_pinned)])
-
-
-def _named(shares: dict[str, float]) -> str | dict[str, float] | None:
-    """Return a document's group, the shares of several, or None if it has none."""
-    return next(iter(shares)) if [*shares.values()] == [1.0] else shares or None
 
 
 async def opened(
@@ -373,7 +398,9 @@ async def opened(
     if isinstance(lexical := lexical_of(engine), ElasticsearchEngine):
         with suppress(FairqrError):  # the account may not see aliases
             names |= await lexical.names()
-    return IndexOrder(source, engine, context, evidence, deficit, learnt, afterwards, names)
+    return IndexOrder(
+        source, engine, context, evidence, deficit, learnt, afterwards, names, swap=index.swap
+    )
 
 
 async def reranked(
@@ -399,7 +426,7 @@ async def reranked(
                 raise UnavailableError("partial")
             told = await order([hit for *_, hit in hits], search, until)
             outcomes.insert(0, told)
-            places = told["order"] if search.fair else []
+            places = order_shown(told) if search.fair else []
         except UnavailableError as error:
             outcomes.insert(0, str(error))
         reply = with_page(reply, search, hits, places)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from fairqr.graph.service.proxy.requests import SIZE, is_fair, key_of, words_of
+from fairqr.graph.service.proxy.requests import SIZE, is_fair, key_of, share_of, words_of
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 
 
@@ -29,6 +29,8 @@ class Page:
         fair: Whether its query is one of those that get fair lists.
         name: How the client names the index, if nobody knows yet whether that is the index: its
             names are known once it is open.
+        id: Names this one search in the log.
+        share: The chance that its query is one of those that get fair lists.
     """
 
     index: str
@@ -40,6 +42,8 @@ class Page:
     key: str
     fair: bool
     name: str = ""
+    id: str = ""
+    share: float = 0.0
 
 
 def reaches(name: str | None, names: Collection[str]) -> bool:
@@ -81,6 +85,7 @@ def page_of(
         words=words_of(asked, parameters),
         key=key,
         fair=is_fair(key, index),
+        share=share_of(index),
     )
 
 

@@ -39,6 +39,12 @@ CHOOSING = names_of("choosing")
 SEARCHED = ("query", "knn", "retriever")
 """What may have the words of a search."""
 
+UBI = "ubi"
+"""What User Behavior Insights calls itself; it changes no list."""
+
+LONGEST_ID = 100
+"""Characters that are kept of an id which a client gives a search."""
+
 SIZE = 10
 """How many hits a search returns that does not say."""
 
@@ -103,6 +109,8 @@ class Search:
         fair: Whether the fair list is shown; otherwise it is only recorded.
         added: The fields that were asked for beside those of the client, and are cut out again.
         pinned: The ids of documents that come first where they are found, as the client wishes.
+        id: Names this one search in the log.
+        share: The chance that its query is one of those that get fair lists.
     """
 
     index: str
@@ -116,6 +124,8 @@ class Search:
     fair: bool
     added: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
+    id: str = ""
+    share: float = 0.0
 
 
 def planned(
@@ -142,6 +152,8 @@ def planned(
     try:
         if unknown := (asked.keys() - BODY) | (parameters.keys() - PARAMETERS):
             raise UnsuitedError(min(unknown))
+        if not _extended_by(asked).keys() <= {UBI}:
+            raise UnsuitedError("ext")
         page = _page_of(asked, parameters, bounds_of(asked, parameters), index.window)
     except UnsuitedError as error:
         # Clients choose these words, and a header takes few characters.
@@ -166,9 +178,23 @@ def planned(
         words=words_of(asked, parameters),
         key=key,
         fair=is_fair(key, index),
+        share=share_of(index),
         added=added.names,
         pinned=_pinned(asked),
     )
+
+
+def _extended_by(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what plugins of the cluster are asked for."""
+    extended = asked.get("ext")
+    return extended if isinstance(extended, Mapping) else {}
+
+
+def named_by_client(asked: Any) -> str:
+    """Return the id that a client gives a search for User Behavior Insights; empty if none."""
+    ubi = _extended_by(asked).get(UBI) if isinstance(asked, Mapping) else None
+    id_ = ubi.get("query_id") if isinstance(ubi, Mapping) else None
+    return id_[:LONGEST_ID] if isinstance(id_, str) else ""
 
 
 def read_once(text: bytes | str) -> Any:
@@ -201,7 +227,12 @@ def key_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> str:
 
 def is_fair(key: str, index: ProxiedIndex) -> bool:
     """Return whether a query is one of those that get fair lists."""
-    return index.mode == "fair" and int(key, 16) / 2**64 < index.share
+    return int(key, 16) / 2**64 < share_of(index)
+
+
+def share_of(index: ProxiedIndex) -> float:
+    """Return the share of queries that get fair lists."""
+    return index.share if index.mode == "fair" else 0.0
 
 
 def words_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> str:

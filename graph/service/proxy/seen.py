@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import os
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from filelock import FileLock, Timeout
 from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, start_http_server
 
 from fairqr.base.errors import ConfigError
+from fairqr.graph.integrations.logged import heading
 from fairqr.graph.service.proxy.ordering import Told
 from fairqr.graph.service.proxy.pages import Page
 from fairqr.graph.service.proxy.requests import COUNTED, Search
@@ -26,9 +26,6 @@ from fairqr.retrieval.rerankers.base import OTHERS
 
 LOG, OLDER = "log.jsonl", "log.older.jsonl"
 """The files of a log. When the newer one has half of all bytes, it becomes the older one."""
-
-RERANKED = "re-ranked"
-"""What became of a search that was shown a fair list."""
 
 ENDING = 30.0
 """Seconds to wait for a proxy that is ending: first it answers what it has accepted."""
@@ -111,14 +108,15 @@ class Seen:
     def _record(self, search: Search | Page, outcome: str, told: Mapping[str, Any]) -> None:
         if self._log is None:
             return
-        record = {
-            "time": round(time.time(), 3),
-            "index": search.index,
-            "query": search.key,
-            "arm": "fair" if search.fair else "engine",
-            "outcome": _counted(outcome),
-            "size": search.size,
-        }
+        record = heading(
+            search.index,
+            search.key,
+            search.size,
+            is_fair=search.fair,
+            outcome=_counted(outcome),
+            share=search.share,
+            search=search.id,
+        )
         words = {"words": search.words} if self._words else {}
         self._log.add({**record, **words, **told})
 

@@ -27,6 +27,13 @@ class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
     source: Path = Field(description="The source file with its labels.")
     mode: Mode = Field("shadow", description="shadow changes nothing and only records.")
     share: float = Field(1.0, ge=0, le=1, description="The share of queries to re-rank, by hash.")
+    swap: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="The share of queries with a fair list, each day others, in which chance may "
+        "swap the first rank with another one, to learn how far down users look.",
+    )
     window: int = Field(100, ge=2, le=1000, description="How many of the first hits to re-rank.")
     amortised: Path | None = Field(
         None, description="A file of the amortised deficits of groups; off by default."

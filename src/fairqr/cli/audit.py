@@ -42,6 +42,10 @@ class AuditRunSettings(Searched):
             estimated from texts, once MiniLM is pulled.
         pairs: Documents in several versions, to see which version scores higher: CSV or JSON Lines
             with query, version, document or text, pair and segment.
+        clicks: What users were shown and clicked, as User Behavior Insights records it: files of
+            searches and events. It gives the attention by rank, in place of the discount.
+            Repeatable; with --from-log, clicks alone are enough.
+        margin: With --from-log and clicks: so many more or fewer clicks of a query do not matter.
         redact: Replace all queries by pseudonyms.
         layout: The order of the report: plain, or as a law asks: ll144 (New York City), dsa or
             ai-act (European Union).
@@ -55,11 +59,24 @@ class AuditRunSettings(Searched):
     segment: str | None = None
     qrels: Path | None = None
     pairs: Path | None = None
+    clicks: list[Path] = Field([])
+    margin: float = Field(0.02, gt=0)
     redact: bool = False
     layout: str = "plain"
 
 
-_OWN = ("rate", "concurrency", "weight", "segment", "qrels", "pairs", "redact", "layout")
+_OWN = (
+    "rate",
+    "concurrency",
+    "weight",
+    "segment",
+    "qrels",
+    "pairs",
+    "clicks",
+    "margin",
+    "redact",
+    "layout",
+)
 
 
 @app.callback()
@@ -177,7 +194,7 @@ def _of_log(
     lists aimed at.
     """
     from fairqr.evaluation.audit.lists import SeenSearches
-    from fairqr.graph.service.proxy.log import as_run
+    from fairqr.graph.service.proxy.log import as_run, write_searches
     from fairqr.retrieval.fairness.exposure import Discount
     from fairqr.retrieval.fairness.target import Target
 
@@ -191,7 +208,11 @@ def _of_log(
         "target": Target(parts={"uniform": 1.0}, shares=logged.target),
     }
     spec = spec.model_copy(update={it: usual[it] for it in usual.keys() - spec.model_fields_set})
-    source = {"corpus": str(place / "source.yaml"), "weight": "weight"}
+    source: dict[str, Any] = {"corpus": str(place / "source.yaml"), "weight": "weight"}
+    if settings.clicks:
+        searches = place / "searches.jsonl"
+        write_searches(folders, searches, logged.name)
+        source["clicks"] = [searches, *settings.clicks]
     seen = SeenSearches.model_validate(logged.seen)
     return settings.model_copy(update=source), spec, seen
 

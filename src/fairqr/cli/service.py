@@ -413,6 +413,7 @@ class ServiceAuditor:
                 engine,
                 [it.model_dump() for it in audit_request.queries],
                 weight="weight" if any(it.weight != 1 for it in audit_request.queries) else None,
+                clicks=audit_request.clicks,
                 folder=folder,
                 withhold_place=True,
                 watcher=_Watcher(report),

@@ -20,7 +20,7 @@ from filelock import FileLock
 from prometheus_client import generate_latest
 
 from fairqr.base.errors import ConfigError
-from fairqr.graph.service.proxy.log import as_run
+from fairqr.graph.service.proxy.log import as_run, write_searches
 from fairqr.graph.service.proxy.requests import Search, planned
 from fairqr.graph.service.proxy.seen import LOG, OLDER, Seen
 from fairqr.graph.service.proxy.settings import ProxiedIndex, ProxySettings
@@ -368,6 +368,43 @@ def test_the_memory_of_an_audit_does_not_grow_with_the_lines_of_a_log(tmp_path: 
     tracemalloc.stop()
     assert len(logged.seen["lists"]) == 150
     assert peak < (tmp_path / LOG).stat().st_size / 4
+
+
+def test_searches_of_several_logs_are_in_the_order_of_time_and_as_they_were_shown(
+    tmp_path: Path,
+) -> None:
+    """Clicks name their ids; what a list without hits or a later page has is not of them."""
+    usual = {**TOLD, "index": "it", "query": "k", "arm": "fair", "share": 0.5}
+    shown = {**usual, "outcome": "re-ranked", "page": 3}
+    swap = {"rank": 3, "is_swapped": True}
+    for name, records in {
+        "one": [
+            {**shown, "time": 1, "search": "a"},
+            {**shown, "time": 4, "search": "b", "swap": swap},
+        ],
+        "two": [
+            {**usual, "time": 2, "search": "c", "outcome": "slow", "arm": "engine"},
+            {"index": "it", "query": "k", "time": 3, "search": "d", "arm": "engine", "share": 0.5}
+            | {"unseen": "slow", "outcome": "slow"},
+            {**usual, "time": 5, "search": "e", "unseen": "further page", "outcome": "re-ranked"},
+            {**usual, "time": 6, "search": "f", "outcome": "shadow", "index": "other"},
+            {**usual, "time": 7, "outcome": "shadow"},  # of a log that has no ids
+        ],
+    }.items():
+        (tmp_path / name).mkdir()
+        text = "\n".join([*map(json.dumps, records), '{"half'])
+        (tmp_path / name / LOG).write_text(text)
+    file = tmp_path / "searches.jsonl"
+    write_searches([tmp_path / "one", tmp_path / "two"], file, "it")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {row["query_id"]: row["query_response_hit_ids"] for row in rows} == {
+        "a": ["a man", "c", "b"],
+        "c": ["a man", "b"],
+        "d": [],
+        "b": ["b", "c", "a man"],
+    }
+    assert [row["swap"] for row in rows] == [0, 0, 0, 3]
+    assert [row["arm"] for row in rows] == ["fair", "engine", "engine", "fair"]
 
 
 def test_an_audit_says_which_log_and_index_it_needs(

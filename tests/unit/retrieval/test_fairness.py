@@ -78,6 +78,15 @@ def test_a_discount_that_is_none_is_refused(text: str) -> None:
         Discount.parse(text)
 
 
+def test_the_weights_of_a_discount_may_be_listed() -> None:
+    """What is below the last gets nothing; and it is read as it is written."""
+    listed = Discount.parse("weights(1, 0.5,.25)")
+    assert str(listed) == "weights(1, 0.5, 0.25)"
+    assert Discount.parse(str(listed)) == listed
+    assert listed.weights(5).tolist() == [1, 0.5, 0.25, 0, 0]
+    assert listed.weights(2).tolist() == [1, 0.5]
+
+
 @given(first=rankings(), data=st.data())
 def test_the_product_of_two_attributes_keeps_the_known_mass_of_both(
     first: np.ndarray, data: st.DataObject

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from elasticsearch import Elasticsearch
 
@@ -110,6 +111,48 @@ def test_shadow_changes_nothing_and_its_log_is_audited(
     women = next(it for it in audit["lists"]["both"] if it["name"] == "gender: female")
     every = [it["exposure"]["engine"]["gender"]["female"] for it in records(log)]
     assert women["engine"]["value"] == pytest.approx(sum(every) / len(every))
+
+
+def test_clicks_on_swapped_lists_say_how_users_look(
+    watched: Running, quick: Main, tmp_path: Path
+) -> None:
+    """Made users look at the second rank half as often as at the first, and at no other."""
+    rng = np.random.default_rng(64)
+    clicks: list[dict[str, str]] = []
+    headers = set[str]()
+    parameters = {"target": "gender=female:0.5,male:0.5", "k": 2}
+    how = {"mode": "fair", "share": 0.8, "swap": 0.7, "parameters": parameters}
+    with watched(how, log="log") as client:
+        engine = Elasticsearch(str(client.base_url))
+        ready(client, lambda _: records(tmp_path / "log"))
+        queries = [f"{one} {two} {three}" for one in TOPICS for two in TOPICS for three in TOPICS]
+        for words in queries[::2]:
+            found = engine.search(index="people", **asked(words), size=5)
+            headers.add(found.meta.headers["fairqr"])
+            for hit, looks in zip(found["hits"]["hits"], (1, 0.5), strict=False):
+                if rng.random() < looks * 0.8:
+                    id_ = found.meta.headers["fairqr-search"]
+                    clicks.append({"query_id": id_, "document": hit["_id"]})
+        until(lambda: len({it["query"] for it in records(tmp_path / "log")}) > len(queries) / 2)
+    assert {it.endswith(", ranks 1 and 2 swapped") for it in headers} == {True, False}
+    file = tmp_path / "clicks.jsonl"
+    file.write_text("".join(json.dumps(click) + "\n" for click in clicks))
+    found = quick(
+        *("audit", "--from-log", tmp_path / "log", "--clicks", file, "-o", tmp_path / "out")
+    )
+    assert found.code == 0, found.stderr
+    assert "searches show by intervention: rank 2 is looked at" in found.stdout
+    assert "Of a fair list, users clicked" in found.stdout
+    figures = json.loads((tmp_path / "out" / "audit.json").read_text())["clicks"]
+    examined = figures["examination"]
+    low = examined["low"][1]
+    high = examined["high"][1]
+    assert abs(np.log(examined["values"][1] / 0.5)) < np.log(high / low)
+    assert figures["trial"]["decision"] in ("go on", "differs")
+    assert figures["trial"]["low"] < 0 < figures["trial"]["high"]
+    untossed = {it["query"] for it in records(tmp_path / "log") if "swap" not in it}
+    assert sum(figures["trial"]["queries"].values()) == len(untossed)
+    assert quick("audit", "verify", tmp_path / "out").code == 0
 
 
 def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(

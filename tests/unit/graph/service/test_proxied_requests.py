@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.proxy.large import without_documents
-from fairqr.graph.service.proxy.ordering import IndexOrder
+from fairqr.graph.service.proxy.ordering import IndexOrder, order_shown, tossed
 from fairqr.graph.service.proxy.pages import page_of
 from fairqr.graph.service.proxy.queries import words_in
 from fairqr.graph.service.proxy.requests import (
@@ -23,6 +24,7 @@ from fairqr.graph.service.proxy.requests import (
     Search,
     UnavailableError,
     key_of,
+    named_by_client,
     planned,
 )
 from fairqr.graph.service.proxy.settings import ProxiedIndex
@@ -81,6 +83,7 @@ INDEX = ProxiedIndex(source=Path("people.yaml"), mode="fair", window=50)
         ({"query": QUERY, "from": -1}, {}, "size"),
         ({"query": QUERY, "from": 50}, {}, "from"),
         ({"query": QUERY}, {"scroll": "1m"}, "scroll"),
+        ({"query": QUERY, "ext": {"ubi": {}, "of_next_year": {}}}, {}, "ext"),
         ({"query": QUERY}, {"size": "0"}, "size"),
         ([1], {}, "body"),
     ],
@@ -265,6 +268,63 @@ def test_shares_of_queries_are_drawn_by_their_hash() -> None:
     assert 0.05 < sum(few) / 500 < 0.15
     assert all(more for less, more in zip(few, more, strict=True) if less)
     assert (sum(every), sum(none)) == (500, 0)
+
+
+def test_what_user_behavior_insights_records_changes_no_list() -> None:
+    ubi = {"query_id": "e2f1", "user_query": "opera", "client_id": "c", "object_id_field": "id"}
+    bare = planned({"query": QUERY}, {}, INDEX)
+    named = planned({"query": QUERY, "ext": {"ubi": ubi}}, {}, INDEX)
+    assert isinstance(bare, Search)
+    assert isinstance(named, Search)
+    assert named.key == bare.key
+    assert named.body["ext"] == {"ubi": ubi}
+    assert named_by_client({"ext": {"ubi": ubi}}) == "e2f1"
+    for other in ({}, [], {"ext": []}, {"ext": {"ubi": {"query_id": 3}}}):
+        assert named_by_client(other) == ""
+
+
+def test_a_coin_is_tossed_for_a_share_of_the_queries_and_falls_evenly() -> None:
+    keys = [f"{number:016x}" for number in range(4_000)]
+    tosses = [toss for key in keys if (toss := tossed(key, 0.25, 5))]
+    assert 0.2 < len(tosses) / 4_000 < 0.3
+    assert 0.4 < sum(it["is_swapped"] for it in tosses) / len(tosses) < 0.6
+    ranks = Counter(it["rank"] for it in tosses)
+    assert ranks.keys() == {2, 3, 4, 5}
+    assert min(ranks.values()) > 150
+    again = [toss for key in keys if (toss := tossed(key, 0.25, 5))]
+    assert again == tosses  # all day
+    assert not any(tossed(key, 0.0, 5) or tossed(key, 1.0, 1) for key in keys)
+
+
+async def test_chance_swaps_the_first_rank_with_another_in_what_is_shown(tmp_path: Path) -> None:
+    labels = [{"id": f"{it}", "text": "opera", "g": ("male", "female")[it > 3]} for it in range(8)]
+    engine = await indexed(tmp_path, labels)
+    hits = [{"_id": one["id"]} for one in labels]
+    context = Context.of(target="uniform:1", k=4)
+    order = IndexOrder(None, engine, context, ListEvidence(), None, swap=1.0)
+    told = list[Any]()
+    for number in range(40):
+        body = {"query": {"match": {"text": f"opera {number}"}}, "size": 3}
+        plan = planned(body, {}, INDEX)
+        assert isinstance(plan, Search)
+        told.append(await order(hits, plan, until=math.inf))
+    later = planned({"query": QUERY, "size": 3, "from": 3}, {}, INDEX)
+    assert isinstance(later, Search)
+    assert "swap" not in await order(hits, later, until=math.inf)
+    await engine.aclose()
+    swaps = [it["swap"] for it in told if "swap" in it]
+    assert {it["rank"] for it in swaps} == {2, 3}  # the fourth is on no page of three
+    assert {it["is_swapped"] for it in swaps} == {True, False}
+    for it in told:
+        fair = it["order"]
+        shown = order_shown(it)
+        swap = it.get("swap", {"rank": 1, "is_swapped": False})
+        last = swap["rank"] - 1
+        assert (shown[0] == fair[last]) == (swap["is_swapped"] or not last)
+        assert sorted(shown) == sorted(fair)
+        exposures = it["exposure"]
+        is_swap_of_groups = (fair[0] > 3) != (fair[last] > 3) and swap["is_swapped"]
+        assert (exposures["shown"] != exposures["fair"]) == is_swap_of_groups
 
 
 async def test_a_list_that_comes_too_late_is_no_deficit(tmp_path: Path) -> None:
