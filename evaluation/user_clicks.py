@@ -213,21 +213,11 @@ def _add(
         ValueError, LookupError, TypeError, AttributeError: It is in none of the forms.
     """
     held = row.get("_source", row)
-    id_ = str(held["query_id"] if "query_id" in held else held["query"])
     if "action_name" in held:
-        words = re.split(r"[^a-z]+", str(held["action_name"]).lower())
-        attributes = held.get("event_attributes") or {}
-        thing = attributes.get("object") or {}
-        ordinal = int((attributes.get("position") or {}).get("ordinal") or 0)
-        if "click" in words and "object_id" in thing:
-            clicked[id_].add((str(thing["object_id"]), ordinal))
-        elif "impression" in words:
-            if ordinal < 1:
-                raise ValueError("ranks are counted from 1 on")
-            query = str(held.get("user_query") or id_)
-            search = impressions.setdefault(id_, ShownSearch(query))
-            search.ranks[str(thing["object_id"])] = ordinal
-    elif "query_response_hit_ids" in held or "user_query" in held:
+        _add_event(held, clicked, impressions)
+        return
+    id_ = str(held["query_id"] if "query_id" in held else held["query"])
+    if "query_response_hit_ids" in held or "user_query" in held:
         documents = held.get("query_response_hit_ids") or []
         if isinstance(documents, str) or id_ in searches or _is_further_page(held.get("query")):
             return
@@ -244,6 +234,27 @@ def _add(
     else:
         document = held["document"] if "document" in held else held["object_id"]
         clicked[id_].add((str(document), 0))
+
+
+def _add_event(event: Row, clicked: _Clicked, impressions: Searches) -> None:
+    """Add a click or an impression; most events are neither, and some are of no search.
+
+    Raises:
+        ValueError, TypeError, AttributeError: It has another form.
+    """
+    attributes = event.get("event_attributes") or {}
+    thing = attributes.get("object") or {}
+    document = thing.get("object_id")
+    search = event.get("query_id")
+    if document is None or not search:
+        return
+    rank = int((attributes.get("position") or {}).get("ordinal") or 0)
+    words = re.split(r"[^a-z]+", str(event["action_name"]).lower())
+    if "click" in words:
+        clicked[str(search)].add((str(document), rank))
+    elif "impression" in words and rank > 0:
+        shown = ShownSearch(query=str(event.get("user_query") or search))
+        impressions.setdefault(str(search), shown).ranks[str(document)] = rank
 
 
 def _is_further_page(query: object) -> bool:

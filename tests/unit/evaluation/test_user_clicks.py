@@ -73,6 +73,15 @@ def event(id_: str, document: str, action: str = "click", rank: int = 2) -> dict
             id="impressions of a search without hits",
         ),
         pytest.param([search("1", ["a", "b"]), {"query": "1", "document": "b"}], id="clicks"),
+        pytest.param(
+            [
+                search("1", ["a", "b"]),
+                {"action_name": "login", "client_id": "c"},
+                {"action_name": "button_click", "query_id": None, "event_attributes": {}},
+                event("1", "b"),
+            ],
+            id="events of no search",
+        ),
         pytest.param([search("1", ["a", "b"]), event("1", "isbn of b")], id="by rank"),
         pytest.param(
             [search("1", ["a", "b"]), search("1", ["b", "a"]), event("1", "b")],
@@ -107,7 +116,11 @@ def test_clicks_may_be_a_table(tmp_path: Path) -> None:
     ("rows", "said"),
     [
         ([{"text": "opera"}], "Row 1 of the clicks is no search, event or click"),
-        ([event("1", "a", "impression", 0)], "Row 1 of the clicks is no"),
+        ([event("1", "a", "impression", 0)], "Nothing says what was shown"),
+        (
+            [{"action_name": "click", "query_id": "1", "event_attributes": {"object": 3}}],
+            "Row 1 of",
+        ),
         ([event("1", "a")], "Nothing says what was shown"),
         ([search("1", ["a"]), event("2", "a")], "No search has the id of any click, such as '2'"),
         ([search("1", ["a", "b"])], f"Only 0 queries .* and {LEAST_QUERIES} are needed"),

@@ -46,27 +46,6 @@ def leave_early(client: ServiceClient, path: str) -> None:
         next(answer.iter_raw(1))
 
 
-def test_clicks_of_users_give_the_discount_of_an_audit(service: Served) -> None:
-    """Each list is turned around; the first rank is clicked twice as often as the second."""
-    service.client.headers.update(service.key)
-    rows: list[dict[str, Any]] = []
-    for number in range(240):
-        ids = ["a", "b"] if number // 40 % 2 else ["b", "a"]
-        search = {"query_id": f"{number}", "user_query": f"q{number % 40}"}
-        rows.append({**search, "query_response_hit_ids": ids})
-        clicked = {"object": {"object_id": ids[number // 80 % 3 == 0]}}
-        rows.append({**search, "action_name": "click", "event_attributes": clicked})
-    started = service.client.post("/v1/audits", json={**ASKED, "clicks": rows})
-    audit = over(service.client, started.json()["id"])
-    figures = audit["result"]["figures"]
-    assert figures["clicks"]["examination"]["values"] == [1, pytest.approx(0.5)]
-    assert figures["spec"]["discount"] == "weights(1, 0.5)"
-    assert any(it.startswith("Attention by rank is not log2") for it in audit["result"]["findings"])
-    nothing = service.client.post("/v1/audits", json={**ASKED, "clicks": rows[:2]})
-    problem = over(service.client, nothing.json()["id"])["problem"]
-    assert "do not say how likely ranks are looked at" in problem["detail"]
-
-
 def test_an_audit_runs_in_the_background_and_leaves_evidence(
     service: Served, tmp_path: Path
 ) -> None:
@@ -118,6 +97,27 @@ def test_an_audit_runs_in_the_background_and_leaves_evidence(
     for end in ("report.html", "bundle.zip"):
         assert service.client.get(f"/v1/audits/{id_}/{end}", headers=theirs).status_code == 404
         assert service.client.get(f"{search.replace('runs', 'audits')}/{end}").status_code == 404
+
+
+def test_clicks_of_users_give_the_discount_of_an_audit(service: Served) -> None:
+    """Each list is turned around; the first rank is clicked twice as often as the second."""
+    service.client.headers.update(service.key)
+    rows: list[dict[str, Any]] = []
+    for number in range(240):
+        ids = ["a", "b"] if number // 40 % 2 else ["b", "a"]
+        search = {"query_id": f"{number}", "user_query": f"q{number % 40}"}
+        rows.append({**search, "query_response_hit_ids": ids})
+        clicked = {"object": {"object_id": ids[number // 80 % 3 == 0]}}
+        rows.append({**search, "action_name": "click", "event_attributes": clicked})
+    started = service.client.post("/v1/audits", json={**ASKED, "clicks": rows})
+    audit = over(service.client, started.json()["id"])
+    figures = audit["result"]["figures"]
+    assert figures["clicks"]["examination"]["values"] == [1, pytest.approx(0.5)]
+    assert figures["spec"]["discount"] == "weights(1, 0.5)"
+    assert any(it.startswith("Attention by rank is not log2") for it in audit["result"]["findings"])
+    nothing = service.client.post("/v1/audits", json={**ASKED, "clicks": rows[:2]})
+    problem = over(service.client, nothing.json()["id"])["problem"]
+    assert "do not say how likely ranks are looked at" in problem["detail"]
 
 
 @pytest.fixture
