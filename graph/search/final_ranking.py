@@ -21,7 +21,7 @@ from fairqr.graph.search.pool import Pool, discounted_mean
 from fairqr.graph.search.rankers import ModelRanking
 from fairqr.graph.search.result import Objective, SearchResult, Shares
 from fairqr.graph.search.state import State
-from fairqr.graph.search.stopping import best_of
+from fairqr.graph.search.stopping import kept_of
 from fairqr.graph.search.target import by_group
 from fairqr.retrieval.engines.engine import (
     Query,
@@ -72,7 +72,7 @@ async def final_step(context: Context) -> Reranker | None:
 
 
 async def _best_page(pool: Pool, ranks: Ranks | None) -> Page:
-    """Return the first page of the list of the best round.
+    """Return the first page of the list of the best round, or of the last one.
 
     The fair step has already run while the rounds were measured. Otherwise the best round is the
     one with the lowest divergence. But the exposure-aware step can bring the lists of many rounds
@@ -91,8 +91,9 @@ async def _best_page(pool: Pool, ranks: Ranks | None) -> Page:
             weight=fair.objective.weight,
             missed=fair.objective.missed,
         )
-    rounds = [best_of(pool.rounds)]
-    if pool.context.strategy.final_step == "exposure-aware":
+    strategy = pool.context.strategy
+    rounds = [kept_of(pool.rounds, strategy.keep)]
+    if strategy.keep == "best" and strategy.final_step == "exposure-aware":
         first, *refined = pool.rounds
         rounds = [*sorted(refined, key=lambda round_: round_.distance), first]
     if ranks is not None:
@@ -321,7 +322,7 @@ async def choose(pool: Pool, ranks: Ranks | None) -> Page:
     """Return the first page of the final list: of the best round, or of the baseline ranking.
 
     A method that refines returns the baseline ranking if its own ranking would be farther from the
-    target, or if the model failed before its first reply.
+    target, unless it keeps the last round, or if the model failed before its first reply.
 
     Args:
         pool: What the run has found.
@@ -333,8 +334,10 @@ async def choose(pool: Pool, ranks: Ranks | None) -> Page:
     if not pool.baseline.ids or (failed_at_once and fair is None):
         return _baseline_page(pool)
     page = await _best_page(pool, ranks)
+    strategy = pool.context.strategy
     is_nearer = page.measured.distance <= rounds[0].distance
-    if fair or is_nearer or not pool.context.strategy.refines:
+    may_be_farther = strategy.keep == "last" or not strategy.refines
+    if fair or is_nearer or may_be_farther:
         return page
     by_model = page.by_model
     baseline = _baseline_page(pool)

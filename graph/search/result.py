@@ -23,7 +23,7 @@ from fairqr.retrieval.fairness.objective import DIGITS
 from fairqr.retrieval.fairness.table import shares_in_groups
 from fairqr.retrieval.rerankers.certificate import Among, Certificate
 
-Settled = Literal["converged", "little_to_gain", "no_hits", "no_improvement"]
+Settled = Literal["converged", "little_to_gain", "no_hits", "no_improvement", "no_new_words"]
 """The reasons to stop by which another round is not worth its cost."""
 
 StopReason = Literal[Settled, "max_iterations", "budget", "model_failed", "not_refining"]

@@ -67,6 +67,24 @@ async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original
     assert trapped.ranking == trapped.baseline.ranking
 
 
+async def test_the_last_round_can_be_kept_though_the_engines_own_ranking_is_nearer(
+    engine: SearchEngine,
+) -> None:
+    """As in the paper, which has no guard by the plain list."""
+    # Half of the exposure is due to men, but these words find women alone.
+    options = {"target": "population:1", "method": "fair-qr", "max_iterations": 1}
+    away = {"female": ["scholar"]}
+    last = await searched(engine, away, keep="last", **options, rerank="none")
+    assert last.best_iteration == 1
+    assert [place.id for place in last.ranking] == last.iterations[1].ids
+    worse = {"target": "gender=female:0.01,male:0.99", "method": "fair-qr", "max_iterations": 1}
+    guarded = await searched(engine, away, **worse)
+    assert (guarded.best_iteration, guarded.ranking) == (0, guarded.baseline.ranking)
+    unguarded = await searched(engine, away, keep="last", **worse)
+    assert unguarded.best_iteration == 1
+    assert unguarded.divergence > unguarded.baseline.divergence
+
+
 @pytest.mark.parametrize("pool", ["last", "union"])
 @pytest.mark.parametrize("rerank", ["relevance", "original_query", "fusion", "none"])
 async def test_no_strategy_ends_less_fair_than_it_began_and_the_fair_step_follows_every_order(
@@ -128,13 +146,13 @@ async def test_no_new_words_end_the_loop_with_a_sentence_and_the_list_that_needs
     engine: SearchEngine,
 ) -> None:
     result = await searched(engine, KnownRefiner({}), ask="always")
-    assert result.stop_reason == "no_improvement"
+    assert result.stop_reason == "no_new_words"
     assert [iteration.queries for iteration in result.iterations] == [["science"]]
     assert result.warnings == ["No new word."]
     alone = await searched(engine, ask="never")
     assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
     won = await searched(engine, {"female": ["scholar"]}, patience=9, **POPULATION)
-    assert (won.stop_reason, len(won.iterations)) == ("no_improvement", 2)
+    assert (won.stop_reason, len(won.iterations)) == ("no_new_words", 2)
     assert won.divergence < 0.01
     assert won.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
     assert won.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
@@ -180,7 +198,7 @@ async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
     assert both.model == "feedback"
     assert len(both.iterations) > 1
     nobody = await search.search("other", attribute="gender", k=3, **POPULATION)
-    assert nobody.stop_reason == "no_improvement"
+    assert nobody.stop_reason == "no_new_words"
 
 
 async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
