@@ -113,8 +113,12 @@ def manifest_of(
             f"At most {experiment.documents:,} documents were searched: those judged for the "
             "topics, and others by chance. A corpus that a system names was searched whole."
         )
+    measures = experiment.measures
+    if as_target(judge) == "trec2022" and measures == specs.MEASURES:
+        measures = specs.OF_THE_TRACK
+    changes = {"systems": tuple(systems), "measures": measures}
     return specs.Manifest(
-        experiment=experiment.model_copy(update={"systems": tuple(systems)}),
+        experiment=experiment.model_copy(update=changes),
         collection=collection.name,
         collection_title=collection.title,
         collection_note=collection.about.note,

@@ -42,6 +42,9 @@ from fairqr.retrieval.rerankers.registry import open_reranker
 IDS_AT_ONCE = 10_000
 """How many documents one query scores, since servers limit the hits of a search."""
 
+LED_AWAY = 0.5
+"""We warn of a refined list with a smaller share of the relevance of the engine's own."""
+
 _NOT_NEARER = "This is the baseline ranking: it is nearer to the target than the model's ranking."
 
 
@@ -260,6 +263,8 @@ async def assemble(
         refiner = None
     lister = _Lister(pool, titles, judged.attainable)
     shared = say_shared(pool.claims)
+    final = lister.fields(page, judged.final)
+    before = lister.fields(baseline, judged.baseline)
     result = SearchResult(
         query=state["query"],
         corpus=engine.name,
@@ -283,18 +288,19 @@ async def assemble(
         stop_reason=state["stop_reason"],
         page=context.page,
         pages=pages,
-        **lister.fields(page, judged.final),
+        **final,
         front=await _front(pool, page, shown),
         unknown=page.measured.unknown,
         attainable=judged.attainable,
         without_model=_without_model(pool, page) if refiner and context.page == 1 else None,
-        baseline=lister.fields(baseline, judged.baseline),
+        baseline=before,
         usage=usage_report(page.by_model.usage if page.by_model else Usage(**state["usage"])),
         warnings=[
             *state["warnings"],
             *page.warnings,
             *missing,
             *_missed_target(pool, page),
+            *_led_away(page, before["expected_relevance"], final["expected_relevance"]),
             *(judged.final.broken if judged.final else ()),
         ],
     )
@@ -366,6 +372,16 @@ def _missed_target(pool: Pool, page: Page) -> list[str]:
     return [f"{why}: a group stays {page.missed} points from its share."]
 
 
+def _led_away(page: Page, before: float | None, after: float | None) -> list[str]:
+    """Return a warning if a refined list has lost most of the relevance of the engine's own."""
+    if not page.iteration or not before or after is None or after >= LED_AWAY * before:
+        return []
+    return [
+        "The words that were added led away from the query: by what the query itself says, this "
+        f"list has {after / before:.0%} of the relevance of the engine's own."
+    ]
+
+
 class _Lister:
     """Makes what a result says of a list.
 
@@ -409,6 +425,7 @@ class _Lister:
         # Other methods have no estimates for documents that only refined queries found.
         is_complete = self._pool.relevance is not None and len(estimates) == len(ranking)
         mean = discounted_mean(estimates, self._pool.context.discount) if is_complete else None
+        expected = self._pool.expected_relevance(ranking.ids, page.earlier)
         gaps = None
         if self._attainable is not None:
             gaps = _gaps(self._pool.state["target"], measured.exposure, self._attainable)
@@ -416,6 +433,7 @@ class _Lister:
             "ranking": places,
             **measured.model_dump(include={"exposure", "divergence", "divergences"}),
             "relevance": mean,
+            "expected_relevance": objective.relevance if objective else expected,
             "objective": objective,
             "gaps": gaps,
         }

@@ -18,7 +18,8 @@ from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedErr
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.engines.engine import Capability, SearchEngine
-from fairqr.retrieval.fairness.exposure import exposure
+from fairqr.retrieval.fairness.exposure import Discount, exposure
+from fairqr.retrieval.fairness.relevance import UNLIKELY, probability_by_rank
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
@@ -83,6 +84,38 @@ async def test_the_last_round_can_be_kept_though_the_engines_own_ranking_is_near
     unguarded = await searched(engine, away, keep="last", **worse)
     assert unguarded.best_iteration == 1
     assert unguarded.divergence > unguarded.baseline.divergence
+
+
+async def test_a_list_says_what_it_has_of_the_relevance_by_the_ranks_of_the_query_alone(
+    engine: SearchEngine,
+) -> None:
+    """Whatever the method. What only a model's words find counts as unlikely."""
+    result = await searched(engine, method="fair-qr", target="population:1")
+    found = await ranked(engine, "science", 500)
+    likely = dict(zip(found.ids, probability_by_rank(len(found.ids)).tolist(), strict=True))
+    weights = Discount().weights(10)
+    shown = [likely.get(place.id, UNLIKELY) for place in result.ranking]
+    best = sorted(likely.values(), reverse=True)[:10]
+    assert result.relevance is None
+    assert result.expected_relevance == pytest.approx(weights @ shown / (weights @ best))
+    assert result.baseline.expected_relevance == pytest.approx(1)
+    for method in ("baseline", "greedy", "fairqr"):
+        assert 0 < (await searched(engine, method=method)).expected_relevance <= 1
+    nothing = await searched(engine, query="zzzz", method="fair-qr")
+    assert nothing.expected_relevance is None
+
+
+async def test_words_that_lead_away_from_the_query_are_told(engine: SearchEngine) -> None:
+    """These find what the query itself finds last, or not at all."""
+    away = {"female": ["scholar"], "male": ["filler"]}
+    options = {"target": "gender=female:1", "method": "fair-qr", "keep": "last"}
+    led_away = await searched(engine, away, query="science", rerank="none", k=5, **options)
+    (warning,) = [it for it in led_away.warnings if "led away from the query" in it]
+    share = led_away.expected_relevance / led_away.baseline.expected_relevance
+    assert share < 0.5
+    assert f"{share:.0%} of the relevance" in warning
+    near = await searched(engine, away, method="fair-qr", max_iterations=0)
+    assert not any("led away" in it for it in near.warnings)
 
 
 @pytest.mark.parametrize("pool", ["last", "union"])

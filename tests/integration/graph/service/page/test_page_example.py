@@ -45,7 +45,9 @@ def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_
     percents = [float(it) for it in re.findall(r"([\d.]+)\s*%", rows)]
     assert percents == pytest.approx(wanted, abs=0.51)
     up = example.locator(".moved:is(.up, .new)").count()
-    paid = f"Cost in relevance: not estimated. {up} document{'s' if up > 1 else ''} moved up."
+    before, after = found["baseline"]["expected_relevance"], found["expected_relevance"]
+    cost = f"Cost: relevance by rank {before:.2f} → {after:.2f}."
+    paid = f"{cost} {up} document{'s' if up > 1 else ''} moved up."
     expect(example.locator(".paid")).to_have_text(f"{paid} No model was needed for this ranking.")
     expect(example).to_contain_text("not refined, since no model was to be asked for words.")
     # Lines join the rows also once each has a text, and in windows of other widths.
