@@ -141,7 +141,7 @@ def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     expect(told.filter(has_text="Relevance by rank")).to_have_count(1)
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
-    before, after = result["baseline"]["expected_relevance"], result["expected_relevance"]
-    paid = f"Cost: relevance by rank {before:.2f} → {after:.2f}."
+    before = result["baseline"]["expected_relevance"]
+    paid = f"Cost: relevance by rank {before:.2f} → {result['expected_relevance']:.2f}."
     expect(page.locator(".paid")).to_contain_text(paid)
     assert page.get_by_text("The percentage is the estimated probability").count() == 0
