@@ -37,7 +37,7 @@ Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
 Ask = Literal["auto", "always", "never"]
-Keep = Literal["best", "last"]
+FinalRound = Literal["best", "last"]
 if TYPE_CHECKING:
     FinalStep = str
 else:  # A re-ranker is registered in one place, which a type checker cannot read.
@@ -71,9 +71,9 @@ class Strategy:
         groups: The groups to ask about in one round: the ``most`` under-represented group, those
             ``lacking`` exposure, or ``all``, since words of a group also show which of its
             documents are relevant.
-        keep: Which round's documents the result is made of: the ``best`` one, or the engine's own
-            ranking if that is nearer to the target; or the ``last`` one, whatever it brought (the
-            paper).
+        final_round: Which round's documents the result is made of: the ``best`` one, or the
+            engine's own ranking if that is nearer to the target; or the ``last`` one, whatever it
+            brought (the paper).
         pool: The documents to re-rank: those of the ``last`` refined queries, or the ``union`` of
             all rounds.
         ask: When to ask the model: ``always``, ``never``, or only if another round is expected to
@@ -93,7 +93,7 @@ class Strategy:
     refines: bool = False
     ask: Ask = "always"
     groups: Groups = "all"
-    keep: Keep = "best"
+    final_round: FinalRound = "best"
     pool: Pool = "union"
     rerank: Order = "none"
     ranker: RankerName | None = None
@@ -336,8 +336,8 @@ class SearchParameters(Frozen):
         lack: By what groups lack most: the difference of target and exposure, their ratio, or the
             group's term of the divergence, target · ln(target / exposure). The last two smooth
             both sides as the divergence does, and choose small groups more often.
-        keep: Without the fair step, which round the list is made of: the one nearest to the target
-            (best), or the last one, even if the engine's own ranking is nearer (last).
+        final_round: Without the fair step, which round the list is made of: the one nearest to the
+            target (best), or the last one, even if the engine's own ranking is nearer (last).
         discount: How exposure falls with the rank: log2, trec, rbp(p), top_k(k) or inverse_log.
         threshold: Without the fair step, stop when the divergence from the target is at most this
             many nats.
@@ -385,7 +385,7 @@ class SearchParameters(Frozen):
     certify: bool = True
     groups: Groups | None = None
     lack: Lack = "difference"
-    keep: Keep | None = None
+    final_round: FinalRound | None = None
     discount: DiscountText = Discount()
     threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
     direction: Direction = "target_exposure"
@@ -434,7 +434,7 @@ class Context(SearchParameters):
             )
         ranker, step = self.strategy.ranker, self.strategy.final_step
         of_fair_step = (*OF_FAIR_STEP, "front", "certify", "least_gain")
-        names = ("threshold", "keep") if step == "fair" else of_fair_step
+        names = ("threshold", "final_round") if step == "fair" else of_fair_step
         defaults = {name: type(self).model_fields[name].default for name in names}
         unread = [name for name, usual in defaults.items() if getattr(self, name) != usual]
         wrong = {
@@ -475,7 +475,7 @@ class Context(SearchParameters):
             self.ranking.depth,
             ask=self.ask,
             groups=self.groups,
-            keep=self.keep,
+            final_round=self.final_round,
             pool=self.pool,
             final_step=self.final_step,
         )

@@ -95,8 +95,8 @@ async def _best_page(pool: Pool, ranks: Ranks | None) -> Page:
             missed=fair.objective.missed,
         )
     strategy = pool.context.strategy
-    rounds = [kept_of(pool.rounds, strategy.keep)]
-    if strategy.keep == "best" and strategy.final_step == "exposure-aware":
+    rounds = [kept_of(pool.rounds, strategy.final_round)]
+    if strategy.final_round == "best" and strategy.final_step == "exposure-aware":
         first, *refined = pool.rounds
         rounds = [*sorted(refined, key=lambda round_: round_.distance), first]
     if ranks is not None:
@@ -342,7 +342,7 @@ async def choose(pool: Pool, ranks: Ranks | None) -> Page:
     page = await _best_page(pool, ranks)
     strategy = pool.context.strategy
     is_nearer = page.measured.distance <= rounds[0].distance
-    may_be_farther = strategy.keep == "last" or not strategy.refines
+    may_be_farther = strategy.final_round == "last" or not strategy.refines
     if fair or is_nearer or may_be_farther:
         return page
     by_model = page.by_model

@@ -427,7 +427,7 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
     for dimension in pool.dimensions:
         shares = state["target"][dimension.name]
         target[dimension.name] = {it: shares[it] for it in shares if dimension.is_named(it)}
-    exposure = (pool.best_fair or kept_of(pool.rounds, context.strategy.keep)).exposure
+    exposure = (pool.best_fair or kept_of(pool.rounds, context.strategy.final_round)).exposure
     limit = context.max_groups
     refiner = parts.refiner(context)
     questions_left = Spending(context, state).questions_left(tokens_a_question(refiner))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairqr.graph.search.context import Context, Groups, Keep
+from fairqr.graph.search.context import Context, FinalRound, Groups
 from fairqr.graph.search.result import GroupKey, Round, Shares, StopReason
 from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, Lack, lacks
 from fairqr.retrieval.fairness.objective import DIGITS
@@ -14,9 +14,9 @@ NEGLIGIBLE = 0.01
 """We ask no question for a group that lacks less than this share of the exposure."""
 
 
-def kept_of(rounds: Sequence[Round], keep: Keep) -> Round:
+def kept_of(rounds: Sequence[Round], final_round: FinalRound) -> Round:
     """Return the round that the result is made of: the best one, or the last one."""
-    return rounds[-1] if keep == "last" else best_of(rounds)
+    return rounds[-1] if final_round == "last" else best_of(rounds)
 
 
 def best_of(rounds: Sequence[Round]) -> Round:

@@ -194,8 +194,11 @@ def test_by_what_a_group_lacks_most_is_a_choice(by: Lack, helped: str) -> None:
         ({"method": "listwise", "ranking": {"windows": 5}}, "'ranking.windows' is wrong"),
         ({"method": "fairqr", "rerank": "listwise"}, "which listwise does not make"),
         ({"method": "fair-qr", "ask": "auto"}, "set ask to always or never"),
-        ({"method": "fairqr", "keep": "last"}, "nothing reads keep where the final step is 'fair'"),
-        ({"method": "fair-qr", "keep": "first"}, "'keep'"),
+        (
+            {"method": "fairqr", "final_round": "last"},
+            "nothing reads final_round",
+        ),
+        ({"method": "fair-qr", "final_round": "first"}, "'final_round'"),
         ({"alpha": float("nan")}, "'answer.alpha' is wrong"),
     ],
 )

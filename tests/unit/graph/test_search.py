@@ -75,13 +75,13 @@ async def test_the_last_round_can_be_kept_though_the_engines_own_ranking_is_near
     # Half of the exposure is due to men, but these words find women alone.
     options = {"target": "population:1", "method": "fair-qr", "max_iterations": 1}
     away = {"female": ["scholar"]}
-    last = await searched(engine, away, keep="last", **options, rerank="none")
+    last = await searched(engine, away, final_round="last", **options, rerank="none")
     assert last.best_iteration == 1
     assert [place.id for place in last.ranking] == last.iterations[1].ids
     worse = {"target": "gender=female:0.01,male:0.99", "method": "fair-qr", "max_iterations": 1}
     guarded = await searched(engine, away, **worse)
     assert (guarded.best_iteration, guarded.ranking) == (0, guarded.baseline.ranking)
-    unguarded = await searched(engine, away, keep="last", **worse)
+    unguarded = await searched(engine, away, final_round="last", **worse)
     assert unguarded.best_iteration == 1
     assert unguarded.divergence > unguarded.baseline.divergence
 
@@ -108,7 +108,7 @@ async def test_a_list_says_what_it_has_of_the_relevance_by_the_ranks_of_the_quer
 async def test_words_that_lead_away_from_the_query_are_told(engine: SearchEngine) -> None:
     """These find what the query itself finds last, or not at all."""
     away = {"female": ["scholar"], "male": ["filler"]}
-    options = {"target": "gender=female:1", "method": "fair-qr", "keep": "last"}
+    options = {"target": "gender=female:1", "method": "fair-qr", "final_round": "last"}
     led_away = await searched(engine, away, query="science", rerank="none", k=5, **options)
     (warning,) = [it for it in led_away.warnings if "led away from the query" in it]
     share = led_away.expected_relevance / led_away.baseline.expected_relevance
