@@ -106,8 +106,12 @@ def measured(found: pd.DataFrame, table: ExpectedTable) -> pd.DataFrame:
     """Return the figures of a table by row and column, from all that was measured."""
     for column, value in table.where.items():
         found = found[found.get(column, "") == value]
-    # A measure's name ends with its parameters, which the file leaves out.
-    names = found[table.columns].str.replace(r"\(.*", "", regex=True)
+    # A measure's name ends with its parameters. The file leaves them out, but for a convention,
+    # which tells one column from another.
+    whole = found[table.columns]
+    names = whole.str.replace(r"\(.*", "", regex=True)
+    with_convention = whole.str.replace(r"attribute=[^,)]*,", "", regex=True)
+    names = names.mask(whole.str.contains("convention=", regex=False), with_convention)
     found = found.assign(**{table.columns: names})
     return found.pivot_table("value", table.rows, table.columns, sort=False)
 

@@ -305,8 +305,17 @@ def compare(baseline: Evaluation, others: Sequence[Evaluation]) -> Comparisons:
     Raises:
         InputError: No measure was computed for both.
     """
+    return compare_pairs([(baseline, other) for other in others])
+
+
+def compare_pairs(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> Comparisons:
+    """Compare the second run of each pair with the first, as :func:`compare` does.
+
+    Raises:
+        InputError: No measure was computed for both runs of a pair.
+    """
     rows = []
-    for other in others:
+    for baseline, other in pairs:
         shared = [text for text in baseline.results if text in other.results]
         if not shared:
             raise InputError(

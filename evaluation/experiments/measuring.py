@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
+from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.collections.labels import scan_corpus
+from fairqr.evaluation.collections.labels import Groups, scan_corpus
+from fairqr.evaluation.collections.query_targets import query_targets
 from fairqr.evaluation.estimates import means_by
 from fairqr.evaluation.evaluate import evaluate, ids_of
+from fairqr.evaluation.experiments.by_round import judged_rounds
 from fairqr.evaluation.experiments.catalogue import Measured
 from fairqr.evaluation.experiments.specification import Manifest, RunFolder, SearchRecord
 from fairqr.evaluation.measures.kinds import GROUPS
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.qrels import Qrels
-from fairqr.evaluation.results import Evaluation, compare
+from fairqr.evaluation.results import Comparisons, Evaluation, compare, compare_pairs
 from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
@@ -53,6 +56,8 @@ class MeasuredSearches(Measured):
         records: By place and system, in the experiment's order, by topic and seed.
         evaluations: By place and system.
         unfinished: By place and system, how many searches are still to be done.
+        groups: The labels of all documents that are ranked or judged.
+        judged: The target that the judgements give, by attribute, topic and group.
     """
 
     frame_names = ("scores", "means", "differences", "searches", "rounds", "drift")
@@ -64,6 +69,8 @@ class MeasuredSearches(Measured):
     evaluations: Mapping[Key, Evaluation]
     unfinished: Mapping[Key, int]
     qrels: Qrels
+    groups: Groups
+    judged: Mapping[str, Mapping[str, Mapping[str, float]]]
 
     @cached_property
     def measures(self) -> list[Measure]:
@@ -141,15 +148,43 @@ class MeasuredSearches(Measured):
         import pandas as pd
 
         baseline, found = self.manifest.experiment.baseline, list[pd.DataFrame]()
-        for place in dict.fromkeys(key[:2] for key in self.evaluations):
-            own = {key[2]: it for key, it in self.evaluations.items() if key[:2] == place}
+        for place, own in self._by_place.items():
             if baseline in own and len(own) > 1:
-                compared = compare(own.pop(baseline), [*own.values()]).as_json()
-                rows = pd.json_normalize(compared["rows"]).rename(columns=RENAMED)
-                given = dict(zip(PLACE, place, strict=True)) | {"tests": compared["tests"]}
-                found.append(rows.assign(**given, measure=rows.measure.map(self._names)))
+                others = [it for name, it in own.items() if name != baseline]
+                found.append(self._rows_of(place, compare(own[baseline], others)))
         columns = [*PLACE, *DIFFERENCES.split()]
         return pd.concat(found).reindex(columns=columns) if found else pd.DataFrame(columns=columns)
+
+    @cached_property
+    def pairs(self) -> DataFrame:
+        """The differences within the pairs; in each table one family of tests for Holm."""
+        import pandas as pd
+
+        found = list[pd.DataFrame]()
+        for place, own in self._by_place.items():
+            here = [pair for pair in self.manifest.experiment.pairs if {*pair} <= own.keys()]
+            if here:
+                pairs = [(own[first], own[second]) for first, second in here]
+                found.append(self._rows_of(place, compare_pairs(pairs)))
+        columns = [*PLACE, *DIFFERENCES.split()]
+        return pd.concat(found).reindex(columns=columns) if found else pd.DataFrame(columns=columns)
+
+    @property
+    def _by_place(self) -> dict[tuple[str, str], dict[str, Evaluation]]:
+        """The evaluations by place, and then by system."""
+        found: dict[tuple[str, str], dict[str, Evaluation]] = {}
+        for (attribute, form, system), evaluation in self.evaluations.items():
+            found.setdefault((attribute, form), {})[system] = evaluation
+        return found
+
+    def _rows_of(self, place: tuple[str, str], compared: Comparisons) -> DataFrame:
+        """Return comparisons of a place as rows."""
+        import pandas as pd
+
+        told = compared.as_json()
+        rows = pd.json_normalize(told["rows"]).rename(columns=RENAMED)
+        given = dict(zip(PLACE, place, strict=True)) | {"tests": told["tests"]}
+        return rows.assign(**given, measure=rows.measure.map(self._names))
 
     @cached_property
     def searches(self) -> DataFrame:
@@ -192,6 +227,37 @@ class MeasuredSearches(Measured):
             whole = pd.DataFrame(columns=[*keys, "divergence", "relevance"])
         by_search = whole.set_index(keys).astype(float).groupby(level=keys, sort=False)
         return by_search.mean().reset_index()
+
+    @cached_property
+    def judged_rounds(self) -> DataFrame:
+        """The value of each measure for each round's list before any re-ranking, by topic.
+
+        A search that has stopped keeps its last list, so all rounds are over the same topics. The
+        ``divergence`` is the search's own.
+        """
+        import pandas as pd
+
+        refining = {it.name for it in self.manifest.experiment.systems if it.asks_a_model}
+        frames = []
+        for key, records in self.records.items():
+            if key[2] in refining:
+                evaluates = partial(self._evaluated, attribute=key[0])
+                frame = judged_rounds(records, evaluates)
+                place = dict(zip(SYSTEM, key, strict=True))
+                frames.append(frame.assign(**place, measure=frame.measure.map(self._names)))
+        columns = [*SYSTEM, "topic", "round", "measure", "value", "divergence"]
+        return pd.concat(frames)[columns] if frames else pd.DataFrame(columns=columns)
+
+    def _evaluated(self, run: SystemRun, *, attribute: str) -> Evaluation:
+        """Measure a run as the systems of the experiment are measured."""
+        return evaluate(
+            run,
+            self.qrels,
+            self.manifest.experiment.measures,
+            attributes=attribute,
+            groups=self.groups,
+            target=self.manifest.judge,
+        )
 
     def _relevance_of(self, topic: str, ids: Sequence[str]) -> float | None:
         if self.relevance is None:
@@ -251,10 +317,27 @@ def measure(folder: Path) -> MeasuredSearches:
     if not records:
         raise InputError(f"No system in {folder} has searched for all topics yet; run it again.")
     runs = {key: run_of(key[2], own) for key, own in records.items()}
-    scan = scan_corpus(collection.corpus, ids_of(runs.values(), qrels))
+    shown = ids_of(runs.values(), qrels)
+    for own in records.values():
+        for record in own:
+            shown.update(*(round_.ids for round_ in record.rounds))
+    scan = scan_corpus(collection.corpus, shown)
     common: Any = {"groups": scan, "target": manifest.judge}
     evaluations = {
         key: evaluate(run, qrels, experiment.measures, attributes=key[0], **common)
         for key, run in runs.items()
     }
-    return MeasuredSearches(manifest, records, evaluations, unfinished, qrels)
+    judged = {it: _judged_targets(collection, scan, it, manifest) for it in manifest.attributes}
+    return MeasuredSearches(manifest, records, evaluations, unfinished, qrels, scan, judged)
+
+
+def _judged_targets(
+    collection: Collection, groups: Groups, attribute: str, manifest: Manifest
+) -> dict[str, dict[str, float]]:
+    """Return the target of each topic by group, as the judgements give it."""
+    found = query_targets(collection, groups, attribute, manifest.judge)
+    names = found.dimension.groups
+    return {
+        topic: dict(zip(names, shares.tolist(), strict=True))
+        for topic, shares in found.targets.items()
+    }

@@ -9,7 +9,13 @@ from typing import Any
 
 from fairqr.agents.models.opening import open_model
 from fairqr.agents.refiners.feedback import FeedbackRefiner
-from fairqr.base.errors import IndexNotFoundError, InputError, QueryError, UnsupportedError
+from fairqr.base.errors import (
+    IndexNotFoundError,
+    InputError,
+    ModelUnavailableError,
+    QueryError,
+    UnsupportedError,
+)
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.evaluation.collections.query_targets import as_target, check_target
@@ -113,8 +119,12 @@ def manifest_of(
             f"At most {experiment.documents:,} documents were searched: those judged for the "
             "topics, and others by chance. A corpus that a system names was searched whole."
         )
+    measures = experiment.measures
+    if as_target(judge) == "trec2022" and measures == specs.MEASURES:
+        measures = specs.OF_THE_TRACK
+    changes = {"systems": tuple(systems), "measures": measures}
     return specs.Manifest(
-        experiment=experiment.model_copy(update={"systems": tuple(systems)}),
+        experiment=experiment.model_copy(update=changes),
         collection=collection.name,
         collection_title=collection.title,
         collection_note=collection.about.note,
@@ -252,9 +262,9 @@ async def search(
 async def run(experiment: specs.Experiment, options: RunOptions) -> None:
     """Do all searches that are not done yet.
 
-    Everything that they use is opened before anything is written. A system whose corpus is not
-    here, or cannot rank as the system asks, or that finds nothing to learn from, is left out, and
-    the watcher gets the reason.
+    Everything that they use is opened before anything is written. A system is left out, and the
+    watcher gets the reason, if its corpus is not here or cannot rank as it asks, if a model is not
+    there that it names itself, or if it finds nothing to learn from.
 
     Raises:
         FairqrError: A search cannot be done for a reason that concerns more than its topic; the
@@ -275,7 +285,10 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
     weights = dict[str, TrainedModel]()
     async with options.tools(store.replies) as tools:
         by_system = {cell.system.name: cell for cell in compress(cells, is_left)}
-        away = [name for name, it in by_system.items() if not await is_here(tools, it, watcher)]
+        away = []
+        for name, cell in by_system.items():
+            if not await is_here(tools, cell, watcher, usual_model=experiment.model):
+                away.append(name)
 
         async def start(cell: Cell) -> None:
             weights.clear()
@@ -307,13 +320,27 @@ async def run(experiment: specs.Experiment, options: RunOptions) -> None:
             )
 
 
-async def is_here(tools: Tools, cell: Cell, watcher: StageWatcher) -> bool:
-    """Open what a cell uses; return whether its documents are here."""
+async def is_here(
+    tools: Tools, cell: Cell, watcher: StageWatcher, *, usual_model: str = ""
+) -> bool:
+    """Open what a cell uses; return whether its documents and a model of its own are here.
+
+    Args:
+        tools: What is open here.
+        cell: A cell of the system.
+        watcher: Gets the reason why it is left out.
+        usual_model: The model of systems that name none, without which nothing is run.
+    """
     try:
         await open_engine(tools, cell, watcher)
         await tools.do(make_ready, open_graph, cell)
     except (IndexNotFoundError, UnsupportedError) as error:
         if cell.system.corpus is None:
+            raise
+        watcher.note(f"'{cell.system.name}' was left out: {error}")
+        return False
+    except ModelUnavailableError as error:
+        if cell.model == usual_model:
             raise
         watcher.note(f"'{cell.system.name}' was left out: {error}")
         return False

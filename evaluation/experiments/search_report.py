@@ -6,8 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fairqr.evaluation.estimates import means_by
+from fairqr.evaluation.experiments.by_round import agreement, targets_apart
 from fairqr.evaluation.experiments.folder import file_name
 from fairqr.evaluation.experiments.measuring import PLACE, MeasuredSearches
+from fairqr.evaluation.measures.measure import Measure
 from fairqr.evaluation.reports import text
 from fairqr.evaluation.reports.plots import draw_lines
 from fairqr.evaluation.reports.writer import Figure
@@ -17,7 +20,7 @@ from fairqr.retrieval.fairness.target import DEFAULT_TARGET
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FIGURES = ("trade_off", "exposure", "divergence")
+FIGURES = ("trade_off", "exposure", "divergence", "curve")
 MOST_WARNINGS = 20
 _NUMBERS = re.compile(r"(?<!\w)[0-9]+(?:[.,][0-9]+)*(?!\w)")
 
@@ -52,6 +55,9 @@ def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
     """Return what the template shows of one attribute and form of query."""
     frames = [_at(frame, place) for frame in measured.frames.values()]
     _, means, differences, searches, rounds, drift = frames
+    pairs = _at(measured.pairs, place)
+    headers = {str(measure): header_of(measure) for measure in measured.measures}
+    sections = measured.manifest.experiment.report
     evaluations = (it for key, it in measured.evaluations.items() if key[:2] == place)
     notes = (note for it in evaluations for note in it.notes if note.kind != "ties")
     base = means[means.system == measured.manifest.experiment.baseline].set_index("measure")["mean"]
@@ -75,13 +81,85 @@ def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
         "best": means[means.best & (means.measure == str(measured.main))],
         "differences": differences,
         "notes": list(dict.fromkeys(note.sentence for note in notes)),
-        "means_table": _wide(means, mean_of),
-        "differences_table": _wide(differences, difference_of),
+        "means_table": _wide(means, mean_of, headers),
+        "differences_table": _wide(differences, difference_of, headers),
+        "pairs": pairs,
+        "pairs_table": _pairs_table(pairs, headers),
+        "curve": _curve_table(measured, place) if "curve" in sections else None,
+        "agreement": _agreement_table(measured, place) if "targets" in sections else None,
+        "targets": _targets_table(measured, place) if "targets" in sections else None,
         "used": _named(used, "searches", "mean rounds", "75th percentile", "maximum"),
         "drift": drift,
         "costs": _named(costs, "model calls", "tokens", "milliseconds"),
         "figure": {kind: file_name(kind, *place) for kind in FIGURES},
     }
+
+
+def header_of(measure: Measure) -> str:
+    """Return the head of a column: the measure, and the unit if its text does not say it."""
+    # A convention sets the unit; without one it is nats by default.
+    is_in_nats = any(it.values.get("unit") == "nats" for it in measure.parts)
+    return f"{measure}, nats" if is_in_nats else str(measure)
+
+
+def _pairs_table(pairs: DataFrame, headers: Mapping[str, str]) -> DataFrame:
+    """Return a row for each pair of systems, with their difference by measure."""
+
+    def difference_of(row: Any) -> str:
+        p = text.Markdown(f"p {text.p_value(row.randomisation_corrected)}, n={row.count}")
+        notes = (text.span([row.low, row.high]), p)
+        return text.cell(text.difference(row.difference), *notes, best=row.holds)
+
+    named = pairs.assign(system=pairs.system + " − " + pairs.baseline)
+    return _wide(named, difference_of, headers)
+
+
+def _curve_table(measured: MeasuredSearches, place: tuple[str, str]) -> DataFrame:
+    """Return a row for each system and round, with the mean of each measure."""
+    own = _at(measured.judged_rounds, place)
+    keys = ["system", "round", "measure"]
+    means = means_by(own.set_index(keys).value, "topics").reset_index()
+    headers = {str(measure): header_of(measure) for measure in measured.measures}
+
+    def mean_of(row: Any) -> str:
+        notes = (text.span([row.low, row.high]), f"n={row.topics}")
+        return text.cell(text.value(row.mean), *notes)
+
+    cells = means.assign(cell=[mean_of(row) for row in means.itertuples()])
+    cells["measure"] = cells.measure.map(headers)
+    shape = {"index": ["system", "round"], "columns": "measure", "values": "cell"}
+    return cells.pivot_table(**shape, aggfunc="first", sort=False).reset_index()
+
+
+def _agreement_table(measured: MeasuredSearches, place: tuple[str, str]) -> DataFrame:
+    """Return for each system whether a lower divergence meant more of the judged fairness."""
+    import pandas as pd
+
+    fairness = str(measured.fairness)
+    rows = []
+    for system, own in _at(measured.judged_rounds, place).groupby("system", sort=False):
+        found = agreement(own, fairness)
+        if found is not None:
+            r = text.cell(text.value(found["r"]), text.span([found["low"], found["high"]]))
+            rose = f"{found['rose']} of {found['fell']}"
+            rows.append((system, found["topics"], r, rose))
+    heads = ["system", "topics", "correlation", f"{fairness} rose where KL fell"]
+    return pd.DataFrame(rows, columns=heads)
+
+
+def _targets_table(measured: MeasuredSearches, place: tuple[str, str]) -> DataFrame:
+    """Return the target that searches of the baseline estimate beside the judged one."""
+    attribute, form = place
+    records = measured.records.get((attribute, form, measured.manifest.experiment.baseline), ())
+    found = targets_apart(records, measured.judged[attribute])
+
+    def apart_of(row: Any) -> str:
+        return text.cell(text.value(row.apart), text.span([row.low, row.high]))
+
+    found["mean difference"] = [apart_of(row) for row in found.itertuples()]
+    found["estimated"] = found.estimated.map(text.value)
+    found["judged"] = found.judged.map(text.value)
+    return found[["group", "estimated", "judged", "mean difference", "topics"]]
 
 
 def _spread(amount: Any) -> str:
@@ -92,10 +170,11 @@ def _named(found: DataFrame, *columns: str) -> DataFrame:
     return found.set_axis([*columns], axis="columns").reset_index()
 
 
-def _wide(found: DataFrame, cell_of: Callable[[Any], str]) -> DataFrame:
-    """Return a row for each system, with its cells by measure."""
+def _wide(found: DataFrame, cell_of: Callable[[Any], str], headers: Mapping[str, str]) -> DataFrame:
+    """Return a row for each system, with its cells by measure, under these headers."""
     keys = {"index": "system", "columns": "measure", "values": "cell"}
     cells = found.assign(cell=[cell_of(row) for row in found.itertuples()])
+    cells["measure"] = cells.measure.map(headers)
     return cells.pivot_table(**keys, aggfunc="first", sort=False).reset_index()
 
 
@@ -119,6 +198,8 @@ def figures_of(measured: MeasuredSearches) -> list[Figure]:
             found += _by_round(rounds, place, "exposure", "share of exposure", exposure)
             label = "divergence (nats)"
             found += _by_round(rounds, place, "divergence", label, {"mean": "divergence"})
+        if "curve" in sections:
+            found += _curve(measured, place)
     return found
 
 
@@ -139,6 +220,19 @@ def _trade_off(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[F
     drawn = draw_lines({"": points}, str(x), str(y), y_up=is_up)
     told = f"{x} against {y}, a point for each system; the table of results has their values."
     yield Figure(file_name("trade_off", *place), told, drawn)
+
+
+def _curve(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[Figure]:
+    """Yield the plot of relevance and fairness by round, over all topics."""
+    values = _at(measured.judged_rounds, place)
+    both = [str(it) for it in (measured.relevance, measured.fairness) if it is not None]
+    shown = values[values.measure.isin(both)]
+    if shown.empty:
+        return
+    keys = ["system", "round", "topic"]
+    rounds = shown.pivot_table(values="value", index=keys, columns="measure", sort=False)
+    columns = {name: name for name in both}
+    yield from _by_round(rounds.reset_index(), place, "curve", "value", columns)
 
 
 def _by_round(

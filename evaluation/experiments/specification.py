@@ -19,11 +19,21 @@ from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.rerankers.protection import PROTECTING
 from fairqr.retrieval.rerankers.registry import TRAINED
 
-Section = Literal["table", "trade_off", "rounds", "drift", "cost", "published"]
+Section = Literal["table", "trade_off", "rounds", "drift", "curve", "targets", "cost", "published"]
 Form = Annotated[str, Field(pattern=r"^title(\+[1-9][0-9]{0,2})?$")]
 Retriever = Annotated[str, Field(pattern=r"^(auto|bm25|(dense|hybrid)(:.+)?)$")]
 
 MEASURES = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
+OF_THE_TRACK = (
+    *MEASURES[:2],
+    "nDCG@20(convention=trec2022)",
+    "AWRF@20(convention=trec2022)",
+    "nDCG@20(convention=trec2022)×AWRF@20(convention=trec2022)",
+    MEASURES[2],
+)
+"""The measures where the target is that of TREC Fair 2022 and the file names none: those of the
+track, in nats and with its discount, beside ours."""
+
 OF_THE_EXPERIMENT = {"attributes", "method", "k", "seed", "intersect"}
 
 
@@ -151,6 +161,9 @@ class Experiment(Options):
         None, description="The groups that FA*IR and DELTR protect; by default what lacks most."
     )
     baseline: str = Field(description="The system that the others are compared with.")
+    pairs: tuple[tuple[str, str], ...] = Field(
+        (), description="More comparisons: of the second system of each pair with the first."
+    )
     systems: tuple[System, ...] = Field(description="The systems.")
     report: tuple[Section, ...] = Field(("table", "trade_off", "cost"), description="Its sections.")
 
@@ -183,6 +196,8 @@ class Experiment(Options):
                 raise ValueError(f"'{system.name}' needs weights: give it 'train: {{folds: 5}}'")
         if self.baseline not in names:
             raise ValueError(f"the baseline '{self.baseline}' is not one of the systems")
+        for name in {name for pair in self.pairs for name in pair} - {*names}:
+            raise ValueError(f"the pairs name '{one_line(name)}', which is not one of the systems")
         return self
 
     def seeds_of(self, system: System) -> tuple[int, ...]:

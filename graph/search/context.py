@@ -14,7 +14,12 @@ from fairqr.agents.ranking.rankers import RANKERS, RankerName, RankerOptions, Sh
 from fairqr.base.errors import InputError, TargetError, nearest_names, one_line, parameter_errors
 from fairqr.graph.documented import Documented
 from fairqr.retrieval.encoders.opening import AUTO
-from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, DEFAULT_THRESHOLD, Direction
+from fairqr.retrieval.fairness.divergence import (
+    DEFAULT_SMOOTHING,
+    DEFAULT_THRESHOLD,
+    Direction,
+    Lack,
+)
 from fairqr.retrieval.fairness.exposure import Discount, DiscountText
 from fairqr.retrieval.fairness.ranking import RRF_K
 from fairqr.retrieval.fairness.relevance import EvidenceWeights
@@ -32,6 +37,7 @@ Order = Literal["relevance", "original_query", "fusion", "none"]
 Rerank = Literal[Order, RankerName]
 Groups = Literal["most", "lacking", "all"]
 Ask = Literal["auto", "always", "never"]
+FinalRound = Literal["best", "last"]
 if TYPE_CHECKING:
     FinalStep = str
 else:  # A re-ranker is registered in one place, which a type checker cannot read.
@@ -60,10 +66,14 @@ class Strategy:
     Attributes:
         about: One line for users.
         refines: Whether it refines the query. A method that refines never returns a ranking farther
-            from the target than the engine's own ranking; other methods have no such guarantee.
+            from the target than the engine's own ranking, unless it keeps the last round; other
+            methods have no such guarantee.
         groups: The groups to ask about in one round: the ``most`` under-represented group, those
             ``lacking`` exposure, or ``all``, since words of a group also show which of its
             documents are relevant.
+        final_round: Which round's documents the result is made of: the ``best`` one, or the
+            engine's own ranking if that is nearer to the target; or the ``last`` one, whatever it
+            brought (the paper).
         pool: The documents to re-rank: those of the ``last`` refined queries, or the ``union`` of
             all rounds.
         ask: When to ask the model: ``always``, ``never``, or only if another round is expected to
@@ -83,6 +93,7 @@ class Strategy:
     refines: bool = False
     ask: Ask = "always"
     groups: Groups = "all"
+    final_round: FinalRound = "best"
     pool: Pool = "union"
     rerank: Order = "none"
     ranker: RankerName | None = None
@@ -108,8 +119,8 @@ METHODS: dict[Method, Strategy] = {
     ),
     # A pool that also held the original top k would be the original ranking again, so it is k deep.
     "fair-qr": Strategy(
-        "the published loop (Chen & Fang 2025): refines the query for the group that lacks most "
-        "exposure, and orders what it finds by the original query",
+        "our reading of FAIR-QR (Chen & Fang 2025): refines the query for the group that lacks "
+        "most exposure, and orders what it finds by the original query",
         refines=True,
         groups="most",
         pool="last",
@@ -277,7 +288,8 @@ class SearchParameters(Frozen):
         page: Which k results to return, counted from 1. All pages come from one list: each is the
             fair list of what earlier pages left. A page beyond the end is empty.
         method: How to search: fairqr weighs relevance and fairness, and asks a model if that helps;
-            fair-qr is the loop of the paper; the others are baselines and models that re-rank.
+            fair-qr is our reading of FAIR-QR, the loop of Chen & Fang (2025); the others are
+            baselines and models that re-rank.
         depth: How many documents each query retrieves, at least k; the query itself retrieves at
             least 500, and where a model's words are evidence, those of a group at most 200. A model
             that re-ranks reads as many, unless ranking.depth is set. The default depends on the
@@ -321,6 +333,11 @@ class SearchParameters(Frozen):
         groups: The groups to ask the model about in one round: the group that lacks most exposure
             (most), all groups that lack exposure (lacking), or all. The default depends on the
             method.
+        lack: By what groups lack most: the difference of target and exposure, their ratio, or the
+            group's term of the divergence, target · ln(target / exposure). The last two smooth
+            both sides as the divergence does, and choose small groups more often.
+        final_round: Without the fair step, which round the list is made of: the one nearest to the
+            target (best), or the last one, even if the engine's own ranking is nearer (last).
         discount: How exposure falls with the rank: log2, trec, rbp(p), top_k(k), inverse_log, or
             weights(1, 0.6, …), those of the first ranks.
         threshold: Without the fair step, stop when the divergence from the target is at most this
@@ -368,6 +385,8 @@ class SearchParameters(Frozen):
     equal_chance: bool = False
     certify: bool = True
     groups: Groups | None = None
+    lack: Lack = "difference"
+    final_round: FinalRound | None = None
     discount: DiscountText = Discount()
     threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
     direction: Direction = "target_exposure"
@@ -416,7 +435,7 @@ class Context(SearchParameters):
             )
         ranker, step = self.strategy.ranker, self.strategy.final_step
         of_fair_step = (*OF_FAIR_STEP, "front", "certify", "least_gain")
-        names = ("threshold",) if step == "fair" else of_fair_step
+        names = ("threshold", "final_round") if step == "fair" else of_fair_step
         defaults = {name: type(self).model_fields[name].default for name in names}
         unread = [name for name, usual in defaults.items() if getattr(self, name) != usual]
         wrong = {
@@ -457,6 +476,7 @@ class Context(SearchParameters):
             self.ranking.depth,
             ask=self.ask,
             groups=self.groups,
+            final_round=self.final_round,
             pool=self.pool,
             final_step=self.final_step,
         )

@@ -184,12 +184,17 @@ def _points(share: float) -> str:
     return "1 point" if points == 1 else f"{points} points"
 
 
+def relevance_in_words(result: SearchResult) -> str:
+    """Return what the expected relevance of a result goes by."""
+    return "expected relevance" if result.relevance is not None else "relevance by rank"
+
+
 def _gained(result: SearchResult) -> Iterator[str]:
     """Say what fairness cost in relevance, and what the model brought."""
     after = result.objective
     before = result.baseline.objective
     without = result.without_model
-    relevance = "expected relevance" if result.relevance is not None else "relevance by rank"
+    relevance = relevance_in_words(result)
     if after and before and result.ranking and is_likely_to_fit(result):
         yield (
             f"{relevance.capitalize()}: {after.relevance:.2f} of what is possible; before, it was "

@@ -21,7 +21,7 @@ from fairqr.graph.search.pool import Pool, discounted_mean
 from fairqr.graph.search.rankers import ModelRanking
 from fairqr.graph.search.result import Objective, SearchResult, Shares
 from fairqr.graph.search.state import State
-from fairqr.graph.search.stopping import best_of
+from fairqr.graph.search.stopping import kept_of
 from fairqr.graph.search.target import by_group
 from fairqr.retrieval.engines.engine import (
     Query,
@@ -41,6 +41,9 @@ from fairqr.retrieval.rerankers.registry import open_reranker
 
 IDS_AT_ONCE = 10_000
 """How many documents one query scores, since servers limit the hits of a search."""
+
+LED_AWAY = 0.5
+"""We warn of a refined list with a smaller share of the relevance of the engine's own."""
 
 _NOT_NEARER = "This is the baseline ranking: it is nearer to the target than the model's ranking."
 
@@ -72,7 +75,7 @@ async def final_step(context: Context) -> Reranker | None:
 
 
 async def _best_page(pool: Pool, ranks: Ranks | None) -> Page:
-    """Return the first page of the list of the best round.
+    """Return the first page of the list of the best round, or of the last one.
 
     The fair step has already run while the rounds were measured. Otherwise the best round is the
     one with the lowest divergence. But the exposure-aware step can bring the lists of many rounds
@@ -91,8 +94,9 @@ async def _best_page(pool: Pool, ranks: Ranks | None) -> Page:
             weight=fair.objective.weight,
             missed=fair.objective.missed,
         )
-    rounds = [best_of(pool.rounds)]
-    if pool.context.strategy.final_step == "exposure-aware":
+    strategy = pool.context.strategy
+    rounds = [kept_of(pool.rounds, strategy.final_round)]
+    if strategy.final_round == "best" and strategy.final_step == "exposure-aware":
         first, *refined = pool.rounds
         rounds = [*sorted(refined, key=lambda round_: round_.distance), first]
     if ranks is not None:
@@ -259,6 +263,8 @@ async def assemble(
         refiner = None
     lister = _Lister(pool, titles, judged.attainable)
     shared = say_shared(pool.claims)
+    final = lister.fields(page, judged.final)
+    before = lister.fields(baseline, judged.baseline)
     result = SearchResult(
         query=state["query"],
         corpus=engine.name,
@@ -282,18 +288,19 @@ async def assemble(
         stop_reason=state["stop_reason"],
         page=context.page,
         pages=pages,
-        **lister.fields(page, judged.final),
+        **final,
         front=await _front(pool, page, shown),
         unknown=page.measured.unknown,
         attainable=judged.attainable,
         without_model=_without_model(pool, page) if refiner and context.page == 1 else None,
-        baseline=lister.fields(baseline, judged.baseline),
+        baseline=before,
         usage=usage_report(page.by_model.usage if page.by_model else Usage(**state["usage"])),
         warnings=[
             *state["warnings"],
             *page.warnings,
             *missing,
             *_missed_target(pool, page),
+            *_led_away(page, before["expected_relevance"], final["expected_relevance"]),
             *(judged.final.broken if judged.final else ()),
         ],
     )
@@ -321,7 +328,7 @@ async def choose(pool: Pool, ranks: Ranks | None) -> Page:
     """Return the first page of the final list: of the best round, or of the baseline ranking.
 
     A method that refines returns the baseline ranking if its own ranking would be farther from the
-    target, or if the model failed before its first reply.
+    target, unless it keeps the last round, or if the model failed before its first reply.
 
     Args:
         pool: What the run has found.
@@ -333,8 +340,10 @@ async def choose(pool: Pool, ranks: Ranks | None) -> Page:
     if not pool.baseline.ids or (failed_at_once and fair is None):
         return _baseline_page(pool)
     page = await _best_page(pool, ranks)
+    strategy = pool.context.strategy
     is_nearer = page.measured.distance <= rounds[0].distance
-    if fair or is_nearer or not pool.context.strategy.refines:
+    may_be_farther = strategy.final_round == "last" or not strategy.refines
+    if fair or is_nearer or may_be_farther:
         return page
     by_model = page.by_model
     baseline = _baseline_page(pool)
@@ -361,6 +370,16 @@ def _missed_target(pool: Pool, page: Page) -> list[str]:
     if pool.context.fair_step.has_limits:
         why = "With these limits, the documents found do not suffice for the target"
     return [f"{why}: a group stays {page.missed} points from its share."]
+
+
+def _led_away(page: Page, before: float | None, after: float | None) -> list[str]:
+    """Return a warning if a refined list has lost most of the relevance of the engine's own."""
+    if not page.iteration or not before or after is None or after >= LED_AWAY * before:
+        return []
+    return [
+        "The words that were added led away from the query: by what the query itself says, this "
+        f"list has {after / before:.0%} of the relevance of the engine's own."
+    ]
 
 
 class _Lister:
@@ -406,6 +425,7 @@ class _Lister:
         # Other methods have no estimates for documents that only refined queries found.
         is_complete = self._pool.relevance is not None and len(estimates) == len(ranking)
         mean = discounted_mean(estimates, self._pool.context.discount) if is_complete else None
+        expected = self._pool.expected_relevance(ranking.ids, page.earlier)
         gaps = None
         if self._attainable is not None:
             gaps = _gaps(self._pool.state["target"], measured.exposure, self._attainable)
@@ -413,6 +433,7 @@ class _Lister:
             "ranking": places,
             **measured.model_dump(include={"exposure", "divergence", "divergences"}),
             "relevance": mean,
+            "expected_relevance": objective.relevance if objective else expected,
             "objective": objective,
             "gaps": gaps,
         }

@@ -67,7 +67,7 @@ from fairqr.graph.search.state import (
     QueryRecord,
     State,
 )
-from fairqr.graph.search.stopping import best_of, decide_stop, expected_gain, groups_to_ask_about
+from fairqr.graph.search.stopping import decide_stop, expected_gain, groups_to_ask_about, kept_of
 from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
 from fairqr.retrieval.engines import engine as engines
 from fairqr.retrieval.fairness.claims import merits_of
@@ -427,15 +427,18 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
     for dimension in pool.dimensions:
         shares = state["target"][dimension.name]
         target[dimension.name] = {it: shares[it] for it in shares if dimension.is_named(it)}
-    exposure = (pool.best_fair or best_of(pool.rounds)).exposure
+    exposure = (pool.best_fair or kept_of(pool.rounds, context.strategy.final_round)).exposure
     limit = context.max_groups
     refiner = parts.refiner(context)
     questions_left = Spending(context, state).questions_left(tokens_a_question(refiner))
     if questions_left is not None:
         about_topic = int(_asks_topic(refiner, state, context))
         limit = max(0, min(limit, questions_left - about_topic))
-    chosen = groups_to_ask_about(target, exposure, context.strategy.groups, limit)
-    lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen))
+    by = context.lack
+    smoothing = context.smoothing
+    which = context.strategy.groups
+    chosen = groups_to_ask_about(target, exposure, which, limit, by, smoothing)
+    lacking = groups_to_ask_about(target, exposure, "lacking", len(chosen), by, smoothing)
     record(groups=[f"{name}={group}" for name, group in chosen])
     return {"iteration": state["iteration"], "chosen": chosen, "lacking": lacking}
 

@@ -291,6 +291,32 @@ class Pool:
         values = [self.relative_relevance[id_] for id_ in ids]
         return discounted_mean(values, self.context.discount)
 
+    def expected_relevance(self, ids: Sequence[str], earlier: Sequence[str] = ()) -> float | None:
+        """Return the share that a page has of the highest relevance, in [0, 1].
+
+        The highest is that of the best page of the documents found.
+
+        By the original query alone: its estimates, or else the ranks that it gave. A document that
+        it did not find counts as unlikely, whatever a model's words say for it. None for an empty
+        page.
+
+        Args:
+            ids: The documents of the page.
+            earlier: Those of earlier pages, which it could not have.
+        """
+        if not ids:
+            return None
+        by_query = self.evidence["query"]
+        gone = set(earlier)
+        of_all = [by_query.get(id_, UNLIKELY) for id_ in self.table.ids if id_ not in gone]
+        best = np.sort(of_all)[::-1][: self.context.k]
+        shown = np.array([by_query.get(id_, UNLIKELY) for id_ in ids])
+        weights = self.context.discount.weights(max(len(best), len(shown)))
+        highest = float(weights[: len(best)] @ best)
+        if not highest:
+            return 1.0
+        return min(1.0, float(weights[: len(shown)] @ shown) / highest)
+
     @cached_property
     def has_words_evidence(self) -> bool:
         """Whether the model's words tell anything about relevance."""

@@ -23,7 +23,7 @@ from fairqr.retrieval.fairness.objective import DIGITS
 from fairqr.retrieval.fairness.table import shares_in_groups
 from fairqr.retrieval.rerankers.certificate import Among, Certificate
 
-Settled = Literal["converged", "little_to_gain", "no_hits", "no_improvement"]
+Settled = Literal["converged", "little_to_gain", "no_hits", "no_improvement", "no_new_words"]
 """The reasons to stop by which another round is not worth its cost."""
 
 StopReason = Literal[Settled, "max_iterations", "budget", "model_failed", "not_refining"]
@@ -319,6 +319,7 @@ class Baseline(Exposed):
 
     ranking: list[RankedDocument]
     relevance: float | None = None
+    expected_relevance: float | None = None
     objective: Objective | None = None
     gaps: Gaps | None = None
 
@@ -395,6 +396,10 @@ class SearchResult(Frozen):
         unknown: For each attribute, the share of exposure that went to documents without a label.
         relevance: The mean probability of relevance in the ranking, weighted by the discount; None
             if the retriever does not estimate it.
+        expected_relevance: What the ranking has of the highest expected relevance that the
+            documents found allow, in [0, 1], as in ``objective``. Without estimates it goes by the
+            ranks of the original query: what that did not find counts as unlikely. None if the
+            page is empty.
         objective: How good the ranking is; None if the method does not weigh relevance against
             fairness. Without estimates of relevance it goes by the engine's ranks.
         front: What each weight of fairness in ``front`` of the context would give.
@@ -436,6 +441,7 @@ class SearchResult(Frozen):
     divergences: dict[str, float | None]
     unknown: dict[str, float]
     relevance: float | None = None
+    expected_relevance: float | None = None
     objective: Objective | None = None
     front: list[Tradeoff] = Field([])
     attainable: Shares | None = None

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fairqr.graph.search.context import Context, Groups
+from fairqr.graph.search.context import Context, FinalRound, Groups
 from fairqr.graph.search.result import GroupKey, Round, Shares, StopReason
+from fairqr.retrieval.fairness.divergence import DEFAULT_SMOOTHING, Lack, lacks
 from fairqr.retrieval.fairness.objective import DIGITS
 from fairqr.retrieval.sources.schema import UNKNOWN
 
 NEGLIGIBLE = 0.01
 """We ask no question for a group that lacks less than this share of the exposure."""
+
+
+def kept_of(rounds: Sequence[Round], final_round: FinalRound) -> Round:
+    """Return the round that the result is made of: the best one, or the last one."""
+    return rounds[-1] if final_round == "last" else best_of(rounds)
 
 
 def best_of(rounds: Sequence[Round]) -> Round:
@@ -72,9 +78,14 @@ def decide_stop(
 
 
 def groups_to_ask_about(
-    target: Shares, exposure: Shares, which: Groups, limit: int
+    target: Shares,
+    exposure: Shares,
+    which: Groups,
+    limit: int,
+    by: Lack = "difference",
+    smoothing: float = DEFAULT_SMOOTHING,
 ) -> list[GroupKey]:
-    """Return the groups to ask about, sorted by ε* − ε with the largest first.
+    """Return the groups to ask about, those that lack most first.
 
     ``unknown`` is left out, since a query cannot be refined toward documents without a label. If no
     group lacks exposure, the list is empty.
@@ -84,24 +95,29 @@ def groups_to_ask_about(
         exposure: ε by dimension and group.
         which: The ``most`` under-represented group, those ``lacking`` exposure, or ``all``.
         limit: The largest number of groups.
+        by: By what a group lacks most; see :func:`fairqr.retrieval.fairness.divergence.lacks`.
+        smoothing: Of shares whose ratio is taken.
     """
-    lacks: list[tuple[float, GroupKey]] = []
-    for name, shares in target.items():
-        for group, share in shares.items():
-            if group != UNKNOWN:
-                lacks.append((share - exposure[name][group], (name, group)))
-
-    def rank(entry: tuple[float, GroupKey]) -> tuple[bool, float]:
-        """Put the largest lack first, and an attribute without any label last."""
-        lack, (name, _) = entry
-        is_unlabelled = not any(exposure[name].values())
-        return is_unlabelled, -lack
-
-    lacks.sort(key=rank)
-    lacking = [entry for entry in lacks if entry[0] > 0]
+    every = _sorted_by_lack(target, exposure, by, smoothing)
+    points = {(name, group): target[name][group] - exposure[name][group] for name, group in every}
+    lacking = [key for key in every if points[key] > 0]
+    if which == "most":
+        return lacking[: min(1, limit)]
     if which == "all" and lacking:
-        chosen = lacks
-    else:
-        chosen = [entry for entry in lacking if entry[0] >= NEGLIGIBLE] or lacking[:1]
-    most = min(1, limit) if which == "most" else limit
-    return [key for _, key in chosen[:most]]
+        return every[:limit]
+    worth_asking = [key for key in lacking if points[key] >= NEGLIGIBLE]
+    return (worth_asking or lacking[:1])[:limit]
+
+
+def _sorted_by_lack(target: Shares, exposure: Shares, by: Lack, smoothing: float) -> list[GroupKey]:
+    """Return all groups, those that lack most first; those of unlabelled attributes last."""
+    entries: list[tuple[bool, float, GroupKey]] = []
+    for name, shares in target.items():
+        got = [exposure[name][group] for group in shares]
+        is_unlabelled = not any(exposure[name].values())
+        lack = lacks([*shares.values()], got, by, smoothing=smoothing).tolist()
+        for group, value in zip(shares, lack, strict=True):
+            if group != UNKNOWN:
+                entries.append((is_unlabelled, -value, (name, group)))
+    entries.sort(key=lambda entry: entry[:2])
+    return [key for _, _, key in entries]

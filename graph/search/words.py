@@ -51,7 +51,7 @@ def after_refinement(
     """Return what the answers of a refiner change: the words in use, or why the loop ends.
 
     The loop ends if there are no new words: with ``budget`` if the model failed and the budget is
-    spent, with ``model_failed`` if each answer failed, or else with ``no_improvement``.
+    spent, with ``model_failed`` if each answer failed, or else with ``no_new_words``.
 
     Args:
         state: The state of the run.
@@ -78,7 +78,7 @@ def after_refinement(
     has_words = helped or _has_given_words(state, context)
     if has_words and refined_queries(cast("State", {**state, **update, **in_use}), context):
         return {**update, **in_use}
-    reason = "no_improvement"
+    reason = "no_new_words"
     if failed and is_spent:
         reason = "budget"
     elif failed and len(failed) == len(answers.all):

@@ -13,6 +13,7 @@ DEFAULT_SMOOTHING = 1e-3
 DEFAULT_THRESHOLD = 0.005
 """The divergence, in nats, at which exposure counts as near its target."""
 Direction = Literal["target_exposure", "exposure_target"]
+Lack = Literal["difference", "ratio", "divergence"]
 
 
 def smooth(distribution: ArrayLike, smoothing: float = DEFAULT_SMOOTHING) -> FloatArray:
@@ -56,6 +57,32 @@ def kullback_leibler(
     """
     p, q = smooth(target, smoothing), smooth(exposure, smoothing)
     return _relative_entropy(p, q) if direction == "target_exposure" else _relative_entropy(q, p)
+
+
+def lacks(
+    target: ArrayLike,
+    exposure: ArrayLike,
+    by: Lack = "difference",
+    *,
+    smoothing: float = DEFAULT_SMOOTHING,
+) -> FloatArray:
+    """Return how much exposure each group lacks, shape (G,): the largest value lacks most.
+
+    FAIR-QR (Chen & Fang 2025) refines for "the most under-represented group" without saying by
+    what. Values above 0, or above 1 for a ratio, mean that a group has less than its target.
+
+    Args:
+        target: ε*, shape (G,).
+        exposure: ε, shape (G,).
+        by: ``difference`` gives ε*_g − ε_g, ``ratio`` ε*_g/ε_g, and ``divergence`` the group's term
+            ε*_g·ln(ε*_g/ε_g) of KL(ε*‖ε).
+        smoothing: λ of :func:`smooth`, for ratio and divergence; above 0.
+    """
+    if by == "difference":
+        return np.asarray(target, dtype=np.float64) - np.asarray(exposure, dtype=np.float64)
+    p = smooth(target, smoothing)
+    ratio = p / smooth(exposure, smoothing)
+    return np.asarray(ratio if by == "ratio" else p * np.log(ratio))
 
 
 def jensen_shannon(

@@ -146,8 +146,8 @@ class FairSearch:
             configured model. Methods that re-rank with a model use it too, and :meth:`probe`
             probes it.
         retriever: How to find documents, unless ``source`` is an open engine; see
-            :func:`open_engine`. With ``auto``, the method ``fair-qr`` searches by words, as in the
-            paper.
+            :func:`open_engine`. With ``auto``, the method ``fair-qr`` searches by words, as FAIR-QR
+            did.
         ranker: Re-ranks instead of ``model``: the name of a model, a model, or a ranker.
         generator: Writes the answers: a generator, a LangChain chat model, or a name; defaults to
             ``model``.

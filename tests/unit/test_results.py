@@ -110,7 +110,11 @@ def test_figures_in_the_docs_are_those_of_the_records_that_their_sections_name()
 
 
 def test_a_figure_that_no_record_has_is_told() -> None:
-    for old, new in (("| .827 |", "| .828 |"), ("| .524 |", "| .526 |"), ("| .850 |", "| .853 |")):
+    for old, new in (
+        ("| +.028 |", "| +.041 |"),
+        ("| .524 |", "| .526 |"),
+        ("| .850 |", "| .853 |"),
+    ):
         section, record = next(it[1:] for it in _sections() if old in it[1])
         assert {*_unfounded(section.replace(old, new), record)} == {new.strip("| ")}
 

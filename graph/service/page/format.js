@@ -42,6 +42,7 @@ export const STOPPED = {
   little_to_gain: "another round was expected to gain too little",
   no_hits: "no document matches the query",
   no_improvement: "nothing more was gained",
+  no_new_words: "no new word came",
   max_iterations: "no further round was allowed",
   budget: "the budget was spent",
   model_failed: "the model failed",

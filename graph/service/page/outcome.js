@@ -9,6 +9,9 @@ import { places } from "./ranking.js";
 /** From this probability on, a document is likely to be relevant. */
 const LIKELY = 0.5;
 
+/** An exposure that is this much above its target, or less, is near it. */
+const NEAR = 0.02;
+
 /** From this share on, the distance from the best order is not shown: in a short list much of it is that ranks are whole. */
 const NEAR_BEST = 0.01;
 
@@ -57,9 +60,13 @@ function lackedMost({ baseline, exposure, ranking, target }, attribute) {
     return inWords(foreign(attribute), ": no group is a point or more below its target.");
   }
   return inLarge(group, wanted[group], el("span", { class: "was" }, ` ${rounded(before[group])} → `),
-    el("b", { class: after[group] > before[group] ? "better" : null }, rounded(after[group])),
+    el("b", { class: nearer(before[group], after[group], wanted[group]) }, rounded(after[group])),
+    after[group] - wanted[group] > NEAR ? el("span", { class: "aim" }, ` ${points(after[group] - wanted[group])} too much`) : null,
     el("span", { class: "aim" }, countedIn(ranking, attribute, group)));
 }
+
+/** The class of an exposure that came nearer to its target; what goes beyond it is not better. */
+const nearer = (before, after, wanted) => after > before && after - wanted <= NEAR ? "better" : null;
 
 /** How many documents have a group's exposure, since one high up may have all of it. */
 export const carriers = (documents, attribute, group) => documents.filter(({ groups }) => groups[attribute]?.[group] > 0).length;
@@ -92,21 +99,20 @@ export const inLarge = (group, target, ...figures) => el("p", { class: "big" },
 /** In the place of large figures: a sentence. */
 export const inWords = (...sentence) => el("p", { class: "big sentence" }, sentence);
 
-/** What the ranking cost in relevance, as far as that is known; how many rose; and what models did for it. */
+/** What the ranking cost in relevance, how many rose, and what models did for it. */
 function paid(search) {
   const { baseline, objective, relevance, ranking } = search;
   if (!ranking.length) return null;
-  const isEstimated = baseline.objective && objective && typeof relevance === "number";
+  const isEstimated = typeof relevance === "number";
   const fits = !isEstimated || ranking.some((document) => document.relevance >= LIKELY);
+  const isKnown = [baseline, search].every((list) => typeof list.expected_relevance === "number");
   const was = places(baseline.ranking);
   const moved = ranking.filter(({ id, rank }) => !was.has(id) || rank < was.get(id)).length;
-  const cost = isEstimated
-    ? `Cost: expected relevance ${figure(baseline.objective.relevance, 2)} → ${figure(objective.relevance, 2)}. `
-    : "Cost in relevance: not estimated. ";
+  const cost = `Cost: ${isEstimated ? "expected relevance" : "relevance by rank"} `;
   return el("p", { class: "paid" },
     fits ? null : "None of these is likely to fit. ",
-    fits && (isEstimated || moved) ? cost : null,
-    fits && isEstimated ? nearBest(objective) : null,
+    fits && isKnown ? `${cost}${figure(baseline.expected_relevance, 2)} → ${figure(search.expected_relevance, 2)}. ` : null,
+    fits && isEstimated && objective ? nearBest(objective) : null,
     moved ? `${many(moved, "document")} moved up. ` : null,
     models(search));
 }

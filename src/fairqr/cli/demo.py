@@ -47,10 +47,10 @@ The same search without a model, and with the one on this machine. The judgement
 the corpus say which of the {0} documents are relevant."""
 
 NEXT = """\
-What to try next: the loop as it was published; your own Elasticsearch or OpenSearch, which is only
+What to try next: our reading of FAIR-QR; your own Elasticsearch or OpenSearch, which is only
 read: describe, search and audit it (with 'fairqr[evaluation]').
 
-  {0} search "astronomer" --attribute gender -k 10 --method fair-qr
+  {0} search "chemist" --attribute gender -k 10 --method fair-qr --model recorded:notables
   {0} attach --draft --url http://localhost:9200 --index INDEX -o my.source.yaml
   {0} search "WORDS" --corpus my.source.yaml
   {0} audit --corpus my.source.yaml --queries queries.txt -o audit"""

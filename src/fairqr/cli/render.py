@@ -26,6 +26,7 @@ from fairqr.graph.search.explanation import (
     is_likely_to_fit,
     is_unanswered,
     nothing_on,
+    relevance_in_words,
     say_how_found,
     say_near_best,
 )
@@ -47,6 +48,7 @@ NAME = 24
 TITLE = 30
 WORDS = 200
 MOST_GROUPS = 12  # rows of bars for an attribute
+NEAR = 0.02  # an exposure is near its target within two points
 LEAST_SHOWN = 0.0005  # a smaller share would read 0.0%
 BY = "by: what of the model's words speaks most for a document that rose"
 ALWAYS_SAID = (LATER_PAGE, TARGET, UNCHECKED, TOO_FEW, BROUGHT, NOBODY_MEASURED)
@@ -221,7 +223,12 @@ def _opening(result: SearchResult, name: str) -> str:
         return f"{name}: no document of the baseline ranking has a label."
     if target[group] - before[group] < LEAST_GAP:
         return f"{name}: no group is a point or more below its target."
-    then = f"Fair order: {result.exposure[name][group]:.0%}{_carried_by(result, name, group)}."
+    after = result.exposure[name][group]
+    beyond = ""
+    if after - target[group] > NEAR:
+        points = round(100 * (after - target[group]))
+        beyond = f", {out.counted(points, 'point')} too much"
+    then = f"Fair order: {after:.0%}{beyond}{_carried_by(result, name, group)}."
     if [it.id for it in result.ranking] == [it.id for it in result.baseline.ranking]:
         then = "The order stays as it is."
     return (
@@ -255,7 +262,7 @@ def _bars(
     for group, wanted in target.items():
         row: list[Any] = [f"  {out.shortened(group, space)}"]
         for share in (shares[group] for shares in lists.values()):
-            style = "green" if share >= wanted - 0.02 else "yellow"
+            style = "green" if abs(share - wanted) <= NEAR else "yellow"
             full = round(share * bar)
             cells = [("█", style) if cell < full else ("·", "dim") for cell in range(bar)]
             cells[min(round(wanted * bar), bar - 1)] = ("┃", "bold white")
@@ -284,18 +291,17 @@ def _largest(
 
 
 def _cost(result: SearchResult) -> Iterator[str]:
-    """Yield what the ranking cost in relevance, as far as that is known, and how many rose."""
+    """Yield what the ranking cost in relevance, and how many documents rose."""
     places = {it.id: it.rank for it in result.baseline.ranking}
     moved = sum(it.id not in places or it.rank < places[it.id] for it in result.ranking)
-    before, after = result.baseline.objective, result.objective
-    if before and after and result.relevance is not None:
-        if is_likely_to_fit(result):
-            yield f"Cost: expected relevance {before.relevance:.2f} → {after.relevance:.2f}."
-            near_best = say_near_best(after)
-            if near_best:
-                yield near_best
-    elif moved:
-        yield "Cost in relevance: not estimated."
+    before = result.baseline.expected_relevance
+    after = result.expected_relevance
+    if before is not None and after is not None and is_likely_to_fit(result):
+        yield f"Cost: {relevance_in_words(result)} {before:.2f} → {after:.2f}."
+        is_estimated = result.relevance is not None
+        near_best = say_near_best(result.objective) if result.objective and is_estimated else ""
+        if near_best:
+            yield near_best
     if moved:
         yield f"{out.counted(moved, 'document')} moved up."
 

@@ -37,6 +37,7 @@ STOPPED = {
     "little_to_gain": "another round was expected to gain too little",
     "no_hits": "no document matches the query",
     "no_improvement": "nothing more was gained",
+    "no_new_words": "no new word came",
     "max_iterations": "the rounds were used up",
     "not_refining": "no model was to be asked for words",
     "budget": "the budget was used up",

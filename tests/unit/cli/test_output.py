@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
+from rich.table import Table
+from rich.text import Text
 
 from fairqr.cli.output import say
 from fairqr.cli.render import result_lines
@@ -134,6 +136,28 @@ def test_all_else_is_verbose(capsys: Capsys) -> None:
     assert f"Cost: expected relevance {before:.2f} → " in shown
     assert "The target: half of it." in shown
     assert not any(part in shown for part in ("withheld", "tokens", "method"))
+
+
+@pytest.mark.parametrize(
+    ("share", "told", "style"),
+    [(0.27, "Fair order: 27%", "green"), (0.6, "Fair order: 60%, 33 points too much", "yellow")],
+)
+def test_more_than_the_target_is_no_success(
+    capsys: Capsys, share: float, told: str, style: str
+) -> None:
+    exposure = {"gender": {"female": share, "male": 1 - share}}
+    target = {"gender": {"female": 0.27, "male": 0.73}}
+    places = [{}, {"id": "b", "rank": 2}]
+    found = result(places, exposure=exposure, target=target, expected_relevance=0.06)
+    say(result_lines(found, {}, verbose=False))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert told in shown
+    assert "relevance by rank" in shown
+    assert "→ 0.06" in shown
+    bars = next(it for it in result_lines(found, {}, verbose=False) if isinstance(it, Table))
+    cells = [cell for column in bars.columns for cell in column.cells if isinstance(cell, Text)]
+    styles = {str(cell.style) for cell in cells if cell.plain == f"{share:.0%}"}
+    assert styles - {"dim"} == {style}, "the target's own column is dim"
 
 
 def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:

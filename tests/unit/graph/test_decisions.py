@@ -20,6 +20,7 @@ from fairqr.graph.search.stopping import (
     groups_to_ask_about,
 )
 from fairqr.graph.search.words import Answers, after_refinement, refined_queries
+from fairqr.retrieval.fairness.divergence import Lack
 
 
 def rounds(*divergences: float | None, objectives: Sequence[Reached | None] = ()) -> list[Round]:
@@ -167,6 +168,18 @@ def test_whom_the_loop_helps() -> None:
 
 
 @pytest.mark.parametrize(
+    ("by", "helped"),
+    [("difference", "large"), ("ratio", "small"), ("divergence", "middle")],
+)
+def test_by_what_a_group_lacks_most_is_a_choice(by: Lack, helped: str) -> None:
+    target = {"place": {"large": 0.66, "middle": 0.3, "small": 0.04, "rest": 0.0}}
+    exposure = {"place": {"large": 0.4, "middle": 0.06, "small": 0.001, "rest": 0.539}}
+    assert groups_to_ask_about(target, exposure, "most", 9, by) == [("place", helped)]
+    assert groups_to_ask_about(target, target, "most", 9, by) == []
+    assert groups_to_ask_about(target, exposure, "most", 0, by) == []
+
+
+@pytest.mark.parametrize(
     ("values", "named"),
     [
         ({"method": "best"}, "'method'.*'fairqr', 'fair-qr'"),
@@ -181,6 +194,11 @@ def test_whom_the_loop_helps() -> None:
         ({"method": "listwise", "ranking": {"windows": 5}}, "'ranking.windows' is wrong"),
         ({"method": "fairqr", "rerank": "listwise"}, "which listwise does not make"),
         ({"method": "fair-qr", "ask": "auto"}, "set ask to always or never"),
+        (
+            {"method": "fairqr", "final_round": "last"},
+            "nothing reads final_round",
+        ),
+        ({"method": "fair-qr", "final_round": "first"}, "'final_round'"),
         ({"alpha": float("nan")}, "'answer.alpha' is wrong"),
     ],
 )

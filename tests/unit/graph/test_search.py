@@ -18,7 +18,8 @@ from fairqr.base.errors import InputError, ModelUnavailableError, UnsupportedErr
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.engines.engine import Capability, SearchEngine
-from fairqr.retrieval.fairness.exposure import exposure
+from fairqr.retrieval.fairness.exposure import Discount, exposure
+from fairqr.retrieval.fairness.relevance import UNLIKELY, probability_by_rank
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document
 from tests.unit.engines import WatchedEngine, hits_of, ranked, remove
@@ -65,6 +66,56 @@ async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original
     assert [d.id for d in result.ranking] != last.ids
     trapped = await searched(engine, target="population:1", method="fair-qr", pool="union")
     assert trapped.ranking == trapped.baseline.ranking
+
+
+async def test_the_last_round_can_be_kept_though_the_engines_own_ranking_is_nearer(
+    engine: SearchEngine,
+) -> None:
+    """As in the paper, which has no guard by the plain list."""
+    # Half of the exposure is due to men, but these words find women alone.
+    options = {"target": "population:1", "method": "fair-qr", "max_iterations": 1}
+    away = {"female": ["scholar"]}
+    last = await searched(engine, away, final_round="last", **options, rerank="none")
+    assert last.best_iteration == 1
+    assert [place.id for place in last.ranking] == last.iterations[1].ids
+    worse = {"target": "gender=female:0.01,male:0.99", "method": "fair-qr", "max_iterations": 1}
+    guarded = await searched(engine, away, **worse)
+    assert (guarded.best_iteration, guarded.ranking) == (0, guarded.baseline.ranking)
+    unguarded = await searched(engine, away, final_round="last", **worse)
+    assert unguarded.best_iteration == 1
+    assert unguarded.divergence > unguarded.baseline.divergence
+
+
+async def test_a_list_says_what_it_has_of_the_relevance_by_the_ranks_of_the_query_alone(
+    engine: SearchEngine,
+) -> None:
+    """Whatever the method. What only a model's words find counts as unlikely."""
+    result = await searched(engine, method="fair-qr", target="population:1")
+    found = await ranked(engine, "science", 500)
+    likely = dict(zip(found.ids, probability_by_rank(len(found.ids)).tolist(), strict=True))
+    weights = Discount().weights(10)
+    shown = [likely.get(place.id, UNLIKELY) for place in result.ranking]
+    best = sorted(likely.values(), reverse=True)[:10]
+    assert result.relevance is None
+    assert result.expected_relevance == pytest.approx(weights @ shown / (weights @ best))
+    assert result.baseline.expected_relevance == pytest.approx(1)
+    for method in ("baseline", "greedy", "fairqr"):
+        assert 0 < (await searched(engine, method=method)).expected_relevance <= 1
+    nothing = await searched(engine, query="zzzz", method="fair-qr")
+    assert nothing.expected_relevance is None
+
+
+async def test_words_that_lead_away_from_the_query_are_told(engine: SearchEngine) -> None:
+    """These find what the query itself finds last, or not at all."""
+    away = {"female": ["scholar"], "male": ["filler"]}
+    options = {"target": "gender=female:1", "method": "fair-qr", "final_round": "last"}
+    led_away = await searched(engine, away, query="science", rerank="none", k=5, **options)
+    (warning,) = [it for it in led_away.warnings if "led away from the query" in it]
+    share = led_away.expected_relevance / led_away.baseline.expected_relevance
+    assert share < 0.5
+    assert f"{share:.0%} of the relevance" in warning
+    near = await searched(engine, away, method="fair-qr", max_iterations=0)
+    assert not any("led away" in it for it in near.warnings)
 
 
 @pytest.mark.parametrize("pool", ["last", "union"])
@@ -128,13 +179,13 @@ async def test_no_new_words_end_the_loop_with_a_sentence_and_the_list_that_needs
     engine: SearchEngine,
 ) -> None:
     result = await searched(engine, KnownRefiner({}), ask="always")
-    assert result.stop_reason == "no_improvement"
+    assert result.stop_reason == "no_new_words"
     assert [iteration.queries for iteration in result.iterations] == [["science"]]
     assert result.warnings == ["No new word."]
     alone = await searched(engine, ask="never")
     assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
     won = await searched(engine, {"female": ["scholar"]}, patience=9, **POPULATION)
-    assert (won.stop_reason, len(won.iterations)) == ("no_improvement", 2)
+    assert (won.stop_reason, len(won.iterations)) == ("no_new_words", 2)
     assert won.divergence < 0.01
     assert won.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
     assert won.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
@@ -180,7 +231,7 @@ async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
     assert both.model == "feedback"
     assert len(both.iterations) > 1
     nobody = await search.search("other", attribute="gender", k=3, **POPULATION)
-    assert nobody.stop_reason == "no_improvement"
+    assert nobody.stop_reason == "no_new_words"
 
 
 async def test_documents_deleted_during_a_search_are_left_out_of_the_result(

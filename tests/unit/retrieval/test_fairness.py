@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from fairqr.base.errors import InputError, SchemaError, TargetError
 from fairqr.retrieval.fairness.confusion import by_group, drawn_inverses, slopes, variances
 from fairqr.retrieval.fairness.dimension import Dimension
-from fairqr.retrieval.fairness.divergence import jensen_shannon, kullback_leibler, smooth
+from fairqr.retrieval.fairness.divergence import jensen_shannon, kullback_leibler, lacks, smooth
 from fairqr.retrieval.fairness.exposure import (
     LOG2,
     Discount,
@@ -138,6 +138,18 @@ def test_a_worked_value_of_kl() -> None:
     # Without smoothing, an absent group is infinitely far.
     assert kullback_leibler([0.5, 0.5], [1, 0], smoothing=0) == np.inf
     assert np.isfinite(kullback_leibler([0.5, 0.5], [1, 0]))
+
+
+def test_worked_values_of_what_a_group_lacks() -> None:
+    """The terms of the divergence add up to it; a group without exposure has a finite ratio."""
+    target = [0.5, 0.4, 0.1]
+    exposure = [0.2, 0.8, 0.0]
+    assert lacks(target, exposure) == pytest.approx([0.3, -0.4, 0.1])
+    ratios = lacks(target, exposure, "ratio", smoothing=0.03)
+    assert ratios == pytest.approx([0.495 / 0.204, 0.398 / 0.786, 0.107 / 0.01])
+    terms = lacks(target, exposure, "divergence")
+    assert terms.sum() == pytest.approx(kullback_leibler(target, exposure))
+    assert lacks(target, target, "divergence") == pytest.approx([0.0, 0.0, 0.0])
 
 
 def test_a_worked_value_of_js() -> None:

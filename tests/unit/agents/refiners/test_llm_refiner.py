@@ -140,6 +140,19 @@ async def test_a_reply_without_any_asked_field_is_asked_for_once_more(server: Mo
     assert "it has none of the fields topic, queries, passage" in server.asked[1].last_message
 
 
+async def test_the_papers_prompt_asks_for_words_of_the_group_alone_at_its_temperature(
+    server: ModelServer,
+) -> None:
+    """What FAIR-QR says of its prompt: keywords are added or modified, at temperature .3."""
+    server.does(says({"keywords": ["woman", "Curie"], "drop": ["she"]}))
+    refinement = await refined(server, "paper", keywords=["she", "her"])
+    assert (refinement.topic, refinement.keywords) == ((), ("woman", "Curie"))
+    assert refinement.drop == ("she",)
+    (asked,) = server.asked
+    assert asked.body["temperature"] == 0.3
+    assert "she, her" in asked.last_message
+
+
 async def test_without_a_topic_prompt_only_groups_are_asked_about(server: ModelServer) -> None:
     model = ChatModel("openai:fake", base_url=server.base_url, timeout=10)
     asks_groups = LLMRefiner(model, PromptLibrary().get("refine"))

@@ -35,6 +35,7 @@ from tests.unit.evaluation.rag import small_rag
 FETCHING = {"script", "link", "img", "iframe", "object", "form"}
 MARKUP = {"html_inline", "html_block", "link_open", "code_inline", "fence", "code_block"}
 READER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+METHOD_PAGE = Path(__file__).parents[4] / "docs" / "explanation" / "method.md"
 HOSTILE = (
     '<script>alert(1)</script> <img src="//evil.example/x.png"> | `x` *y* $\\frac{ & &lt; ]]> '
     "[a](http://evil.example)"
@@ -309,6 +310,19 @@ def test_unfinished_systems_are_named_and_left_out(tmp_path: Path) -> None:
     assert "Nothing is compared with the baseline 'BM25'" in told
     with pytest.raises(InputError, match=r"No system in .* has searched for all topics yet"):
         small.measured(tmp_path / "other", lambda it: None if it.topic == "t2" else it)
+
+
+def test_how_our_reading_of_fair_qr_differs_stands_in_the_docs_and_in_each_report_with_such_a_row(
+    tmp_path: Path,
+) -> None:
+    """From one source."""
+    differences = (writer.TEMPLATES / "fair_qr.md.j2").read_text(encoding="utf-8")
+    assert f"\n\n{differences}\n" in METHOD_PAGE.read_text(encoding="utf-8")
+    row = {"name": "Our reading of FAIR-QR", "method": "fair-qr", "model": "feedback"}
+    systems = [small.SYSTEMS[0], row]
+    report = report_of(small.measured(tmp_path / "with", systems=systems), tmp_path)
+    assert report.count(f"\n\n{differences}") == 1
+    assert differences not in report_of(small.measured(tmp_path / "without"), tmp_path)
 
 
 def test_an_experiment_without_relevance_still_has_a_report(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -26,6 +27,12 @@ def opened(page: Page, served: Served, key: dict[str, str]) -> None:
     expect(page.locator("#corpus option")).to_have_count(1)
 
 
+def said_cost(result: dict[str, Any]) -> str:
+    """What a page says of the relevance of a list without estimates."""
+    before = result["baseline"]["expected_relevance"]
+    return f"Cost: relevance by rank {before:.2f} → {result['expected_relevance']:.2f}."
+
+
 def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_asks(
     pages: Pages, served: Served
 ) -> None:
@@ -45,7 +52,7 @@ def test_the_empty_start_shows_an_example_with_the_figures_of_the_api_until_one_
     percents = [float(it) for it in re.findall(r"([\d.]+)\s*%", rows)]
     assert percents == pytest.approx(wanted, abs=0.51)
     up = example.locator(".moved:is(.up, .new)").count()
-    paid = f"Cost in relevance: not estimated. {up} document{'s' if up > 1 else ''} moved up."
+    paid = f"{said_cost(found)} {up} document{'s' if up > 1 else ''} moved up."
     expect(example.locator(".paid")).to_have_text(f"{paid} No model was needed for this ranking.")
     expect(example).to_contain_text("not refined, since no model was to be asked for words.")
     # Lines join the rows also once each has a text, and in windows of other widths.

@@ -141,5 +141,32 @@ def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     expect(told.filter(has_text="Relevance by rank")).to_have_count(1)
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
-    expect(page.locator(".paid")).to_contain_text("Cost in relevance: not estimated.")
+    before = result["baseline"]["expected_relevance"]
+    paid = f"Cost: relevance by rank {before:.2f} → {result['expected_relevance']:.2f}."
+    expect(page.locator(".paid")).to_contain_text(paid)
     assert page.get_by_text("The percentage is the estimated probability").count() == 0
+
+
+@pytest.mark.parametrize(("after", "style"), [(0.27, "better"), (0.6, "null")])
+def test_more_than_the_target_is_not_painted_as_better(
+    pages: Pages, service: str, after: float, style: str
+) -> None:
+    """The page's own code draws a result whose exposure is changed."""
+    page, _ = pages()
+    searched(page, service, "physicist", "bm25")
+    result = result_of(page, service)
+    (name,) = result["target"]
+    result["target"][name] = {"female": 0.27, "male": 0.73}
+    result["baseline"]["exposure"][name] = {"female": 0.0, "male": 1.0}
+    result["exposure"][name] = {"female": after, "male": 1 - after}
+    drawn = page.evaluate(
+        """async (result) => {
+            const { figures } = await import("/page/outcome.js");
+            const { allMarks } = await import("/page/groups.js");
+            const big = figures(result, allMarks(result.target)).querySelector(".big");
+            return [String(big.querySelector("b").getAttribute("class")), big.textContent];
+        }""",
+        result,
+    )
+    assert drawn[0] == style
+    assert ("33 points too much" in drawn[1]) == (style == "null")
