@@ -198,7 +198,7 @@ def test_the_readme_and_the_pages_stay_short() -> None:
     for page in [*DOCS.glob("*.md"), *DOCS.glob("[!r]*/*.md"), *DOCS.glob("re[fs]*/*.md")]:
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         words += sum(bool(re.search(r"[^\W\d_]{2}", word)) for word in text.split())
-    assert words <= 20_000
+    assert words <= 21_000
 
 
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
