@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from collections.abc import Generator as Iterating
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, Unpack
 
 from langchain_core.messages import AIMessageChunk
 
@@ -31,6 +31,7 @@ from fairqr.graph.search.rankers import GivenRanker
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.step import Step
 from fairqr.graph.stream import StepData, final_step_of, run_graph, step_data
+from fairqr.keywords import AnswerKeywords, ProbeKeywords, SearchKeywords
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.encoders.opening import AUTO, as_encoder
@@ -217,7 +218,7 @@ class FairSearch:
         return SyncFairSearch(self)
 
     async def stream(
-        self, query: str, context: Context | None = None, **options: Any
+        self, query: str, context: Context | None = None, **options: Unpack[SearchKeywords]
     ) -> AsyncGenerator[StreamEvent, None]:
         """Search, answer or probe as a context asks, and yield what happens; the result comes last.
 
@@ -241,7 +242,7 @@ class FairSearch:
         yield _RESULTS[asked.kind].model_validate(_found(asked, state))
 
     async def search(
-        self, /, query: str, context: Context | None = None, **options: Any
+        self, /, query: str, context: Context | None = None, **options: Unpack[SearchKeywords]
     ) -> SearchResult:
         """Search fairly for a query.
 
@@ -257,7 +258,11 @@ class FairSearch:
         return await self._whole(query, _asked(Context, context, options), SearchResult)
 
     async def answer(
-        self, /, question: str, context: AnswerContext | None = None, **options: Any
+        self,
+        /,
+        question: str,
+        context: AnswerContext | None = None,
+        **options: Unpack[AnswerKeywords],
     ) -> AnswerResult:
         """Answer a question from sampled rankings of the documents.
 
@@ -275,7 +280,7 @@ class FairSearch:
         return await self._whole(question, _asked(AnswerContext, context, options), AnswerResult)
 
     async def probe(
-        self, /, query: str, context: ProbeContext | None = None, **options: Any
+        self, /, query: str, context: ProbeContext | None = None, **options: Unpack[ProbeKeywords]
     ) -> ProbeResult:
         """Ask whether the model, when it ranks the results of a query, favours a group.
 
@@ -301,7 +306,9 @@ class FairSearch:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""
         return await (await self._ready()).engine.documents(ids)
 
-    def as_retriever(self, context: Context | None = None, **options: Any) -> FairRetriever:
+    def as_retriever(
+        self, context: Context | None = None, **options: Unpack[SearchKeywords]
+    ) -> FairRetriever:
         """Return a LangChain retriever that searches fairly and returns documents with texts.
 
         Args:
@@ -442,7 +449,7 @@ class SyncFairSearch:
         self._run = search._run
 
     def stream(
-        self, query: str, context: Context | None = None, **options: Any
+        self, query: str, context: Context | None = None, **options: Unpack[SearchKeywords]
     ) -> Iterating[StreamEvent, None, None]:
         """Yield what happens, and last the result; see :meth:`FairSearch.stream`."""
         events = self.asynchronous.stream(query, context, **options)
@@ -461,7 +468,9 @@ class SyncFairSearch:
     probe = _blocking(FairSearch.probe)
     documents = _blocking(FairSearch.documents)
 
-    def as_retriever(self, context: Context | None = None, **options: Any) -> FairRetriever:
+    def as_retriever(
+        self, context: Context | None = None, **options: Unpack[SearchKeywords]
+    ) -> FairRetriever:
         """Return a LangChain retriever; see :meth:`FairSearch.as_retriever`."""
         return self.asynchronous.as_retriever(context, **options)
 

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from fairqr.api import Named, check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_errors
@@ -24,6 +24,7 @@ from fairqr.evaluation.qrels import Qrels, read_qrels
 from fairqr.evaluation.reports.text import records_of
 from fairqr.evaluation.user_clicks import MARGIN, ClickFigures, measured, read_clicks
 from fairqr.graph.search.context import checked_context
+from fairqr.keywords import AuditKeywords
 from fairqr.retrieval.encoders.encoder import Encoder
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.sources.query_files import QueryColumns, QueryRow, query_row, query_rows
@@ -61,7 +62,7 @@ async def audit(
     withhold_place: bool = False,
     watcher: StageWatcher | None = None,
     command: Sequence[str] = (),
-    **options: Any,
+    **options: Unpack[AuditKeywords],
 ) -> Audit:
     """Send queries to a search engine, and measure who gets seen in its results.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from uuid import UUID
 
 from langchain.agents.middleware import AgentMiddleware
@@ -41,6 +41,7 @@ from fairqr.graph.integrations.order import (
 from fairqr.graph.search.context import Context, require_context
 from fairqr.graph.search.explanation import exposure_lines, passage_lines, quoted
 from fairqr.graph.search.result import Place
+from fairqr.keywords import SearchKeywords
 from fairqr.retrieval.engines.engine import Hits, SearchEngine, shares_above_zero
 from fairqr.retrieval.sources.documents import Document, value_at
 from fairqr.retrieval.sources.schema import Attribute
@@ -91,7 +92,7 @@ class FairRetrieval(AgentMiddleware[Any, Any, Any]):
         *,
         log: Path | str | None = None,
         log_words: bool = False,
-        **options: Any,
+        **options: Unpack[SearchKeywords],
     ) -> None:
         if isinstance(source, SyncFairSearch):
             source = source.asynchronous

@@ -130,7 +130,7 @@ class AnswerRequest(AnswerSettings, RunRequest):
     question: str = Field(
         min_length=1, examples=["Which composer was born in Vienna?"], description="What to answer."
     )
-    k: int | None = Field(
+    k: int | None = Field(  # type: ignore[assignment]
         None,
         ge=1,
         le=10_000,
