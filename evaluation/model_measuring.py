@@ -40,7 +40,7 @@ from fairqr.graph.search.builder import as_node
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.models import Model
 from fairqr.graph.search.pool import Pool
-from fairqr.graph.search.state import State
+from fairqr.graph.search.state import SearchState
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -163,7 +163,7 @@ class Search:
     cell: int
     lists: list[list[str]]
     lacking: float
-    state: State
+    state: SearchState
 
 
 def lists_by_weights(pool: Pool, tried: Sequence[EvidenceWeights]) -> list[list[str]]:
@@ -276,7 +276,7 @@ class Measurement:
                 context = self._context(attribute)
                 query = self.plan.topics[topic].text(keywords)
                 values = await graph.ainvoke({"query": query}, context=context)
-                state = cast("State", values)
+                state = cast("SearchState", values)
                 pool = Pool(self.engine, context, state)
                 if state["stop_reason"] == "model_failed":
                     failures.append(next(iter(state["warnings"]), "no reply"))
@@ -396,7 +396,7 @@ def kinds_of(prompts: Mapping[str, str], library: PromptLibrary) -> list[str]:
     return [kind for kind in KINDS if kind in asked]
 
 
-def cost_of(states: Sequence[State]) -> SearchCost:
+def cost_of(states: Sequence[SearchState]) -> SearchCost:
     """Return what the model cost in a search on average, replies of the cache included."""
     calls = tokens = seconds = 0.0
     for state in states:

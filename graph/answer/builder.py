@@ -15,7 +15,7 @@ from fairqr.graph.answer.parts import (
     attributor_of,
     generator_of,
 )
-from fairqr.graph.answer.state import OutputState, State
+from fairqr.graph.answer.state import AnswerOutput, AnswerState
 from fairqr.graph.running import CONCURRENCY, RETRIEVE, Node, node
 from fairqr.graph.search.builder import RECURSION_LIMIT, as_node, build_search_graph
 from fairqr.graph.search.context import require_context
@@ -28,7 +28,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 NODES = ("prepare", "sample", "generate", "attribute", "summarize")
 """The names of the nodes, without ``retrieve``, which has nodes of its own."""
 
-AnswerGraph = CompiledStateGraph[State, AnswerContext, InputState, OutputState]
+AnswerGraph = CompiledStateGraph[AnswerState, AnswerContext, InputState, AnswerOutput]
 
 
 def build_answer_graph(
@@ -82,7 +82,10 @@ def build_answer_graph(
         default=context,
     )
     graph = StateGraph(
-        State, context_schema=AnswerContext, input_schema=InputState, output_schema=OutputState
+        AnswerState,
+        context_schema=AnswerContext,
+        input_schema=InputState,
+        output_schema=AnswerOutput,
     )
     graph.add_node("prepare", node(nodes.prepare, parts, is_first=True))
     graph.add_node(RETRIEVE, as_node(search))

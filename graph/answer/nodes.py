@@ -33,7 +33,7 @@ from fairqr.graph.answer import result as results
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
 from fairqr.graph.answer.parts import AnswerParts
 from fairqr.graph.answer.result import AnswerResult, RankingAnswer
-from fairqr.graph.answer.state import RankingTask, State
+from fairqr.graph.answer.state import AnswerState, RankingTask
 from fairqr.graph.running import Update
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.search.state import Record
@@ -46,7 +46,7 @@ _NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
 _NOTHING_TO_JUDGE = judging.Entailment("empty_document", message="The document has no text.")
 
 
-async def prepare(state: State, context: AnswerContext, parts: AnswerParts) -> Update:
+async def prepare(state: AnswerState, context: AnswerContext, parts: AnswerParts) -> Update:
     """Start the models, so that missing parts are found before anything is searched.
 
     Raises:
@@ -69,7 +69,7 @@ async def prepare(state: State, context: AnswerContext, parts: AnswerParts) -> U
     }
 
 
-async def sample(state: State, context: AnswerContext, parts: AnswerParts) -> Update:
+async def sample(state: AnswerState, context: AnswerContext, parts: AnswerParts) -> Update:
     """Draw rankings from the final one, and count equal ones.
 
     Raises:
@@ -83,7 +83,7 @@ async def sample(state: State, context: AnswerContext, parts: AnswerParts) -> Up
     return {"sampled": sampled}
 
 
-async def each_ranking(state: State) -> list[Send]:
+async def each_ranking(state: AnswerState) -> list[Send]:
     """Answer from each of the sampled rankings."""
     shared = {name: state[name] for name in ("query", "seed", "seconds")}
     return [Send("generate", {**shared, "ranking": ranking}) for ranking in state["sampled"]]
@@ -125,7 +125,7 @@ async def generate(task: RankingTask, context: AnswerContext, parts: AnswerParts
     return {"answers": [answer.model_dump()], "usages": [asdict(reply.usage)]}
 
 
-async def attribute(state: State, context: AnswerContext, parts: AnswerParts) -> Update:
+async def attribute(state: AnswerState, context: AnswerContext, parts: AnswerParts) -> Update:
     """Judge which documents of its ranking each answer used, several answers at a time."""
     attributor = cast("judging.Attributor", parts.attributor)
     answers = _answers(state)
@@ -154,7 +154,7 @@ async def attribute(state: State, context: AnswerContext, parts: AnswerParts) ->
     }
 
 
-async def summarize(state: State, context: AnswerContext, parts: AnswerParts) -> Update:
+async def summarize(state: AnswerState, context: AnswerContext, parts: AnswerParts) -> Update:
     """Put the result together: the answers, and the exposure of documents and groups.
 
     Raises:
@@ -239,7 +239,7 @@ def _distinct_rankings(
     ]
 
 
-def _answers(state: State) -> list[RankingAnswer]:
+def _answers(state: AnswerState) -> list[RankingAnswer]:
     """Return the answers in the state.
 
     Raises:

@@ -6,11 +6,10 @@ import operator
 from typing import Annotated
 
 from fairqr.graph.running import longest
-from fairqr.graph.search.state import InputState, Record
-from fairqr.graph.search.state import OutputState as SearchOutput
+from fairqr.graph.search.state import InputState, Record, SearchOutput
 
 
-class OutputState(SearchOutput):
+class AnswerOutput(SearchOutput):
     """What a run ends with: the search's result and the answer's.
 
     ``answer`` is the object of :class:`fairqr.graph.answer.result.AnswerResult`.
@@ -19,7 +18,7 @@ class OutputState(SearchOutput):
     answer: Record | None
 
 
-class State(InputState, OutputState, total=False):
+class AnswerState(InputState, AnswerOutput, total=False):
     """What the nodes that answer share.
 
     Attributes:

@@ -31,7 +31,7 @@ from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.rankers import Rankers
 from fairqr.graph.search.records import ranking_record
-from fairqr.graph.search.state import QueryRecord, State
+from fairqr.graph.search.state import QueryRecord, SearchState
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.dimension import dimensions_of
@@ -60,7 +60,7 @@ class Learnt:
     """
 
     model: str
-    state: State
+    state: SearchState
     queries: list[QueryRecord]
 
 
@@ -129,12 +129,12 @@ class LearntWords:
 
         answers = words.Answers(topic, dict(zip(keys, of_groups, strict=True)))
         state = _first_round(query, weights.model_dump())
-        state = cast("State", {**state, **words.after_refinement(state, context, answers)})
+        state = cast("SearchState", {**state, **words.after_refinement(state, context, answers)})
         queries = words.refined_queries(state, context)
         return Learnt(self.name, state, queries) if queries else None
 
 
-def _first_round(query: str, weights: dict[str, float]) -> State:
+def _first_round(query: str, weights: dict[str, float]) -> SearchState:
     """Return the state of a search that has not asked its model yet."""
     state: dict[str, Any] = {
         "query": query,
@@ -146,7 +146,7 @@ def _first_round(query: str, weights: dict[str, float]) -> State:
         "words": {},
         "refinements": [],
     }
-    return cast("State", state)
+    return cast("SearchState", state)
 
 
 async def with_words(
@@ -190,7 +190,7 @@ async def with_words(
     pool = Pool(
         engine,
         context,
-        cast("State", {**learnt.state, "rankings": rankings, "lookups": lookups}),
+        cast("SearchState", {**learnt.state, "rankings": rankings, "lookups": lookups}),
     )
     relevance = await asyncio.to_thread(lambda: pool.relative_relevance)
     return replace(hits, relevance=np.array([relevance[id_] for id_ in hits.ids]))

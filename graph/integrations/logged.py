@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.graph.integrations.order import FairOrder
+from fairqr.graph.integrations.order import OrderedList
 from fairqr.retrieval.engines.engine import Hits, Memberships, shares_above_zero
 from fairqr.retrieval.sources.schema import Schema
 
@@ -41,7 +41,7 @@ def heading(
 
 
 def fair_list_told(
-    order: FairOrder, hits: Hits, groups: dict[str, list[Any]], ids: Sequence[str]
+    order: OrderedList, hits: Hits, groups: dict[str, list[Any]], ids: Sequence[str]
 ) -> dict[str, Any]:
     """Return what a record says of a list and its fair order, but for the exposure.
 

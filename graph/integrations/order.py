@@ -75,13 +75,13 @@ class Evidence(NamedTuple):
     turn: Turn = nullcontext
 
 
-class Shown(Objective):
+class FirstDocuments(Objective):
     """The first k documents of a list."""
 
     exposure: Shares = Field(description="The exposure of each group, by attribute.")
 
 
-class FairOrder(NamedTuple):
+class OrderedList(NamedTuple):
     """A list in its fair order.
 
     Attributes:
@@ -97,8 +97,8 @@ class FairOrder(NamedTuple):
     """
 
     positions: list[int]
-    before: Shown
-    after: Shown
+    before: FirstDocuments
+    after: FirstDocuments
     target: Shares
     dimensions: list[Dimension]
     members: Memberships
@@ -113,7 +113,7 @@ async def fair_list(
     evidence: Evidence | None,
     *,
     deficit: Shares | None = None,
-) -> tuple[FairOrder, Hits, Labelled]:
+) -> tuple[OrderedList, Hits, Labelled]:
     """Return the fair order of documents, the list as it was given, and what is known of labels.
 
     Args:
@@ -179,7 +179,7 @@ async def _estimated(
 
 def fair_order(
     schema: Schema, context: Context, hits: Hits, deficit: Shares | None = None
-) -> FairOrder:
+) -> OrderedList:
     """Return the fair order of a list.
 
     Args:
@@ -211,16 +211,18 @@ def fair_order(
     objective = step.objective(present, fair.weight, k)
     best = fair.positions.tolist()
 
-    def shown(places: list[int]) -> Shown:
+    def shown(places: list[int]) -> FirstDocuments:
         members = zip(dimensions, candidates.memberships, strict=True)
         given = {it.name: by_group(it, exposure(own[places], discount)) for it, own in members}
-        return Shown(**objective.quality(places).figures, weight=fair.weight, exposure=given)
+        return FirstDocuments(
+            **objective.quality(places).figures, weight=fair.weight, exposure=given
+        )
 
     broken = step.broken(present, best)
     after = shown(best).model_copy(update={"broken": tuple(broken)})
     if context.certify:
         after = after.certified(certify(present, step, fair.weight, k, best))
-    return FairOrder(
+    return OrderedList(
         positions=best + sorted({*range(len(hits))}.difference(best)),
         before=shown([*range(k)]),
         after=after,

@@ -9,7 +9,7 @@ from langgraph.types import Checkpointer
 from fairqr.graph.probe import nodes
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.probe.parts import ProbeParts
-from fairqr.graph.probe.state import OutputState, State
+from fairqr.graph.probe.state import ProbeOutput, ProbeState
 from fairqr.graph.running import CONCURRENCY, RETRIEVE, Node, node
 from fairqr.graph.search.builder import RECURSION_LIMIT, as_node, build_search_graph
 from fairqr.graph.search.context import require_context
@@ -22,7 +22,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 NODES = ("prepare", "draw", "ask", "compare")
 """The names of the nodes, without ``retrieve``, which has nodes of its own."""
 
-ProbeGraph = CompiledStateGraph[State, ProbeContext, InputState, OutputState]
+ProbeGraph = CompiledStateGraph[ProbeState, ProbeContext, InputState, ProbeOutput]
 
 
 def build_probe_graph(
@@ -62,7 +62,7 @@ def build_probe_graph(
     parts = ProbeParts(engine=engine, rankers=rankers, default=context)
     search = build_search_graph(engine, model, context=context, ranker=rankers)
     graph = StateGraph(
-        State, context_schema=ProbeContext, input_schema=InputState, output_schema=OutputState
+        ProbeState, context_schema=ProbeContext, input_schema=InputState, output_schema=ProbeOutput
     )
     graph.add_node("prepare", node(nodes.prepare, parts, is_first=True))
     graph.add_node(RETRIEVE, as_node(search))

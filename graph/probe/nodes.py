@@ -31,7 +31,7 @@ from fairqr.graph.probe.result import (
     ProbeResult,
     Side,
 )
-from fairqr.graph.probe.state import AskedTask, ProbeTask, State
+from fairqr.graph.probe.state import AskedTask, ProbeState, ProbeTask
 from fairqr.graph.probe.verdicts import verdict_in_words
 from fairqr.graph.running import Update
 from fairqr.graph.search.budget import shortage
@@ -50,7 +50,7 @@ PAIRS_AT_ONCE = 5
 _SIDES: dict[int, Side] = {1: "protected", 0: "unprotected", -1: "undecided"}
 
 
-async def prepare(state: State, context: ProbeContext, parts: ProbeParts) -> Update:
+async def prepare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> Update:
     """Start the model, so that missing parts are found before anything is searched.
 
     Raises:
@@ -67,7 +67,7 @@ async def prepare(state: State, context: ProbeContext, parts: ProbeParts) -> Upd
     return {"outcomes": Overwrite([]), "result": None, "probe": None}
 
 
-async def draw(state: State, context: ProbeContext, parts: ProbeParts) -> Update:
+async def draw(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> Update:
     """Choose the documents of both sides, the pairs and the lists.
 
     Raises:
@@ -118,7 +118,7 @@ async def draw(state: State, context: ProbeContext, parts: ProbeParts) -> Update
     return update
 
 
-async def each_task(state: State) -> list[Send] | str:
+async def each_task(state: ProbeState) -> list[Send] | str:
     """Ask what was drawn, if anything."""
     if not state["tasks"]:
         return "compare"
@@ -133,7 +133,7 @@ async def ask(task: AskedTask, context: ProbeContext, parts: ProbeParts) -> Upda
     return {"outcomes": [await work(task, group, context, parts)]}
 
 
-async def compare(state: State, context: ProbeContext, parts: ProbeParts) -> Update:
+async def compare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> Update:
     """Compare both sides: which one the model prefers, and how sure that is; the result."""
     settings = context.probe
     outcomes = state["outcomes"]
@@ -172,7 +172,7 @@ async def compare(state: State, context: ProbeContext, parts: ProbeParts) -> Upd
     return {"probe": result.model_dump(mode="json")}
 
 
-def _documents(state: State, context: ProbeContext, parts: ProbeParts) -> list[ProbedDocument]:
+def _documents(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> list[ProbedDocument]:
     """Return the documents that take part, in the order of the result."""
     places = state["result"]["ranking"][: context.probe.depth]
     pool = [RankedDocument.model_validate(place) for place in places]

@@ -7,11 +7,10 @@ from typing import Annotated
 
 from fairqr.agents.ranking.rankers import Persona
 from fairqr.graph.running import longest
-from fairqr.graph.search.state import InputState, Record
-from fairqr.graph.search.state import OutputState as SearchOutput
+from fairqr.graph.search.state import InputState, Record, SearchOutput
 
 
-class OutputState(SearchOutput):
+class ProbeOutput(SearchOutput):
     """What a run ends with: the search's result and the probe's.
 
     ``probe`` is the object of :class:`fairqr.graph.probe.result.ProbeResult`.
@@ -34,7 +33,7 @@ class AskedTask(ProbeTask):
     seconds: float
 
 
-class State(InputState, OutputState, total=False):
+class ProbeState(InputState, ProbeOutput, total=False):
     """What the nodes that probe share.
 
     Attributes:

@@ -8,7 +8,7 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.ranking.rankers import Cost
 from fairqr.graph.running import running_seconds
 from fairqr.graph.search.context import AUTO_BUDGET, Budget, Context
-from fairqr.graph.search.state import State
+from fairqr.graph.search.state import SearchState
 
 
 class Shortage(NamedTuple):
@@ -44,7 +44,7 @@ class Spending:
         state: The state of the run.
     """
 
-    def __init__(self, context: Context, state: State) -> None:
+    def __init__(self, context: Context, state: SearchState) -> None:
         self.usage = Usage(**state["usage"])
         reserved = state.get("cost") or {"calls": 0, "tokens": 0}
         self._reserved = Cost(reserved["calls"], reserved["tokens"])

@@ -13,7 +13,7 @@ from fairqr.graph.search.models import GivenModel, model_of
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.rankers import GivenRanker, Rankers
 from fairqr.graph.search.review import review
-from fairqr.graph.search.state import InputState, OutputState, State
+from fairqr.graph.search.state import InputState, SearchOutput, SearchState
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import SearchEngine, require_engine
 
@@ -23,7 +23,7 @@ RECURSION_LIMIT = 4 * 100 + 20
 NODES = ("prepare", "retrieve", "measure", "choose_group", "refine", "review", "rerank")
 """The names of the nodes."""
 
-SearchGraph = CompiledStateGraph[State, Context, InputState, OutputState]
+SearchGraph = CompiledStateGraph[SearchState, Context, InputState, SearchOutput]
 
 
 def build_search_graph(
@@ -69,7 +69,7 @@ def build_search_graph(
         default=Context() if context is None else context,
     )
     graph = StateGraph(
-        State, context_schema=Context, input_schema=InputState, output_schema=OutputState
+        SearchState, context_schema=Context, input_schema=InputState, output_schema=SearchOutput
     )
     graph.add_node("prepare", node(nodes.prepare, parts, is_first=True, computes=only_computes))
     graph.add_node("retrieve", node(nodes.retrieve, parts, computes=only_computes))
@@ -106,17 +106,17 @@ def as_node(graph: SearchGraph) -> SearchGraph:
     return graph.copy({"output_channels": returned})
 
 
-async def after_prepare(state: State) -> str:
+async def after_prepare(state: SearchState) -> str:
     """Search, unless the list of an earlier page goes on."""
     return "rerank" if state["stop_reason"] else "retrieve"
 
 
-async def after_measure(state: State) -> str:
+async def after_measure(state: SearchState) -> str:
     """Refine the query, unless the loop is over."""
     return "rerank" if state["stop_reason"] else "choose_group"
 
 
-async def after_refine(state: State) -> str:
+async def after_refine(state: SearchState) -> str:
     """Search with the new words, unless there are none; a person may look at them first."""
     if state["stop_reason"]:
         return "rerank"

@@ -11,7 +11,7 @@ from fairqr.agents.refiners.cleaning import tidy
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.graph.running import Update
 from fairqr.graph.search.result import GroupKey, RefinedGroup, RefinedTopic
-from fairqr.graph.search.state import State
+from fairqr.graph.search.state import SearchState
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.sources.schema import UNKNOWN
 
@@ -62,7 +62,7 @@ class GroupAnswer(BaseModel, extra="forbid"):
     passage: str = ""
 
 
-class Answer(BaseModel, extra="forbid"):
+class ReviewAnswer(BaseModel, extra="forbid"):
     """What a person answers.
 
     Attributes:
@@ -82,14 +82,14 @@ def read_answer(answer: object, dimensions: Sequence[Dimension]) -> Update:
     LangGraph takes an empty answer for none, so True says that the words stand.
 
     Raises:
-        InputError: It is not of the form of :class:`Answer`, or names an unknown group.
+        InputError: It is not of the form of :class:`ReviewAnswer`, or names an unknown group.
     """
     if answer is True:
         return {}
     if not isinstance(answer, Mapping):
         raise InputError(f"The answer must be an object, not {type(answer).__name__}. {_FORM}")
     try:
-        given = Answer.model_validate(answer)
+        given = ReviewAnswer.model_validate(answer)
     except ValidationError as error:
         place, reason = first_problem(error)
         raise InputError(
@@ -148,7 +148,7 @@ def groups_to_refine(chosen: object, dimensions: Sequence[Dimension]) -> list[Gr
     return keys
 
 
-def checked_words(state: State, dimensions: Sequence[Dimension]) -> Update:
+def checked_words(state: SearchState, dimensions: Sequence[Dimension]) -> Update:
     """Return the words in use, which a person may have changed, in the form of the state.
 
     Raises:
@@ -158,7 +158,7 @@ def checked_words(state: State, dimensions: Sequence[Dimension]) -> Update:
     return {"words": {}, **read_answer(given, dimensions)}
 
 
-def words_in_use(state: State, dimensions: Sequence[Dimension]) -> Update:
+def words_in_use(state: SearchState, dimensions: Sequence[Dimension]) -> Update:
     """Check the words in use, which a person may have changed, and list them for the result.
 
     Returns:
@@ -190,7 +190,7 @@ def words_in_use(state: State, dimensions: Sequence[Dimension]) -> Update:
     return update
 
 
-def _added(state: State, key: tuple[str, str], in_use: Mapping[str, Any]) -> dict[str, Any]:
+def _added(state: SearchState, key: tuple[str, str], in_use: Mapping[str, Any]) -> dict[str, Any]:
     """Return the words of a group that no earlier round has added."""
     earlier: dict[str, set[str]] = {field: set() for field in FIELDS}
     passages: set[str] = set()

@@ -20,7 +20,7 @@ from fairqr.graph.search.pages import Page, next_page, page_of, pages_of
 from fairqr.graph.search.pool import Pool, discounted_mean
 from fairqr.graph.search.rankers import ModelRanking
 from fairqr.graph.search.result import Objective, SearchResult, Shares
-from fairqr.graph.search.state import State
+from fairqr.graph.search.state import SearchState
 from fairqr.graph.search.stopping import kept_of
 from fairqr.graph.search.target import by_group
 from fairqr.retrieval.engines.engine import (
@@ -316,7 +316,7 @@ class _LastAnswers(NamedTuple):
     groups: list[results.RefinedGroup]
 
 
-def _last_answers(state: State) -> _LastAnswers:
+def _last_answers(state: SearchState) -> _LastAnswers:
     topic = state["refined_topic"]
     return _LastAnswers(
         None if topic is None else results.RefinedTopic(**topic),

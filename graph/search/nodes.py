@@ -65,7 +65,7 @@ from fairqr.graph.search.state import (
     EvidenceKind,
     LookupRecord,
     QueryRecord,
-    State,
+    SearchState,
 )
 from fairqr.graph.search.stopping import decide_stop, expected_gain, groups_to_ask_about, kept_of
 from fairqr.graph.search.target import TARGET_DEPTH, estimate_target
@@ -91,7 +91,7 @@ GRACE = 0.25
 """Seconds after its deadline in which a refiner may still report its usage."""
 
 
-async def prepare(state: State, context: Context, parts: SearchParts) -> Update:
+async def prepare(state: SearchState, context: Context, parts: SearchParts) -> Update:
     """Check the query, the context, the engine and the models, before anything is searched."""
     query = _checked_query(state.get("query"))
     current_span().content("fairqr.query", query)
@@ -177,7 +177,7 @@ async def _require_refinement(context: Context, parts: SearchParts) -> None:
     await refiner.start()
 
 
-async def retrieve(state: State, context: Context, parts: SearchParts) -> Update:
+async def retrieve(state: SearchState, context: Context, parts: SearchParts) -> Update:
     """Run the queries of the round: first the original one, later those with the model's words."""
     iteration = len(state["iterations"])
     record(iteration=iteration)
@@ -185,14 +185,14 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
         return await _retrieve_original(state, context, parts)
     # A person may have changed the words since they were proposed.
     used = words_in_use(state, Pool(parts.engine, context, state).dimensions)
-    state = cast("State", {**state, **used})
+    state = cast("SearchState", {**state, **used})
     queries = words.refined_queries(state, context)
     answers = await _search(queries, context, parts.engine)
     answers, named, vain = await _with_whole_names(queries, answers, parts.engine)
     used["refinements"] = with_vain_names(used["refinements"], queries, vain)
     used |= words.without_unsearched(state, used["refinements"], queries)
     rankings = records_of(iteration, queries, answers, context, parts.engine.schema)
-    found = cast("State", {**state, "rankings": [*state["rankings"], *rankings]})
+    found = cast("SearchState", {**state, "rankings": [*state["rankings"], *rankings]})
     lookups: list[LookupRecord] = []
     if context.words_are_evidence:
         lookups = await _looked_up(Pool(parts.engine, context, found), iteration)
@@ -207,7 +207,7 @@ async def retrieve(state: State, context: Context, parts: SearchParts) -> Update
     }
 
 
-async def _retrieve_original(state: State, context: Context, parts: SearchParts) -> Update:
+async def _retrieve_original(state: SearchState, context: Context, parts: SearchParts) -> Update:
     """Run the original query, and get what else the first round needs of the engine."""
     engine = parts.engine
     query = words.original_query(state["query"])
@@ -218,7 +218,7 @@ async def _retrieve_original(state: State, context: Context, parts: SearchParts)
         "rankings": rankings,
         "warnings": _warnings_of(answers),
     }
-    pool = Pool(engine, context, cast("State", {**state, "rankings": rankings}))
+    pool = Pool(engine, context, cast("SearchState", {**state, "rankings": rankings}))
     if not pool.engine_ranking.ids:
         nothing = f"No document of '{engine.name}' matches the query; try other words."
         return {**update, "warnings": [*update["warnings"], nothing]}
@@ -327,7 +327,7 @@ async def _looked_up(pool: Pool, iteration: int) -> list[LookupRecord]:
     return list(lookups.values())
 
 
-async def measure(state: State, context: Context, parts: SearchParts) -> Update:
+async def measure(state: SearchState, context: Context, parts: SearchParts) -> Update:
     """Measure the exposure of the round's list against the target, and decide whether to stop.
 
     The default method has its fair list made here, since a round is judged by it.
@@ -372,7 +372,7 @@ async def measure(state: State, context: Context, parts: SearchParts) -> Update:
     return {**update, "iterations": [round_.model_dump()], "stop_reason": stop_reason}
 
 
-def _is_spent(state: State, context: Context, parts: SearchParts) -> bool:
+def _is_spent(state: SearchState, context: Context, parts: SearchParts) -> bool:
     """Return whether the budget has no room for another question."""
     refiner = parts.refiner(context) if context.rounds else None
     return Spending(context, state).is_spent(tokens_a_question(refiner))
@@ -420,7 +420,7 @@ def _unlabelled(measured: Measured) -> list[str]:
     ]
 
 
-async def choose_group(state: State, context: Context, parts: SearchParts) -> Update:
+async def choose_group(state: SearchState, context: Context, parts: SearchParts) -> Update:
     """Choose the groups to ask the model about: who lacks most, those that lack, or all."""
     pool = Pool(parts.engine, context, state)
     target: Shares = {}
@@ -443,14 +443,14 @@ async def choose_group(state: State, context: Context, parts: SearchParts) -> Up
     return {"iteration": state["iteration"], "chosen": chosen, "lacking": lacking}
 
 
-async def refine(state: State, context: Context, parts: SearchParts) -> Update:
+async def refine(state: SearchState, context: Context, parts: SearchParts) -> Update:
     """Ask the model for words of the topic and of the chosen groups, all at once."""
     refiner = cast("Refiner", parts.refiner(context))
     # A person may have changed all this since the groups were chosen.
     dimensions = Pool(parts.engine, context, state).dimensions
     chosen = groups_to_refine(state["chosen"], dimensions)
     in_use = checked_words(state, dimensions)
-    state = cast("State", {**state, **in_use, "chosen": chosen})
+    state = cast("SearchState", {**state, **in_use, "chosen": chosen})
     update: Update = {"iteration": state["iteration"], **in_use}
     spent = Usage(**state["usage"])
     answered: list[Refinement] = []
@@ -475,14 +475,14 @@ async def refine(state: State, context: Context, parts: SearchParts) -> Update:
         current_span().content(f"fairqr.keywords.{name}.{group}", answer.keywords)
     statuses = [f"{name}={group} {it.status}" for (name, group), it in answers.groups.items()]
     record(refinements=statuses)
-    spending = Spending(context, cast("State", {**state, "usage": usage}))
+    spending = Spending(context, cast("SearchState", {**state, "usage": usage}))
     is_spent = spending.is_spent(tokens_a_question(refiner))
     changes = words.after_refinement(state, context, answers, is_spent=is_spent)
     return {**update, "usage": usage, **changes}
 
 
 async def _ask(
-    refiner: Refiner, state: State, context: Context, answered: list[Refinement]
+    refiner: Refiner, state: SearchState, context: Context, answered: list[Refinement]
 ) -> words.Answers:
     """Ask a refiner about the topic, if it was not asked yet, and about all chosen groups.
 
@@ -519,20 +519,22 @@ async def _ask(
     return words.Answers(topic, dict(zip(chosen, answers, strict=True)))
 
 
-def _asks_topic(refiner: Refiner | None, state: State, context: Context) -> bool:
+def _asks_topic(refiner: Refiner | None, state: SearchState, context: Context) -> bool:
     """Return whether the refiner is asked about the topic now: once in each search."""
     is_first_question = state["topic"] is None and len(state["iterations"]) == 1
     return context.words_are_evidence and is_first_question and isinstance(refiner, TopicRefiner)
 
 
-def _may_ask_again(refiner: Refiner, state: State, context: Context, *, questions: int) -> bool:
+def _may_ask_again(
+    refiner: Refiner, state: SearchState, context: Context, *, questions: int
+) -> bool:
     """Return whether the budget has room to ask each question twice."""
     questions_left = Spending(context, state).questions_left(tokens_a_question(refiner))
     return questions_left is None or questions_left >= 2 * questions
 
 
 def _requests(
-    chosen: Sequence[GroupKey], state: State, context: Context, *, may_ask_again: bool
+    chosen: Sequence[GroupKey], state: SearchState, context: Context, *, may_ask_again: bool
 ) -> list[GroupRequest]:
     """Return a question for each chosen group."""
     requests = []
@@ -577,7 +579,7 @@ async def _answer(
         return answer
 
 
-async def rerank(state: State, context: Context, parts: SearchParts) -> Update:
+async def rerank(state: SearchState, context: Context, parts: SearchParts) -> Update:
     """Return a page of the list of the best round, re-ranked unless it is the fair list already."""
     pool = Pool(parts.engine, context, state)
     refiner = parts.refiner(context) if context.rounds else None
@@ -592,7 +594,7 @@ async def rerank(state: State, context: Context, parts: SearchParts) -> Update:
     return {**update, "usage": asdict(usage_of(update["result"]))}
 
 
-def _ranks(state: State, context: Context, parts: SearchParts) -> Ranks | None:
+def _ranks(state: SearchState, context: Context, parts: SearchParts) -> Ranks | None:
     """Return what re-ranks the list by a model; None if nothing does.
 
     For a later page, it is as the model re-ranked the list for an earlier one.

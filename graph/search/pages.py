@@ -17,7 +17,7 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.rankers import ModelRanking
 from fairqr.graph.search.result import Measured
-from fairqr.graph.search.state import State
+from fairqr.graph.search.state import SearchState
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Reranker
 from fairqr.retrieval.rerankers.fair import FairStep
@@ -37,7 +37,7 @@ class FoundList(NamedTuple):
         by_model: How a model re-ranked the list, if one did.
     """
 
-    state: State
+    state: SearchState
     by_model: ModelRanking | None
 
 

@@ -23,7 +23,7 @@ from fairqr.graph.search.state import (
     FairListRecord,
     QueryRecord,
     RankingRecord,
-    State,
+    SearchState,
 )
 from fairqr.graph.search.target import by_group, vector_of
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -66,7 +66,7 @@ class Pool:
         state: The state of the run.
     """
 
-    def __init__(self, engine: SearchEngine, context: Context, state: State) -> None:
+    def __init__(self, engine: SearchEngine, context: Context, state: SearchState) -> None:
         self.engine = engine
         self.context = context
         self.state = state
@@ -540,7 +540,7 @@ class Pool:
 
     def _changed(self, **parts: object) -> Pool:
         """Return a pool of the same documents, with other parts of the state."""
-        pool = Pool(self.engine, self.context, cast("State", {**self.state, **parts}))
+        pool = Pool(self.engine, self.context, cast("SearchState", {**self.state, **parts}))
         # Both only depend on the rankings, and take long to compute.
         pool.table = self.table
         pool.evidence = self.evidence

@@ -11,11 +11,11 @@ from fairqr.graph.running import Update
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.edits import read_answer
 from fairqr.graph.search.parts import SearchParts
-from fairqr.graph.search.state import State
+from fairqr.graph.search.state import SearchState
 from fairqr.retrieval.fairness.dimension import dimensions_of
 
 
-async def review(state: State, context: Context, parts: SearchParts) -> Update:
+async def review(state: SearchState, context: Context, parts: SearchParts) -> Update:
     """Ask a person about the model's words, and go on with the words of the answer.
 
     A wrong answer is asked about again, with a sentence that says what is wrong.

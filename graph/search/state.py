@@ -134,13 +134,13 @@ class InputState(TypedDict):
     query: str
 
 
-class OutputState(TypedDict):
+class SearchOutput(TypedDict):
     """What a run ends with: the object of :class:`fairqr.graph.search.result.SearchResult`."""
 
     result: Record
 
 
-class State(InputState, OutputState, total=False):
+class SearchState(InputState, SearchOutput, total=False):
     """What the nodes of a search share.
 
     Of what grows with the rounds, a checkpoint only keeps what its node added.

@@ -16,7 +16,7 @@ from fairqr.agents.refiners.refiner import LeftOut, Refinement
 from fairqr.graph.running import Update
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import GroupKey, RefinedGroup, RefinedTopic, Unused
-from fairqr.graph.search.state import GroupWords, QueryRecord, State, TopicWords
+from fairqr.graph.search.state import GroupWords, QueryRecord, SearchState, TopicWords
 
 NOT_COUNTED = "is not searched for, since such words of this model do not count here"
 PHRASES_INSTEAD = "is not searched for, since there are phrases"
@@ -46,7 +46,7 @@ class Answers:
 
 
 def after_refinement(
-    state: State, context: Context, answers: Answers, *, is_spent: bool = False
+    state: SearchState, context: Context, answers: Answers, *, is_spent: bool = False
 ) -> Update:
     """Return what the answers of a refiner change: the words in use, or why the loop ends.
 
@@ -76,7 +76,7 @@ def after_refinement(
         "words": _words_in_use(state, answers),
     }
     has_words = helped or _has_given_words(state, context)
-    if has_words and refined_queries(cast("State", {**state, **update, **in_use}), context):
+    if has_words and refined_queries(cast("SearchState", {**state, **update, **in_use}), context):
         return {**update, **in_use}
     reason = "no_new_words"
     if failed and is_spent:
@@ -86,7 +86,7 @@ def after_refinement(
     return {**update, "stop_reason": reason}
 
 
-def _has_given_words(state: State, context: Context) -> bool:
+def _has_given_words(state: SearchState, context: Context) -> bool:
     """Return whether a person gave words, before the model was asked, that no query has had."""
     asked = {record["query"]["text"] for record in state["rankings"]}
     return any(query["text"] not in asked for query in refined_queries(state, context))
@@ -111,7 +111,7 @@ def _that_count(answers: Answers, weights: Mapping[str, float]) -> Answers:
     return Answers(topic, groups)
 
 
-def _topic_in_use(state: State, answers: Answers) -> TopicWords | None:
+def _topic_in_use(state: SearchState, answers: Answers) -> TopicWords | None:
     """Return the words of the topic that are in use, with those of the answers."""
     known = state["topic"]
     words = list(known["words"]) if known else []
@@ -129,7 +129,7 @@ def _topic_in_use(state: State, answers: Answers) -> TopicWords | None:
     return TopicWords(words=_distinct(words), queries=_distinct(queries), passage=passage)
 
 
-def _words_in_use(state: State, answers: Answers) -> dict[str, dict[str, GroupWords]]:
+def _words_in_use(state: SearchState, answers: Answers) -> dict[str, dict[str, GroupWords]]:
     """Return the words of groups that are in use, with those of the answers."""
     in_use = {name: dict(groups) for name, groups in state["words"].items()}
     for (name, group), answer in answers.groups.items():
@@ -183,7 +183,7 @@ def _unused(parts: Sequence[LeftOut]) -> list[Unused]:
     return [Unused(text=part.text, reason=part.reason) for part in parts]
 
 
-def refined_queries(state: State, context: Context) -> list[QueryRecord]:
+def refined_queries(state: SearchState, context: Context) -> list[QueryRecord]:
     """Return the queries of a refined round, with all words in use; none if there are no words."""
     if context.words_are_evidence:
         return [*_topic_queries(state), *_group_queries(state)]
@@ -191,7 +191,7 @@ def refined_queries(state: State, context: Context) -> list[QueryRecord]:
 
 
 def without_unsearched(
-    state: State,
+    state: SearchState,
     refinements: Sequence[dict[str, object]],
     queries: Sequence[QueryRecord],
 ) -> Update:
@@ -248,7 +248,7 @@ def _split(record: Refined, fields: Sequence[str], is_searched: Callable[[str], 
     return record.model_copy(update=changes)
 
 
-def _topic_queries(state: State) -> list[QueryRecord]:
+def _topic_queries(state: SearchState) -> list[QueryRecord]:
     """Return the queries of the topic whose evidence counts and that were not run yet."""
     topic = state["topic"]
     if topic is None:
@@ -268,7 +268,7 @@ def _topic_queries(state: State) -> list[QueryRecord]:
     return queries
 
 
-def _group_queries(state: State) -> list[QueryRecord]:
+def _group_queries(state: SearchState) -> list[QueryRecord]:
     """Return the queries of the groups with words that no earlier query had."""
     if state["weights"]["group"] <= 0:
         return []
@@ -282,7 +282,7 @@ def _group_queries(state: State) -> list[QueryRecord]:
     return queries
 
 
-def _queries_of_group(state: State, key: GroupKey, words: GroupWords) -> list[QueryRecord]:
+def _queries_of_group(state: SearchState, key: GroupKey, words: GroupWords) -> list[QueryRecord]:
     """Return the queries with the words of a group, one for each part.
 
     Names stand alone: with the query, its words would outweigh them.
@@ -303,7 +303,7 @@ def _queries_of_group(state: State, key: GroupKey, words: GroupWords) -> list[Qu
     return queries
 
 
-def _expanded_queries(state: State, context: Context) -> list[QueryRecord]:
+def _expanded_queries(state: SearchState, context: Context) -> list[QueryRecord]:
     """Return the queries that contain the words, as the published loop makes them.
 
     If a round refines for one group, there is one query with all words so far. If it refines for

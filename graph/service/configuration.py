@@ -167,7 +167,7 @@ class ModelEntry(_Section):
         return self.api_key and SecretStr(self.api_key.get_secret_value().strip())
 
 
-class Limits(_Section):
+class ServiceLimits(_Section):
     """The most that one request may ask for."""
 
     k: _Count = Field(100, description="The most documents that a search may show.")
@@ -317,7 +317,9 @@ class ServiceSettings(_Section, BaseSettings):
             "after transformers where the paper's model is installed."
         ),
     )
-    limits: Limits = Field(Limits(), description="What one request may ask for at most.")
+    limits: ServiceLimits = Field(
+        ServiceLimits(), description="What one request may ask for at most."
+    )
     traffic: Traffic = Field(
         Traffic(), description="How many requests are taken at once, and how fast."
     )

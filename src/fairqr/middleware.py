@@ -32,10 +32,10 @@ from fairqr.graph.integrations.logged import (
 )
 from fairqr.graph.integrations.order import (
     Evidence,
-    FairOrder,
     Given,
     Labelled,
     NoLabelsError,
+    OrderedList,
     fair_list,
 )
 from fairqr.graph.search.context import Context, require_context
@@ -260,7 +260,9 @@ def _label_of(metadata: Mapping[str, Any], attribute: Attribute) -> object:
     return value_at(metadata, attribute.field) if attribute.field else None
 
 
-def _lines(engine: SearchEngine, found: _Found, order: FairOrder, labelled: Labelled) -> list[str]:
+def _lines(
+    engine: SearchEngine, found: _Found, order: OrderedList, labelled: Labelled
+) -> list[str]:
     """Return what the agent's model is to read."""
     places: list[Place] = []
     documents: list[Document] = []
@@ -281,7 +283,7 @@ def _record(
     engine: SearchEngine,
     context: Context,
     found: _Found,
-    order: FairOrder,
+    order: OrderedList,
     hits: Hits,
     labelled: Labelled,
 ) -> dict[str, Any]:

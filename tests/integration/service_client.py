@@ -17,7 +17,7 @@ import pytest
 from fairqr.graph.service.configuration import ServiceSettings, Traffic
 from fairqr.graph.service.execution.executor import Executor
 from fairqr.graph.service.http.app import McpEndpoint, create_app
-from fairqr.graph.service.http.parts import Metrics, Parts
+from fairqr.graph.service.http.parts import Metrics, ServiceParts
 from fairqr.graph.service.records import Scope
 from fairqr.graph.service.runs.manager import EphemeralRuns
 from fairqr.graph.service.store import Store
@@ -174,7 +174,7 @@ async def in_process(store: Any = None, **given: Any) -> AsyncIterator[httpx.Asy
     executor = Executor(settings, model="feedback")
     runs: Any = EphemeralRuns(settings, lambda _: None)
     nothing: Any = None
-    parts = Parts(settings, store, executor, runs, Metrics(), nothing)
+    parts = ServiceParts(settings, store, executor, runs, Metrics(), nothing)
     app = create_app(parts)
     async with contextlib.aclosing(McpEndpoint(parts)) as endpoint:
         app.router.routes.append(endpoint.route)

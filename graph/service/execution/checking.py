@@ -21,7 +21,7 @@ from fairqr.graph.answer.parts import PROMPT as ANSWER
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import METHODS, Context, Method
 from fairqr.graph.search.rankers import ASKED
-from fairqr.graph.service.configuration import Limits, ModelEntry, ServiceSettings
+from fairqr.graph.service.configuration import ModelEntry, ServiceLimits, ServiceSettings
 from fairqr.graph.service.execution.requests import AuditRequest, RunRequest
 from fairqr.graph.service.records import Kind
 from fairqr.prompts.library import PromptLibrary
@@ -297,7 +297,7 @@ class CheckedRequest:
 
 
 def check_request(
-    kind: Kind, run_request: RunRequest, limits: Limits, capabilities: Capabilities
+    kind: Kind, run_request: RunRequest, limits: ServiceLimits, capabilities: Capabilities
 ) -> CheckedRequest:
     """Check a request.
 
@@ -341,7 +341,7 @@ def check_request(
 
 
 def check_audit(
-    audit_request: AuditRequest, limits: Limits, capabilities: Capabilities
+    audit_request: AuditRequest, limits: ServiceLimits, capabilities: Capabilities
 ) -> CheckedRequest:
     """Check a request for an audit; see :func:`check_request`."""
     limits.check("audit_queries", len(audit_request.queries), "The number of queries")
@@ -355,7 +355,7 @@ def check_audit(
     return CheckedRequest("audit", audit_request.name, AuditRequest.model_validate(values), values)
 
 
-def check_query(query: str, limits: Limits) -> None:
+def check_query(query: str, limits: ServiceLimits) -> None:
     """Check a query or a question.
 
     Raises:
@@ -367,7 +367,9 @@ def check_query(query: str, limits: Limits) -> None:
     limits.check("query_characters", len(query), "The length of the query")
 
 
-def _limited(kind: Kind, request: RunRequest | AuditRequest, limits: Limits) -> dict[str, Any]:
+def _limited(
+    kind: Kind, request: RunRequest | AuditRequest, limits: ServiceLimits
+) -> dict[str, Any]:
     """Return the values of a request, each within its limit; a default above its limit is lowered.
 
     Raises:
@@ -387,7 +389,7 @@ def _limited(kind: Kind, request: RunRequest | AuditRequest, limits: Limits) -> 
     return values
 
 
-def _with_depth(context: Context, limits: Limits) -> Context:
+def _with_depth(context: Context, limits: ServiceLimits) -> Context:
     """Lower the method's own depth to the limit.
 
     Raises:
@@ -404,7 +406,7 @@ def _with_depth(context: Context, limits: Limits) -> Context:
 
 
 def _with_answers(
-    context: AnswerContext, is_judged: bool, tokens: int, limits: Limits
+    context: AnswerContext, is_judged: bool, tokens: int, limits: ServiceLimits
 ) -> AnswerContext:
     """Reserve what the answers may cost; the rest is the budget of the search before them.
 

@@ -31,7 +31,7 @@ from fairqr.graph.service.http import listings, openai, openai_responses, rerank
 from fairqr.graph.service.http.access import MCP_PATH, Guard
 from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, PlainErrors, refusal
 from fairqr.graph.service.http.below import Below
-from fairqr.graph.service.http.parts import Metrics, Parts
+from fairqr.graph.service.http.parts import Metrics, ServiceParts
 from fairqr.graph.service.problems import class_and_place, problem_of
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ _TELEMETRY: Any = {
 }
 
 
-def create_app(parts: Parts) -> FastAPI:
+def create_app(parts: ServiceParts) -> FastAPI:
     """Return the application.
 
     Args:
@@ -135,7 +135,7 @@ async def running(
         runs, and those under way end or are handed back.
     """
     async with (
-        Parts.started(settings, *how, listens=True) as parts,
+        ServiceParts.started(settings, *how, listens=True) as parts,
         contextlib.AsyncExitStack() as stack,
     ):
         app = create_app(parts)
@@ -157,7 +157,7 @@ class McpEndpoint:
         route: The route to it. It has no GET, since the tools send nothing unasked.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ServiceParts) -> None:
         self.route = Route(MCP_PATH, self, methods=["POST"])
         self._parts = parts
         self._is_wanted = asyncio.Event()

@@ -211,7 +211,7 @@ class DurableCounts(Collector):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ServiceParts:
     """The parts of a running service.
 
     Attributes:
@@ -277,6 +277,6 @@ class Parts:
             yield cls(settings, store, executor, runs, metrics, readiness)
 
 
-def parts_of(request: Request) -> Parts:
+def parts_of(request: Request) -> ServiceParts:
     """Return the parts of the service that answers a request."""
-    return cast(Parts, request.app.state.parts)
+    return cast(ServiceParts, request.app.state.parts)

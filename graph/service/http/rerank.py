@@ -22,11 +22,11 @@ from starlette.responses import Response
 from fairqr.base.errors import InputError, one_line
 from fairqr.graph.integrations.order import (
     Evidence,
-    FairOrder,
+    FirstDocuments,
     Given,
     Labelled,
     NoLabelsError,
-    Shown,
+    OrderedList,
     fair_list,
     ids_of,
 )
@@ -208,8 +208,8 @@ class Reranked(BaseModel):
 class Fairness(BaseModel):
     """What was paid and gained in the first k documents."""
 
-    before: Shown
-    after: Shown
+    before: FirstDocuments
+    after: FirstDocuments
     target: Shares = Field(description="The exposure that each group should get, by attribute.")
     estimated: bool = Field(
         description=(
@@ -259,7 +259,7 @@ async def _fair_list(
     checked: CheckedRequest,
     order: Sequence[int],
     texts_are: str,
-) -> tuple[FairOrder, Hits, Labelled]:
+) -> tuple[OrderedList, Hits, Labelled]:
     """Find the fair list when it is the turn of the key; see :func:`fair_list`.
 
     Args:

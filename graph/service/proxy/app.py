@@ -42,9 +42,9 @@ from fairqr.graph.service.proxy.large import (
     without_documents,
 )
 from fairqr.graph.service.proxy.ordering import Told, as_asked
-from fairqr.graph.service.proxy.pages import Page, Shown
+from fairqr.graph.service.proxy.pages import PassingPage, ShownReply
 from fairqr.graph.service.proxy.remembered import Remembered
-from fairqr.graph.service.proxy.requests import Search, UnavailableError
+from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.templates import rendered
@@ -72,7 +72,7 @@ class Listed:
         seconds: How long that took.
     """
 
-    searches: Sequence[Search]
+    searches: Sequence[ProxiedSearch]
     told: Sequence[Told | str]
     window: str
     text: str
@@ -265,17 +265,17 @@ class Proxy:
                 self._seen.unseen(search, "cluster", "cluster")
         return response
 
-    def _look_at(self, pages: Sequence[Page]) -> Callable[[bytes | None, str], None]:
+    def _look_at(self, pages: Sequence[PassingPage]) -> Callable[[bytes | None, str], None]:
         """Return what has these pages looked at, once their reply is out."""
 
         def look(reply: bytes | None, packing: str) -> None:
-            shown = Shown(reply, packing)
+            shown = ShownReply(reply, packing)
             for page in pages:
                 self.watcher.page(page, shown)
 
         return look
 
-    def _look_at_window(self, asked: Asked, search: Search) -> None:
+    def _look_at_window(self, asked: Asked, search: ProxiedSearch) -> None:
         """Have the window behind a page looked at that went out as it was."""
         lines = [search.body]
         alone = search
@@ -314,7 +314,7 @@ class Proxy:
         ]
         response = await _answered(asked, reply, text, _outcome(fair, asked.whys))
         self._record(lists)
-        shown = Shown(text.encode(), "")
+        shown = ShownReply(text.encode(), "")
         for page in asked.pages:
             self.watcher.page(page, shown)
         return response
@@ -343,14 +343,14 @@ class Proxy:
             self._large.add(*indexes)
         return reply, text
 
-    def _without_documents(self, asked: Asked) -> Search | None:
+    def _without_documents(self, asked: Asked) -> ProxiedSearch | None:
         """Return the only search of a request without its large documents, if it has them."""
         search = asked.searches[0]
         if len(asked.lines) > 1 or search.index not in self._large:
             return None
         return without_documents(search, asked.lines[0], dict(parameters_of(asked.request)))
 
-    async def _reranked_by_ids(self, asked: Asked, search: Search) -> Response:
+    async def _reranked_by_ids(self, asked: Asked, search: ProxiedSearch) -> Response:
         """Answer with a fair list of large documents.
 
         Args:
@@ -365,7 +365,7 @@ class Proxy:
         until = time.monotonic() + self._settings.within
         listed = await self._listed(search.index, [search], window, until)
         text = listed.text
-        hits = await asyncio.to_thread(Shown(text.encode(), "").hits, search.place)
+        hits = await asyncio.to_thread(ShownReply(text.encode(), "").hits, search.place)
         if hits:
             page = page_by_ids(asked.lines[0], hits)
             _, documents = await self._windows(asked, [page])
@@ -375,7 +375,7 @@ class Proxy:
         return response
 
     async def _listed(
-        self, index: str, searches: list[Search], window: str, until: float
+        self, index: str, searches: list[ProxiedSearch], window: str, until: float
     ) -> Listed:
         """Return what became of the searches of an index, and the reply with their pages.
 
@@ -413,7 +413,7 @@ class Proxy:
                     self._seen.shown(search, outcome, timed)
 
 
-def _by_index(searches: Sequence[Search]) -> Iterator[tuple[str, list[Search]]]:
+def _by_index(searches: Sequence[ProxiedSearch]) -> Iterator[tuple[str, list[ProxiedSearch]]]:
     """Yield the searches of each index."""
     for index in dict.fromkeys(search.index for search in searches):
         yield index, [search for search in searches if search.index == index]
@@ -464,9 +464,9 @@ def _in_a_word(error: Exception) -> str:
     return type(error).__name__
 
 
-def _as_page(search: Search, why: str) -> Page:
+def _as_page(search: ProxiedSearch, why: str) -> PassingPage:
     """Return a search that passes."""
-    return Page(
+    return PassingPage(
         index=search.index,
         place=search.place,
         why=why if search.fair else "shadow",

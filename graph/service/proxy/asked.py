@@ -13,8 +13,8 @@ from starlette.requests import Request
 
 from fairqr.graph.service.proxy.cluster import addressed, parameters_of
 from fairqr.graph.service.proxy.first_pages import FirstPages
-from fairqr.graph.service.proxy.pages import Page, page_of, reaches, unpacked
-from fairqr.graph.service.proxy.requests import Search, named_by_client, planned, read_once
+from fairqr.graph.service.proxy.pages import PassingPage, page_of, reaches, unpacked
+from fairqr.graph.service.proxy.requests import ProxiedSearch, named_by_client, planned, read_once
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.graph.service.proxy.worker import Worker
 
@@ -48,8 +48,8 @@ class Asked:
 
     request: Request
     lines: list[Any]
-    searches: list[Search] = field(default_factory=list)
-    pages: list[Page] = field(default_factory=list)
+    searches: list[ProxiedSearch] = field(default_factory=list)
+    pages: list[PassingPage] = field(default_factory=list)
     whys: list[str] = field(default_factory=list)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -100,7 +100,7 @@ class Reader:
         unnamed = [index for index, worker in self._workers.items() if not worker.names]
         return [index for index in unnamed if index not in reached]
 
-    def unread(self, name: str | None, why: str) -> Iterator[Page]:
+    def unread(self, name: str | None, why: str) -> Iterator[PassingPage]:
         """Yield what stands for a request whose body is not read, for each index."""
         return self._pages({}, name, 0, {}, why)
 
@@ -161,7 +161,7 @@ class Reader:
         body = asked.lines[place]
         id_ = named_by_client(body) or asked.id_of(place)
         plan = self._planned(body, name, place, how, why)
-        if isinstance(plan, Search):
+        if isinstance(plan, ProxiedSearch):
             asked.searches.append(replace(plan, id=id_))
             return
         asked.whys.append(plan if self.reached(name) else "index")
@@ -170,7 +170,7 @@ class Reader:
 
     def _pages(
         self, body: Any, name: str | None, place: int, how: Mapping[str, Any], why: str
-    ) -> Iterator[Page]:
+    ) -> Iterator[PassingPage]:
         """Yield what is known of a search that passes, for each index that it may reach."""
         indexes = self._settings.indexes
         for index in self.reached(name):
@@ -181,7 +181,7 @@ class Reader:
 
     def _planned(
         self, body: Any, name: str | None, place: int, how: Mapping[str, Any], why: str
-    ) -> Search | str:
+    ) -> ProxiedSearch | str:
         """Return how to re-rank a search, or why it passes."""
         if why:
             return why
@@ -190,7 +190,7 @@ class Reader:
         worker = self._workers[name]
         index = self._settings.indexes[name]
         plan = planned(body, how, index, name, place, worker.label_fields)
-        if not isinstance(plan, Search) or not plan.fair:
+        if not isinstance(plan, ProxiedSearch) or not plan.fair:
             return plan
         if self._first_pages.passed(plan):
             return "from"

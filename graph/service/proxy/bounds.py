@@ -36,7 +36,7 @@ class UnsuitedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class WindowBounds:
     """Bounds of what may be asked for and re-ranked.
 
     Attributes:
@@ -52,9 +52,9 @@ class Bounds:
     is_page: bool = False
     keeps_last: bool = False
 
-    def within(self, other: Bounds) -> Bounds:
+    def within(self, other: WindowBounds) -> WindowBounds:
         """Return what keeps to both."""
-        return Bounds(
+        return WindowBounds(
             min(self.ranked, other.ranked),
             min(self.most, other.most),
             self.is_page or other.is_page,
@@ -62,11 +62,11 @@ class Bounds:
         )
 
 
-ANY = Bounds()
-PAGE = Bounds(is_page=True)
+ANY = WindowBounds()
+PAGE = WindowBounds(is_page=True)
 
 
-def bounds_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> Bounds:
+def bounds_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> WindowBounds:
     """Return how far a search ranks its hits.
 
     Args:
@@ -100,8 +100,8 @@ def pinned_in(query: Any) -> Iterator[Mapping[str, Any]]:
                 yield from pinned_in(one)
 
 
-def _narrowest(bounds: Iterable[Bounds]) -> Bounds:
-    return reduce(Bounds.within, bounds, ANY)
+def _narrowest(bounds: Iterable[WindowBounds]) -> WindowBounds:
+    return reduce(WindowBounds.within, bounds, ANY)
 
 
 def number(value: Any, why: str) -> int:
@@ -115,7 +115,7 @@ def number(value: Any, why: str) -> int:
     return int(value)
 
 
-def _of_sort(sort: list[Any]) -> Bounds:
+def _of_sort(sort: list[Any]) -> WindowBounds:
     """Return the bounds of hits in order of their scores, the best first.
 
     A hit has values of its sort only where something follows the score. A client may then go on
@@ -126,7 +126,7 @@ def _of_sort(sort: list[Any]) -> Bounds:
         return ANY
     if keys[0] != ("_score", "desc"):
         raise UnsuitedError("sort")
-    return Bounds(is_page=True, keeps_last=True) if len(keys) > 1 else ANY
+    return WindowBounds(is_page=True, keeps_last=True) if len(keys) > 1 else ANY
 
 
 def _sort_keys(entry: Any) -> Iterator[tuple[str, str]]:
@@ -144,7 +144,7 @@ def _sort_keys(entry: Any) -> Iterator[tuple[str, str]]:
         raise UnsuitedError("sort")
 
 
-def _of_queries(asked: Mapping[str, Any]) -> Bounds:
+def _of_queries(asked: Mapping[str, Any]) -> WindowBounds:
     """Return the bounds of the queries of a search."""
     query = asked.get("query")
     kinds = [*query] if isinstance(query, Mapping) else []
@@ -160,7 +160,7 @@ def _of_queries(asked: Mapping[str, Any]) -> Bounds:
     return _narrowest(_of_clause(*clause) for clause in clauses)
 
 
-def _of_clause(kind: str, inner: Any) -> Bounds:
+def _of_clause(kind: str, inner: Any) -> WindowBounds:
     """Return the bounds of a query, whatever is in it."""
     if kind == "hybrid":
         return _of_hybrid(inner)
@@ -183,13 +183,13 @@ def _takes_size(knn: Any) -> bool:
     return isinstance(knn, Mapping) and isinstance(knn.get("field"), str) and "k" not in knn
 
 
-def _of_hybrid(query: Any) -> Bounds:
+def _of_hybrid(query: Any) -> WindowBounds:
     """Return the bounds of OpenSearch's hybrid query, whose scores depend on what it collects."""
     depth = query.get("pagination_depth") if isinstance(query, Mapping) else None
-    return PAGE if depth is None else Bounds(ranked=number(depth, "hybrid"))
+    return PAGE if depth is None else WindowBounds(ranked=number(depth, "hybrid"))
 
 
-def _of_nearest(asked: Mapping[str, Any]) -> Bounds:
+def _of_nearest(asked: Mapping[str, Any]) -> WindowBounds:
     """Return the bounds of the nearest vectors, which are all that is found without a query."""
     searches = listed(asked.get("knn"))
     if not searches:
@@ -197,18 +197,18 @@ def _of_nearest(asked: Mapping[str, Any]) -> Bounds:
     bounds = [_of_knn(search) for search in searches]
     is_alone = asked.keys().isdisjoint({"query", "sub_searches"})
     found = sum(one.ranked for one in bounds) if is_alone else UNBOUNDED
-    return Bounds(ranked=found, is_page=any(one.is_page for one in bounds))
+    return WindowBounds(ranked=found, is_page=any(one.is_page for one in bounds))
 
 
-def _of_knn(search: Any) -> Bounds:
+def _of_knn(search: Any) -> WindowBounds:
     """Return the bounds of one search for the nearest vectors."""
     if not isinstance(search, Mapping) or not search.keys() <= OF_KNN:
         raise UnsuitedError("knn")
     _check_kinds(clauses_in(search.get("filter")), QUERIES)
-    return Bounds(ranked=number(search["k"], "knn")) if "k" in search else PAGE
+    return WindowBounds(ranked=number(search["k"], "knn")) if "k" in search else PAGE
 
 
-def _of_rescorers(rescorers: list[Any]) -> Bounds:
+def _of_rescorers(rescorers: list[Any]) -> WindowBounds:
     """Return the bounds of what all rescorers have seen; what is below has other scores."""
     sizes = list[int]()
     for rescorer in rescorers:
@@ -218,10 +218,10 @@ def _of_rescorers(rescorers: list[Any]) -> Bounds:
         by_query = rescorer.get("query")
         if isinstance(by_query, Mapping):
             _check_kinds(clauses_in(by_query.get("rescore_query")), QUERIES)
-    return Bounds(ranked=min(sizes)) if sizes else ANY
+    return WindowBounds(ranked=min(sizes)) if sizes else ANY
 
 
-def _of_collapse(asked: Mapping[str, Any]) -> Bounds:
+def _of_collapse(asked: Mapping[str, Any]) -> WindowBounds:
     """Return the bounds of the best hits of groups, which are few hits as any others."""
     collapse = asked.get("collapse")
     if collapse is None:
@@ -232,7 +232,7 @@ def _of_collapse(asked: Mapping[str, Any]) -> Bounds:
     return ANY
 
 
-def _of_retriever(retriever: Any) -> Bounds:
+def _of_retriever(retriever: Any) -> WindowBounds:
     """Return the bounds of a retriever; what those in it find does not depend on the size."""
     if retriever is None:
         return ANY
@@ -263,7 +263,7 @@ def _check_retrievers(retrievers: Sequence[Clause]) -> None:
         _check_kinds(clauses_in(queries), QUERIES - {"pinned"})
 
 
-def _of_rank(rank: Any) -> Bounds:
+def _of_rank(rank: Any) -> WindowBounds:
     """Return the bounds of the older way to fuse rankings."""
     if rank is None:
         return ANY
@@ -273,14 +273,14 @@ def _of_rank(rank: Any) -> Bounds:
     return _of_ranked(fusion.get("rank_window_size", fusion.get("window_size")))
 
 
-def _of_ranked(size: Any) -> Bounds:
+def _of_ranked(size: Any) -> WindowBounds:
     """Return the bounds of what ranks so many hits itself; a larger size is an error."""
     if size is None:
         return PAGE
     ranked = number(size, "retriever")
-    return Bounds(ranked=ranked, most=ranked)
+    return WindowBounds(ranked=ranked, most=ranked)
 
 
-def _of_pipeline(pipeline: Any) -> Bounds:
+def _of_pipeline(pipeline: Any) -> WindowBounds:
     """Return the bounds of a pipeline of OpenSearch, which may do anything with its hits."""
     return ANY if pipeline in (None, "_none") else PAGE

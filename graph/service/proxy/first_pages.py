@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fairqr.base.kept import Kept
 from fairqr.graph.search.pages import PAGED_SECONDS
 from fairqr.graph.service.proxy.ordering import KEPT_LISTS, Told, order_shown
-from fairqr.graph.service.proxy.requests import Search, windows_in, with_page
+from fairqr.graph.service.proxy.requests import ProxiedSearch, windows_in, with_page
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class FirstPages:
     def __init__(self) -> None:
         self._pages: Kept[tuple[str, str], _FirstPage] = Kept(KEPT_LISTS, PAGED_SECONDS)
 
-    def add(self, search: Search, told: Told | str) -> None:
+    def add(self, search: ProxiedSearch, told: Told | str) -> None:
         """Remember a page, if it is the first of a query whose fair lists are shown.
 
         Args:
@@ -43,17 +43,19 @@ class FirstPages:
         shown = _FirstPage(None if isinstance(told, str) else told)
         self._pages.add((search.index, search.key), shown)
 
-    def passed(self, search: Search) -> bool:
+    def passed(self, search: ProxiedSearch) -> bool:
         """Return whether this is a later page, and the first went out in the cluster's order."""
         first = self._first_of(search)
         return first is not None and first.told is None
 
-    def were_fair(self, searches: Sequence[Search]) -> bool:
+    def were_fair(self, searches: Sequence[ProxiedSearch]) -> bool:
         """Return whether these are later pages, and the first of each was of a fair list."""
         firsts = [self._first_of(search) for search in searches]
         return all(first is not None and first.told is not None for first in firsts)
 
-    def continued(self, searches: Sequence[Search], reply: str) -> tuple[list[Told], str] | None:
+    def continued(
+        self, searches: Sequence[ProxiedSearch], reply: str
+    ) -> tuple[list[Told], str] | None:
         """Cut later pages from the lists of which first pages were shown.
 
         Args:
@@ -79,6 +81,6 @@ class FirstPages:
             reply = with_page(reply, search, window.hits, order_shown(first.told))
         return every, reply
 
-    def _first_of(self, search: Search) -> _FirstPage | None:
+    def _first_of(self, search: ProxiedSearch) -> _FirstPage | None:
         """Return the first page that a later one belongs to, if it is remembered."""
         return self._pages.get((search.index, search.key)) if search.start else None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairqr.graph.service.proxy.queries import clauses_in
-from fairqr.graph.service.proxy.requests import Search, UnavailableError, windows_in
+from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError, windows_in
 from fairqr.graph.service.proxy.searches import names_of
 
 QUERIES = names_of("queries")
@@ -56,7 +56,9 @@ NARROWED = OF_DOCUMENTS | OF_ALL_HITS | {*_OF_THE_SEARCH.split(), "timeout", "tr
 """What may stand in a search whose hits are asked for in two steps."""
 
 
-def without_documents(search: Search, asked: Any, parameters: Mapping[str, str]) -> Search | None:
+def without_documents(
+    search: ProxiedSearch, asked: Any, parameters: Mapping[str, str]
+) -> ProxiedSearch | None:
     """Return the same search for a window without documents; None if it cannot do without them.
 
     Args:
@@ -80,7 +82,7 @@ def without_documents(search: Search, asked: Any, parameters: Mapping[str, str])
     return replace(search, body={**kept, "_source": False, **fields})
 
 
-def _is_added(entry: Any, search: Search) -> bool:
+def _is_added(entry: Any, search: ProxiedSearch) -> bool:
     return isinstance(entry, Mapping) and entry.get("field") in search.added
 
 
@@ -101,7 +103,7 @@ def page_by_ids(asked: Mapping[str, Any], hits: Sequence[Any]) -> dict[str, Any]
     return {**own, "query": query, "size": len(hits), "track_total_hits": False}
 
 
-def with_documents(page: str, documents: str, search: Search) -> str:
+def with_documents(page: str, documents: str, search: ProxiedSearch) -> str:
     """Return a page whose hits are those of another reply.
 
     Args:

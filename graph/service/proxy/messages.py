@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fairqr.graph.service.proxy.requests import NO_FIELDS, LabelFields, Search
+from fairqr.graph.service.proxy.requests import NO_FIELDS, LabelFields, ProxiedSearch
 
 PAUSES = (2.0, 5.0, 15.0, 60.0)
 """Seconds until an index that could not be opened is tried again, or a process is started again."""
@@ -30,14 +30,14 @@ class Rerank:
         is_look: Whether it is only recorded, and no client waits for it.
     """
 
-    searches: Sequence[Search]
+    searches: Sequence[ProxiedSearch]
     reply: str
     until: float
     is_look: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class MeasureShown:
     """Asks for the exposure in a page that was shown as it came.
 
     Attributes:

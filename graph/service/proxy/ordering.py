@@ -21,8 +21,8 @@ from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
 from fairqr.graph.integrations.logged import fair_list_told, groups_of
 from fairqr.graph.integrations.order import (
     Evidence,
-    FairOrder,
     Given,
+    OrderedList,
     aimed_at,
     fair_list,
     labels_of,
@@ -35,7 +35,7 @@ from fairqr.graph.search.target import by_group
 from fairqr.graph.service.proxy.requests import (
     NO_FIELDS,
     LabelFields,
-    Search,
+    ProxiedSearch,
     UnavailableError,
     windows_in,
     with_page,
@@ -73,7 +73,7 @@ class KeptList:
     """
 
     told: Told
-    found: FairOrder
+    found: OrderedList
 
 
 def kept_lists() -> Kept[tuple[str, ...], KeptList]:
@@ -109,7 +109,7 @@ class IndexOrder:
     swap: float = 0.0
     kept: Kept[tuple[str, ...], KeptList] = field(default_factory=kept_lists)
 
-    async def __call__(self, documents: Sequence[Any], search: Search, until: float) -> Told:
+    async def __call__(self, documents: Sequence[Any], search: ProxiedSearch, until: float) -> Told:
         """Return the fair order of the hits of a whole window, and what it gains.
 
         Raises:
@@ -156,7 +156,7 @@ class IndexOrder:
             "groups": self._groups(listed.memberships),
         }
 
-    async def _new_list(self, hits: Sequence[Any], search: Search) -> KeptList:
+    async def _new_list(self, hits: Sequence[Any], search: ProxiedSearch) -> KeptList:
         evidence = Evidence(self.evidence, self.learnt)
         found, listed = await self._fair_list(hits, search.words, evidence)
         if self.afterwards and not found.words_of:
@@ -170,7 +170,7 @@ class IndexOrder:
             told |= {"quality": {}, "bound": None, "below_best": None, "broken": []}
         return KeptList(told, found)
 
-    def _behind(self, found: FairOrder, pinned: int) -> FairOrder:
+    def _behind(self, found: OrderedList, pinned: int) -> OrderedList:
         """Return an order in which so many of the first documents stay where they are."""
         behind = [place for place in found.positions if place >= pinned]
         positions = [*range(pinned), *behind]
@@ -180,7 +180,7 @@ class IndexOrder:
 
     async def _fair_list(
         self, hits: Sequence[Any], words: str, evidence: Evidence | None
-    ) -> tuple[FairOrder, Hits]:
+    ) -> tuple[OrderedList, Hits]:
         deficit = self.deficit.by_group if self.deficit else None
         given = self._all_given(hits)
         with _told_why():
@@ -189,7 +189,9 @@ class IndexOrder:
             )
         return found, listed
 
-    async def _as_seen(self, one: KeptList, documents: Sequence[Any], search: Search) -> Told:
+    async def _as_seen(
+        self, one: KeptList, documents: Sequence[Any], search: ProxiedSearch
+    ) -> Told:
         """Return what became of a list, with the exposure in the first page of each order.
 
         The first k ranks count, or as many as the page has. Of these, some may lie below the
@@ -364,7 +366,7 @@ def _told_why() -> Iterator[None]:
         raise UnavailableError("labels") from None
 
 
-def _pinned_first(hits: Sequence[Any], search: Search) -> int:
+def _pinned_first(hits: Sequence[Any], search: ProxiedSearch) -> int:
     """Return how many of the first hits a client has pinned."""
     is_pinned = (hit["_id"] in search.pinned for hit in hits)
     return len([*takewhile(bool, is_pinned)])
@@ -404,7 +406,7 @@ async def opened(
 
 
 async def reranked(
-    order: IndexOrder, searches: Sequence[Search], reply: str, until: float
+    order: IndexOrder, searches: Sequence[ProxiedSearch], reply: str, until: float
 ) -> tuple[list[Told | str], str]:
     """Re-rank searches of a reply; return what was done to each, or why nothing, and the reply.
 
@@ -433,7 +435,7 @@ async def reranked(
     return outcomes, reply
 
 
-def as_asked(searches: Sequence[Search], reply: str) -> str:
+def as_asked(searches: Sequence[ProxiedSearch], reply: str) -> str:
     """Cut the pages of searches from whole windows, in the cluster's own order.
 
     Raises:

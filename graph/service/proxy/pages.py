@@ -15,7 +15,7 @@ from fairqr.graph.service.proxy.settings import ProxiedIndex
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PassingPage:
     """A search that passes, of an index whose searches are re-ranked.
 
     Attributes:
@@ -59,7 +59,7 @@ def reaches(name: str | None, names: Collection[str]) -> bool:
 
 def page_of(
     body: Any, parameters: Mapping[str, str], index: ProxiedIndex, name: str, place: int, why: str
-) -> Page:
+) -> PassingPage:
     """Return what is known of a search that passes.
 
     Args:
@@ -76,7 +76,7 @@ def page_of(
         start = None
     size = _number(parameters.get("size", asked.get("size", SIZE)))
     key = key_of(asked, parameters)
-    return Page(
+    return PassingPage(
         index=name,
         place=place,
         why=why,
@@ -96,7 +96,7 @@ def _number(given: Any) -> int | None:
         return None
 
 
-class Shown:
+class ShownReply:
     """A reply that went out.
 
     Args:

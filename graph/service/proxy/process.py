@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from fairqr.base.errors import FairqrError
-from fairqr.graph.service.proxy.messages import Answered, Measure, Opened, Rerank, pauses
+from fairqr.graph.service.proxy.messages import Answered, MeasureShown, Opened, Rerank, pauses
 from fairqr.graph.service.proxy.ordering import IndexOrder, opened, reranked
 from fairqr.graph.service.proxy.requests import UnavailableError
 from fairqr.graph.service.proxy.settings import proxy_settings
@@ -89,7 +89,7 @@ class _Answers:
         raise AssertionError  # the pauses have no end
 
     async def _answer(
-        self, order: asyncio.Future[IndexOrder], number: int, what: Rerank | Measure | None
+        self, order: asyncio.Future[IndexOrder], number: int, what: Rerank | MeasureShown | None
     ) -> None:
         if what is None:  # it only wants a sign of life
             self._tell(number, Answered("", None, 0.0, []))
@@ -129,8 +129,8 @@ def _limit(memory: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory * 2**20,) * 2)
 
 
-async def _answered(order: IndexOrder, what: Rerank | Measure) -> Any:
-    if isinstance(what, Measure):
+async def _answered(order: IndexOrder, what: Rerank | MeasureShown) -> Any:
+    if isinstance(what, MeasureShown):
         return await order.measured(what.hits)
     return await reranked(order, what.searches, what.reply, what.until)
 

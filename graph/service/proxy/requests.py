@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from fairqr.graph.service.proxy.bounds import (
     UNBOUNDED,
-    Bounds,
     UnsuitedError,
+    WindowBounds,
     bounds_of,
     number,
     pinned_in,
@@ -94,7 +94,7 @@ class UnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class ProxiedSearch:
     """A search that can be re-ranked.
 
     Attributes:
@@ -135,7 +135,7 @@ def planned(
     name: str = "",
     place: int = 0,
     labels: LabelFields = NO_FIELDS,
-) -> Search | str:
+) -> ProxiedSearch | str:
     """Return how to re-rank a search, or why it passes.
 
     Args:
@@ -168,7 +168,7 @@ def planned(
         del whole["size"]
 
     key = key_of(asked, parameters)
-    return Search(
+    return ProxiedSearch(
         index=name,
         place=place,
         body=whole,
@@ -259,7 +259,7 @@ class _Page:
 
 
 def _page_of(
-    asked: Mapping[str, Any], parameters: Mapping[str, str], own: Bounds, most: int
+    asked: Mapping[str, Any], parameters: Mapping[str, str], own: WindowBounds, most: int
 ) -> _Page:
     """Return what a client sees.
 
@@ -341,7 +341,7 @@ class Window(NamedTuple):
     is_partial: bool
 
 
-def windows_in(text: str, searches: Sequence[Search]) -> list[Window]:
+def windows_in(text: str, searches: Sequence[ProxiedSearch]) -> list[Window]:
     """Return what a reply has for each of these searches.
 
     Raises:
@@ -381,7 +381,7 @@ def _replies_in(whole: Any) -> list[Any]:
     return [whole.get("response", whole)]
 
 
-def with_page(text: str, search: Search, hits: Sequence[Part], order: Sequence[int]) -> str:
+def with_page(text: str, search: ProxiedSearch, hits: Sequence[Part], order: Sequence[int]) -> str:
     """Return a reply with a page of these hits, in a new order; those it lacks follow."""
     if not hits:
         return text

@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, st
 from fairqr.base.errors import ConfigError
 from fairqr.graph.integrations.logged import heading
 from fairqr.graph.service.proxy.ordering import Told
-from fairqr.graph.service.proxy.pages import Page
-from fairqr.graph.service.proxy.requests import COUNTED, Search
+from fairqr.graph.service.proxy.pages import PassingPage
+from fairqr.graph.service.proxy.requests import COUNTED, ProxiedSearch
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.rerankers.base import OTHERS
 
@@ -72,7 +72,7 @@ class Seen:
             except OSError as error:
                 raise ConfigError(f"metrics_port: {error.strerror}; choose another.") from None
 
-    def shown(self, search: Search | Page, outcome: str, told: Told) -> None:
+    def shown(self, search: ProxiedSearch | PassingPage, outcome: str, told: Told) -> None:
         """Record a search whose list is known.
 
         Args:
@@ -93,7 +93,7 @@ class Seen:
                     self._exposure.labels(search.index, attribute, group, name).observe(share)
         self._record(search, outcome, told)
 
-    def unseen(self, search: Search | Page, outcome: str, reason: str) -> None:
+    def unseen(self, search: ProxiedSearch | PassingPage, outcome: str, reason: str) -> None:
         """Record a search whose list is in no figure.
 
         Args:
@@ -105,7 +105,9 @@ class Seen:
         self._unseen.labels(search.index, reason).inc()
         self._record(search, outcome, {"unseen": reason})
 
-    def _record(self, search: Search | Page, outcome: str, told: Mapping[str, Any]) -> None:
+    def _record(
+        self, search: ProxiedSearch | PassingPage, outcome: str, told: Mapping[str, Any]
+    ) -> None:
         if self._log is None:
             return
         record = heading(

@@ -14,7 +14,7 @@ import numpy as np
 from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.service.proxy.ordering import IndexOrder, kept_lists, reranked
-from fairqr.graph.service.proxy.requests import SIZE, Search
+from fairqr.graph.service.proxy.requests import SIZE, ProxiedSearch
 from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.sources.schema import Attribute, Range
@@ -54,7 +54,9 @@ async def warm_up(order: IndexOrder, window: int) -> None:
         order: Finds the fair order of the index.
         window: How many hits a list has.
     """
-    search = Search("", 0, {}, start=0, size=SIZE, window=window, words=WORDS, key="", fair=False)
+    search = ProxiedSearch(
+        "", 0, {}, start=0, size=SIZE, window=window, words=WORDS, key="", fair=False
+    )
     alone = replace(order, learnt=None, afterwards=None, kept=kept_lists())
     by_ranks = replace(alone, evidence=ListEvidence())
     kinds = [(by_ranks, _reply(order, window, text=""))]

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Any
 
 from fairqr.graph.service.proxy.cluster import RefusedError
-from fairqr.graph.service.proxy.messages import Measure, Rerank
+from fairqr.graph.service.proxy.messages import MeasureShown, Rerank
 from fairqr.graph.service.proxy.ordering import Told
-from fairqr.graph.service.proxy.pages import Page, Shown, reaches
-from fairqr.graph.service.proxy.requests import Search, UnavailableError
+from fairqr.graph.service.proxy.pages import PassingPage, ShownReply, reaches
+from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.worker import Worker
 
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 Look = Callable[[], Awaitable[None]]
 
-Unnamed = tuple[Page, Callable[[], None], int]
+Unnamed = tuple[PassingPage, Callable[[], None], int]
 """A search whose index is not known yet, what records it, and how many bytes that holds."""
 
 
@@ -82,7 +82,7 @@ class Watcher:
             finally:
                 self._held -= size
 
-    def page(self, page: Page, shown: Shown) -> None:
+    def page(self, page: PassingPage, shown: ShownReply) -> None:
         """Look at a page that went out as it came.
 
         Args:
@@ -97,15 +97,15 @@ class Watcher:
                 return
             by_id = bool(self._workers[page.index].label_fields.names)
             known = _only_ids(hits) if by_id else hits
-            await self._record(page, page.why, partial(Measure, known[:MOST]))
+            await self._record(page, page.why, partial(MeasureShown, known[:MOST]))
 
         self._once_named(page, lambda: self._add(page, page.why, look, shown.size), shown.size)
 
-    def unread(self, page: Page, why: str) -> None:
+    def unread(self, page: PassingPage, why: str) -> None:
         """Count a search of which nothing is known but that it reaches an index."""
         self._once_named(page, lambda: self._seen.unseen(page, why, why))
 
-    def _once_named(self, page: Page, record: Callable[[], None], size: int = 0) -> None:
+    def _once_named(self, page: PassingPage, record: Callable[[], None], size: int = 0) -> None:
         """Record a search, once it is known whether its index has the name that was asked for."""
         names = self._workers[page.index].names
         waiting = self._unnamed[page.index]
@@ -126,7 +126,7 @@ class Watcher:
             self._once_named(page, record)
         self._unnamed[index].clear()
 
-    def window(self, search: Search, outcome: str, reply: str) -> None:
+    def window(self, search: ProxiedSearch, outcome: str, reply: str) -> None:
         """Look at a page that was cut from a whole window in the cluster's own order.
 
         Args:
@@ -140,7 +140,7 @@ class Watcher:
 
         self._add(search, outcome, look, len(reply))
 
-    def later(self, search: Search, outcome: str, ask: Callable[[], Awaitable[str]]) -> None:
+    def later(self, search: ProxiedSearch, outcome: str, ask: Callable[[], Awaitable[str]]) -> None:
         """Ask for the whole window of a search, and look at it.
 
         Args:
@@ -162,7 +162,9 @@ class Watcher:
 
         self._add(search, outcome, look)
 
-    def _add(self, search: Search | Page, outcome: str, look: Look, size: int = 0) -> None:
+    def _add(
+        self, search: ProxiedSearch | PassingPage, outcome: str, look: Look, size: int = 0
+    ) -> None:
         """Have something looked at, unless too much waits."""
         if search.start != 0:  # or nobody knows which page it is
             self._seen.unseen(search, outcome, "further page")
@@ -173,7 +175,10 @@ class Watcher:
             self._looks[search.index].put_nowait((look, size))
 
     async def _record(
-        self, search: Search | Page, outcome: str, asked: Callable[[float], Rerank | Measure]
+        self,
+        search: ProxiedSearch | PassingPage,
+        outcome: str,
+        asked: Callable[[float], Rerank | MeasureShown],
     ) -> None:
         """Have the worker look at something once no client waits for it, and record what it says.
 
@@ -191,24 +196,24 @@ class Watcher:
             except UnavailableError as error:
                 self._not_known(search, outcome, str(error))
                 return
-        told: Told | str = answer if isinstance(what, Measure) else answer[0][0]
+        told: Told | str = answer if isinstance(what, MeasureShown) else answer[0][0]
         if isinstance(told, str):
             self._not_known(search, outcome, told)
         else:
             self._seen.shown(search, outcome, told)
 
-    def _not_known(self, search: Search | Page, outcome: str, reason: str) -> None:
+    def _not_known(self, search: ProxiedSearch | PassingPage, outcome: str, reason: str) -> None:
         """Record a search whose list is not known; in a shadow, say why it would have none."""
         is_shadow = outcome == "shadow" and reason not in NOT_MADE
         self._seen.unseen(search, reason if is_shadow else outcome, reason)
 
 
-def _as_shown(search: Search) -> Search:
+def _as_shown(search: ProxiedSearch) -> ProxiedSearch:
     """Return a search whose page went out in the cluster's own order, whatever was wished."""
     return replace(search, fair=False)
 
 
-def _rerank(search: Search, reply: str) -> Callable[[float], Rerank]:
+def _rerank(search: ProxiedSearch, reply: str) -> Callable[[float], Rerank]:
     """Return what asks for the list of a search, given how long it has."""
     return partial(Rerank, [_as_shown(search)], reply, is_look=True)
 

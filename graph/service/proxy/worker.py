@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.graph.service.proxy.breaker import Breaker
-from fairqr.graph.service.proxy.messages import Answered, Measure, Opened, Rerank, pauses
+from fairqr.graph.service.proxy.messages import Answered, MeasureShown, Opened, Rerank, pauses
 from fairqr.graph.service.proxy.ordering import Told
-from fairqr.graph.service.proxy.requests import NO_FIELDS, Search, UnavailableError
+from fairqr.graph.service.proxy.requests import NO_FIELDS, ProxiedSearch, UnavailableError
 
 PROGRAM = "fairqr.graph.service.proxy.process"
 """The module that the process runs."""
@@ -121,7 +121,7 @@ class Worker:
                 self.is_idle.set()
 
     async def rerank(
-        self, searches: Sequence[Search], reply: str, until: float
+        self, searches: Sequence[ProxiedSearch], reply: str, until: float
     ) -> tuple[list[Told | str], str]:
         """Have searches re-ranked; see :func:`reranked`.
 
@@ -146,7 +146,7 @@ class Worker:
         told, shown = _result(answered)
         return told, shown
 
-    async def look(self, what: Rerank | Measure) -> Any:
+    async def look(self, what: Rerank | MeasureShown) -> Any:
         """Have something looked at for which no client waits.
 
         Raises:
@@ -154,7 +154,7 @@ class Worker:
         """
         return _result(await self._answer(what))
 
-    async def _answer(self, what: Rerank | Measure) -> Answered:
+    async def _answer(self, what: Rerank | MeasureShown) -> Answered:
         """Ask the process.
 
         Raises:
@@ -169,7 +169,7 @@ class Worker:
         except TimeoutError:
             raise UnavailableError("slow" if self._input else "worker") from None
 
-    def _ask(self, what: Rerank | Measure | None) -> asyncio.Future[Answered]:
+    def _ask(self, what: Rerank | MeasureShown | None) -> asyncio.Future[Answered]:
         self._number += 1
         # It stays here until it is answered, even if nobody waits for it any more.
         asked = self._asked[self._number] = asyncio.get_running_loop().create_future()

@@ -195,13 +195,13 @@ def work(
 async def _work(settings: ServiceSettings) -> None:
     import signal
 
-    from fairqr.graph.service.http.parts import Parts
+    from fairqr.graph.service.http.parts import ServiceParts
 
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     auditor = ServiceAuditor.if_installed()
-    async with Parts.started(settings, auditor=auditor) as parts:
+    async with ServiceParts.started(settings, auditor=auditor) as parts:
         typer.echo("fairqr does runs")
         await told.wait()
         await parts.runs.drain(settings.grace)

@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 
 from fairqr.base.errors import ConfigError
 from fairqr.graph.service.proxy.log import as_run, write_searches
-from fairqr.graph.service.proxy.requests import Search, planned
+from fairqr.graph.service.proxy.requests import ProxiedSearch, planned
 from fairqr.graph.service.proxy.seen import LOG, OLDER, Seen
 from fairqr.graph.service.proxy.settings import ProxiedIndex, ProxySettings
 from tests.patience import until
@@ -57,11 +57,11 @@ def opened(tmp_path: Path) -> Callable[..., Seen]:
     return make
 
 
-def search(words: str, start: int = 0, share: float = 0.0, index: str = "it") -> Search:
+def search(words: str, start: int = 0, share: float = 0.0, index: str = "it") -> ProxiedSearch:
     body = {"query": {"match": {"bio": words}}, "from": start, "size": 2}
     how = ProxiedIndex(source=Path("it.yaml"), mode="fair", share=share)
     found = planned(body, {}, how, index)
-    assert isinstance(found, Search)
+    assert isinstance(found, ProxiedSearch)
     return found
 
 

@@ -12,7 +12,7 @@ from fairqr.agents.refiners.refiner import Refinement
 from fairqr.evaluation.model_measuring import EVERY_KIND, lists_by_weights
 from fairqr.graph.search.builder import as_node
 from fairqr.graph.search.pool import Pool
-from fairqr.graph.search.state import State
+from fairqr.graph.search.state import SearchState
 from fairqr.retrieval.fairness.relevance import EvidenceWeights
 from tests.unit.graph.corpora import KnownTopicRefiner, indexed
 
@@ -49,7 +49,7 @@ async def test_lists_are_those_that_searches_give(tmp_path: Path, order: Any) ->
     engine = await indexed(tmp_path, PEOPLE)
     graph = as_node(build_search_graph(engine, refiner))
     state = await graph.ainvoke({"query": "science physics"}, context=context)
-    lists = lists_by_weights(Pool(engine, context, cast("State", state)), TRIED)
+    lists = lists_by_weights(Pool(engine, context, cast("SearchState", state)), TRIED)
     assert len({tuple(ids) for ids in lists}) > 2
     for weights, ids in zip(TRIED, lists, strict=True):
         once = context.model_copy(update={"word_weights": weights})

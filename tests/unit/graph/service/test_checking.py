@@ -11,7 +11,7 @@ from fairqr.base import errors
 from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
-from fairqr.graph.service.configuration import Limits, ModelEntry, ServiceSettings
+from fairqr.graph.service.configuration import ModelEntry, ServiceLimits, ServiceSettings
 from fairqr.graph.service.execution.checking import Capabilities, CheckedRequest, check_request
 from fairqr.graph.service.execution.requests import REQUESTS, parsed
 from fairqr.graph.service.records import Kind
@@ -28,7 +28,7 @@ def make_capabilities(folder: Path, default: str | None = None, **settings: Any)
 
 
 def check(
-    capabilities: Capabilities, kind: Kind, limits: Limits | None = None, **body: Any
+    capabilities: Capabilities, kind: Kind, limits: ServiceLimits | None = None, **body: Any
 ) -> CheckedRequest:
     needed = {
         "search": {"query": "physicist"},
@@ -36,7 +36,7 @@ def check(
         "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},
     }
     return check_request(
-        kind, parsed(kind, {**needed[kind], **body}), limits or Limits(), capabilities
+        kind, parsed(kind, {**needed[kind], **body}), limits or ServiceLimits(), capabilities
     )
 
 
@@ -57,7 +57,7 @@ def test_what_is_kept_of_a_request_gives_the_same_again(
     capabilities: Capabilities, kind: Kind
 ) -> None:
     asked = check(capabilities, kind, target=["gender=female:0.5,male:0.5"], k=10)
-    assert check_request(kind, parsed(kind, asked.body), Limits(), capabilities) == asked
+    assert check_request(kind, parsed(kind, asked.body), ServiceLimits(), capabilities) == asked
     assert asked.body["corpus"] == "notables"
 
 
@@ -65,7 +65,11 @@ def test_defaults_are_those_of_the_command(capabilities: Capabilities) -> None:
     search = check(capabilities, "search").context
     assert search.model_copy(update={"budget": Context().budget}) == Context()
     answer = check(
-        capabilities, "answer", documents=30, attributes="gender", limits=Limits(documents=30)
+        capabilities,
+        "answer",
+        documents=30,
+        attributes="gender",
+        limits=ServiceLimits(documents=30),
     )
     assert (answer.context.k, answer.context.method) == (30, "baseline")
     assert answer.context.attributes == ("gender",)
@@ -74,7 +78,9 @@ def test_defaults_are_those_of_the_command(capabilities: Capabilities) -> None:
 def test_a_default_above_a_limit_is_lowered_and_what_is_asked_for_is_refused(
     capabilities: Capabilities,
 ) -> None:
-    limits = Limits(k=5, max_iterations=2, samples=3, depth=50, tokens=100, probe_documents=4)
+    limits = ServiceLimits(
+        k=5, max_iterations=2, samples=3, depth=50, tokens=100, probe_documents=4
+    )
     context = check(capabilities, "search", limits).context
     assert (context.k, context.max_iterations, context.budget.tokens) == (5, 2, 100)
     assert context.strategy.depth == 50
@@ -94,7 +100,7 @@ def test_a_default_above_a_limit_is_lowered_and_what_is_asked_for_is_refused(
 def test_what_answers_may_take_counts_against_the_limits_of_a_run(
     capabilities: Capabilities,
 ) -> None:
-    limits = Limits(model_calls=30, tokens=50_000)
+    limits = ServiceLimits(model_calls=30, tokens=50_000)
     asked = {"samples": 20, "documents": 1, "method": "fairqr"}
     context = check(capabilities, "answer", limits, **asked).context
     assert context.budget.model_calls == 10
@@ -102,7 +108,7 @@ def test_what_answers_may_take_counts_against_the_limits_of_a_run(
     own = {"budget": {"model_calls": 3, "tokens": 7}}
     budget = check(capabilities, "answer", limits, **asked, **own).context.budget
     assert (budget.model_calls, budget.tokens) == (3, 7)
-    for more, limit in ((limits, "model_calls"), (Limits(tokens=50_000), "tokens")):
+    for more, limit in ((limits, "model_calls"), (ServiceLimits(tokens=50_000), "tokens")):
         with pytest.raises(errors.LimitError) as caught:
             check(capabilities, "answer", more, **{**asked, "samples": 40})
         assert caught.value.limit == limit
@@ -200,13 +206,13 @@ def test_sources_are_offered_by_name_and_never_by_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["search", "answer", "probe"])
 def test_defaults_fit_a_depth_below_them(capabilities: Capabilities, kind: Kind) -> None:
     found = check(
-        capabilities, kind, Limits(depth=2), **({"documents": 1} if kind == "answer" else {})
+        capabilities, kind, ServiceLimits(depth=2), **({"documents": 1} if kind == "answer" else {})
     )
     assert found.context.k <= 2
     assert (found.context.strategy.depth or 0) <= 2
     if kind != "answer":
         with pytest.raises(errors.LimitError, match="allows at most 2"):
-            check(capabilities, kind, Limits(depth=2), k=3)
+            check(capabilities, kind, ServiceLimits(depth=2), k=3)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from fairqr.base.errors import ConfigError
 from fairqr.base.settings import ValueSource
 from fairqr.graph.service.configuration import (
     FIRST_PARTS,
-    Limits,
     ModelEntry,
+    ServiceLimits,
     ServiceSettings,
     service_settings,
     service_variables,
@@ -39,7 +39,7 @@ def test_arguments_win_over_variables_over_the_file(
     given: dict[str, Any] = {"port": 3, "limits": {"pairs": 3}}
     settings = service_settings(**given)
     assert (settings.port, settings.host, settings.grace) == (3, "b", 3.0)
-    assert settings.limits == Limits(k=2, depth=1, pairs=3)
+    assert settings.limits == ServiceLimits(k=2, depth=1, pairs=3)
     assert settings.traces == settings_file.parent / "runs"
     assert settings.sources == (settings_file.parent / "a.source.yaml", Path("/b.yaml"))
     assert source_of("port", given) == ValueSource("argument")

@@ -21,7 +21,7 @@ from fairqr.graph.service.proxy.pages import page_of
 from fairqr.graph.service.proxy.queries import words_in
 from fairqr.graph.service.proxy.requests import (
     LabelFields,
-    Search,
+    ProxiedSearch,
     UnavailableError,
     key_of,
     named_by_client,
@@ -98,7 +98,7 @@ def test_what_would_change_more_than_an_order_passes(
 def test_whatever_clients_ask_for_a_header_can_say_it(name: str, parameter: str) -> None:
     for body, parameters in ({name: 1}, {}), ({"query": {name: {}}}, {}), ({}, {parameter: ""}):
         why = planned(body, parameters, INDEX)
-        assert isinstance(why, Search) or re.fullmatch(r"[\w.]{1,50}", why, re.ASCII)
+        assert isinstance(why, ProxiedSearch) or re.fullmatch(r"[\w.]{1,50}", why, re.ASCII)
 
 
 RANKED = {"rrf": {"retrievers": [], "rank_window_size": 30}}
@@ -144,7 +144,7 @@ def test_no_more_is_asked_for_than_a_search_ranks(
 ) -> None:
     """Where the size decides what is found, it stays, and so it does where it is missing."""
     plan = planned(body, {}, INDEX)
-    assert isinstance(plan, Search)
+    assert isinstance(plan, ProxiedSearch)
     assert (plan.window, plan.body.get("size")) == (window, asked)
     assert plan.body.keys() - {"from", "size"} == body.keys() - {"from", "size"}
 
@@ -154,7 +154,7 @@ def test_a_field_by_which_hits_are_collapsed_is_the_clients_own() -> None:
     labels = LabelFields(columns=({"field": "sex"}, {"field": "born"}))
     for name, added in ("sex", {"born"}), ("place", {"sex", "born"}):
         plan = planned({"query": QUERY, "collapse": {"field": name}}, {}, INDEX, labels=labels)
-        assert isinstance(plan, Search)
+        assert isinstance(plan, ProxiedSearch)
         assert plan.added == added
         columns = plan.body["docvalue_fields"]
         assert columns == [name, *({"field": field} for field in ("sex", "born") if field in added)]
@@ -177,7 +177,7 @@ def test_large_documents_are_left_out_only_where_another_search_finds_the_same_h
     body: dict[str, Any], is_possible: bool
 ) -> None:
     plan = planned(body, {}, INDEX)
-    assert isinstance(plan, Search)
+    assert isinstance(plan, ProxiedSearch)
     assert (without_documents(plan, body, {}) is not None) == is_possible
 
 
@@ -190,7 +190,7 @@ def test_the_whole_window_is_asked_for_and_pages_of_a_query_are_of_one_kind(
 ) -> None:
     """What stands within the window is re-ranked, and what is beyond comes as the engine has it."""
     first = planned(None, {}, INDEX)
-    assert isinstance(first, Search)
+    assert isinstance(first, ProxiedSearch)
     assert (first.start, first.size, first.body["size"]) == (0, 10, 50)
     for body, parameters in (
         ({**KEPT, "from": start, "size": size}, {}),
@@ -200,8 +200,8 @@ def test_the_whole_window_is_asked_for_and_pages_of_a_query_are_of_one_kind(
         if start >= 50:
             assert plan == "from"
             continue
-        assert isinstance(plan, Search)
-        assert isinstance(other, Search)
+        assert isinstance(plan, ProxiedSearch)
+        assert isinstance(other, ProxiedSearch)
         assert (plan.start, plan.size) == (start, size)
         assert plan.body == {**KEPT, "from": 0, "size": max(50, start + size)}
         assert (plan.key, plan.fair) == (other.key, other.fair)
@@ -234,7 +234,7 @@ def test_the_words_of_a_query_are_found(query: Any, words: str) -> None:
     found = [*words_in({"retriever": retriever})]
     assert " ".join(dict.fromkeys(found)) == words
     plan = planned({"query": query}, {}, INDEX)
-    assert isinstance(plan, Search)
+    assert isinstance(plan, ProxiedSearch)
     assert plan.words == words
 
 
@@ -255,7 +255,7 @@ def test_the_words_of_a_query_are_found(query: Any, words: str) -> None:
 )
 def test_the_words_of_a_retriever_are_found(retriever: Any) -> None:
     plan = planned({"retriever": retriever, "size": 10}, {}, INDEX)
-    assert isinstance(plan, Search)
+    assert isinstance(plan, ProxiedSearch)
     assert plan.words == "opera"
 
 
@@ -274,8 +274,8 @@ def test_what_user_behavior_insights_records_changes_no_list() -> None:
     ubi = {"query_id": "e2f1", "user_query": "opera", "client_id": "c", "object_id_field": "id"}
     bare = planned({"query": QUERY}, {}, INDEX)
     named = planned({"query": QUERY, "ext": {"ubi": ubi}}, {}, INDEX)
-    assert isinstance(bare, Search)
-    assert isinstance(named, Search)
+    assert isinstance(bare, ProxiedSearch)
+    assert isinstance(named, ProxiedSearch)
     assert named.key == bare.key
     assert named.body["ext"] == {"ubi": ubi}
     assert named_by_client({"ext": {"ubi": ubi}}) == "e2f1"
@@ -306,10 +306,10 @@ async def test_chance_swaps_the_first_rank_with_another_in_what_is_shown(tmp_pat
     for number in range(40):
         body = {"query": {"match": {"text": f"opera {number}"}}, "size": 3}
         plan = planned(body, {}, INDEX)
-        assert isinstance(plan, Search)
+        assert isinstance(plan, ProxiedSearch)
         told.append(await order(hits, plan, until=math.inf))
     later = planned({"query": QUERY, "size": 3, "from": 3}, {}, INDEX)
-    assert isinstance(later, Search)
+    assert isinstance(later, ProxiedSearch)
     assert "swap" not in await order(hits, later, until=math.inf)
     await engine.aclose()
     swaps = [it["swap"] for it in told if "swap" in it]
@@ -330,7 +330,7 @@ async def test_chance_swaps_the_first_rank_with_another_in_what_is_shown(tmp_pat
 async def test_a_list_that_comes_too_late_is_no_deficit(tmp_path: Path) -> None:
     labels = [{"id": f"{it}", "text": "opera", "g": ("male", "female")[it > 3]} for it in range(6)]
     engine, plan = await indexed(tmp_path, labels), planned({"query": QUERY}, {}, INDEX)
-    assert isinstance(plan, Search)
+    assert isinstance(plan, ProxiedSearch)
     context, hits = Context.of(target="uniform:1"), [{"_id": one["id"]} for one in labels]
     order = IndexOrder(None, engine, context, ListEvidence(), deficit := AmortisedDeficit())
     with pytest.raises(UnavailableError, match="slow"):
@@ -350,7 +350,7 @@ async def test_pinned_documents_stay_first_and_figures_are_of_what_is_shown(tmp_
     told = list[Any]()
     for query in (pinned, QUERY):
         plan = planned({"query": query, "size": 4}, {}, INDEX)
-        assert isinstance(plan, Search)
+        assert isinstance(plan, ProxiedSearch)
         told.append(await order(hits, plan, until=math.inf))
     await engine.aclose()
     held, free = told
@@ -372,7 +372,7 @@ async def test_a_list_tells_which_limit_it_does_not_obey(tmp_path: Path) -> None
     context = Context.of(target="uniform:1", k=4, at_most=0.3)
     order = IndexOrder(None, engine, context, ListEvidence(), None)
     plan = planned({"query": QUERY, "size": 4}, {}, INDEX)
-    assert isinstance(plan, Search)
+    assert isinstance(plan, ProxiedSearch)
     told = await order([{"_id": one["id"]} for one in labels], plan, until=math.inf)
     await engine.aclose()
     (sentence,) = told["broken"]
@@ -422,7 +422,7 @@ async def test_the_first_k_ranks_of_the_page_count_in_each_order(
     order = IndexOrder(None, engine, context, ListEvidence(), None)
     how = INDEX.model_copy(update={"mode": "fair" if fair else "shadow"})
     plan = planned({"query": QUERY, "size": size, "sort": sort}, {}, how)
-    assert isinstance(plan, Search)
+    assert isinstance(plan, ProxiedSearch)
     told = await order([{"_id": one["id"]} for one in labels], plan, until=math.inf)
     page = await order.measured([{"_id": one["id"]} for one in labels[:size]])
     await engine.aclose()

@@ -16,7 +16,7 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 
 from fairqr.base import errors
-from fairqr.graph.service.configuration import Limits, ServiceSettings, Traffic
+from fairqr.graph.service.configuration import ServiceLimits, ServiceSettings, Traffic
 from fairqr.graph.service.records import Event, Kind, Run
 from fairqr.graph.service.runs.live import DurableRun, EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
@@ -237,7 +237,7 @@ async def test_a_users_error_is_told_and_a_mistake_of_ours_is_not(
 
 
 async def test_a_run_that_takes_too_long_is_ended(store: Store, script: Script) -> None:
-    async with running(store, script, limits=Limits(seconds=0.05)) as runs:
+    async with running(store, script, limits=ServiceLimits(seconds=0.05)) as runs:
         for final, _ in await both(runs, store, script):
             assert final.problem is not None
             assert final.problem["type"] == "urn:fairqr:error:run-timeout"

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from fairqr.graph.service.proxy.messages import Answered, Measure, Rerank
-from fairqr.graph.service.proxy.pages import Page, Shown
+from fairqr.graph.service.proxy.messages import Answered, MeasureShown, Rerank
+from fairqr.graph.service.proxy.pages import PassingPage, ShownReply
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.settings import ProxiedIndex, ProxySettings
 from fairqr.graph.service.proxy.watching import Watcher
 from fairqr.graph.service.proxy.worker import Worker
 
-PAGE = Page("people", 0, "slow", start=0, size=10, words="", key="a", fair=True)
-SHOWN = Shown(b'{"hits": {"hits": [{"_id": "1"}]}}', "")
+PAGE = PassingPage("people", 0, "slow", start=0, size=10, words="", key="a", fair=True)
+SHOWN = ShownReply(b'{"hits": {"hits": [{"_id": "1"}]}}', "")
 
 
 class HeldWorker(Worker):
@@ -32,7 +32,7 @@ class HeldWorker(Worker):
         super().__init__(Path(), "people", lambda texts: None)
         self.looks: list[asyncio.Future[Answered]] = []
 
-    async def _answer(self, what: Rerank | Measure) -> Answered:
+    async def _answer(self, what: Rerank | MeasureShown) -> Answered:
         self.looks.append(asyncio.get_running_loop().create_future())
         return await self.looks[-1]
 

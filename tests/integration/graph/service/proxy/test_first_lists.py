@@ -29,7 +29,7 @@ import numpy as np
 from fairqr.graph.service.proxy import warming
 from fairqr.graph.service.proxy.ordering import opened, reranked
 from fairqr.graph.service.proxy.process import _Answers
-from fairqr.graph.service.proxy.requests import Search
+from fairqr.graph.service.proxy.requests import ProxiedSearch
 from fairqr.graph.service.proxy.settings import proxy_settings
 
 
@@ -48,7 +48,7 @@ async def main() -> None:
     print(outcomes)
     print(len(order.kept))
     before = {*sys.modules}
-    search = Search("people", 0, {}, 0, 10, 100, "tennis", "a", True)
+    search = ProxiedSearch("people", 0, {}, 0, 10, 100, "tennis", "a", True)
     await reranked(order, [search], warming._reply(order, 100, text=""), time.monotonic() + 60)
     print(sorted({*sys.modules} - before))
 

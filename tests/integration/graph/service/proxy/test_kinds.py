@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 from fairqr.graph.service.proxy.filters import filtered
-from fairqr.graph.service.proxy.requests import Search, planned, windows_in, with_page
+from fairqr.graph.service.proxy.requests import ProxiedSearch, planned, windows_in, with_page
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 from tests.integration.attached_people import MAPPING, PEOPLE, Server
 from tests.integration.graph.service.proxy.documented import NewerElasticsearch, NewerOpensearch
@@ -169,7 +169,7 @@ def test_what_is_asked_finds_what_the_client_finds(cluster: Cluster, kind: dict[
         if start >= kind["window"] or (start and kind.get("first_page")):
             assert plan == "from"
             continue
-        assert isinstance(plan, Search)
+        assert isinstance(plan, ProxiedSearch)
         assert plan.window == kind["window"]
         asking = {**kind, "body": plan.body, "parameters": unfiltered}
         reply = asked(cluster.direct, asking)
