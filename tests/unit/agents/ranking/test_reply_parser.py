@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairqr.agents.ranking.reply_parser import Permutation, parse_permutation, parse_preference
+from fairqr.agents.ranking.reply_parser import (
+    Permutation,
+    parse_first_of_two,
+    parse_permutation,
+    parse_preference,
+)
 
 orders = st.integers(2, 40).flatmap(lambda n: st.permutations(range(1, n + 1)))
 
@@ -100,6 +105,23 @@ def test_a_label_is_a_preference(before: str, label: str) -> None:
 )
 def test_what_is_read_as_a_preference(reply: str, read: str) -> None:
     assert parse_preference(reply) == read
+
+
+@pytest.mark.parametrize(
+    ("reply", "first"),
+    [
+        ("[2] > [1]", "second"),
+        ("[1] > [2]", "first"),
+        ("Here is the ranking:\n\n[2] > [1]", "second"),
+        ("2, 1", "second"),
+        ("[2]", "parse_error"),
+        ("Passage 2 is the more relevant one.", "parse_error"),
+        ("I am sorry, but I cannot rank these people.", "refused"),
+        ("", "empty"),
+    ],
+)
+def test_a_pair_is_read_as_a_ranking_of_two(reply: str, first: str) -> None:
+    assert parse_first_of_two(reply) == first
 
 
 @given(st.text(), st.integers(2, 30))
