@@ -23,8 +23,9 @@ from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
 from fairqr.retrieval.engines.engine import SearchEngine, lexical_of
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.dates import DEFAULT_FORMATS
+from fairqr.retrieval.sources.group_values import Range
 from fairqr.retrieval.sources.label_values import as_text
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Range
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute
 
 Hit = Mapping[str, Any]
 
