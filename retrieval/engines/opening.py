@@ -176,7 +176,7 @@ async def _over_texts(
     engine: SearchEngine, encoder: Encoder, progress: Announce | None, *, keeps_order: bool
 ) -> SearchEngine:
     """Return an engine that estimates relevance by the texts that another one finds."""
-    from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+    from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 
     encoding = announced(progress, f"texts of {engine.name}")
     return await EncodedPoolEngine.open(engine, encoder, encoding, keeps_order=keeps_order)

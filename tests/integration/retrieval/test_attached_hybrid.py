@@ -27,7 +27,7 @@ from fairqr.retrieval.engines.elasticsearch import engine as engine_module
 from fairqr.retrieval.engines.elasticsearch import vectors as vectors_module
 from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.sources.documents import Document
