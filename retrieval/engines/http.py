@@ -60,7 +60,6 @@ def _without_query(argument: object) -> object:
 
 logging.getLogger("httpx").addFilter(_log_without_parameters)
 
-
 Find = Callable[[Any, str], Any]
 """Finds a part of a response; the second argument says where, for messages."""
 

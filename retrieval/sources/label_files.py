@@ -37,14 +37,11 @@ from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, validated
 FORMAT = 10
 """Changes when what we keep of a file does, so that it is read again."""
 
-
 ROWS_AT_ONCE = 10_000
 """After so many rows we report progress."""
 
-
 MAX_GROUPS = 1000
 """If only the file names the groups, more than this means that the wrong column was read."""
-
 
 LabelRow = tuple[int, str, object, float | None]
 """The number of a line, a document, its label, and the label's share among those of the document.

@@ -17,7 +17,6 @@ from fairqr.retrieval.sources.schema import Attribute
 MAX_CACHED = 10_000
 """How many distinct labels of an attribute we remember the memberships of."""
 
-
 MAX_VALUES = 1000
 """How many values of an attribute the check's report lists."""
 

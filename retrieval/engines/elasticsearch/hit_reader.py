@@ -41,10 +41,8 @@ DAY = "strict_date_optional_time"
 NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d*[1-9])?")
 """A number as we write it; ``1_0``, ``1e1`` and ``10.0`` are not 10."""
 
-
 MOST_LABELS = 60_000
 """How many distinct labels we count; by default a server returns up to 65,535 buckets."""
-
 
 JOINED = (
     "String all = ''; if (doc.containsKey(params.field)) { for (value in doc[params.field]) "

@@ -16,16 +16,12 @@ from fairqr.retrieval.sources.documents import value_at
 CANDIDATES = 1000
 """The fewest candidates among which a shard looks for the nearest neighbours."""
 
-
 MOST_CANDIDATES = 10_000
 """The most of them."""
 
-
 HAS_VECTOR = "doc.containsKey(params.field) && doc[params.field].size() > 0"
 
-
 READ = f"return {HAS_VECTOR} ? doc[params.field].vectorValue : null;"
-
 
 COSINE = (
     f"if (!({HAS_VECTOR})) {{ return 0; }} double cosine = cosineSimilarity(params.vector, %s); "

@@ -30,22 +30,17 @@ from fairqr.retrieval.texts.words import document_terms, sendable
 SAMPLED = 200
 """How many documents similarities are compared with."""
 
-
 LONGEST = 100_000
 """How many characters of a text we read; more would only cost time."""
-
 
 SECONDS_KEPT = 600.0
 """How long we keep what we know of texts."""
 
-
 KEPT_BYTES = 150_000_000
 """How much we keep: about 60,000 texts of 100 words with MiniLM."""
 
-
 OVERHEAD = 500
 """The bytes that Python needs for each text."""
-
 
 Terms = NDArray[np.uint32]
 

@@ -76,7 +76,6 @@ SAMPLED_QUERIES = 20
 SAMPLED_FROM_EACH = 100
 """How many documents of each of these queries may be in the sample."""
 
-
 WHOLE_RUN = 10_000
 """More documents than a run has for a query."""
 
