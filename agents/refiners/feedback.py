@@ -103,9 +103,9 @@ class FeedbackRefiner:
         self, merits: Sequence[Mapping[str, float]]
     ) -> dict[str, dict[str, float]]:
         """Return the share of each word in the texts of documents, by their ids."""
-        wanted = list(dict.fromkeys(id_ for merit in merits for id_ in merit))
+        ids = list(dict.fromkeys(id_ for merit in merits for id_ in merit))
         # A document that was deleted meanwhile is missing here.
-        documents = await self._engine.documents(wanted)
+        documents = await self._engine.documents(ids)
         return {document.id: _share_words(document) for document in documents}
 
     async def _measure_rarity(self, weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -139,8 +139,9 @@ def _make_refinement(
     chosen = clean_words(candidates, CHOSEN, query=request.query, in_use=request.keywords)
     if chosen.kept:
         return Refinement("ok", keywords=chosen.kept)
-    who = "Relevance feedback"
-    return make_empty_refinement(chosen.left_out, subject=request.group, who=who)
+    return make_empty_refinement(
+        chosen.left_out, subject=request.group, proposer="Relevance feedback"
+    )
 
 
 def _share_words(document: Document) -> dict[str, float]:
