@@ -297,7 +297,7 @@ async def check(engine: HttpEngine) -> SourceReport:
 def _remarks_on_expressions(source: HttpSource, documents: Sequence[Document]) -> list[str]:
     """Return a remark on each expression that finds nothing in any hit."""
     expressions = {"title": source.title, "text": source.text, "link": source.link}
-    values = {
+    values: dict[str, list[Any]] = {
         "title": [document.title for document in documents],
         "text": [document.text for document in documents],
         "link": [document.fields.get(source.link or "") for document in documents],

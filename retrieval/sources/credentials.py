@@ -171,9 +171,9 @@ def _of_elasticsearch(url: str) -> Credentials:
         return Credentials()
 
     names = ("api_key", "username", "password")
-    found = {name: settings.find(f"elasticsearch.{name}") for name in names}
+    effective = {name: settings.find(f"elasticsearch.{name}") for name in names}
     variables = {
-        name: setting for name, setting in found.items() if setting.source.kind == "variable"
+        name: setting for name, setting in effective.items() if setting.source.kind == "variable"
     }
     url_in_file, _ = settings.file_section("elasticsearch.url")
     is_server_of_file = url_in_file is None or _server(url_in_file) == _server(stated_url)
@@ -186,7 +186,7 @@ def _of_elasticsearch(url: str) -> Credentials:
     elif variables:
         values |= {name: setting.value for name, setting in variables.items()}
     elif is_server_of_file:
-        values |= {name: setting.value for name, setting in found.items()}
+        values |= {name: setting.value for name, setting in effective.items()}
     subject = "What FAIRQR_ELASTICSEARCH_… or [elasticsearch] in the settings file gives"
     return validated(Credentials, values, subject, ConfigError)
 

@@ -118,16 +118,16 @@ class LabelStore:
             OSError: It does not exist.
             ValueError: It is damaged, or the groups that the file names do not fit the attribute.
         """
-        about = json.loads((folder / "about.json").read_bytes())
-        self.attribute = _with_groups(path, attribute, about["groups"])
-        self.report = AttributeReport.model_validate(about["report"])
+        content = json.loads((folder / "about.json").read_bytes())
+        self.attribute = _with_groups(path, attribute, content["groups"])
+        self.report = AttributeReport.model_validate(content["report"])
         self._ids = np.load(folder / "ids.npy", mmap_mode="r")
         self._codes = np.load(folder / "codes.npy", mmap_mode="r")
         # Code -1 is the last row, for documents that the file lacks.
         if attribute.open:
-            self._rows = named_array([*about["rows"], {}])
+            self._rows = named_array([*content["rows"], {}])
         else:
-            self._rows = np.array([*about["rows"], self.attribute.membership(None)])
+            self._rows = np.array([*content["rows"], self.attribute.membership(None)])
 
     def memberships(self, ids: Sequence[str]) -> NDArray[Any]:
         """Return the share of each group in these documents, as :data:`Memberships` has it."""
@@ -306,7 +306,7 @@ def _build(
         counts.update(dict.fromkeys(values_of(label), count))
     report = attribute_report(attribute, len(rows.starts), labelled, counts)
 
-    about = {
+    content = {
         "groups": attribute.groups,
         "report": report.model_dump(mode="json"),
         "rows": distinct["patterns"],
@@ -316,7 +316,7 @@ def _build(
         np.save(folder / "ids.npy", rows.ids[rows.starts])
         np.save(folder / "codes.npy", codes)
         # Written last, so a folder with it is whole.
-        (folder / "about.json").write_text(json.dumps(about))
+        (folder / "about.json").write_text(json.dumps(content))
     except OSError as error:
         raise SourceError(
             f"The labels {path} cannot be kept in {folder.parent} ({error.strerror}); make room on "

@@ -304,7 +304,7 @@ class SearchServer:
             )
         if is_unreadable:
             return self._unavailable(CUT_OFF)
-        says_why = has_json and "error" in body
+        says_why = isinstance(body, Mapping) and "error" in body
         is_refused = status in REFUSED or status_number >= 500
         if says_why or is_refused:
             return self.refusal(int(status_number), body)

@@ -238,11 +238,11 @@ class VectorEngine(EngineOverWords):
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits."""
         require_groups(self, queries)
-        now = await asyncio.to_thread(self.lexical.snapshot)
-        if now is not self._encoded:
-            await self._update(now)
+        snapshot = await asyncio.to_thread(self.lexical.snapshot)
+        if snapshot is not self._encoded:
+            await self._update(snapshot)
         vectors = await asyncio.gather(*map(self._vector_of, queries))
-        return await asyncio.to_thread(self._search, now, queries, vectors)
+        return await asyncio.to_thread(self._search, snapshot, queries, vectors)
 
     async def _vector_of(self, query: Query) -> Float32Array | None:
         """Return the vector of a query, or None if its answer needs no vectors."""
@@ -250,7 +250,7 @@ class VectorEngine(EngineOverWords):
             return None
         return await self._texts.encode_query(query.text)
 
-    async def _update(self, now: Snapshot, progress: ProgressFunction | None = None) -> None:
+    async def _update(self, snapshot: Snapshot, progress: ProgressFunction | None = None) -> None:
         """Encode the documents that have no row yet.
 
         Waits if another process is doing so.
@@ -258,13 +258,13 @@ class VectorEngine(EngineOverWords):
         try:
             stored = await asyncio.to_thread(read_vectors, self._path, self._texts.mark)
             # With nothing to encode we need neither the lock nor the right to write.
-            number_of_rows = await asyncio.to_thread(lambda: len(now.live))
+            number_of_rows = await asyncio.to_thread(lambda: len(snapshot.live))
             if len(stored) < number_of_rows:
                 if not self.lexical.folder.exists():
                     refuse_damaged(self.lexical.folder, "it is gone")  # It must stay deleted.
                 # Not in a thread: many may be waiting, and there are few threads.
                 async with AsyncFileLock(self._path.parent / "lock", run_in_executor=False):
-                    stored = await self._encode_missing(now, progress)
+                    stored = await self._encode_missing(snapshot, progress)
             vectors = await asyncio.to_thread(unit_vectors, stored)
         except OSError as error:
             raise IndexUnavailableError(
@@ -272,25 +272,25 @@ class VectorEngine(EngineOverWords):
                 f"{self._path.parent} ({error.strerror or error}); fix that, or use the "
                 "retriever bm25."
             ) from None
-        self._encoded = now
+        self._encoded = snapshot
         # Another search may have loaded more of them meanwhile.
         self._vectors = max(self._vectors, vectors, key=len)
 
     async def _encode_missing(
-        self, now: Snapshot, progress: ProgressFunction | None
+        self, snapshot: Snapshot, progress: ProgressFunction | None
     ) -> Float16Array:
         """Encode the documents that have no row, and return all rows; the caller holds the lock.
 
         If this is interrupted, what was encoded is in the user's cache.
         """
         stored = await asyncio.to_thread(read_vectors, self._path, self._texts.mark)
-        number_of_rows = max(len(now.live), len(stored))
+        number_of_rows = max(len(snapshot.live), len(stored))
         rows = np.zeros((number_of_rows, stored.shape[1]), dtype=np.float16)
         rows[: len(stored)] = stored
 
-        total = int(now.live[len(stored) :].sum())
+        total = int(snapshot.live[len(stored) :].sum())
         done = 0
-        documents = now.numbered_documents(len(stored) - 1)
+        documents = snapshot.numbered_documents(len(stored) - 1)
         # Reading blocks, so each batch is read in a thread.
         while batch := await asyncio.to_thread(lambda: [*islice(documents, DOCUMENTS_AT_ONCE)]):
             numbers = [number for number, _ in batch]
@@ -305,39 +305,39 @@ class VectorEngine(EngineOverWords):
     # The methods below block and run in threads.
 
     def _search(
-        self, now: Snapshot, queries: Sequence[Query], vectors: Sequence[Float32Array | None]
+        self, snapshot: Snapshot, queries: Sequence[Query], vectors: Sequence[Float32Array | None]
     ) -> list[Hits]:
-        rows = self._vectors[: len(now.live)]
+        rows = self._vectors[: len(snapshot.live)]
         answers = []
         for query, vector in zip(queries, vectors, strict=True):
             if vector is None:
-                answers.append(now.answer(query))
+                answers.append(snapshot.answer(query))
             else:
-                answers.append(self._answer(now, rows, query, vector))
+                answers.append(self._answer(snapshot, rows, query, vector))
         return answers
 
     def _answer(
-        self, now: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
+        self, snapshot: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its vector; ``rows`` has one for each number."""
         similarity = cosines(rows, vector)
         if query.only is None:
-            numbers = highest(similarity, query.n, now.eligible(query.within))
+            numbers = highest(similarity, query.n, snapshot.eligible(query.within))
         else:
-            numbers, _ = now.ranked(replace(query, text="", n=len(query.only)))
+            numbers, _ = snapshot.ranked(replace(query, text="", n=len(query.only)))
         scores = np.nan_to_num((1 + similarity[numbers].astype(np.float64)) / 2)
-        return self._hits(now, rows, query, now.best(numbers, scores, query.n))
+        return self._hits(snapshot, rows, query, snapshot.best(numbers, scores, query.n))
 
     def _hits(
         self,
-        now: Snapshot,
+        snapshot: Snapshot,
         rows: Float32Array,
         query: Query,
         best: tuple[Numbers, FloatArray],
     ) -> Hits:
         """Return the best documents, numbers and scores, as hits, with their claims if asked."""
         numbers, scores = best
-        hits = now.hits(numbers, scores)
+        hits = snapshot.hits(numbers, scores)
         if not query.with_claims:
             return hits
         return replace(hits, claims=claims_by_vector(rows[numbers], self._texts.mark.name))
@@ -377,9 +377,9 @@ class HybridEngine(VectorEngine):
         self._background = Background(0.0, 1.0)
         self._compared_rows = -1
 
-    async def _update(self, now: Snapshot, progress: ProgressFunction | None = None) -> None:
+    async def _update(self, snapshot: Snapshot, progress: ProgressFunction | None = None) -> None:
         """Encode the documents that have no row yet, and compare all with unrelated queries."""
-        await super()._update(now, progress)
+        await super()._update(snapshot, progress)
         rows = self._vectors
         if len(rows) == self._compared_rows:
             return
@@ -399,16 +399,16 @@ class HybridEngine(VectorEngine):
         return await asyncio.to_thread(background_of, rows, unrelated, self._texts.encoder)
 
     def _answer(
-        self, now: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
+        self, snapshot: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
-        by_words, scores = now.ranked(replace(query, n=CANDIDATES, only=None, within=None))
+        by_words, scores = snapshot.ranked(replace(query, n=CANDIDATES, only=None, within=None))
         if not vector.any() and not len(by_words):
-            return self._answer_nothing(now, query)
+            return self._answer_nothing(snapshot, query)
 
         similarity = cosines(rows, vector)
-        nearest = highest(similarity, FUSED, now.live)
+        nearest = highest(similarity, FUSED, snapshot.live)
         nearest = nearest[np.lexsort((nearest, -similarity[nearest]))]
         best_by_both = fused_best([by_words.tolist(), nearest.tolist()])
         moved = cosines(rows, moved_toward(vector, rows[best_by_both]))
@@ -417,48 +417,48 @@ class HybridEngine(VectorEngine):
         evidence.words[by_words] = scores / highest_score
 
         # Whatever the query is limited to, it is answerable by all documents.
-        likely = np.union1d(by_words, highest(moved, FIRST, now.live))
-        first = now.hits(*self._best(now, evidence, likely, FIRST))
-        answerable = self._answerable(now, query, similarity[now.live], first.ids)
+        likely = np.union1d(by_words, highest(moved, FIRST, snapshot.live))
+        first = snapshot.hits(*self._best(snapshot, evidence, likely, FIRST))
+        answerable = self._answerable(snapshot, query, similarity[snapshot.live], first.ids)
 
         if query.only is None:
-            eligible = now.eligible(query.within)
+            eligible = snapshot.eligible(query.within)
             nearest = highest(standardised(moved, moved), query.n, eligible)
             numbers = np.union1d(by_words[eligible[by_words]], nearest)
         else:
             # Words count for given documents, though they are not among the first 1,000.
-            numbers, scores = now.ranked(replace(query, n=len(query.only)))
+            numbers, scores = snapshot.ranked(replace(query, n=len(query.only)))
             evidence.words[:] = 0
             evidence.words[numbers] = scores / highest_score
-        hits = self._hits(now, rows, query, self._best(now, evidence, numbers, query.n))
+        hits = self._hits(snapshot, rows, query, self._best(snapshot, evidence, numbers, query.n))
         return replace(hits, relevance=np.array(hits.scores), answerable=answerable)
 
-    def _answer_nothing(self, now: Snapshot, query: Query) -> Hits:
+    def _answer_nothing(self, snapshot: Snapshot, query: Query) -> Hits:
         """Answer a query that has no word which any document has."""
-        answerable = self._answerable(now, query, np.zeros(0, np.float32), [])
-        hits = now.answer(query)
+        answerable = self._answerable(snapshot, query, np.zeros(0, np.float32), [])
+        hits = snapshot.answer(query)
         return replace(hits, relevance=np.zeros(len(hits)), answerable=answerable)
 
     def _best(
-        self, now: Snapshot, evidence: _Evidence, numbers: Numbers, n: int
+        self, snapshot: Snapshot, evidence: _Evidence, numbers: Numbers, n: int
     ) -> tuple[Numbers, FloatArray]:
         """Return the best n of some documents by their probabilities, with these."""
         likeness = standardised(evidence.cosines[numbers].astype(np.float64), evidence.cosines)
         regression = self.calibrations.words
         probabilities = regression.probability(evidence.words[numbers], likeness)
-        return now.best(numbers, probabilities, n)
+        return snapshot.best(numbers, probabilities, n)
 
     def _answerable(
-        self, now: Snapshot, query: Query, similarity: Float32Array, first: Sequence[str]
+        self, snapshot: Snapshot, query: Query, similarity: Float32Array, first: Sequence[str]
     ) -> float:
         """Return the probability that the index has relevant documents for a query.
 
         Args:
-            now: The index.
+            snapshot: The index.
             query: The query.
             similarity: The cosines of its own vector with the documents.
             first: The ids of the most likely documents.
         """
         regression = self.calibrations.words.answerable
         above_unrelated = self._background.above(nearest_mean(similarity))
-        return regression.probability(above_unrelated, now.words_held(query.text, first))
+        return regression.probability(above_unrelated, snapshot.words_held(query.text, first))
