@@ -263,71 +263,95 @@ class LanguageModel(ABC):
         """
         context = surroundings()
         key = cache_key(**await self._identity(), **question.key)
-        kept_key = key
-        cache = self._cache
-        if cache is None:
+        if self._cache is not None:
+            entry = _CacheEntry(self._cache, key, question)
+        else:
             # Without a cache of its own, a model only shares replies within a step.
-            kept_key = f"{key} {self._owner}"
             cache = context.cache or ReplyCache()
+            entry = _CacheEntry(cache, f"{key} {self._owner}", question)
         if context.only_kept and not self.replies_are_recorded:
-            kept = await _kept_reply(cache, kept_key, question)
+            kept = await entry.read()
             return kept or Reply("unsupported", message=f"No reply of {self.name} is kept.")
 
+        async def ask_once() -> Reply:
+            return await self._share(entry, deadline, relay)
+
+        try:
+            if context.journal is None:
+                return await ask_once()
+            return await context.journal.once(key, question.check, ask_once)
+        finally:
+            context.answered()
+
+    async def _share(
+        self, entry: _CacheEntry, deadline: float | None, relay: TokenRelay | None
+    ) -> Reply:
+        """Join a call in flight, or look the reply up, or ask."""
+        late = Reply("timeout", message=replies.no_answer_within(self.name, deadline or 0))
+        if deadline is not None and deadline <= 0:
+            return late
         leads = False
 
         async def lead() -> Reply:
             nonlocal leads
             leads = True
-            kept = await _kept_reply(cache, kept_key, question)
+            kept = await entry.read()
             if kept is not None:
                 return kept
-            reply, milliseconds = await self._ask(question, relay)
+            reply, milliseconds = await self._ask(entry.question, relay)
             if reply.status == "ok":
-                tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
-                entry = {
-                    "reply": reply.value,
-                    "tokens": tokens,
-                    "milliseconds": round(milliseconds, 1),
-                }
-                await cache.put_many({kept_key: entry})
+                await entry.write(reply, milliseconds)
             return reply
 
-        async def once() -> Reply:
-            late = Reply("timeout", message=replies.no_answer_within(self.name, deadline or 0))
-            if deadline is not None and deadline <= 0:
-                return late
-            try:
-                async with asyncio.timeout(deadline):
-                    reply = await cache.share(kept_key, lead)
-            except TimeoutError:
-                return replace(late, usage=Usage(model_calls=int(leads)))
-            finally:
-                if relay is not None:
-                    relay.stop()  # others may wait for the rest of the same text
-            # The first caller is charged for the cost.
-            if leads:
-                return reply
-            return replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
-
         try:
-            if context.journal is None:
-                return await once()
-            return await context.journal.once(key, question.check, once)
+            async with asyncio.timeout(deadline):
+                reply = await entry.cache.share(entry.key, lead)
+        except TimeoutError:
+            return replace(late, usage=Usage(model_calls=int(leads)))
         finally:
-            context.answered()
+            if relay is not None:
+                relay.stop()  # others may wait for the rest of the same text
+        # The first caller is charged for the cost.
+        if leads:
+            return reply
+        return replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
 
 
-async def _kept_reply(cache: ReplyCache, key: str, question: Question) -> Reply | None:
-    """Return a kept reply, or None if another version of fairqr or another program wrote it."""
-    entry = (await cache.get_many([key])).get(key)
-    if entry is None:
-        return None
-    try:
-        usage = Usage(
-            cached_calls=1,
-            cached_tokens=int(entry["tokens"]),
-            cached_milliseconds=float(entry["milliseconds"]),
-        )
-        return Reply("ok", question.check(entry["reply"]), usage=usage)
-    except (KeyError, TypeError, ValueError):
-        return None
+@dataclass(frozen=True, slots=True)
+class _CacheEntry:
+    """Where the reply to a question is kept.
+
+    Attributes:
+        cache: The cache.
+        key: The key of the question in it.
+        question: The question.
+    """
+
+    cache: ReplyCache
+    key: str
+    question: Question
+
+    async def read(self) -> Reply | None:
+        """Return the kept reply; None if another version of fairqr or another program wrote it."""
+        content = (await self.cache.get_many([self.key])).get(self.key)
+        if content is None:
+            return None
+        try:
+            usage = Usage(
+                cached_calls=1,
+                cached_tokens=int(content["tokens"]),
+                cached_milliseconds=float(content["milliseconds"]),
+            )
+            return Reply("ok", self.question.check(content["reply"]), usage=usage)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    async def write(self, reply: Reply, milliseconds: float) -> None:
+        """Keep a reply, and what it cost."""
+        tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
+        content = {
+            "reply": reply.value,
+            "tokens": tokens,
+            "milliseconds": round(milliseconds, 1),
+        }
+        await self.cache.put_many({self.key: content})
