@@ -22,7 +22,7 @@ FloatArray = NDArray[np.float64]
 PERMUTATIONS = 20_000
 """How many assignments of signs a test draws."""
 EXACT_UP_TO = 16
-"""Up to so many differences, a test counts all assignments of signs."""
+"""The most differences of which a test counts all assignments of signs."""
 ROUNDING = 1e-12
 special = partial(library, "scipy.special", "A confidence interval or a test")
 """Returns the functions of scipy, which a search does without."""

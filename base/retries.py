@@ -61,10 +61,18 @@ def can_heal(error: BaseException) -> bool:
     """Return whether the same request may succeed later."""
     status = status_of(error)
     if status is None:
-        names = [kind.__name__ for kind in type(error).__mro__]
-        return "TimeoutError" in names or any(map(_CONNECTION_ERROR.fullmatch, names))
-    is_passing = status in (408, 429) or (status >= 500 and status != 501)
+        return _is_of_connection(error)
+    is_broken = status >= 500 and status != 501
+    is_passing = is_broken or status in (408, 429)
     return is_passing and not is_used_up(error)
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    """Return whether an error says that a server is unreachable or slow."""
+    for kind in type(error).__mro__:
+        if kind.__name__ == "TimeoutError" or _CONNECTION_ERROR.fullmatch(kind.__name__):
+            return True
+    return False
 
 
 def retry_after(error: BaseException) -> float | None:

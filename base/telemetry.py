@@ -187,21 +187,22 @@ class Span:
         if self._otel.is_recording():
             self._otel.add_event(name, {key: _plain(value) for key, value in stated.items()})
 
-    def evaluation(self, name: str, score: float | None, **more: Any) -> None:
+    def evaluation(self, name: str, score: float | None, **attributes: Any) -> None:
         """Record a score of something that the step made.
 
         Args:
             name: The measure, such as ``divergence``.
             score: Its value, or None if it has none.
-            more: ``label``, a word that says what the score means, from a small set; and further
-                attributes by their full names: ``error.type`` if the evaluation failed.
+            attributes: ``label``, a word that says what the score means, from a small set; and
+                others by their full names: ``error.type`` if the evaluation failed.
         """
-        said = {
+        label = attributes.pop("label", None)
+        evaluation = {
             "gen_ai.evaluation.name": name,
             "gen_ai.evaluation.score.value": score,
-            "gen_ai.evaluation.score.label": more.pop("label", None),
+            "gen_ai.evaluation.score.label": label,
         }
-        self.event(EVALUATION, **said, **more)
+        self.event(EVALUATION, **evaluation, **attributes)
 
     def fail(self, kind: str) -> None:
         """Record that the step failed.
@@ -238,9 +239,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):
-        if all(isinstance(item, str) for item in value):
+        # Lists of one type are accepted.
+        types = {type(item) for item in value}
+        if all(issubclass(kind, str) for kind in types):
             return [_plain(item) for item in value]
-        if any(all(type(item) is kind for item in value) for kind in (float, int)):
+        if types in ({float}, {int}):
             return list(value)
     return _plain(json.dumps(value, ensure_ascii=False))
 

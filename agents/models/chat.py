@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 LONGEST_TOKEN = 16
-"""A streamed reply ends after so many characters for each token that it may have, since some
-servers know no limit."""
+"""The most characters of a streamed reply for each token that it may have, since some servers know
+no limit."""
 
 UNSTREAMED: RunnableConfig = {"tags": ["nostream"]}
 """Keeps LangGraph from showing the pieces of a reply in its stream ``messages``.

@@ -185,10 +185,12 @@ class Complaint:
         numbers = [int(text) for text in _NUMBER.findall(self.reason)]
         prompt = self.prompt_tokens
         if prompt is None:
-            return max((number for number in numbers if number < tokens), default=None)
-        limits_of_both = [number for number in numbers if number not in (prompt, tokens)]
-        limits = [number - prompt for number in limits_of_both or [tokens]]
-        return max((limit for limit in limits if 0 < limit < tokens), default=None)
+            limits = [number for number in numbers if number < tokens]
+        else:
+            limits_of_both = [number for number in numbers if number not in (prompt, tokens)]
+            rests = [number - prompt for number in limits_of_both or [tokens]]
+            limits = [rest for rest in rests if 0 < rest < tokens]
+        return max(limits, default=None)
 
     def fewer_candidates(self, requested: int) -> int | None:
         """Return how many of the likeliest tokens a server gives, if it finds a number too large.
@@ -275,11 +277,18 @@ def _status_of(error: BaseException, body: Any) -> int | None:
 def status_in(body: Any) -> int | None:
     """Return the status of HTTP that the body of a response states."""
     for value in _members(body, ("code", "status", "status_code", "http_status")):
-        is_number = isinstance(value, str) and value.isascii() and value.isdigit()
-        number = int(value) if is_number else value
-        if isinstance(number, int) and FIRST_ERROR <= number <= LAST_ERROR:
+        number = _whole_number(value)
+        if number is not None and FIRST_ERROR <= number <= LAST_ERROR:
             return number
     return None
+
+
+def _whole_number(value: Any) -> int | None:
+    """Return a whole number, which may be written as text; None for everything else."""
+    if isinstance(value, str):
+        is_number = value.isascii() and value.isdigit()
+        return int(value) if is_number else None
+    return value if isinstance(value, int) else None
 
 
 def is_error(body: Any) -> bool:
@@ -290,8 +299,13 @@ def is_error(body: Any) -> bool:
         return False
     choices = body.get("choices")
     if isinstance(choices, list) and choices:
-        return all(isinstance(choice, Mapping) and bool(choice.get("error")) for choice in choices)
-    return next(_reasons(body), "") != ""
+        return all(map(_is_failed_choice, choices))
+    return any(_reasons(body))
+
+
+def _is_failed_choice(choice: Any) -> bool:
+    """Return whether one of several replies is an error."""
+    return isinstance(choice, Mapping) and bool(choice.get("error"))
 
 
 def _body_of(error: BaseException) -> Any:

@@ -61,8 +61,6 @@ def translated(
     elif status is not None:
         is_about_quota = complaint.is_about_quota or is_used_up(error)
         failure = _with_status(status, reason, address, is_about_quota)
-        if failure[0] == "invalid_request":
-            failure = failure[0], failure[1] + _remedy_of_refusal(complaint, settable)
     elif reason and is_from_a_server:
         hint = _hint_of(address)
         remedy = f"check the base URL{hint} or try later" if hint else "try later"
@@ -70,6 +68,8 @@ def translated(
     else:
         failure = _without_status(type(error).__name__, address, is_given)
     kind, problem = failure
+    if kind == "invalid_request":
+        problem += _remedy_of_refusal(complaint, settable)
     return ModelError(kind, f"The model {model} {problem}.")
 
 

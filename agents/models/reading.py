@@ -26,7 +26,7 @@ LONGEST_REPAIRED = 50_000
 """The longest text with mistakes that is read."""
 
 DEEPEST = 4
-"""So many objects may stand around the one that is meant."""
+"""How many objects may stand around the one that is meant."""
 
 _OBJECT = re.compile(r'\{(?=[ \t\r\n]*["}])')
 _LIST = re.compile(r"(?:\s|`{3}\w*)*\[")
@@ -294,15 +294,15 @@ def listed(text: str) -> list[str]:
     lines = [line for line in text.splitlines() if line.strip()]
     are_bullets = len(lines) > 1 and all(map(BULLET.match, lines))
     parts = re.split(r"[,;\n]", text)
+    fewest = FEWEST_ENTRIES
     if are_bullets:
         parts = [BULLET.sub("", line) for line in lines]
+        fewest = 2
     entries = [part.strip().strip("\"'“”„«»") for part in parts]
-    entries = [entry for entry in entries if entry]
-
-    fewest = 2 if are_bullets else FEWEST_ENTRIES
-    if len(entries) >= fewest and all(map(_is_entry, entries)):
-        return entries
-    return []
+    entries = list(filter(None, entries))
+    if len(entries) < fewest or not all(map(_is_entry, entries)):
+        return []
+    return entries
 
 
 def _is_entry(text: str) -> bool:

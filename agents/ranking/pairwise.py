@@ -375,7 +375,7 @@ IsBetter = Callable[[int, int], Awaitable[bool]]
 
 
 def most_comparisons(items: int) -> int:
-    """Return the largest number of comparisons that ranking so many items may take."""
+    """Return how many comparisons a ranking of this many items may take."""
     if items < 2:
         return 0
     half = items // 2

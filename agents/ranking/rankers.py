@@ -132,7 +132,7 @@ class ItemRanker(Protocol):
 
 
 def moment_after(seconds: float | None) -> float | None:
-    """Return the moment after so many seconds from now, by ``time.monotonic``; None for None."""
+    """Return the moment in this number of seconds, by ``time.monotonic``; None for None."""
     return None if seconds is None else time.monotonic() + seconds
 
 

@@ -148,7 +148,7 @@ def _read_text(text: object) -> str:
 
 
 CHARACTERS_A_TOKEN = 3
-"""At least so many characters of an English prompt make a token."""
+"""The least number of characters of an English prompt that make a token."""
 
 
 def _tokens_of(template: PromptTemplate) -> int:

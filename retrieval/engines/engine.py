@@ -154,12 +154,12 @@ def shares_above_zero(
 
 
 ALIKE = 3
-"""So many answers of one length, and none longer, show that an engine has a limit there."""
+"""This many answers of one length, and no longer answer, show that an engine has a limit there."""
 
 PROBED = 60
-"""So many queries are asked to find a limit."""
+"""How many queries we send to find a limit."""
 PROBED_DEEP = 6
-"""So many queries are then asked for as many documents as may be."""
+"""How many queries we then send with the greatest number of documents."""
 PROBES = PROBED + PROBED_DEEP
 
 NOT_TOLD = "not told"

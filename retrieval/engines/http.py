@@ -296,14 +296,15 @@ async def check(engine: HttpEngine) -> SourceReport:
 
 def _remarks_on_expressions(source: HttpSource, documents: Sequence[Document]) -> list[str]:
     """Return a remark on each expression that finds nothing in any hit."""
-    expressions = {"title": source.title, "text": source.text, "link": source.link}
-    values: dict[str, list[Any]] = {
-        "title": [document.title for document in documents],
-        "text": [document.text for document in documents],
-        "link": [document.fields.get(source.link or "") for document in documents],
-    }
+    values: dict[str, list[Any]] = {"title": [], "text": [], "link": []}
+    for document in documents:
+        values["title"].append(document.title)
+        values["text"].append(document.text)
+        values["link"].append(document.fields.get(source.link or ""))
+
     remarks = []
-    for name, expression in expressions.items():
+    for name in values:
+        expression = getattr(source, name)
         if expression and not any(values[name]):
             remarks.append(f"'{name}: {expression}' finds nothing in the hits; correct it.")
     return remarks

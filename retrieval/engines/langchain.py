@@ -12,7 +12,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,7 +219,6 @@ def _never_increasing(scores: Sequence[float | None]) -> list[float]:
     """Return the scores if they fit the order, otherwise 1/rank."""
     numbers = [math.nan if score is None else float(score) for score in scores]
     are_finite = all(map(math.isfinite, numbers))
-    never_increase = all(score >= next_score for score, next_score in pairwise(numbers))
-    if are_finite and never_increase:
+    if are_finite and numbers == sorted(numbers, reverse=True):
         return numbers
     return [1 / rank for rank in range(1, len(scores) + 1)]

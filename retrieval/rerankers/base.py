@@ -18,7 +18,7 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 
 MANY_ABSENT = 50
-"""So many groups without documents, or more, count as one where that changes no order."""
+"""This many groups without documents, or more, count as one where that changes no order."""
 
 OTHERS = "all others"
 """The name of that group."""

@@ -104,12 +104,15 @@ class Catalog:
 
     def _is_path(self, corpus: str) -> bool:
         """Return whether this is the path of a corpus, rather than a name."""
-        path = Path(corpus)
         if not corpus or corpus in BUILT_IN:
             return False
-        if "/" in corpus or path.suffix in (".jsonl", ".gz"):
+        path = Path(corpus)
+        looks_like_path = "/" in corpus or path.suffix in (".jsonl", ".gz")
+        if looks_like_path:
             return True
-        return corpus not in self.names() and (path.is_file() or holds_documents(path))
+        # A name that fits both means the index.
+        has_documents = path.is_file() or holds_documents(path)
+        return has_documents and corpus not in self.names()
 
     async def open(
         self, name: str, *, retriever: AnyRetriever = "bm25", progress: Announce | None = None

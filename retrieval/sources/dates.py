@@ -97,7 +97,7 @@ def _reader_of(format_: str) -> Callable[[str], int | None]:
 
 
 def _by_seconds(text: str, units: int) -> int | None:
-    """Return the year of a number of seconds since 1970, of which so many units make one."""
+    """Return the year of a time since 1970, in units of which this number makes a second."""
     if not _NUMBER.match(text):
         return None
     try:

@@ -87,10 +87,8 @@ class Range(BaseModel, frozen=True, extra="forbid"):
             return self.lte, 0
         return None
 
-    def holds(self, number: float | None) -> bool:
-        """Return whether a number is in the range; None is in no range."""
-        if number is None:
-            return False
+    def holds(self, number: float) -> bool:
+        """Return whether a number is in the range."""
         # NaN is neither above one bound nor below the other.
         is_high_enough = self._first is None or self._first <= (number, 0)
         is_low_enough = self._last is None or (number, 0) <= self._last

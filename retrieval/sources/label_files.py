@@ -38,7 +38,7 @@ FORMAT = 10
 """Changes when what we keep of a file does, so that it is read again."""
 
 ROWS_AT_ONCE = 10_000
-"""After so many rows we report progress."""
+"""How many rows we read between two reports of progress."""
 
 MAX_GROUPS = 1000
 """If only the file names the groups, more than this means that the wrong column was read."""

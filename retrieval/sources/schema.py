@@ -339,9 +339,15 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         if not self._ranges:
             return None
         number = year_of(value, self.dates) if self.dates else _as_number(value)
-        if number is not None and self._are_years and abs(number) > LAST_YEAR:
+        if number is None:
+            return None
+        is_no_year = abs(number) > LAST_YEAR
+        if self._are_years and is_no_year:
             return None  # a date in a form that nobody stated
-        return next((group for group, range_ in self._ranges if range_.holds(number)), None)
+        for group, range_ in self._ranges:
+            if range_.holds(number):
+                return group
+        return None
 
     def spellings(self, group: str) -> list[str]:
         """Return the values of a group in all the forms that :meth:`group_of` reads.

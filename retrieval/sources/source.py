@@ -151,19 +151,25 @@ class ElasticsearchSource(Source):
         return url
 
     @model_validator(mode="after")
-    def _fits_together(self) -> ElasticsearchSource:
+    def _names_one_server(self) -> ElasticsearchSource:
         if self.url and self.cloud_id:
             raise ValueError("give url or cloud_id, not both")
-        # We compare names, because importing a client takes long.
-        kinds = {base.__name__.lower() for base in type(self.client).__mro__}
-        if self.client is not None and f"async{self.engine}" not in kinds:
-            raise ValueError(f"client is not an asynchronous client of {self.engine}")
-        if self.body is not None and self.query is not None:
-            raise ValueError("give query or body, not both")
+        if self.client is not None:
+            # We compare names, because importing a client takes long.
+            kinds = {base.__name__.lower() for base in type(self.client).__mro__}
+            if f"async{self.engine}" not in kinds:
+                raise ValueError(f"client is not an asynchronous client of {self.engine}")
+        return self
+
+    @model_validator(mode="after")
+    def _says_how_to_search(self) -> ElasticsearchSource:
         if self.body is not None:
+            if self.query is not None:
+                raise ValueError("give query or body, not both")
             _check_body(self.body)
-        has_words = self.text or self.title or self.query or self.body
-        if not has_words:
+            return self
+        has_fields = self.text or self.title or self.query
+        if not has_fields:
             raise ValueError("name the fields to search: text, title, or query")
         return self
 

@@ -295,19 +295,17 @@ class SearchServer:
             return self._unreachable(f"{kind} {error}")
 
         body = getattr(error, "body", None) or getattr(error, "info", None)
-        has_json = isinstance(body, Mapping)
-        status_number = status or 0
-        is_page = not has_json and PAGE.search(f"{body} {error}")
-        if is_page and status_number < 500:
+        code = int(status or 0)
+        if code < 500 and _is_page(body, error):
             return self._unavailable(
                 "sends a page of HTML; correct its url, or look at what stands before it"
             )
         if is_unreadable:
             return self._unavailable(CUT_OFF)
         says_why = isinstance(body, Mapping) and "error" in body
-        is_refused = status in REFUSED or status_number >= 500
+        is_refused = code in REFUSED or code >= 500
         if says_why or is_refused:
-            return self.refusal(int(status_number), body)
+            return self.refusal(code, body)
         return self.another_product()
 
     def _unreachable(self, text: str) -> FairqrError:
@@ -366,6 +364,11 @@ def _credentials_for_all(name: str | None, addresses: Sequence[str]) -> Credenti
     allowed = [credentials_for(name, address) for address in addresses]
     is_same = all(credentials == allowed[0] for credentials in allowed)
     return allowed[0] if is_same else Credentials()
+
+
+def _is_page(body: Any, error: Any) -> bool:
+    """Return whether a page came in place of the server's reply."""
+    return not isinstance(body, Mapping) and PAGE.search(f"{body} {error}") is not None
 
 
 def _reasons_in(error: Mapping[str, Any]) -> str:

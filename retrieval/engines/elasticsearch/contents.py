@@ -10,16 +10,22 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fairqr.retrieval.engines.elasticsearch.client import Body
-from fairqr.retrieval.engines.elasticsearch.mapping import KEYWORDS, TEXTS, Hit, IndexMapping
+from fairqr.retrieval.engines.elasticsearch.mapping import (
+    KEYWORDS,
+    TEXTS,
+    Hit,
+    IndexMapping,
+    MappedField,
+)
 from fairqr.retrieval.sources.source import ElasticsearchSource
 
 LONG = 10
-"""From so many words on average, a field holds texts that people search."""
+"""A field with at least this many words on average holds texts that people search."""
 
 MOST_FIELDS = 200
-"""So many fields of an index are looked at."""
+"""How many fields of an index we look at."""
 SAMPLED_TEXTS = 100
-"""So many random documents show what fields hold."""
+"""How many random documents we read to see what fields hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +65,27 @@ def fields_with_text(mapping: IndexMapping) -> list[str]:
     """
     repeated: set[str] = set()
     for name, field in mapping.fields.items():
-        repeated |= {f"{name}.{part}" for part in field.settings.get("fields", {})}
-        repeated |= set(_copies_of(field.settings))
+        repeated.update(_parts_of(name, field.settings))
+        repeated.update(_copies_of(field.settings))
 
     names = []
     for name, field in mapping.fields.items():
-        has_text = field.type in TEXTS | KEYWORDS and not field.nested
-        is_alias = "path" in field.settings
-        is_own = not is_alias and name not in repeated
-        if has_text and is_own and mapping.keeps(name):
+        if name in repeated or not _has_own_text(field):
+            continue
+        if mapping.keeps(name):
             names.append(name)
     return names[:MOST_FIELDS]
+
+
+def _has_own_text(field: MappedField) -> bool:
+    """Return whether a field has texts or keywords, and is no alias of another one."""
+    is_alias = "path" in field.settings
+    return field.type in TEXTS | KEYWORDS and not field.nested and not is_alias
+
+
+def _parts_of(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return the full names of a field's parts, such as ``title.raw``."""
+    return [f"{name}.{part}" for part in settings.get("fields", {})]
 
 
 def request_for(mapping: IndexMapping) -> Body:
@@ -135,8 +151,7 @@ def _copies_of(settings: Mapping[str, Any]) -> list[str]:
 def _is_searched(source: ElasticsearchSource, name: str, mapping: IndexMapping) -> bool:
     """Return whether a source searches a field, a part of it, or a field it is copied to."""
     settings = mapping.fields[name].settings
-    parts = [f"{name}.{part}" for part in settings.get("fields", {})]
-    names = [name, *_copies_of(settings), *parts]
+    names = [name, *_copies_of(settings), *_parts_of(name, settings)]
     if source.body is not None:
         body = json.dumps(source.body, ensure_ascii=False, default=str)
         return "*" in body or any(field in body for field in names)

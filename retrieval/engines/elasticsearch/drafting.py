@@ -149,18 +149,27 @@ def chosen_fields(mapping: IndexMapping, contents: Sequence[FieldContents]) -> C
     """
     analysed = [field for field in contents if field.is_analysed]
     title = _title_among(analysed)
-    others = [field for field in analysed if field is not title]
-    texts = [field for field in others if field.is_long]
-    if not texts and title is None:
-        varied = [field for field in others if field.distinct > 0.5 and field.words >= 2]
-        texts = varied or others
-    texts = sorted(texts, key=lambda field: -field.words * field.documents)[:MOST_TEXTS]
+    texts = _texts_among(analysed, title)
     searched: list[str] = []
     if title is None and not texts:
         searched = _searchable(mapping)[:MOST_TEXTS]
     reasons = _reasons(title, texts, searched, contents)
     names = [field.name for field in texts]
     return ChosenFields(title.name if title else None, names, searched, reasons)
+
+
+def _texts_among(
+    contents: Sequence[FieldContents], title: FieldContents | None
+) -> list[FieldContents]:
+    """Return the fields of texts, those with the most words first."""
+    others = [field for field in contents if field is not title]
+    texts = [field for field in others if field.is_long]
+    if not texts and title is None:
+        # Short texts are better than none.
+        varied = [field for field in others if field.distinct > 0.5 and field.words >= 2]
+        texts = varied or others
+    by_words = sorted(texts, key=lambda field: -field.words * field.documents)
+    return by_words[:MOST_TEXTS]
 
 
 def _searchable(mapping: IndexMapping) -> list[str]:

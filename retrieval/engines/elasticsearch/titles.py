@@ -16,7 +16,7 @@ from fairqr.retrieval.engines.elasticsearch.client import Body
 from fairqr.retrieval.engines.elasticsearch.mapping import Hit, IndexMapping
 
 LARGE = 10_000
-"""From so many characters on, a document is large: 500 titles of such cost the server 15 ms."""
+"""A document of this many characters is large: 500 titles of such documents take 15 ms."""
 
 SECONDS_KEPT = 600.0
 """How long we keep titles."""

@@ -103,7 +103,7 @@ def write_vectors(path: Path, mark: EncoderMark, vectors: Float16Array) -> None:
 
 
 def read_background(path: Path, rows: int) -> Background | None:
-    """Return what cosines unrelated queries reach, if that was kept for so many vectors.
+    """Return what cosines unrelated queries reach, if that was kept for this number of vectors.
 
     Args:
         path: The file.
@@ -118,7 +118,7 @@ def read_background(path: Path, rows: int) -> Background | None:
 
 
 def write_background(path: Path, rows: int, background: Background) -> None:
-    """Keep what cosines unrelated queries reach among so many vectors."""
+    """Keep what cosines unrelated queries reach among this number of vectors."""
     kept = KeptBackground(
         rows=rows,
         queries=_unrelated_digest(),

@@ -53,11 +53,11 @@ SEGMENT = 2**32
 
 QUICK = 100_000
 QUICK_HITS = 1_000
-"""One search for so many hits, among so many documents, takes a millisecond. That is as long as a
+"""A search for this many hits, among this many documents, takes a millisecond. That is as long as a
 thread would need to be woken, so the event loop answers itself."""
 
 USUALLY_TIED = 50
-"""We take so many documents more than asked for, so that few queries are searched twice."""
+"""How many documents more than requested we take, so that few queries are searched twice."""
 
 
 class IndexManifest(BaseModel, frozen=True):
