@@ -92,15 +92,17 @@ class RecordedModel(LanguageModel):
 
     def __init__(self, file: str) -> None:
         path = find_file(file)
-        shown_file = file if file in SHIPPED_NAMES else path.name
-        super().__init__(f"{RECORDED}:{shown_file}", cache=None)
+        is_shipped = file in SHIPPED_NAMES
+        super().__init__(f"{RECORDED}:{file if is_shipped else path.name}", cache=None)
         content = _read(path)
         self._file = path.name
         self._replies = _index_by_query(_parse(content, path), path)
         self._sha256 = hashlib.sha256(content).hexdigest()
         self.fingerprint = cache_key(model=self.name, replies=self._sha256)
-        shipped = file if file in SHIPPED_NAMES else _shipped_name_of(content)
-        self.profiled_as = f"{RECORDED}:{shipped}" if shipped else f"{self.name}@{self._sha256[:8]}"
+        shipped_name = file if is_shipped else _shipped_name_of(content)
+        self.profiled_as = f"{self.name}@{self._sha256[:8]}"
+        if shipped_name:
+            self.profiled_as = f"{RECORDED}:{shipped_name}"
 
     @property
     def gives_probabilities(self) -> bool:
