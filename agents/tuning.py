@@ -194,24 +194,18 @@ class LoraOptions(BaseModel, frozen=True):
 
     With a learning rate as large as .003, each step moves the model's preference for a position;
     the linear schedule lets that settle.
-
-    Attributes:
-        rank: The rank of the adapter.
-        alpha: The adapter is scaled by alpha/rank.
-        dropout: Dropout on its input.
-        modules: The layers to adapt.
-        learning_rate: The learning rate of the first step.
-        schedule: How the rate changes: falling to 0 in a line (linear), or constant.
-        seed: The seed of all random draws.
     """
 
-    rank: int = Field(1, ge=1, strict=True)
-    alpha: PositiveFloat = 1.0
-    dropout: float = Field(0.0, ge=0, lt=1)
-    modules: tuple[str, ...] = ATTENTION
-    learning_rate: PositiveFloat = 0.003
-    schedule: Literal["linear", "constant"] = "linear"
-    seed: int = Field(0, ge=0, strict=True)
+    rank: int = Field(1, ge=1, strict=True, description="The rank of the adapter.")
+    alpha: PositiveFloat = Field(1.0, description="The adapter is scaled by alpha/rank.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on its input.")
+    modules: tuple[str, ...] = Field(ATTENTION, description="The layers to adapt.")
+    learning_rate: PositiveFloat = Field(0.003, description="The learning rate of the first step.")
+    schedule: Literal["linear", "constant"] = Field(
+        "linear",
+        description="How the rate changes: falling to 0 in a line (linear), or constant.",
+    )
+    seed: int = Field(0, ge=0, strict=True, description="The seed of all random draws.")
 
 
 @contextmanager

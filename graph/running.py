@@ -27,6 +27,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 from langgraph.types import Overwrite
+from pydantic import Field
 
 from fairqr.agents.models.replies import Usage
 from fairqr.base.errors import InputError, QueryError
@@ -89,24 +90,19 @@ def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> N
 
 
 class UsageReport(Frozen):
-    """The cost of a search, an answer or a probe, in its result.
+    """The cost of a search, an answer or a probe, in its result."""
 
-    Attributes:
-        model_calls: Requests to models.
-        cached_calls: Requests that the cache answered.
-        prompt_tokens, completion_tokens: The tokens of the requests to models.
-        cached_tokens: The tokens that cached replies cost when models were first asked.
-        cached_milliseconds: How long models took for these replies, added up.
-        milliseconds: How long the nodes took.
-    """
-
-    model_calls: int
-    cached_calls: int
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-    cached_milliseconds: float = 0.0
-    milliseconds: float
+    model_calls: int = Field(description="Requests to models.")
+    cached_calls: int = Field(description="Requests that the cache answered.")
+    prompt_tokens: int = Field(description="The tokens of the requests to models.")
+    completion_tokens: int = Field(description="The tokens of the requests to models.")
+    cached_tokens: int = Field(
+        0, description="The tokens that cached replies cost when models were first asked."
+    )
+    cached_milliseconds: float = Field(
+        0.0, description="How long models took for these replies, added up."
+    )
+    milliseconds: float = Field(description="How long the nodes took.")
 
 
 def usage_of(result: Mapping[str, Any]) -> Usage:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessageChunk
 from langchain_core.runnables.config import var_child_runnable_config
+from pydantic import Field
 
 from fairqr.agents.models.cache import asking_with
 from fairqr.base.telemetry import span
@@ -40,47 +41,67 @@ T = TypeVar("T")
 
 
 class StepData(Frozen):
-    """A step that has just ended. A field that does not apply to the step is left out, or None.
+    """A step that has just ended. A field that does not apply to the step is left out, or None."""
 
-    Attributes:
-        step: Its name. A search has ``prepare``, ``retrieve``, ``measure``, ``choose_group``,
-            ``refine`` and ``rerank``, some several times; an answer has ``prepare`` before it,
-            and ``sample``, ``generate`` for each ranking, ``attribute`` and ``summarize`` after
-            it; a probe has ``prepare`` before it, and ``draw``, ``ask`` for each part and
-            ``compare`` after it.
-        iteration: The number of the round; 0 is the baseline ranking.
-        target: After the first ``measure``: the target, by attribute and group.
-        cost: After the first ``retrieve``: what re-ranking by a model costs at most; after
-            ``draw``, a probe.
-        round: After ``measure``: the round that was measured.
-        chosen: After ``choose_group``: the attributes and groups to ask the model about.
-        lacking: After ``choose_group``: the attributes and groups that lack exposure.
-        refinements: After ``refine``: the keywords that the model proposed.
-        stop_reason: Why the loop ended.
-        search: After ``rerank`` in an answer or a probe: the result of its search. A baseline
-            search gives its result at the end of the stream.
-        sampled: After ``sample``: the rankings to answer from.
-        answers: After ``generate``: what was answered from one ranking; after ``attribute``: all
-            answers, with the documents that they used.
-        usage: What models have cost so far; after ``generate``, ``attribute`` and ``ask``, what
-            this step has cost.
-        warnings: Sentences for people.
-    """
-
-    step: str
-    iteration: int | None = None
-    target: dict[str, dict[str, float]] | None = None
-    cost: results.RankingCost | None = None
-    round: results.Round | None = None
-    chosen: list[results.GroupKey] | None = None
-    lacking: list[results.GroupKey] | None = None
-    refinements: list[results.RefinedGroup] | None = None
-    stop_reason: results.StopReason | None = None
-    search: results.SearchResult | None = None
-    sampled: list[SampledRanking] | None = None
-    answers: list[RankingAnswer] | None = None
-    usage: dict[str, int | float] | None = None
-    warnings: list[str] | None = None
+    step: str = Field(
+        description=(
+            "Its name. A search has `prepare`, `retrieve`, `measure`, `choose_group`, `refine` and "
+            "`rerank`, some several times; an answer has `prepare` before it, and `sample`, "
+            "`generate` for each ranking, `attribute` and `summarize` after it; a probe has "
+            "`prepare` before it, and `draw`, `ask` for each part and `compare` after it."
+        )
+    )
+    iteration: int | None = Field(
+        None, description="The number of the round; 0 is the baseline ranking."
+    )
+    target: dict[str, dict[str, float]] | None = Field(
+        None, description="After the first `measure`: the target, by attribute and group."
+    )
+    cost: results.RankingCost | None = Field(
+        None,
+        description=(
+            "After the first `retrieve`: what re-ranking by a model costs at most; after `draw`, a "
+            "probe."
+        ),
+    )
+    round: results.Round | None = Field(
+        None, description="After `measure`: the round that was measured."
+    )
+    chosen: list[results.GroupKey] | None = Field(
+        None, description="After `choose_group`: the attributes and groups to ask the model about."
+    )
+    lacking: list[results.GroupKey] | None = Field(
+        None, description="After `choose_group`: the attributes and groups that lack exposure."
+    )
+    refinements: list[results.RefinedGroup] | None = Field(
+        None, description="After `refine`: the keywords that the model proposed."
+    )
+    stop_reason: results.StopReason | None = Field(None, description="Why the loop ended.")
+    search: results.SearchResult | None = Field(
+        None,
+        description=(
+            "After `rerank` in an answer or a probe: the result of its search. A baseline search "
+            "gives its result at the end of the stream."
+        ),
+    )
+    sampled: list[SampledRanking] | None = Field(
+        None, description="After `sample`: the rankings to answer from."
+    )
+    answers: list[RankingAnswer] | None = Field(
+        None,
+        description=(
+            "After `generate`: what was answered from one ranking; after `attribute`: all answers, "
+            "with the documents that they used."
+        ),
+    )
+    usage: dict[str, int | float] | None = Field(
+        None,
+        description=(
+            "What models have cost so far; after `generate`, `attribute` and `ask`, what this step "
+            "has cost."
+        ),
+    )
+    warnings: list[str] | None = Field(None, description="Sentences for people.")
 
 
 def step_data(kind: str, step: Step) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from fairqr.agents.ranking.rankers import ENDPOINT, Persona, Shown
 from fairqr.agents.tuning import LoraOptions, Winners
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
-from fairqr.graph.documented import Documented
 
 LISTWISE_KIND, PAIRWISE_KIND, LORA_KIND = "llm_listwise", "llm_pairwise", "lora"
 
@@ -103,47 +102,60 @@ def _readable(read: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(checked)
 
 
-class ProbeExperiment(Options, Documented):
-    """What all have in common: which collection and groups, and how lists are drawn and shown.
+class ProbeExperiment(Options):
+    """What all have in common: which collection and groups, and how lists are drawn and shown."""
 
-    Attributes:
-        collection: The collection with documents, topics and judgements: a name or a folder.
-        split: Which judgements, such as train or eval.
-        queries: The most queries for each attribute.
-        topics: Which topics they are if there are more: the first, or drawn by the seed.
-        size: Items per query, a multiple of 4.
-        cells: The parts of relevant unprotected, relevant protected, irrelevant unprotected and
-            irrelevant protected items in a list: balanced (a quarter each), paper (one relevant
-            item in eight), or such as 1:1:2:2.
-        order: The initial order of the items: shuffled or discriminatory.
-        seed: The seed of all random draws.
-        attribute: An attribute of the collection's schema, such as gender.
-        protected: The protected group: female, not Europe, continent=Africa,Asia, or 'female vs
-            male'. Defaults to the first group of the attribute.
-        words: What to call the two groups, such as women,men.
-        sources: Several attributes with their protected groups, such as 'gender=female' and
-            'continent=not Europe', where no attribute is named. What the collection lacks is left
-            out. Defaults to each attribute of the collection with its first group.
-        prompts: Versions of prompts, such as pairwise=v2.
-        length: The most characters of an item to show to the model.
-        shown: What language models read of an item: title, text or title_text.
-    """
-
-    collection: str = "notables"
-    split: str | None = None
-    queries: Count | None = None
-    topics: Literal["first", "drawn"] = "first"
-    size: Annotated[int, Field(ge=4, multiple_of=4, strict=True)] = 200
-    cells: Annotated[str, _readable(parse_cells)] = "balanced"
-    order: Literal["shuffled", "discriminatory"] = "shuffled"
-    seed: Seed = 0
-    attribute: str | None = None
-    protected: str | None = None
-    words: tuple[str, str] | None = None
-    sources: tuple[str, ...] = ()
-    prompts: dict[str, str] = Field({})
-    length: Count = 2000
-    shown: Shown = "title"
+    collection: str = Field(
+        "notables",
+        description="The collection with documents, topics and judgements: a name or a folder.",
+    )
+    split: str | None = Field(None, description="Which judgements, such as train or eval.")
+    queries: Count | None = Field(None, description="The most queries for each attribute.")
+    topics: Literal["first", "drawn"] = Field(
+        "first",
+        description="Which topics they are if there are more: the first, or drawn by the seed.",
+    )
+    size: Annotated[int, Field(ge=4, multiple_of=4, strict=True)] = Field(
+        200, description="Items per query, a multiple of 4."
+    )
+    cells: Annotated[str, _readable(parse_cells)] = Field(
+        "balanced",
+        description=(
+            "The parts of relevant unprotected, relevant protected, irrelevant unprotected and "
+            "irrelevant protected items in a list: balanced (a quarter each), paper (one relevant "
+            "item in eight), or such as 1:1:2:2."
+        ),
+    )
+    order: Literal["shuffled", "discriminatory"] = Field(
+        "shuffled", description="The initial order of the items: shuffled or discriminatory."
+    )
+    seed: Seed = Field(0, description="The seed of all random draws.")
+    attribute: str | None = Field(
+        None, description="An attribute of the collection's schema, such as gender."
+    )
+    protected: str | None = Field(
+        None,
+        description=(
+            "The protected group: female, not Europe, continent=Africa,Asia, or 'female vs male'. "
+            "Defaults to the first group of the attribute."
+        ),
+    )
+    words: tuple[str, str] | None = Field(
+        None, description="What to call the two groups, such as women,men."
+    )
+    sources: tuple[str, ...] = Field(
+        (),
+        description=(
+            "Several attributes with their protected groups, such as 'gender=female' and "
+            "'continent=not Europe', where no attribute is named. What the collection lacks is "
+            "left out. Defaults to each attribute of the collection with its first group."
+        ),
+    )
+    prompts: dict[str, str] = Field({}, description="Versions of prompts, such as pairwise=v2.")
+    length: Count = Field(2000, description="The most characters of an item to show to the model.")
+    shown: Shown = Field(
+        "title", description="What language models read of an item: title, text or title_text."
+    )
 
     @model_validator(mode="after")
     def _names_the_groups(self) -> ProbeExperiment:
@@ -167,25 +179,31 @@ class ProbeExperiment(Options, Documented):
 
 
 class ListwiseExperiment(ProbeExperiment):
-    """Rankers that put whole lists in order, for personas of either group.
-
-    Attributes:
-        rankers: The rankers: a model such as openai:gpt-4o, pairwise:MODEL, monot5, monobert (also
-            with :MODEL), rerank:URL or rerank:MODEL@URL for an endpoint that re-ranks, or initial
-            for the order as given.
-        personas: Who asks: neutral, unprotected, protected.
-        windows: The windows that a model orders at once, as size/step, such as 20/10.
-        shown_to_neural: What monoT5, monoBERT and endpoints read of an item: title, text or
-            title_text.
-        k: The depth of P@k and nDCG@k.
-    """
+    """Rankers that put whole lists in order, for personas of either group."""
 
     kind: Literal["llm_listwise"]
-    rankers: tuple[str, ...]
-    personas: tuple[Persona, ...] = ("neutral", "unprotected", "protected")
-    windows: tuple[Annotated[str, _readable(parse_window)], ...] = ("20/10",)
-    shown_to_neural: Shown = "title_text"
-    k: Count = 20
+    rankers: tuple[str, ...] = Field(
+        description=(
+            "The rankers: a model such as openai:gpt-4o, pairwise:MODEL, monot5, monobert (also "
+            "with :MODEL), rerank:URL or rerank:MODEL@URL for an endpoint that re-ranks, or "
+            "initial for the order as given."
+        )
+    )
+    personas: tuple[Persona, ...] = Field(
+        ("neutral", "unprotected", "protected"),
+        description="Who asks: neutral, unprotected, protected.",
+    )
+    windows: tuple[Annotated[str, _readable(parse_window)], ...] = Field(
+        ("20/10",),
+        description="The windows that a model orders at once, as size/step, such as 20/10.",
+    )
+    shown_to_neural: Shown = Field(
+        "title_text",
+        description=(
+            "What monoT5, monoBERT and endpoints read of an item: title, text or title_text."
+        ),
+    )
+    k: Count = Field(20, description="The depth of P@k and nDCG@k.")
 
     def windows_of(self, ranker: str) -> tuple[str, ...]:
         """Return the windows that a ranker works with; one empty name where it has none."""
@@ -193,53 +211,65 @@ class ListwiseExperiment(ProbeExperiment):
 
 
 class PairwiseExperiment(ProbeExperiment):
-    """Models that are asked which of two items is more relevant, in both orders.
-
-    Attributes:
-        models: The models to ask, such as openai:gpt-4o, local:smollm2-135m or causal:MODEL.
-        by: How the answer is read: the probabilities of both labels if the model gives them, or the
-            reply.
-        pairs: The most pairs of each kind per query.
-        relevance_pairs: The most pairs per query of a relevant and an irrelevant item of one group,
-            which show whether the model judges relevance at all.
-        persona: Who asks: neutral, unprotected or protected.
-    """
+    """Models that are asked which of two items is more relevant, in both orders."""
 
     kind: Literal["llm_pairwise"]
-    models: tuple[str, ...]
-    by: Literal["probabilities", "reply"] = "probabilities"
-    pairs: Count = 50
-    relevance_pairs: CountOrZero = 0
-    persona: Persona = "neutral"
+    models: tuple[str, ...] = Field(
+        description="The models to ask, such as openai:gpt-4o, local:smollm2-135m or causal:MODEL."
+    )
+    by: Literal["probabilities", "reply"] = Field(
+        "probabilities",
+        description=(
+            "How the answer is read: the probabilities of both labels if the model gives them, or "
+            "the reply."
+        ),
+    )
+    pairs: Count = Field(50, description="The most pairs of each kind per query.")
+    relevance_pairs: CountOrZero = Field(
+        0,
+        description=(
+            "The most pairs per query of a relevant and an irrelevant item of one group, which "
+            "show whether the model judges relevance at all."
+        ),
+    )
+    persona: Persona = Field("neutral", description="Who asks: neutral, unprotected or protected.")
 
 
 class LoraExperiment(LoraOptions, ProbeExperiment):
-    """Tuning a causal model by LoRA on balanced pairs, and probing it before and after.
-
-    Attributes:
-        model: The causal model to tune: causal: and a hub id, a folder, a GGUF file or embedded
-            weights.
-        pairs: The most pairs of each kind per training query, from the cross product of both sides.
-        winners: Who wins: one item of each pair in both orders (pair), or an item drawn for each
-            order (question), so that both orders may have different winners.
-        held_out_pairs: The most pairs of each kind per held-out query.
-        relevance_pairs: The most pairs of a relevant and an irrelevant item per held-out query.
-        train_share: The share of the queries to train on; the others are held out.
-        steps: Training steps; defaults to all epochs' steps.
-        epochs: How often to train on each pair.
-        batch: Examples per step; even, because both orders of a pair share a batch.
-    """
+    """Tuning a causal model by LoRA on balanced pairs, and probing it before and after."""
 
     kind: Literal["lora"]
-    model: Annotated[str, _readable(parse_causal)]
-    pairs: Count = 50
-    winners: Winners = "pair"
-    held_out_pairs: Count = 50
-    relevance_pairs: CountOrZero = 10
-    train_share: Annotated[float, Field(gt=0, lt=1)] = 0.8
-    steps: Count | None = None
-    epochs: Count = 1
-    batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = 4
+    model: Annotated[str, _readable(parse_causal)] = Field(
+        description=(
+            "The causal model to tune: causal: and a hub id, a folder, a GGUF file or embedded "
+            "weights."
+        )
+    )
+    pairs: Count = Field(
+        50,
+        description=(
+            "The most pairs of each kind per training query, from the cross product of both sides."
+        ),
+    )
+    winners: Winners = Field(
+        "pair",
+        description=(
+            "Who wins: one item of each pair in both orders (pair), or an item drawn for each "
+            "order (question), so that both orders may have different winners."
+        ),
+    )
+    held_out_pairs: Count = Field(50, description="The most pairs of each kind per held-out query.")
+    relevance_pairs: CountOrZero = Field(
+        10, description="The most pairs of a relevant and an irrelevant item per held-out query."
+    )
+    train_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.8, description="The share of the queries to train on; the others are held out."
+    )
+    steps: Count | None = Field(None, description="Training steps; defaults to all epochs' steps.")
+    epochs: Count = Field(1, description="How often to train on each pair.")
+    batch: Annotated[int, Field(ge=2, multiple_of=2, strict=True)] = Field(
+        4, description="Examples per step; even, because both orders of a pair share a batch."
+    )
 
     def probing(self, model: str) -> PairwiseExperiment:
         """Return the experiment that is run before tuning and after it, on this model."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.base.loops import Turn
@@ -75,13 +76,9 @@ class Evidence(NamedTuple):
 
 
 class Shown(Objective):
-    """The first k documents of a list.
+    """The first k documents of a list."""
 
-    Attributes:
-        exposure: The exposure of each group, by attribute.
-    """
-
-    exposure: Shares
+    exposure: Shares = Field(description="The exposure of each group, by attribute.")
 
 
 class FairOrder(NamedTuple):

@@ -18,35 +18,55 @@ class ProbeSettings(search.WindowSettings):
     """How the model is probed on the documents of a result.
 
     All of these documents count as equally relevant, because nobody has judged them for the query.
-
-    Attributes:
-        attribute: The attribute to probe, such as gender.
-        protected: The groups to protect: female, not Europe, or 'female vs male'.
-        words: The words for the protected side and the other side in prompts, such as women,men; by
-            default the names of their groups.
-        kinds: What to ask: which of two documents comes first, in both orders (pairwise), and how
-            to order all of them (listwise).
-        depth: How many of the best results take part; by default all.
-        pairs: The most pairs to ask about; each document is in at most one pair.
-        persona: For whom the model compares pairs: a neutral person, or a person of one side.
-        personas: For whom the model orders lists.
-        by: How a pair is decided: by the probabilities of the two labels, if the model gives them,
-            or by the reply it writes.
-        shown: What the model reads of a document: title, text or title_text.
-        seed: The seed of the pairs, of the initial order of lists, and of intervals.
     """
 
-    attribute: str
-    protected: str = "female"
-    words: tuple[str, str] | None = None
-    kinds: tuple[ProbeKind, ...] = ("pairwise", "listwise")
-    depth: int | None = Field(None, ge=2, le=1000)
-    pairs: int = Field(50, ge=1, le=1000)
-    persona: Persona = "neutral"
-    personas: tuple[Persona, ...] = ("neutral", "unprotected", "protected")
-    by: Literal["probabilities", "reply"] = "probabilities"
-    shown: Shown = "title"
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    attribute: str = Field(description="The attribute to probe, such as gender.")
+    protected: str = Field(
+        "female", description="The groups to protect: female, not Europe, or 'female vs male'."
+    )
+    words: tuple[str, str] | None = Field(
+        None,
+        description=(
+            "The words for the protected side and the other side in prompts, such as women,men; by "
+            "default the names of their groups."
+        ),
+    )
+    kinds: tuple[ProbeKind, ...] = Field(
+        ("pairwise", "listwise"),
+        description=(
+            "What to ask: which of two documents comes first, in both orders (pairwise), and how "
+            "to order all of them (listwise)."
+        ),
+    )
+    depth: int | None = Field(
+        None, ge=2, le=1000, description="How many of the best results take part; by default all."
+    )
+    pairs: int = Field(
+        50,
+        ge=1,
+        le=1000,
+        description="The most pairs to ask about; each document is in at most one pair.",
+    )
+    persona: Persona = Field(
+        "neutral",
+        description="For whom the model compares pairs: a neutral person, or a person of one side.",
+    )
+    personas: tuple[Persona, ...] = Field(
+        ("neutral", "unprotected", "protected"), description="For whom the model orders lists."
+    )
+    by: Literal["probabilities", "reply"] = Field(
+        "probabilities",
+        description=(
+            "How a pair is decided: by the probabilities of the two labels, if the model gives "
+            "them, or by the reply it writes."
+        ),
+    )
+    shown: Shown = Field(
+        "title", description="What the model reads of a document: title, text or title_text."
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        0, description="The seed of the pairs, of the initial order of lists, and of intervals."
+    )
 
     @field_validator("kinds", "personas")
     @classmethod
@@ -59,22 +79,26 @@ class ProbeSettings(search.WindowSettings):
 class ProbeContext(search.Context):
     """What a run that probes is asked to do: the search, and the questions about its ranking.
 
-    The method is ``baseline`` by default, and exposure is measured by the attribute of the probe. A
+    The method is `baseline` by default, and exposure is measured by the attribute of the probe. A
     probe does not use the target, so the target of its search is uniform, which needs no data.
-
-    Attributes:
-        method: How to rank, as in a search.
-        k: How many results to find and to probe; with probe.depth, only the first of them are
-            probed.
-        target: The target of the search; a probe does not use it.
-        probe: What to ask the model.
     """
 
     kind = "probe"
 
-    method: search.Method = "baseline"
-    target: search.WrittenTarget = Target.parse("uniform:1")
-    probe: ProbeSettings
+    k: int = Field(
+        20,
+        ge=1,
+        le=10_000,
+        description=(
+            "How many results to find and to probe; with probe.depth, only the first of them are "
+            "probed."
+        ),
+    )
+    method: search.Method = Field("baseline", description="How to rank, as in a search.")
+    target: search.WrittenTarget = Field(
+        Target.parse("uniform:1"), description="The target of the search; a probe does not use it."
+    )
+    probe: ProbeSettings = Field(description="What to ask the model.")
 
     @model_validator(mode="after")
     def _probed_attribute_is_measured(self) -> ProbeContext:

@@ -12,7 +12,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from fairqr.agents.ranking.rankers import RANKERS, RankerName, RankerOptions, Shown
 from fairqr.base.errors import InputError, TargetError, nearest_names, one_line, parameter_errors
-from fairqr.graph.documented import Documented
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.fairness.divergence import (
     DEFAULT_SMOOTHING,
@@ -53,7 +52,7 @@ OF_FAIR_STEP = ("fairness_weight", "order", "fairness", "spread", "at_most", "eq
 """The parameters of a search that the fair step alone reads."""
 
 
-class Frozen(Documented):
+class Frozen(BaseModel):
     """An object that never changes, and has no other fields than those that it states."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -182,20 +181,28 @@ def _strategy(
 
 
 class WindowSettings(Frozen):
-    """What a model reads at once, where it orders documents in windows or compares them.
+    """What a model reads at once, where it orders documents in windows or compares them."""
 
-    Attributes:
-        length: The most characters of a document that are shown.
-        window: How many documents the model orders at once.
-        step: How many documents the window moves by; half of the window by default.
-        context: How many tokens the model can read and write at once; only needed if the model does
-            not state it.
-    """
-
-    length: int = Field(2000, ge=1, le=100_000)
-    window: int = Field(20, ge=2, le=1000)
-    step: int | None = Field(None, ge=1, le=1000)
-    context: int | None = Field(None, ge=1)
+    length: int = Field(
+        2000, ge=1, le=100_000, description="The most characters of a document that are shown."
+    )
+    window: int = Field(
+        20, ge=2, le=1000, description="How many documents the model orders at once."
+    )
+    step: int | None = Field(
+        None,
+        ge=1,
+        le=1000,
+        description="How many documents the window moves by; half of the window by default.",
+    )
+    context: int | None = Field(
+        None,
+        ge=1,
+        description=(
+            "How many tokens the model can read and write at once; only needed if the model does "
+            "not state it."
+        ),
+    )
 
     @model_validator(mode="after")
     def _step_is_within_the_window(self) -> Self:
@@ -220,39 +227,56 @@ class WindowSettings(Frozen):
 
 
 class RankingSettings(WindowSettings):
-    """How a model re-ranks; each ranker uses the options that it needs.
+    """How a model re-ranks; each ranker uses the options that it needs."""
 
-    Attributes:
-        depth: How many of the best documents the model reads; the others keep their places below.
-            By default the depth of the search if it is set, or else 20 for pairwise and 100 for the
-            others.
-        shown: What the model reads of a document: title, text or title_text; by default title_text.
-        by: How a pairwise ranker decides: by the probabilities of the two labels, if the model
-            gives them, or by the reply it writes.
-        weights: The hub id or folder of monoT5 or monoBERT weights.
-        concurrency: How many comparisons run at the same time.
-    """
-
-    depth: int | None = Field(None, ge=1, le=10_000)
-    shown: Shown | None = None
-    by: Literal["probabilities", "reply"] = "probabilities"
-    weights: str | None = Field(None, min_length=1)
-    concurrency: int = Field(8, ge=1, le=256)
+    depth: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description=(
+            "How many of the best documents the model reads; the others keep their places below. "
+            "By default the depth of the search if it is set, or else 20 for pairwise and 100 for "
+            "the others."
+        ),
+    )
+    shown: Shown | None = Field(
+        None,
+        description=(
+            "What the model reads of a document: title, text or title_text; by default title_text."
+        ),
+    )
+    by: Literal["probabilities", "reply"] = Field(
+        "probabilities",
+        description=(
+            "How a pairwise ranker decides: by the probabilities of the two labels, if the model "
+            "gives them, or by the reply it writes."
+        ),
+    )
+    weights: str | None = Field(
+        None, min_length=1, description="The hub id or folder of monoT5 or monoBERT weights."
+    )
+    concurrency: int = Field(
+        8, ge=1, le=256, description="How many comparisons run at the same time."
+    )
 
 
 class Budget(Frozen):
-    """What one run may spend on models. When it is spent, the best result so far is returned.
+    """What one run may spend on models. When it is spent, the best result so far is returned."""
 
-    Attributes:
-        model_calls: The most calls of models in one run; unlimited by default.
-        tokens: The most tokens that one run may use; unlimited by default. No question is asked
-            that is not expected to fit; only replies that are longer than asked for exceed it.
-        seconds: The most seconds that one run may take; unlimited by default.
-    """
-
-    model_calls: int | None = Field(None, ge=0)
-    tokens: int | None = Field(None, ge=0)
-    seconds: float | None = Field(None, gt=0)
+    model_calls: int | None = Field(
+        None, ge=0, description="The most calls of models in one run; unlimited by default."
+    )
+    tokens: int | None = Field(
+        None,
+        ge=0,
+        description=(
+            "The most tokens that one run may use; unlimited by default. No question is asked that "
+            "is not expected to fit; only replies that are longer than asked for exceed it."
+        ),
+    )
+    seconds: float | None = Field(
+        None, gt=0, description="The most seconds that one run may take; unlimited by default."
+    )
 
 
 AUTO_BUDGET = Budget(model_calls=12, tokens=30_000)
@@ -272,149 +296,291 @@ WrittenTarget = Annotated[Target | None, BeforeValidator(_parse_target)]
 
 
 class SearchParameters(Frozen):
-    """The parameters of a search.
+    """The parameters of a search."""
 
-    Attributes:
-        attributes: The attributes whose groups get fair exposure, such as gender; by default all
-            attributes of the source.
-        intersect: Treat the attributes as one. Its groups are their combinations, such as women in
-            Africa.
-        target: The exposure that each group should get: a mixture of population, uniform, corpus,
-            merit and retrieved, such as retrieved:0.5,uniform:0.5, or shares of one attribute, such
-            as gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5. A target
-            that you give is pursued until each group is within a point of it, if fairness_weight is
-            not set.
-        k: How many results to return and to measure exposure over.
-        page: Which k results to return, counted from 1. All pages come from one list: each is the
-            fair list of what earlier pages left. A page beyond the end is empty.
-        method: How to search: fairqr weighs relevance and fairness, and asks a model if that helps;
-            fair-qr is our reading of FAIR-QR, the loop of Chen & Fang (2025); the others are
-            baselines and models that re-rank.
-        depth: How many documents each query retrieves, at least k; the query itself retrieves at
-            least 500, and where a model's words are evidence, those of a group at most 200. A model
-            that re-ranks reads as many, unless ranking.depth is set. The default depends on the
-            method.
-        pool: Which documents the search re-ranks: those of the last round, or the union of all
-            rounds. The default depends on the method.
-        rerank: How to order the pool: by relevance to the original query, by the scores of the
-            original_query alone, by fusion of all rankings, or not at all (none); or the name of a
-            model that re-ranks the method's own order. The default depends on the method.
-        final_step: The re-ranker that picks the final k documents, or none. The step fair goes by
-            estimates of relevance, so it takes no order of a model. The default depends on the
-            method.
-        ranking: How a model re-ranks, if the method or rerank names one.
-        options: Options of the final step, by name.
-        ask: When to ask the model to refine the query: always, never, or once, if it is expected to
-            gain at least least_gain (auto, with the final step fair). The default depends on the
-            method.
-        least_gain: With ask=auto, how much the model must promise to add to relevance × fairness,
-            by what it was measured to bring.
-        fairness_weight: How much fairness counts beside relevance in the method fairqr: 0 is the
-            order of relevance. By default it is 1, or more if that is needed to reach a target that
-            you give. If you set it, a target is only a direction.
-        front: Other weights of fairness; the result says what relevance and fairness each of them
-            would give with the same documents.
-        order: The order of documents of the same groups in the method fairqr: the engine's, in
-            which those that are probably not relevant come last, or by estimated relevance
-            (estimated).
-        fairness: The fairness of a list with several attributes in the method fairqr: their mean,
-            or that of the worst-off among them and their intersections in pairs (worst). A group of
-            two attributes, such as women in Africa, is due the product of their targets.
-        spread: Count the fairness of the first so many results, such as 5,10, as much as that of
-            the whole list in the method fairqr, so that one document at the top is not all that a
-            group gets.
-        at_most: The highest share of exposure that a group, but for other, may have in the method
-            fairqr, such as .15, whatever the target; in attributes with enough groups for that.
-        equal_chance: Whether the first results of the method fairqr, however many, have the same
-            share of the expected relevance of each group, as nearly as whole documents allow. So no
-            group is passed over because its relevance is less certain.
-        certify: Whether the result says how far the list can be from the best order of its
-            documents, and what exposure costs there; this takes some milliseconds.
-        groups: The groups to ask the model about in one round: the group that lacks most exposure
-            (most), all groups that lack exposure (lacking), or all. The default depends on the
-            method.
-        lack: By what groups lack most: the difference of target and exposure, their ratio, or the
-            group's term of the divergence, target · ln(target / exposure). The last two smooth
-            both sides as the divergence does, and choose small groups more often.
-        final_round: Without the fair step, which round the list is made of: the one nearest to the
-            target (best), or the last one, even if the engine's own ranking is nearer (last).
-        discount: How exposure falls with the rank: log2, trec, rbp(p), top_k(k), inverse_log, or
-            weights(1, 0.6, …), those of the first ranks.
-        threshold: Without the fair step, stop when the divergence from the target is at most this
-            many nats.
-        direction: The direction of the Kullback-Leibler divergence: target_exposure is KL(target ||
-            exposure), exposure_target the reverse.
-        smoothing: The share of a uniform distribution mixed into target and exposure before the
-            divergence is computed.
-        patience: Stop after this many rounds that did not improve the ranking; with ask=auto, one
-            round is the most.
-        max_iterations: The most rounds of refinement; with 0, no model refines.
-        max_groups: The most groups to ask about in one round, those that lack most.
-        word_weights: How much a model's words count as evidence of relevance, where the query
-            itself counts 1; by default as measured for the model. If you set some, others are 0.
-        rrf_k: The constant of reciprocal rank fusion: 1 / (rrf_k + rank).
-        prompts: The versions of prompts, such as refine=v2; by default those that suit the model,
-            as it was measured.
-        temperature: The temperature of refinement; by default the prompt's own.
-        seed: The seed of refinement, if the model accepts one, and of sampled rankings. By default,
-            sampling draws a seed and reports it.
-        budget: What one run may spend; then it returns the best result so far. With ask=auto, at
-            most 12 calls and 30,000 tokens to refine, unless you set other limits.
-    """
-
-    attributes: tuple[str, ...] = ()
-    intersect: bool = False
-    target: WrittenTarget = None
-    k: int = Field(20, ge=1, le=10_000)
-    page: int = Field(1, ge=1, le=1_000)
-    method: Method = "fairqr"
-    depth: int | None = Field(None, ge=1, le=100_000)
-    pool: Pool | None = None
-    rerank: Rerank | None = None
-    final_step: FinalStep | None = None
-    ranking: RankingSettings = RankingSettings()
-    options: dict[str, Any] = Field({})
-    ask: Ask | None = None
-    least_gain: float = Field(0.01, ge=0, allow_inf_nan=False)
-    fairness_weight: float | None = Field(None, ge=0, le=HEAVIEST)
-    front: tuple[Annotated[float, Field(ge=0, le=HEAVIEST)], ...] = Field((), max_length=50)
-    order: WithinGroups = "engine"
-    fairness: OverAttributes = "mean"
-    spread: tuple[Ranks, ...] = ()
-    at_most: float | None = Field(None, gt=0, le=1)
-    equal_chance: bool = False
-    certify: bool = True
-    groups: Groups | None = None
-    lack: Lack = "difference"
-    final_round: FinalRound | None = None
-    discount: DiscountText = Discount()
-    threshold: float = Field(DEFAULT_THRESHOLD, ge=0)
-    direction: Direction = "target_exposure"
+    attributes: tuple[str, ...] = Field(
+        (),
+        description=(
+            "The attributes whose groups get fair exposure, such as gender; by default all "
+            "attributes of the source."
+        ),
+    )
+    intersect: bool = Field(
+        False,
+        description=(
+            "Treat the attributes as one. Its groups are their combinations, such as women in "
+            "Africa."
+        ),
+    )
+    target: WrittenTarget = Field(
+        None,
+        description=(
+            "The exposure that each group should get: a mixture of population, uniform, corpus, "
+            "merit and retrieved, such as retrieved:0.5,uniform:0.5, or shares of one attribute, "
+            "such as gender=female:0.5,male:0.5. By default it is retrieved:0.5,population:0.5. A "
+            "target that you give is pursued until each group is within a point of it, if "
+            "fairness_weight is not set."
+        ),
+    )
+    k: int = Field(
+        20, ge=1, le=10_000, description="How many results to return and to measure exposure over."
+    )
+    page: int = Field(
+        1,
+        ge=1,
+        le=1_000,
+        description=(
+            "Which k results to return, counted from 1. All pages come from one list: each is the "
+            "fair list of what earlier pages left. A page beyond the end is empty."
+        ),
+    )
+    method: Method = Field(
+        "fairqr",
+        description=(
+            "How to search: fairqr weighs relevance and fairness, and asks a model if that helps; "
+            "fair-qr is our reading of FAIR-QR, the loop of Chen & Fang (2025); the others are "
+            "baselines and models that re-rank."
+        ),
+    )
+    depth: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description=(
+            "How many documents each query retrieves, at least k; the query itself retrieves at "
+            "least 500, and where a model's words are evidence, those of a group at most 200. A "
+            "model that re-ranks reads as many, unless ranking.depth is set. The default depends "
+            "on the method."
+        ),
+    )
+    pool: Pool | None = Field(
+        None,
+        description=(
+            "Which documents the search re-ranks: those of the last round, or the union of all "
+            "rounds. The default depends on the method."
+        ),
+    )
+    rerank: Rerank | None = Field(
+        None,
+        description=(
+            "How to order the pool: by relevance to the original query, by the scores of the "
+            "original_query alone, by fusion of all rankings, or not at all (none); or the name of "
+            "a model that re-ranks the method's own order. The default depends on the method."
+        ),
+    )
+    final_step: FinalStep | None = Field(
+        None,
+        description=(
+            "The re-ranker that picks the final k documents, or none. The step fair goes by "
+            "estimates of relevance, so it takes no order of a model. The default depends on the "
+            "method."
+        ),
+    )
+    ranking: RankingSettings = Field(
+        RankingSettings(), description="How a model re-ranks, if the method or rerank names one."
+    )
+    options: dict[str, Any] = Field({}, description="Options of the final step, by name.")
+    ask: Ask | None = Field(
+        None,
+        description=(
+            "When to ask the model to refine the query: always, never, or once, if it is expected "
+            "to gain at least least_gain (auto, with the final step fair). The default depends on "
+            "the method."
+        ),
+    )
+    least_gain: float = Field(
+        0.01,
+        ge=0,
+        allow_inf_nan=False,
+        description=(
+            "With ask=auto, how much the model must promise to add to relevance × fairness, by "
+            "what it was measured to bring."
+        ),
+    )
+    fairness_weight: float | None = Field(
+        None,
+        ge=0,
+        le=HEAVIEST,
+        description=(
+            "How much fairness counts beside relevance in the method fairqr: 0 is the order of "
+            "relevance. By default it is 1, or more if that is needed to reach a target that you "
+            "give. If you set it, a target is only a direction."
+        ),
+    )
+    front: tuple[Annotated[float, Field(ge=0, le=HEAVIEST)], ...] = Field(
+        (),
+        max_length=50,
+        description=(
+            "Other weights of fairness; the result says what relevance and fairness each of them "
+            "would give with the same documents."
+        ),
+    )
+    order: WithinGroups = Field(
+        "engine",
+        description=(
+            "The order of documents of the same groups in the method fairqr: the engine's, in "
+            "which those that are probably not relevant come last, or by estimated relevance "
+            "(estimated)."
+        ),
+    )
+    fairness: OverAttributes = Field(
+        "mean",
+        description=(
+            "The fairness of a list with several attributes in the method fairqr: their mean, or "
+            "that of the worst-off among them and their intersections in pairs (worst). A group of "
+            "two attributes, such as women in Africa, is due the product of their targets."
+        ),
+    )
+    spread: tuple[Ranks, ...] = Field(
+        (),
+        description=(
+            "Count the fairness of the first so many results, such as 5,10, as much as that of the "
+            "whole list in the method fairqr, so that one document at the top is not all that a "
+            "group gets."
+        ),
+    )
+    at_most: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description=(
+            "The highest share of exposure that a group, but for other, may have in the method "
+            "fairqr, such as .15, whatever the target; in attributes with enough groups for that."
+        ),
+    )
+    equal_chance: bool = Field(
+        False,
+        description=(
+            "Whether the first results of the method fairqr, however many, have the same share of "
+            "the expected relevance of each group, as nearly as whole documents allow. So no group "
+            "is passed over because its relevance is less certain."
+        ),
+    )
+    certify: bool = Field(
+        True,
+        description=(
+            "Whether the result says how far the list can be from the best order of its documents, "
+            "and what exposure costs there; this takes some milliseconds."
+        ),
+    )
+    groups: Groups | None = Field(
+        None,
+        description=(
+            "The groups to ask the model about in one round: the group that lacks most exposure "
+            "(most), all groups that lack exposure (lacking), or all. The default depends on the "
+            "method."
+        ),
+    )
+    lack: Lack = Field(
+        "difference",
+        description=(
+            "By what groups lack most: the difference of target and exposure, their ratio, or the "
+            "group's term of the divergence, target · ln(target / exposure). The last two smooth "
+            "both sides as the divergence does, and choose small groups more often."
+        ),
+    )
+    final_round: FinalRound | None = Field(
+        None,
+        description=(
+            "Without the fair step, which round the list is made of: the one nearest to the target "
+            "(best), or the last one, even if the engine's own ranking is nearer (last)."
+        ),
+    )
+    discount: DiscountText = Field(
+        Discount(),
+        description=(
+            "How exposure falls with the rank: log2, trec, rbp(p), top_k(k), inverse_log, or "
+            "weights(1, 0.6, …), those of the first ranks."
+        ),
+    )
+    threshold: float = Field(
+        DEFAULT_THRESHOLD,
+        ge=0,
+        description=(
+            "Without the fair step, stop when the divergence from the target is at most this many "
+            "nats."
+        ),
+    )
+    direction: Direction = Field(
+        "target_exposure",
+        description=(
+            "The direction of the Kullback-Leibler divergence: target_exposure is KL(target || "
+            "exposure), exposure_target the reverse."
+        ),
+    )
     # Without smoothing, or with almost none, an absent group would be infinitely far away, and
     # rounds could not be compared.
-    smoothing: float = Field(DEFAULT_SMOOTHING, ge=1e-12, lt=1)
-    patience: Whole = Field(1, ge=1)
-    max_iterations: int = Field(5, ge=0, le=100)
-    max_groups: Whole = Field(8, ge=1)
-    word_weights: EvidenceWeights | None = None
-    rrf_k: Whole = Field(RRF_K, ge=0)
-    prompts: dict[str, str] = Field({})
-    temperature: float | None = Field(None, ge=0, le=2)
-    seed: int | None = None
-    budget: Budget = Budget()
+    smoothing: float = Field(
+        DEFAULT_SMOOTHING,
+        ge=1e-12,
+        lt=1,
+        description=(
+            "The share of a uniform distribution mixed into target and exposure before the "
+            "divergence is computed."
+        ),
+    )
+    patience: Whole = Field(
+        1,
+        ge=1,
+        description=(
+            "Stop after this many rounds that did not improve the ranking; with ask=auto, one "
+            "round is the most."
+        ),
+    )
+    max_iterations: int = Field(
+        5, ge=0, le=100, description="The most rounds of refinement; with 0, no model refines."
+    )
+    max_groups: Whole = Field(
+        8, ge=1, description="The most groups to ask about in one round, those that lack most."
+    )
+    word_weights: EvidenceWeights | None = Field(
+        None,
+        description=(
+            "How much a model's words count as evidence of relevance, where the query itself "
+            "counts 1; by default as measured for the model. If you set some, others are 0."
+        ),
+    )
+    rrf_k: Whole = Field(
+        RRF_K, ge=0, description="The constant of reciprocal rank fusion: 1 / (rrf_k + rank)."
+    )
+    prompts: dict[str, str] = Field(
+        {},
+        description=(
+            "The versions of prompts, such as refine=v2; by default those that suit the model, as "
+            "it was measured."
+        ),
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="The temperature of refinement; by default the prompt's own."
+    )
+    seed: int | None = Field(
+        None,
+        description=(
+            "The seed of refinement, if the model accepts one, and of sampled rankings. By "
+            "default, sampling draws a seed and reports it."
+        ),
+    )
+    budget: Budget = Field(
+        Budget(),
+        description=(
+            "What one run may spend; then it returns the best result so far. With ask=auto, at "
+            "most 12 calls and 30,000 tokens to refine, unless you set other limits."
+        ),
+    )
 
 
 class Context(SearchParameters):
-    """What a search is asked to do: its parameters, checked together.
-
-    Attributes:
-        kind: Which of the three graphs does it.
-        review: Whether a person looks at the model's words before they are searched with: the node
-            ``review`` then calls LangGraph's ``interrupt``, so the graph needs a checkpointer.
-    """
+    """What a search is asked to do: its parameters, checked together."""
 
     kind: ClassVar[str] = "search"
-    review: bool = False
+    """Which of the three graphs does it."""
+    review: bool = Field(
+        False,
+        description=(
+            "Whether a person looks at the model's words before they are searched with: the node "
+            "`review` then calls LangGraph's `interrupt`, so the graph needs a checkpointer."
+        ),
+    )
 
     if not TYPE_CHECKING:  # pydantic's own signature has the types of the fields
 

@@ -36,38 +36,60 @@ Shares = dict[str, dict[str, float]]
 
 
 class Objective(Frozen):
-    """How good a list is; see :mod:`fairqr.retrieval.fairness.objective`.
+    """How good a list is; see `fairqr.retrieval.fairness.objective`."""
 
-    Attributes:
-        relevance: Its expected relevance, in [0, 1]: the share that it has of what the most
-            relevant documents found would have.
-        fairness: How near its exposure is to the target, in [0, 1].
-        value: relevance · fairness^w, where w is the mean weight of the attributes.
-        weight: The weight of fairness; if a target was given for some attributes, theirs, and that
-            of the others is 1.
-        bound: No other order of the documents found that is ``among`` those bounded has a higher
-            value; see :class:`fairqr.retrieval.rerankers.certificate.Certificate`. None for lists
-            that the fair step did not make last, and with ``certify`` off.
-        price: By attribute and group, how much relevance one more point of exposure costs near the
-            best order; negative for groups with more than their target. None without ``bound``.
-        bounded: The value as the bound counts it, without what is left out. None without ``bound``.
-        leaves_out: The parameters that bound and price leave out, such as spread.
-        among: What the orders that are bounded have in common, if they are not all: they keep the
-            engine's order of documents of the same groups (engine_order), or expose labelled
-            documents as much as this list (labelled_exposure).
-        broken: A sentence for each limit, such as at_most, that the list does not obey.
-    """
-
-    relevance: float
-    fairness: float
-    value: float
-    weight: float = 1.0
-    bound: float | None = None
-    price: Shares | None = None
-    bounded: float | None = None
-    leaves_out: tuple[str, ...] = ()
-    among: tuple[Among, ...] = ()
-    broken: tuple[str, ...] = ()
+    relevance: float = Field(
+        description=(
+            "Its expected relevance, in [0, 1]: the share that it has of what the most relevant "
+            "documents found would have."
+        )
+    )
+    fairness: float = Field(description="How near its exposure is to the target, in [0, 1].")
+    value: float = Field(
+        description="relevance · fairness^w, where w is the mean weight of the attributes."
+    )
+    weight: float = Field(
+        1.0,
+        description=(
+            "The weight of fairness; if a target was given for some attributes, theirs, and that "
+            "of the others is 1."
+        ),
+    )
+    bound: float | None = Field(
+        None,
+        description=(
+            "No other order of the documents found that is `among` those bounded has a higher "
+            "value; see `Certificate`. None for lists that the fair step did not make last, and "
+            "with `certify` off."
+        ),
+    )
+    price: Shares | None = Field(
+        None,
+        description=(
+            "By attribute and group, how much relevance one more point of exposure costs near the "
+            "best order; negative for groups with more than their target. None without `bound`."
+        ),
+    )
+    bounded: float | None = Field(
+        None,
+        description=(
+            "The value as the bound counts it, without what is left out. None without `bound`."
+        ),
+    )
+    leaves_out: tuple[str, ...] = Field(
+        (), description="The parameters that bound and price leave out, such as spread."
+    )
+    among: tuple[Among, ...] = Field(
+        (),
+        description=(
+            "What the orders that are bounded have in common, if they are not all: they keep the "
+            "engine's order of documents of the same groups (engine_order), or expose labelled "
+            "documents as much as this list (labelled_exposure)."
+        ),
+    )
+    broken: tuple[str, ...] = Field(
+        (), description="A sentence for each limit, such as at_most, that the list does not obey."
+    )
 
     def certified(self, certificate: Certificate | None) -> Self:
         """Return it with what a certificate says of the list, if there is one."""
@@ -84,31 +106,35 @@ class Objective(Frozen):
 
 
 class Tradeoff(Frozen):
-    """What another weight of fairness would give.
+    """What another weight of fairness would give."""
 
-    Attributes:
-        weight: The weight of fairness, of all attributes.
-        relevance, fairness: As in :class:`Objective`, of the list that the fair step would make of
-            the same documents.
-    """
-
-    weight: float
-    relevance: float
-    fairness: float
+    weight: float = Field(description="The weight of fairness, of all attributes.")
+    relevance: float = Field(
+        description=(
+            "As in `Objective`, of the list that the fair step would make of the same documents."
+        )
+    )
+    fairness: float = Field(
+        description=(
+            "As in `Objective`, of the list that the fair step would make of the same documents."
+        )
+    )
 
 
 class Reached(Objective):
-    """What the fair step reached.
+    """What the fair step reached."""
 
-    Attributes:
-        undefined: How many attributes have no exposure.
-        missed: By how many points a group missed a target that was given; 0 if by at most one.
-        most: What relevance is a share of; times it, values of different rounds can be compared.
-    """
-
-    undefined: int
-    missed: int
-    most: float
+    undefined: int = Field(description="How many attributes have no exposure.")
+    missed: int = Field(
+        description=(
+            "By how many points a group missed a target that was given; 0 if by at most one."
+        )
+    )
+    most: float = Field(
+        description=(
+            "What relevance is a share of; times it, values of different rounds can be compared."
+        )
+    )
 
     @property
     def worth(self) -> float:
@@ -126,115 +152,104 @@ class Reached(Objective):
 
 
 class Place(Frozen):
-    """A document at its rank.
+    """A document at its rank."""
 
-    Attributes:
-        rank: Counted from 1.
-        groups: For each attribute, the share of each group in the document; empty if unknown.
-    """
-
-    rank: int
+    rank: int = Field(description="Counted from 1.")
     id: str
     title: str
-    groups: Shares
+    groups: Shares = Field(
+        description=(
+            "For each attribute, the share of each group in the document; empty if unknown."
+        )
+    )
 
 
 class RankedDocument(Place):
-    """A document of a ranking.
+    """A document of a ranking."""
 
-    Attributes:
-        score: The score before the final step: from the retriever, from fusion, or 1/rank if a
-            model re-ranked.
-        relevance: The probability that it is relevant; None if the retriever does not estimate it.
-        evidence: The probability by each kind of query: ``query`` by the original one, ``topic``,
-            ``queries`` and ``passage`` by those with the model's words of the topic, ``group`` by
-            the best of those with its words of a group, ``named`` if its title holds a name that
-            the model gave. Empty unless a model's words count.
-    """
-
-    score: float
-    relevance: float | None = None
-    evidence: dict[str, float] = Field({})
+    score: float = Field(
+        description=(
+            "The score before the final step: from the retriever, from fusion, or 1/rank if a "
+            "model re-ranked."
+        )
+    )
+    relevance: float | None = Field(
+        None,
+        description=(
+            "The probability that it is relevant; None if the retriever does not estimate it."
+        ),
+    )
+    evidence: dict[str, float] = Field(
+        {},
+        description=(
+            "The probability by each kind of query: `query` by the original one, `topic`, "
+            "`queries` and `passage` by those with the model's words of the topic, `group` by the "
+            "best of those with its words of a group, `named` if its title holds a name that the "
+            "model gave. Empty unless a model's words count."
+        ),
+    )
 
 
 class Unused(Frozen):
-    """A part of a model's reply that was not used.
+    """A part of a model's reply that was not used."""
 
-    Attributes:
-        text: The part, or how it begins if it is long.
-        reason: Why, in words that continue a sentence: ``repeats the query``.
-    """
-
-    text: str
-    reason: str
+    text: str = Field(description="The part, or how it begins if it is long.")
+    reason: str = Field(description="Why, in words that continue a sentence: `repeats the query`.")
 
 
 class RefinedTopic(Frozen):
-    """What a model says about the topic of the query.
+    """What a model says about the topic of the query."""
 
-    Attributes:
-        words: Words and phrases of the topic.
-        queries: Other ways to ask, as whole queries.
-        passage: A made text, as a relevant document might say it.
-        status: ``ok``, or why there are no words.
-        left_out: What of the reply was not used.
-    """
-
-    words: list[str] = Field([])
-    queries: list[str] = Field([])
-    passage: str = ""
-    status: str = "ok"
-    left_out: list[Unused] = Field([])
+    words: list[str] = Field([], description="Words and phrases of the topic.")
+    queries: list[str] = Field([], description="Other ways to ask, as whole queries.")
+    passage: str = Field("", description="A made text, as a relevant document might say it.")
+    status: str = Field("ok", description="`ok`, or why there are no words.")
+    left_out: list[Unused] = Field([], description="What of the reply was not used.")
 
 
 class RefinedGroup(Frozen):
-    """What was added to the query for one group in a round.
-
-    Attributes:
-        keywords: The added words of the group; nothing is added unless the status is ``ok``.
-        phrases: The added phrases of topic and group.
-        names: The added names. They only find documents that hold one of them whole.
-        passage: A made text about the group.
-        dropped: Keywords of earlier rounds that this round removed.
-        reason: The model's reason, if the prompt asks for one.
-        status: ``ok``, or why there are no words.
-        left_out: What of the reply was not used.
-    """
+    """What was added to the query for one group in a round."""
 
     attribute: str
     group: str
-    keywords: list[str] = Field([])
-    phrases: list[str] = Field([])
-    names: list[str] = Field([])
-    passage: str = ""
-    dropped: list[str] = Field([])
-    reason: str = ""
-    status: str = "ok"
-    left_out: list[Unused] = Field([])
+    keywords: list[str] = Field(
+        [], description="The added words of the group; nothing is added unless the status is `ok`."
+    )
+    phrases: list[str] = Field([], description="The added phrases of topic and group.")
+    names: list[str] = Field(
+        [], description="The added names. They only find documents that hold one of them whole."
+    )
+    passage: str = Field("", description="A made text about the group.")
+    dropped: list[str] = Field(
+        [], description="Keywords of earlier rounds that this round removed."
+    )
+    reason: str = Field("", description="The model's reason, if the prompt asks for one.")
+    status: str = Field("ok", description="`ok`, or why there are no words.")
+    left_out: list[Unused] = Field([], description="What of the reply was not used.")
 
 
 class Exposed(Frozen):
-    """Exposure in the first k documents of a list, by attribute and group.
+    """Exposure in the first k documents of a list, by attribute and group."""
 
-    Attributes:
-        exposure: Zeros for an attribute if no document has a label.
-        divergence: KL(ε*‖ε) in nats, the mean over the attributes that have one; None if none has.
-        divergences: The divergence of each attribute; None if no document has a label.
-    """
-
-    exposure: Shares
-    divergence: float | None
-    divergences: dict[str, float | None]
+    exposure: Shares = Field(description="Zeros for an attribute if no document has a label.")
+    divergence: float | None = Field(
+        description=(
+            "KL(ε*‖ε) in nats, the mean over the attributes that have one; None if none has."
+        )
+    )
+    divergences: dict[str, float | None] = Field(
+        description="The divergence of each attribute; None if no document has a label."
+    )
 
 
 class Measured(Exposed):
-    """Exposure, and how much of it went to nobody.
+    """Exposure, and how much of it went to nobody."""
 
-    Attributes:
-        unknown: For each attribute, the share of exposure that went to documents without a label.
-    """
-
-    unknown: dict[str, float]
+    unknown: dict[str, float] = Field(
+        description=(
+            "For each attribute, the share of exposure that went to documents without a label."
+        )
+    )
 
     @property
     def distance(self) -> tuple[int, float]:
@@ -244,28 +259,28 @@ class Measured(Exposed):
 
 
 class FairList(Measured):
-    """The ranking that the fair step made of all documents found up to a round.
-
-    Attributes:
-        relevance: The mean probability of relevance over the ranking, weighted by the discount;
-            None if none is estimated.
-    """
+    """The ranking that the fair step made of all documents found up to a round."""
 
     iteration: int
     ids: list[str]
     scores: list[float]
-    relevance: float | None
+    relevance: float | None = Field(
+        description=(
+            "The mean probability of relevance over the ranking, weighted by the discount; None if "
+            "none is estimated."
+        )
+    )
     objective: Reached
 
 
 class Iteration(Exposed):
     """A round: 0 is the original query, and each later round a refinement.
 
-    ``ids`` are the first k documents that the round retrieved, before any re-ranking; exposure and
-    divergence are measured on them. ``objective`` is what the fair step then reaches with all
+    `ids` are the first k documents that the round retrieved, before any re-ranking; exposure and
+    divergence are measured on them. `objective` is what the fair step then reaches with all
     documents found so far, by what the search knows of relevance in the end; None if the method has
-    another step. ``topic`` is what the model was asked about the topic in this round, if it was.
-    See :class:`SearchResult` for what None means otherwise.
+    another step. `topic` is what the model was asked about the topic in this round, if it was.
+    See `SearchResult` for what None means otherwise.
     """
 
     index: int
@@ -289,33 +304,26 @@ class Round(Iteration, Measured):
 
 
 class RankingCost(Frozen):
-    """The largest cost of a model that re-ranks or is probed.
+    """The largest cost of a model that re-ranks or is probed."""
 
-    Attributes:
-        documents: How many documents it reads.
-        calls: How often it is asked.
-        tokens: The approximate number of tokens that it reads and writes.
-    """
-
-    documents: int = 0
-    calls: int = 0
-    tokens: int = 0
+    documents: int = Field(0, description="How many documents it reads.")
+    calls: int = Field(0, description="How often it is asked.")
+    tokens: int = Field(0, description="The approximate number of tokens that it reads and writes.")
 
 
 class Gaps(Frozen):
-    """What groups lack of their target, by attribute and group, in shares of the exposure.
+    """What groups lack of their target, by attribute and group, in shares of the exposure."""
 
-    Attributes:
-        unattainable: What no ranking of the relevant documents found could give.
-        ranking: What this ranking withholds, though such documents were found.
-    """
-
-    unattainable: Shares
-    ranking: Shares
+    unattainable: Shares = Field(
+        description="What no ranking of the relevant documents found could give."
+    )
+    ranking: Shares = Field(
+        description="What this ranking withholds, though such documents were found."
+    )
 
 
 class Baseline(Exposed):
-    """The baseline ranking of the original query; see :class:`SearchResult` for the fields."""
+    """The baseline ranking of the original query; see `SearchResult` for the fields."""
 
     ranking: list[RankedDocument]
     relevance: float | None = None
@@ -325,132 +333,162 @@ class Baseline(Exposed):
 
 
 class WithoutModel(Frozen):
-    """What the same search gives without asking the model.
+    """What the same search gives without asking the model."""
 
-    Attributes:
-        divergence: The divergence of that ranking from the target.
-        relevance: The mean probability of relevance in that ranking.
-        objective: How good that ranking is.
-        documents: How many documents are in the returned ranking only because of the model's
-            queries.
-    """
-
-    divergence: float | None
-    relevance: float | None
-    objective: Objective
-    documents: int
+    divergence: float | None = Field(description="The divergence of that ranking from the target.")
+    relevance: float | None = Field(
+        description="The mean probability of relevance in that ranking."
+    )
+    objective: Objective = Field(description="How good that ranking is.")
+    documents: int = Field(
+        description=(
+            "How many documents are in the returned ranking only because of the model's queries."
+        )
+    )
 
 
 class Reranking(Frozen):
-    """How re-ranking by a model went.
+    """How re-ranking by a model went."""
 
-    Attributes:
-        ranker: The ranker and its model, e.g. ``listwise(local:smollm2-135m, 20/10)``.
-        lists: 1, or 0 if the budget had no room.
-        documents: How many documents it read.
-        asked: How many questions it was asked: windows, or comparisons in both orders; 0 for a
-            model that scores each document alone.
-        failures: How many questions failed, by status.
-        repairs: How many documents were repaired in replies, by kind.
-    """
-
-    ranker: str
-    lists: int
-    documents: int
-    asked: int
-    failures: dict[str, int]
-    repairs: dict[str, int]
+    ranker: str = Field(
+        description="The ranker and its model, e.g. `listwise(local:smollm2-135m, 20/10)`."
+    )
+    lists: int = Field(description="1, or 0 if the budget had no room.")
+    documents: int = Field(description="How many documents it read.")
+    asked: int = Field(
+        description=(
+            "How many questions it was asked: windows, or comparisons in both orders; 0 for a "
+            "model that scores each document alone."
+        )
+    )
+    failures: dict[str, int] = Field(description="How many questions failed, by status.")
+    repairs: dict[str, int] = Field(
+        description="How many documents were repaired in replies, by kind."
+    )
 
 
 class SearchResult(Frozen):
-    """A fair search.
+    """A fair search."""
 
-    Attributes:
-        query: The query as given.
-        corpus: The index that was searched.
-        method: One of :data:`fairqr.graph.search.context.METHODS`.
-        retriever: ``bm25``, ``dense:…`` for vectors, or ``hybrid:…`` for both.
-        model: The model that refined; None if no model was asked.
-        prompts: The prompts of the refiner.
-        ranker: The ranker and its model; None if no model re-ranked.
-        reranking: How re-ranking went; None if no model re-ranked.
-        attributes: The measured attributes.
-        target: The target exposure ε*, by attribute and group; zeros if nothing was found.
-        target_origin: How the target of each attribute came about, as a phrase.
-        iterations: All rounds, from the original query on.
-        unused_topic: The last answer about the topic, if no query came from the last answers.
-        unused_refinements: The last answers about groups, if no query came from them; they belong
-            to no round.
-            The status of each says why.
-        best_iteration: The index of the round that the ranking comes from.
-        stop_reason: Why the loop ended.
-        page: Which page of the list this is, counted from 1. All figures but ``iterations``, which
-            are of the first page, are of this page alone, as if it were a list of its own; the best
-            order is one of the documents that earlier pages left.
-        pages: How many pages of k documents the list has; 0 if nothing was found.
-        ranking: The k documents of the page.
-        exposure: The exposure of each group in the ranking, by attribute; zeros if no document has
-            a label.
-        divergence: KL(ε*‖ε) in nats, the mean over the attributes; None if no document has a label.
-        divergences: The divergence of each attribute.
-        unknown: For each attribute, the share of exposure that went to documents without a label.
-        relevance: The mean probability of relevance in the ranking, weighted by the discount; None
-            if the retriever does not estimate it.
-        expected_relevance: What the ranking has of the highest expected relevance that the
-            documents found allow, in [0, 1], as in ``objective``. Without estimates it goes by the
-            ranks of the original query: what that did not find counts as unlikely. None if the
-            page is empty.
-        objective: How good the ranking is; None if the method does not weigh relevance against
-            fairness. Without estimates of relevance it goes by the engine's ranks.
-        front: What each weight of fairness in ``front`` of the context would give.
-        attainable: For each attribute, the exposure nearest to the target that the relevant
-            documents found could give; None if no relevance was estimated, or the method does not
-            look at it.
-        gaps: What each group still lacks; None without ``attainable``.
-        without_model: What the search gives without the model; None if the model was not asked, or
-            the method has no fair step, and for later pages than the first.
-        baseline: The same page of the baseline ranking.
-        explanation: Sentences that explain these numbers: what each group lacked and why, how
-            relevance changed, and what the model brought. If no relevance was estimated, they say
-            what that means.
-        usage: The time, calls and tokens that the run took.
-        warnings: What the user should know about this result, in sentences.
-    """
-
-    query: str
-    corpus: str
-    method: Method
-    retriever: str = "bm25"
-    model: str | None
-    prompts: list[PromptReference]
-    ranker: str | None = None
-    reranking: Reranking | None = None
-    attributes: list[str]
-    target: Shares
-    target_origin: dict[str, str] = Field({})
-    iterations: list[Iteration]
-    unused_topic: RefinedTopic | None = None
-    unused_refinements: list[RefinedGroup] = Field([])
-    best_iteration: int
-    stop_reason: StopReason
-    page: int = 1
-    pages: int = 1
-    ranking: list[RankedDocument]
-    exposure: Shares
-    divergence: float | None
-    divergences: dict[str, float | None]
-    unknown: dict[str, float]
-    relevance: float | None = None
-    expected_relevance: float | None = None
-    objective: Objective | None = None
-    front: list[Tradeoff] = Field([])
-    attainable: Shares | None = None
-    gaps: Gaps | None = None
-    without_model: WithoutModel | None = None
-    baseline: Baseline
-    explanation: list[str] = Field([])
-    usage: UsageReport
-    warnings: list[str] = Field([])
+    query: str = Field(description="The query as given.")
+    corpus: str = Field(description="The index that was searched.")
+    method: Method = Field(description="One of `METHODS`.")
+    retriever: str = Field(
+        "bm25", description="`bm25`, `dense:…` for vectors, or `hybrid:…` for both."
+    )
+    model: str | None = Field(description="The model that refined; None if no model was asked.")
+    prompts: list[PromptReference] = Field(description="The prompts of the refiner.")
+    ranker: str | None = Field(
+        None, description="The ranker and its model; None if no model re-ranked."
+    )
+    reranking: Reranking | None = Field(
+        None, description="How re-ranking went; None if no model re-ranked."
+    )
+    attributes: list[str] = Field(description="The measured attributes.")
+    target: Shares = Field(
+        description="The target exposure ε*, by attribute and group; zeros if nothing was found."
+    )
+    target_origin: dict[str, str] = Field(
+        {}, description="How the target of each attribute came about, as a phrase."
+    )
+    iterations: list[Iteration] = Field(description="All rounds, from the original query on.")
+    unused_topic: RefinedTopic | None = Field(
+        None, description="The last answer about the topic, if no query came from the last answers."
+    )
+    unused_refinements: list[RefinedGroup] = Field(
+        [],
+        description=(
+            "The last answers about groups, if no query came from them; they belong to no round. "
+            "The status of each says why."
+        ),
+    )
+    best_iteration: int = Field(description="The index of the round that the ranking comes from.")
+    stop_reason: StopReason = Field(description="Why the loop ended.")
+    page: int = Field(
+        1,
+        description=(
+            "Which page of the list this is, counted from 1. All figures but `iterations`, which "
+            "are of the first page, are of this page alone, as if it were a list of its own; the "
+            "best order is one of the documents that earlier pages left."
+        ),
+    )
+    pages: int = Field(
+        1, description="How many pages of k documents the list has; 0 if nothing was found."
+    )
+    ranking: list[RankedDocument] = Field(description="The k documents of the page.")
+    exposure: Shares = Field(
+        description=(
+            "The exposure of each group in the ranking, by attribute; zeros if no document has a "
+            "label."
+        )
+    )
+    divergence: float | None = Field(
+        description=(
+            "KL(ε*‖ε) in nats, the mean over the attributes; None if no document has a label."
+        )
+    )
+    divergences: dict[str, float | None] = Field(description="The divergence of each attribute.")
+    unknown: dict[str, float] = Field(
+        description=(
+            "For each attribute, the share of exposure that went to documents without a label."
+        )
+    )
+    relevance: float | None = Field(
+        None,
+        description=(
+            "The mean probability of relevance in the ranking, weighted by the discount; None if "
+            "the retriever does not estimate it."
+        ),
+    )
+    expected_relevance: float | None = Field(
+        None,
+        description=(
+            "What the ranking has of the highest expected relevance that the documents found "
+            "allow, in [0, 1], as in `objective`. Without estimates it goes by the ranks of the "
+            "original query: what that did not find counts as unlikely. None if the page is empty."
+        ),
+    )
+    objective: Objective | None = Field(
+        None,
+        description=(
+            "How good the ranking is; None if the method does not weigh relevance against "
+            "fairness. Without estimates of relevance it goes by the engine's ranks."
+        ),
+    )
+    front: list[Tradeoff] = Field(
+        [], description="What each weight of fairness in `front` of the context would give."
+    )
+    attainable: Shares | None = Field(
+        None,
+        description=(
+            "For each attribute, the exposure nearest to the target that the relevant documents "
+            "found could give; None if no relevance was estimated, or the method does not look at "
+            "it."
+        ),
+    )
+    gaps: Gaps | None = Field(
+        None, description="What each group still lacks; None without `attainable`."
+    )
+    without_model: WithoutModel | None = Field(
+        None,
+        description=(
+            "What the search gives without the model; None if the model was not asked, or the "
+            "method has no fair step, and for later pages than the first."
+        ),
+    )
+    baseline: Baseline = Field(description="The same page of the baseline ranking.")
+    explanation: list[str] = Field(
+        [],
+        description=(
+            "Sentences that explain these numbers: what each group lacked and why, how relevance "
+            "changed, and what the model brought. If no relevance was estimated, they say what "
+            "that means."
+        ),
+    )
+    usage: UsageReport = Field(description="The time, calls and tokens that the run took.")
+    warnings: list[str] = Field(
+        [], description="What the user should know about this result, in sentences."
+    )
 
     def _repr_html_(self) -> str:
         """Return the ranking and the exposure of each group as tables, for a notebook."""

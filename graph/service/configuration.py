@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+)
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 
 from fairqr.agents.attribution.opening import installed_attributors
@@ -26,7 +34,6 @@ from fairqr.base.settings import (
     ValueSource,
     variable_of,
 )
-from fairqr.graph.documented import Documented
 
 _LIMIT = r"\s*[1-9][0-9]*\s*(/|per)\s*([1-9][0-9]*)?\s*(second|minute|hour|day|month|year)s?\s*"
 _RATE = re.compile(f"({_LIMIT}(;{_LIMIT})*)?", re.IGNORECASE)
@@ -126,28 +133,31 @@ _Origin = Annotated[str, AfterValidator(_as_sent)]
 _Origins = Annotated[tuple[_Origin, ...], BeforeValidator(_split)]
 
 
-class _Section(Documented):
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ModelEntry(_Section):
-    """A model that requests may name.
+    """A model that requests may name."""
 
-    Attributes:
-        base_url: The server that has the model; defaults to the provider's.
-        api_key: The key for that server.
-        api_key_env: The variable that holds the key for that server; wins over api_key.
-        timeout: The most seconds that one request to the model may take.
-        reasoning_tokens: How many tokens a model that thinks before it answers may use for that.
-        extra_body: More parameters for each request to the model.
-    """
-
-    base_url: _Address | None = None
-    api_key: SecretStr | None = None
-    api_key_env: _Variable | None = None
-    timeout: _Seconds = DEFAULT_TIMEOUT
-    reasoning_tokens: int = Field(REASONING_TOKENS, ge=0)
-    extra_body: RequestMembers = Field({})
+    base_url: _Address | None = Field(
+        None, description="The server that has the model; defaults to the provider's."
+    )
+    api_key: SecretStr | None = Field(None, description="The key for that server.")
+    api_key_env: _Variable | None = Field(
+        None, description="The variable that holds the key for that server; wins over api_key."
+    )
+    timeout: _Seconds = Field(
+        DEFAULT_TIMEOUT, description="The most seconds that one request to the model may take."
+    )
+    reasoning_tokens: int = Field(
+        REASONING_TOKENS,
+        ge=0,
+        description="How many tokens a model that thinks before it answers may use for that.",
+    )
+    extra_body: RequestMembers = Field(
+        {}, description="More parameters for each request to the model."
+    )
 
     @property
     def key(self) -> SecretStr | None:
@@ -158,41 +168,32 @@ class ModelEntry(_Section):
 
 
 class Limits(_Section):
-    """The most that one request may ask for.
+    """The most that one request may ask for."""
 
-    Attributes:
-        k: The most documents that a search may show.
-        depth: The most documents that one query may retrieve.
-        max_iterations: The most rounds of refinement.
-        samples: The most rankings that an answer may sample.
-        documents: The most documents that a generator may read for one answer.
-        pairs: The most pairs that a probe may compare.
-        probe_documents: The most documents that a probe may use.
-        audit_queries: The most queries that an audit may ask.
-        audit_seconds: The most seconds that an audit may take.
-        model_calls: The most calls of language models in one run.
-        tokens: The most tokens of language models in one run.
-        seconds: The most seconds that a run may take.
-        query_characters: The longest query or question, in characters.
-        body_bytes: The largest request body, in bytes.
-        bundle_bytes: The most bytes of an audit's files that are packed into one ``bundle.zip``.
-    """
-
-    k: _Count = 100
-    depth: _Count = 1000
-    max_iterations: Annotated[int, Field(ge=0)] = 10
-    samples: _Count = 100
-    documents: _Count = 20
-    pairs: _Count = 100
-    probe_documents: _Count = 100
-    audit_queries: _Count = 500
-    audit_seconds: _Seconds = 3600.0
-    model_calls: _Count = 500
-    tokens: _Count = 1_000_000
-    seconds: _Seconds = 300.0
-    query_characters: _Count = 2000
-    body_bytes: _Count = 1_000_000
-    bundle_bytes: _Count = 500_000_000
+    k: _Count = Field(100, description="The most documents that a search may show.")
+    depth: _Count = Field(1000, description="The most documents that one query may retrieve.")
+    max_iterations: Annotated[int, Field(ge=0)] = Field(
+        10, description="The most rounds of refinement."
+    )
+    samples: _Count = Field(100, description="The most rankings that an answer may sample.")
+    documents: _Count = Field(
+        20, description="The most documents that a generator may read for one answer."
+    )
+    pairs: _Count = Field(100, description="The most pairs that a probe may compare.")
+    probe_documents: _Count = Field(100, description="The most documents that a probe may use.")
+    audit_queries: _Count = Field(500, description="The most queries that an audit may ask.")
+    audit_seconds: _Seconds = Field(3600.0, description="The most seconds that an audit may take.")
+    model_calls: _Count = Field(500, description="The most calls of language models in one run.")
+    tokens: _Count = Field(1_000_000, description="The most tokens of language models in one run.")
+    seconds: _Seconds = Field(300.0, description="The most seconds that a run may take.")
+    query_characters: _Count = Field(
+        2000, description="The longest query or question, in characters."
+    )
+    body_bytes: _Count = Field(1_000_000, description="The largest request body, in bytes.")
+    bundle_bytes: _Count = Field(
+        500_000_000,
+        description="The most bytes of an audit's files that are packed into one `bundle.zip`.",
+    )
 
     def check(self, limit: str, value: float | None, what: str) -> None:
         """Check a value of a request.
@@ -211,65 +212,58 @@ class Limits(_Section):
 
 
 class Traffic(_Section):
-    """How much may be asked at once, and how fast.
+    """How much may be asked at once, and how fast."""
 
-    Attributes:
-        rate: The most requests per key, such as 600/minute; separate several limits by semicolons.
-            Empty for no limit.
-        live: The most runs per key that wait or are under way. Durable runs are counted together;
-            other runs are counted in each process. A key has at most twice as many POST requests
-            under way in a process, and calls a tool only if it has fewer than this.
-        queue: The most runs that wait, over all keys; counted the same way.
-        wait: The most seconds that a run without a record waits to begin.
-        body_seconds: The most seconds until the whole body of a request has arrived.
-        requests: The most requests under way at once, without those whose body has not arrived.
-        arriving: The most bodies under way at once of one key, or from one address; and the most
-            requests to paths that need no key.
-        share: The largest part of the runs under way (``concurrency``) and of ``requests`` that one
-            key may have, so that others find room.
-    """
-
-    rate: _Rate = "600/minute"
-    live: _Count = 32
-    queue: _Count = 200
-    wait: _Seconds = 30.0
-    body_seconds: _Seconds = 20.0
-    requests: _Count = 1000
-    arriving: _Count = 100
-    share: Annotated[float, Field(gt=0, le=1)] = 0.75
+    rate: _Rate = Field(
+        "600/minute",
+        description=(
+            "The most requests per key, such as 600/minute; separate several limits by semicolons. "
+            "Empty for no limit."
+        ),
+    )
+    live: _Count = Field(
+        32,
+        description=(
+            "The most runs per key that wait or are under way. Durable runs are counted together; "
+            "other runs are counted in each process. A key has at most twice as many POST requests "
+            "under way in a process, and calls a tool only if it has fewer than this."
+        ),
+    )
+    queue: _Count = Field(
+        200, description="The most runs that wait, over all keys; counted the same way."
+    )
+    wait: _Seconds = Field(
+        30.0, description="The most seconds that a run without a record waits to begin."
+    )
+    body_seconds: _Seconds = Field(
+        20.0, description="The most seconds until the whole body of a request has arrived."
+    )
+    requests: _Count = Field(
+        1000,
+        description=(
+            "The most requests under way at once, without those whose body has not arrived."
+        ),
+    )
+    arriving: _Count = Field(
+        100,
+        description=(
+            "The most bodies under way at once of one key, or from one address; and the most "
+            "requests to paths that need no key."
+        ),
+    )
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.75,
+        description=(
+            "The largest part of the runs under way (`concurrency`) and of `requests` that one key "
+            "may have, so that others find room."
+        ),
+    )
 
 
 class ServiceSettings(_Section, BaseSettings):
     """How the service is set up.
 
-    In the lists of names, ``*`` stands for any characters.
-
-    Attributes:
-        host: The address to listen on. Any other than loopback requires access keys.
-        port: The port to listen on; 0 takes a free one.
-        root_path: The path below which a proxy offers the service, such as /fair; by default none.
-        database: The database of runs: sqlite:///… or postgresql://…; defaults to the file
-            service/runs.sqlite in the data folder.
-        corpora: The sources, indexes and built-in corpora that clients may search; all by default.
-        sources: Source files that clients may search too, by the names in them.
-        models: The models that requests may name; defaults to the configured model and feedback.
-        attributors: The attributors that requests may choose, the default first; by default
-            overlap, after transformers where the paper's model is installed.
-        limits: What one request may ask for at most.
-        traffic: How many requests are taken at once, and how fast.
-        require_keys: Require access keys on loopback too.
-        cors_origins: Web pages whose scripts may read the answers; defaults to none.
-        concurrency: How many runs this process works on at once, without audits.
-        audit_concurrency: How many audits this process works on at once.
-        grace: Seconds that running work gets to finish after the service is told to stop.
-        lease: Seconds of silence after which a worker loses its runs to another.
-        work: Whether ``fairqr serve`` also does durable runs; if not, ``fairqr work`` does.
-        retention: Seconds that finished runs are kept.
-        kept: How many finished runs of one key are kept; the oldest go first.
-        replies: A file that keeps the replies of models; by default they are kept in memory only.
-        traces: Record each run in this folder, as JSON lines.
-        log: Whether lines of the log are text, or JSON objects.
-        audits: The folder of audits; defaults to service/audits in the data folder.
+    In the lists of names, `*` stands for any characters.
     """
 
     model_config = SettingsConfigDict(
@@ -279,29 +273,96 @@ class ServiceSettings(_Section, BaseSettings):
         enable_decoding=False,  # lists are written with commas
     )
 
-    host: str = Field("127.0.0.1", min_length=1)
-    port: int = Field(8080, ge=0, le=65_535)
-    root_path: Annotated[str, _as_root_path] = ""
-    database: str = Field("", repr=False)  # may hold a password
-    corpora: _Names = ()
-    sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = ()
-    models: Annotated[dict[str, ModelEntry], BeforeValidator(_of_the_file)] = {}
-    attributors: _Names = Field(default_factory=installed_attributors)
-    limits: Limits = Limits()
-    traffic: Traffic = Traffic()
-    require_keys: bool = False
-    cors_origins: _Origins = ()
-    concurrency: _Count = 8
-    audit_concurrency: _Count = 1
-    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 20.0
-    lease: Annotated[float, Field(ge=1, le=86_400)] = 15.0
-    work: bool = True
-    retention: _Seconds = 7 * 86_400.0
-    kept: int = Field(10_000, ge=1, lt=2**31)  # as databases count
-    replies: Path | None = None
-    traces: Path | None = None
-    log: Literal["text", "json"] = "text"
-    audits: Path = Field(default_factory=lambda: general.data_dir() / "service" / "audits")
+    host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="The address to listen on. Any other than loopback requires access keys.",
+    )
+    port: int = Field(
+        8080, ge=0, le=65_535, description="The port to listen on; 0 takes a free one."
+    )
+    root_path: Annotated[str, _as_root_path] = Field(
+        "",
+        description=(
+            "The path below which a proxy offers the service, such as /fair; by default none."
+        ),
+    )
+    database: str = Field(
+        "",
+        repr=False,
+        description=(
+            "The database of runs: sqlite:///… or postgresql://…; defaults to the file "
+            "service/runs.sqlite in the data folder."
+        ),
+    )
+    corpora: _Names = Field(
+        (),
+        description=(
+            "The sources, indexes and built-in corpora that clients may search; all by default."
+        ),
+    )
+    sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = Field(
+        (), description="Source files that clients may search too, by the names in them."
+    )
+    models: Annotated[dict[str, ModelEntry], BeforeValidator(_of_the_file)] = Field(
+        {},
+        description=(
+            "The models that requests may name; defaults to the configured model and feedback."
+        ),
+    )
+    attributors: _Names = Field(
+        default_factory=installed_attributors,
+        description=(
+            "The attributors that requests may choose, the default first; by default overlap, "
+            "after transformers where the paper's model is installed."
+        ),
+    )
+    limits: Limits = Field(Limits(), description="What one request may ask for at most.")
+    traffic: Traffic = Field(
+        Traffic(), description="How many requests are taken at once, and how fast."
+    )
+    require_keys: bool = Field(False, description="Require access keys on loopback too.")
+    cors_origins: _Origins = Field(
+        (), description="Web pages whose scripts may read the answers; defaults to none."
+    )
+    concurrency: _Count = Field(
+        8, description="How many runs this process works on at once, without audits."
+    )
+    audit_concurrency: _Count = Field(
+        1, description="How many audits this process works on at once."
+    )
+    grace: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        20.0,
+        description="Seconds that running work gets to finish after the service is told to stop.",
+    )
+    lease: Annotated[float, Field(ge=1, le=86_400)] = Field(
+        15.0, description="Seconds of silence after which a worker loses its runs to another."
+    )
+    work: bool = Field(
+        True,
+        description="Whether `fairqr serve` also does durable runs; if not, `fairqr work` does.",
+    )
+    retention: _Seconds = Field(7 * 86_400.0, description="Seconds that finished runs are kept.")
+    kept: int = Field(
+        10_000,
+        ge=1,
+        lt=2**31,
+        description="How many finished runs of one key are kept; the oldest go first.",
+    )
+    replies: Path | None = Field(
+        None,
+        description=(
+            "A file that keeps the replies of models; by default they are kept in memory only."
+        ),
+    )
+    traces: Path | None = Field(None, description="Record each run in this folder, as JSON lines.")
+    log: Literal["text", "json"] = Field(
+        "text", description="Whether lines of the log are text, or JSON objects."
+    )
+    audits: Path = Field(
+        default_factory=lambda: general.data_dir() / "service" / "audits",
+        description="The folder of audits; defaults to service/audits in the data folder.",
+    )
 
     @classmethod
     def settings_customise_sources(

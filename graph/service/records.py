@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Literal, get_args
 
+from pydantic import Field
+
 from fairqr.graph.search.context import Frozen
 
 Kind = Literal["search", "answer", "probe", "audit"]
@@ -41,38 +43,36 @@ def path_of(id_: str) -> str:
 
 
 class RunSummary(Frozen):
-    """A run in a list.
+    """A run in a list."""
 
-    Attributes:
-        id: 32 hexadecimal digits.
-        status: ``queued``, ``running``, and in the end ``done``, ``failed`` or ``cancelled``.
-        query: The query or the question; of an audit, a name.
-        created, started, finished: In seconds since the epoch; None if it has not happened yet.
-        attempts: How often workers have started it; each takeover adds one.
-    """
-
-    id: str
+    id: str = Field(description="32 hexadecimal digits.")
     kind: Kind
-    status: Status
-    query: str
-    created: float
-    started: float | None = None
-    finished: float | None = None
-    attempts: int = 0
+    status: Status = Field(
+        description="`queued`, `running`, and in the end `done`, `failed` or `cancelled`."
+    )
+    query: str = Field(description="The query or the question; of an audit, a name.")
+    created: float = Field(
+        description="In seconds since the epoch; None if it has not happened yet."
+    )
+    started: float | None = Field(
+        None, description="In seconds since the epoch; None if it has not happened yet."
+    )
+    finished: float | None = Field(
+        None, description="In seconds since the epoch; None if it has not happened yet."
+    )
+    attempts: int = Field(
+        0, description="How often workers have started it; each takeover adds one."
+    )
 
 
 class Run(RunSummary):
-    """A run.
+    """A run."""
 
-    Attributes:
-        request: The request, with all defaults filled in.
-        result: The result, once the run is done.
-        problem: Why it failed or was cancelled, as a problem of RFC 9457.
-    """
-
-    request: dict[str, Any]
-    result: dict[str, Any] | None = None
-    problem: dict[str, Any] | None = None
+    request: dict[str, Any] = Field(description="The request, with all defaults filled in.")
+    result: dict[str, Any] | None = Field(None, description="The result, once the run is done.")
+    problem: dict[str, Any] | None = Field(
+        None, description="Why it failed or was cancelled, as a problem of RFC 9457."
+    )
 
     @property
     def live(self) -> bool:
@@ -81,22 +81,21 @@ class Run(RunSummary):
 
 
 class Event(Frozen):
-    """An event of a run, as clients receive it.
+    """An event of a run, as clients receive it."""
 
-    Attributes:
-        number: From 1, in order; 0 for pieces of text, which we send once and do not keep.
-        name: ``run``, ``step``, ``token``, and in the end ``end`` or ``error``.
-        data: For ``run``, its summary; for ``step``, see
-            :class:`fairqr.graph.stream.StepData` or, of an audit,
-            :class:`fairqr.graph.service.records.AuditStep`; for ``token``, its ``text``; for
-            ``end``, ``run`` and ``result``; for ``error``, the problem.
-        step: The key of the step, the same in each attempt; never sent to clients.
-    """
-
-    number: int
-    name: EventName
-    data: dict[str, Any]
-    step: str | None = None
+    number: int = Field(
+        description="From 1, in order; 0 for pieces of text, which we send once and do not keep."
+    )
+    name: EventName = Field(description="`run`, `step`, `token`, and in the end `end` or `error`.")
+    data: dict[str, Any] = Field(
+        description=(
+            "For `run`, its summary; for `step`, see `StepData` or, of an audit, `AuditStep`; for "
+            "`token`, its `text`; for `end`, `run` and `result`; for `error`, the problem."
+        )
+    )
+    step: str | None = Field(
+        None, description="The key of the step, the same in each attempt; never sent to clients."
+    )
 
     @property
     def last(self) -> bool:
@@ -105,42 +104,30 @@ class Event(Frozen):
 
 
 class AuditProgress(Frozen):
-    """How far an audit is.
+    """How far an audit is."""
 
-    Attributes:
-        stage: What is being done, such as ``queries``.
-    """
-
-    stage: str
+    stage: str = Field(description="What is being done, such as `queries`.")
     done: int
     of: int
 
 
 class AuditStep(Frozen):
-    """A step of an audit: some ``progress``, or ``audit`` at its end.
-
-    Attributes:
-        progress: How far it is.
-    """
+    """A step of an audit: some `progress`, or `audit` at its end."""
 
     step: Literal["progress", "audit"]
-    progress: AuditProgress | None = None
+    progress: AuditProgress | None = Field(None, description="How far it is.")
 
 
 class AccessKey(Frozen):
-    """An access key, without its secret.
+    """An access key, without its secret."""
 
-    Attributes:
-        id: The 12 hexadecimal digits after ``fqr_``.
-        name: Who or what it is for.
-        scopes: What it may do.
-        created, revoked: In seconds since the epoch; ``revoked`` is None for a valid key.
-        sha256: The hash of the whole key, in hexadecimal digits.
-    """
-
-    id: str
-    name: str
-    scopes: tuple[Scope, ...]
-    created: float
-    revoked: float | None = None
-    sha256: str
+    id: str = Field(description="The 12 hexadecimal digits after `fqr_`.")
+    name: str = Field(description="Who or what it is for.")
+    scopes: tuple[Scope, ...] = Field(description="What it may do.")
+    created: float = Field(
+        description="In seconds since the epoch; `revoked` is None for a valid key."
+    )
+    revoked: float | None = Field(
+        None, description="In seconds since the epoch; `revoked` is None for a valid key."
+    )
+    sha256: str = Field(description="The hash of the whole key, in hexadecimal digits.")

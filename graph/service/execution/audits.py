@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from fairqr.graph.documented import Documented
+from pydantic import BaseModel, Field
+
 from fairqr.graph.service.execution.requests import AuditRequest
 from fairqr.graph.step import Step
 from fairqr.graph.stream import yield_queued
@@ -17,18 +18,14 @@ PARTS = 100
 """The most progress reports of one stage of an audit."""
 
 
-class AuditResult(Documented):
-    """Who gets seen in what a source answers.
+class AuditResult(BaseModel):
+    """Who gets seen in what a source answers."""
 
-    Attributes:
-        findings: The findings, in sentences.
-        digest: The SHA-256 of the audit's manifest; ``fairqr audit verify --digest`` takes it.
-        figures: The content of ``audit.json``.
-    """
-
-    findings: list[str]
-    digest: str
-    figures: dict[str, Any]
+    findings: list[str] = Field(description="The findings, in sentences.")
+    digest: str = Field(
+        description="The SHA-256 of the audit's manifest; `fairqr audit verify --digest` takes it."
+    )
+    figures: dict[str, Any] = Field(description="The content of `audit.json`.")
 
 
 ReportProgress = Callable[[str, int, int], None]

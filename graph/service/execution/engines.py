@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from pydantic import BaseModel, Field
+
 from fairqr.base.errors import DocumentNotFoundError, one_line
 from fairqr.base.settings import is_web_address
-from fairqr.graph.documented import Documented
 from fairqr.retrieval.encoders.opening import AUTO
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
@@ -124,19 +125,20 @@ class Engines:
         await asyncio.gather(*(one.close() for one in opened), *self._closing)
 
 
-class ServedDocument(Documented):
-    """A document.
-
-    Attributes:
-        groups: For each attribute, the share of each group in the document; empty if unknown.
-        link: Its address on the web; null if the source names no field for it.
-    """
+class ServedDocument(BaseModel):
+    """A document."""
 
     id: str
     title: str
     text: str
-    groups: dict[str, dict[str, float]]
-    link: str | None
+    groups: dict[str, dict[str, float]] = Field(
+        description=(
+            "For each attribute, the share of each group in the document; empty if unknown."
+        )
+    )
+    link: str | None = Field(
+        description="Its address on the web; null if the source names no field for it."
+    )
 
 
 async def read_document(engine: SearchEngine, id_: str, link: str | None) -> ServedDocument:
@@ -162,16 +164,12 @@ async def read_document(engine: SearchEngine, id_: str, link: str | None) -> Ser
     return ServedDocument(id=id_, title=title, text=text, groups=groups, link=address)
 
 
-class DocumentLine(Documented):
-    """One line about a document.
-
-    Attributes:
-        line: The first 160 characters of its text, at most.
-    """
+class DocumentLine(BaseModel):
+    """One line about a document."""
 
     id: str
     title: str
-    line: str
+    line: str = Field(description="The first 160 characters of its text, at most.")
 
 
 async def read_lines(engine: SearchEngine, ids: Sequence[str]) -> list[DocumentLine]:

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from fairqr.base.errors import InputError, one_line, parameter_errors
 from fairqr.graph.answer.context import AnswerSettings
-from fairqr.graph.documented import Documented
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Frozen, Method, SearchParameters
 from fairqr.graph.service.records import Kind
@@ -60,42 +59,63 @@ def _unless(usual: object = None) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _description(parameter: str) -> str | None:
+    """Return what is said of a parameter of a search that has another form in JSON."""
+    return SearchParameters.model_fields[parameter].description
+
+
 class RunRequest(SearchParameters):
     """The parameters of all requests: those of a search, in the forms of JSON, and the service's.
 
     They are checked together when they become the context of a run.
-
-    Attributes:
-        corpus: What to search: a name that ``GET /v1/indexes`` lists; defaults to the first.
-        retriever: How documents are found: by words (``bm25``), by vectors (``dense``), or by both
-            (``hybrid``), which also estimates relevance. ``auto`` is ``hybrid`` for an index if the
-            service has the encoder, and otherwise the engine's own ranking.
-        model: A model that ``GET /v1/models`` lists; defaults to the first. ``feedback`` uses no
-            language model.
-        keep: Continue without the client and after a restart of the service, and keep the result.
-            Otherwise the run is cancelled if its client disconnects.
     """
 
-    attributes: _Attributes = Field([], examples=[["gender"], "gender"])  # type: ignore[assignment]
-    target: _Target = None  # type: ignore[assignment]
-    discount: str = "log2"  # type: ignore[assignment]
-    seed: _Seed | None = None
-    corpus: str | None = Field(None, examples=["notables"])
-    retriever: RetrieverName = "auto"
-    model: str | None = Field(None, examples=["feedback"])
-    keep: bool = False
+    attributes: _Attributes = Field(  # type: ignore[assignment]
+        [], examples=[["gender"], "gender"], description=_description("attributes")
+    )
+    target: _Target = Field(  # type: ignore[assignment]
+        None, description=_description("target")
+    )
+    discount: str = Field(  # type: ignore[assignment]
+        "log2", description=_description("discount")
+    )
+    seed: _Seed | None = Field(None, description=_description("seed"))
+    corpus: str | None = Field(
+        None,
+        examples=["notables"],
+        description="What to search: a name that `GET /v1/indexes` lists; defaults to the first.",
+    )
+    retriever: RetrieverName = Field(
+        "auto",
+        description=(
+            "How documents are found: by words (`bm25`), by vectors (`dense`), or by both "
+            "(`hybrid`), which also estimates relevance. `auto` is `hybrid` for an index if the "
+            "service has the encoder, and otherwise the engine's own ranking."
+        ),
+    )
+    model: str | None = Field(
+        None,
+        examples=["feedback"],
+        description=(
+            "A model that `GET /v1/models` lists; defaults to the first. `feedback` uses no "
+            "language model."
+        ),
+    )
+    keep: bool = Field(
+        False,
+        description=(
+            "Continue without the client and after a restart of the service, and keep the result. "
+            "Otherwise the run is cancelled if its client disconnects."
+        ),
+    )
 
 
 class SearchRequest(RunRequest):
-    """A search, with the parameters and defaults of the command `fairqr search`.
-
-    Attributes:
-        query: What to search for.
-    """
+    """A search, with the parameters and defaults of the command `fairqr search`."""
 
     model_config = example(query="physicist", attributes=["gender"], k=5, model="feedback")
 
-    query: str = Field(min_length=1, examples=["physicist"])
+    query: str = Field(min_length=1, examples=["physicist"], description="What to search for.")
 
 
 class AnswerRequest(AnswerSettings, RunRequest):
@@ -103,43 +123,59 @@ class AnswerRequest(AnswerSettings, RunRequest):
 
     `k` is the number of documents to sample from, and `documents` how many of them are read. The
     command calls these `--pool` and `-k`.
-
-    Attributes:
-        question: What to answer.
-        k: How many documents to sample from. By default 20, or ``documents`` if that is more; at
-            most the size of the corpus.
-        method: How to rank, as in a search.
-        attributor: What judges which documents an answer used: a name that ``GET /v1/models``
-            lists, or ``none``; defaults to the first.
     """
 
     model_config = example(question="Which composer was born in Vienna?", samples=2, documents=3)
 
-    question: str = Field(min_length=1, examples=["Which composer was born in Vienna?"])
-    k: int | None = Field(None, ge=1, le=10_000)  # type: ignore[assignment]
-    method: Method = "baseline"
-    attributor: str | None = Field(None, examples=["overlap"])
+    question: str = Field(
+        min_length=1, examples=["Which composer was born in Vienna?"], description="What to answer."
+    )
+    k: int | None = Field(
+        None,
+        ge=1,
+        le=10_000,
+        description=(
+            "How many documents to sample from. By default 20, or `documents` if that is more; at "
+            "most the size of the corpus."
+        ),
+    )
+    method: Method = Field("baseline", description="How to rank, as in a search.")
+    attributor: str | None = Field(
+        None,
+        examples=["overlap"],
+        description=(
+            "What judges which documents an answer used: a name that `GET /v1/models` lists, or "
+            "`none`; defaults to the first."
+        ),
+    )
 
 
 class ProbeRequest(ProbeSettings, RunRequest):
     """A probe of the model that ranks, with the parameters of `FairSearch.probe`.
 
     `depth` is how many of the `k` documents take part, and `seed` is the seed of the probe.
-
-    Attributes:
-        query: What to search for.
-        method: How to rank, as in a search.
-        k: How many results to find and to probe; with depth, only the first of them are probed.
-        depth: How many of the best documents of the result take part; by default all.
     """
 
     model_config = example(
         query="physicist", attribute="gender", protected="female", kinds=["pairwise"], pairs=2, k=10
     )
 
-    query: str = Field(min_length=1, examples=["physicist"])
-    method: Method = "baseline"
-    depth: int | None = Field(None, ge=2, le=1000)
+    query: str = Field(min_length=1, examples=["physicist"], description="What to search for.")
+    k: int = Field(
+        20,
+        ge=1,
+        le=10_000,
+        description=(
+            "How many results to find and to probe; with depth, only the first of them are probed."
+        ),
+    )
+    method: Method = Field("baseline", description="How to rank, as in a search.")
+    depth: int | None = Field(
+        None,
+        ge=2,
+        le=1000,
+        description="How many of the best documents of the result take part; by default all.",
+    )
 
 
 REQUESTS: dict[Kind, type[RunRequest]] = {
@@ -176,55 +212,74 @@ BackgroundRun = Annotated[
 
 
 class AuditedQuery(Frozen):
-    """A query of an audit.
-
-    Attributes:
-        weight: How often it was asked.
-    """
+    """A query of an audit."""
 
     query: str
-    weight: float = Field(1.0, ge=0, le=1e9, allow_inf_nan=False)
+    weight: float = Field(
+        1.0, ge=0, le=1e9, allow_inf_nan=False, description="How often it was asked."
+    )
 
 
 _Query = Annotated[AuditedQuery, or_text(lambda text: {"query": text}, AuditedQuery)]
 
 
 class AuditRequest(Frozen):
-    """An audit of a source by a list of queries.
-
-    Attributes:
-        corpus: What to audit, as ``GET /v1/indexes`` lists it; defaults to the first.
-        retriever: How documents are found; as in a search.
-        queries: What people search for. A text counts once; an object may give its weight.
-        attributes: The attributes to measure; by default all attributes of the source.
-        intersections: Also measure the combinations of every two attributes.
-        k: How many results count as shown.
-        depth: How many results to ask for. Those after ``k`` count as candidates that were not
-            shown.
-        target: The exposure that each group should get: a mixture of ``relevance``, ``population``,
-            ``uniform`` and ``corpus``, or shares of one attribute. Defaults to ``relevance:1``.
-        discount: Attention by rank: log2, trec, rbp(p), top_k(k), inverse_log, or
-            weights(1, 0.6, …), those of the first ranks.
-        clicks: What users were shown and clicked: searches and events as User Behavior Insights
-            records them. The attention by rank that they show takes the place of ``discount``.
-        seed: Fixes all random choices.
-    """
+    """An audit of a source by a list of queries."""
 
     model_config = example(
         queries=["physicist", {"query": "composer", "weight": 12}], attributes=["gender"], k=10
     )
 
-    corpus: str | None = None
-    retriever: RetrieverName = Field("auto", examples=["bm25"])
-    queries: list[_Query] = Field(min_length=1, fail_fast=True)
-    attributes: _Texts = Field([])
-    intersections: bool = True
-    k: int = Field(10, ge=1, le=10_000)
-    depth: int = Field(100, ge=2, le=10_000)
-    target: _Target = Field(None, examples=["relevance:0.5,population:0.5"])
-    discount: str = "log2"
-    clicks: list[dict[str, Any]] = Field([], fail_fast=True)
-    seed: _Seed = 0
+    corpus: str | None = Field(
+        None, description="What to audit, as `GET /v1/indexes` lists it; defaults to the first."
+    )
+    retriever: RetrieverName = Field(
+        "auto", examples=["bm25"], description="How documents are found; as in a search."
+    )
+    queries: list[_Query] = Field(
+        min_length=1,
+        fail_fast=True,
+        description="What people search for. A text counts once; an object may give its weight.",
+    )
+    attributes: _Texts = Field(
+        [], description="The attributes to measure; by default all attributes of the source."
+    )
+    intersections: bool = Field(
+        True, description="Also measure the combinations of every two attributes."
+    )
+    k: int = Field(10, ge=1, le=10_000, description="How many results count as shown.")
+    depth: int = Field(
+        100,
+        ge=2,
+        le=10_000,
+        description=(
+            "How many results to ask for. Those after `k` count as candidates that were not shown."
+        ),
+    )
+    target: _Target = Field(
+        None,
+        examples=["relevance:0.5,population:0.5"],
+        description=(
+            "The exposure that each group should get: a mixture of `relevance`, `population`, "
+            "`uniform` and `corpus`, or shares of one attribute. Defaults to `relevance:1`."
+        ),
+    )
+    discount: str = Field(
+        "log2",
+        description=(
+            "Attention by rank: log2, trec, rbp(p), top_k(k), inverse_log, or weights(1, 0.6, …), "
+            "those of the first ranks."
+        ),
+    )
+    clicks: list[dict[str, Any]] = Field(
+        [],
+        fail_fast=True,
+        description=(
+            "What users were shown and clicked: searches and events as User Behavior Insights "
+            "records them. The attention by rank that they show takes the place of `discount`."
+        ),
+    )
+    seed: _Seed = Field(0, description="Fixes all random choices.")
 
     @property
     def name(self) -> str:
@@ -275,44 +330,46 @@ class _Message(BaseModel):
     content: str | list[str | dict[str, Any]] | None = None
 
 
-class ChatRequest(Documented):
+class ChatRequest(BaseModel):
     """A question in the form of OpenAI's chat completions.
 
     The last message of the user is the question; we read no other message, and ignore parameters of
     OpenAI's that are not listed here. A message that quotes a conversation, as chat interfaces send
     to name it, is no question: it gets the first words of that conversation, and nothing is asked.
-
-    Attributes:
-        model: The source to answer from; see ``GET /openai/v1/models``.
-        stream: Send the answer piece by piece.
-        stream_options: With ``include_usage``, a last chunk has the usage.
-        temperature: As in ``POST /v1/answer``.
-        seed: As in ``POST /v1/answer``; a negative one is none.
-        fairqr: More parameters of ``POST /v1/answer``, such as ``method`` and ``attributes``. Its
-            ``model`` is the language model.
-        n: Must be 1.
-        tools, functions, logprobs: Not offered: anything but null or an empty value is an error.
-        response_format: Must be text.
     """
 
     model_config = example(
         model="notables", messages=[{"role": "user", "content": "Who was born in Vienna?"}]
     )
 
-    model: str
+    model: str = Field(description="The source to answer from; see `GET /openai/v1/models`.")
     messages: list[_Message] = Field(fail_fast=True)
-    stream: bool | None = None
-    stream_options: dict[str, bool | None] | None = None
-    temperature: float | None = None
-    seed: int | None = None
-    fairqr: dict[str, Any] = Field({})
-    n: Annotated[int | None, _unless(1)] = None
-    tools: Annotated[list[Any] | None, _unless()] = None
-    functions: Annotated[list[Any] | None, _unless()] = None
-    logprobs: Annotated[bool | None, _unless()] = None
+    stream: bool | None = Field(None, description="Send the answer piece by piece.")
+    stream_options: dict[str, bool | None] | None = Field(
+        None, description="With `include_usage`, a last chunk has the usage."
+    )
+    temperature: float | None = Field(None, description="As in `POST /v1/answer`.")
+    seed: int | None = Field(None, description="As in `POST /v1/answer`; a negative one is none.")
+    fairqr: dict[str, Any] = Field(
+        {},
+        description=(
+            "More parameters of `POST /v1/answer`, such as `method` and `attributes`. Its `model` "
+            "is the language model."
+        ),
+    )
+    n: Annotated[int | None, _unless(1)] = Field(None, description="Must be 1.")
+    tools: Annotated[list[Any] | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
+    functions: Annotated[list[Any] | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
+    logprobs: Annotated[bool | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
     response_format: Annotated[
         dict[str, Any] | None, _unless({"type": "text"}), or_text(_format_named, dict[str, Any])
-    ] = None
+    ] = Field(None, description="Must be text.")
 
     def as_answer(self) -> RunRequest:
         """Return this as a request for an answer.
@@ -367,41 +424,53 @@ class _TextFormat(BaseModel):
     format: Annotated[dict[str, Any] | None, _unless({"type": "text"})] = None
 
 
-class ResponseRequest(Documented):
+class ResponseRequest(BaseModel):
     """A question in the form of OpenAI's Responses API.
 
     The last message of the user is the question; we read no other message, keep no response, and
     ignore parameters of OpenAI's that are not listed here.
-
-    Attributes:
-        model: The source to answer from; see ``GET /openai/v1/models``.
-        input: The question, or messages of which the last of the user is the question.
-        stream: Send the answer piece by piece.
-        temperature: As in ``POST /v1/answer``.
-        fairqr: More parameters of ``POST /v1/answer``, such as ``method`` and ``attributes``. Its
-            ``model`` is the language model.
-        text: Its ``format`` must be text.
-        tools, background, conversation, previous_response_id, prompt, include, top_logprobs: Not
-            offered: anything but null or an empty value is an error.
     """
 
     model_config = example(model="notables", input="Who was born in Vienna?")
 
-    model: str
+    model: str = Field(description="The source to answer from; see `GET /openai/v1/models`.")
     input: Annotated[
         list[_Message], or_text(lambda it: [{"role": "user", "content": it}], list[_Message])
-    ] = Field(fail_fast=True)
-    stream: bool | None = None
-    temperature: float | None = None
-    fairqr: dict[str, Any] = Field({})
-    text: _TextFormat | None = None
-    tools: Annotated[list[Any] | None, _unless()] = None
-    background: Annotated[bool | None, _unless()] = None
-    conversation: Annotated[str | dict[str, Any] | None, _unless()] = None
-    previous_response_id: Annotated[str | None, _unless()] = None
-    prompt: Annotated[dict[str, Any] | None, _unless()] = None
-    include: Annotated[list[Any] | None, _unless()] = None
-    top_logprobs: Annotated[int | None, _unless()] = None
+    ] = Field(
+        fail_fast=True,
+        description="The question, or messages of which the last of the user is the question.",
+    )
+    stream: bool | None = Field(None, description="Send the answer piece by piece.")
+    temperature: float | None = Field(None, description="As in `POST /v1/answer`.")
+    fairqr: dict[str, Any] = Field(
+        {},
+        description=(
+            "More parameters of `POST /v1/answer`, such as `method` and `attributes`. Its `model` "
+            "is the language model."
+        ),
+    )
+    text: _TextFormat | None = Field(None, description="Its `format` must be text.")
+    tools: Annotated[list[Any] | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
+    background: Annotated[bool | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
+    conversation: Annotated[str | dict[str, Any] | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
+    previous_response_id: Annotated[str | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
+    prompt: Annotated[dict[str, Any] | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
+    include: Annotated[list[Any] | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
+    top_logprobs: Annotated[int | None, _unless()] = Field(
+        None, description="Not offered: anything but null or an empty value is an error."
+    )
 
     def as_chat(self) -> ChatRequest:
         """Return this as a request for a chat completion, whose rules it shares."""

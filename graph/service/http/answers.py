@@ -11,7 +11,7 @@ from typing import Any, Literal
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from openai.types import ErrorObject
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic_core import to_json, to_jsonable_python
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -20,7 +20,6 @@ from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.base.errors import FairqrError, one_line
-from fairqr.graph.documented import Documented
 from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
 
 Responses = dict[int | str, dict[str, Any]]
@@ -46,31 +45,27 @@ CLOSES = {"Connection": "close"}  # headers if we do not wait for the rest of a 
 _LINE_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
 
 
-class Problem(Documented, extra="allow"):
-    """A problem document of RFC 9457.
+class Problem(BaseModel, extra="allow"):
+    """A problem document of RFC 9457."""
 
-    Attributes:
-        type: ``urn:fairqr:error:`` and the name of a class of errors, such as ``over-limit``.
-        detail: One sentence that says what is wrong and what to do.
-        instance: The path of the request or the run.
-        errors: All wrong parameters of a request: for each, its ``field``, with dots and empty for
-            the whole request, and the ``reason``.
-        limit: The name of the exceeded limit.
-        most: Its value.
-        retry_after: Seconds to wait before the next try.
-        model_status: How the question to the model ended.
-    """
-
-    type: str
+    type: str = Field(
+        description="`urn:fairqr:error:` and the name of a class of errors, such as `over-limit`."
+    )
     title: str
     status: int
-    detail: str
-    instance: str | None = None
-    errors: list[dict[Literal["field", "reason"], str]] | None = None
-    limit: str | None = None
-    most: float | None = None
-    retry_after: float | None = None
-    model_status: str | None = None
+    detail: str = Field(description="One sentence that says what is wrong and what to do.")
+    instance: str | None = Field(None, description="The path of the request or the run.")
+    errors: list[dict[Literal["field", "reason"], str]] | None = Field(
+        None,
+        description=(
+            "All wrong parameters of a request: for each, its `field`, with dots and empty for the "
+            "whole request, and the `reason`."
+        ),
+    )
+    limit: str | None = Field(None, description="The name of the exceeded limit.")
+    most: float | None = Field(None, description="Its value.")
+    retry_after: float | None = Field(None, description="Seconds to wait before the next try.")
+    model_status: str | None = Field(None, description="How the question to the model ended.")
 
 
 METHODS = ("DELETE", "GET", "HEAD", "POST")

@@ -10,12 +10,11 @@ from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from fairqr.base.errors import PromptError, StoreUnavailableError
-from fairqr.graph.documented import Documented
 from fairqr.graph.search.context import METHODS
 from fairqr.graph.service.execution import engines
 from fairqr.graph.service.execution.requests import REQUESTS, RunRequest
@@ -42,57 +41,44 @@ _Corpus = Annotated[
 ]
 
 
-class AttributeInfo(Documented):
-    """An attribute of a corpus.
+class AttributeInfo(BaseModel):
+    """An attribute of a corpus."""
 
-    Attributes:
-        groups: All groups, in the order of the schema; none if each value is a group.
-        population: The share of each group in the population; null if the schema gives none.
-    """
+    groups: list[str] = Field(
+        description="All groups, in the order of the schema; none if each value is a group."
+    )
+    population: dict[str, float] | None = Field(
+        description="The share of each group in the population; null if the schema gives none."
+    )
 
-    groups: list[str]
-    population: dict[str, float] | None
 
-
-class IndexDescription(Documented):
-    """An index that can be searched.
-
-    Attributes:
-        engine: What searches it, such as ``tantivy`` or ``elasticsearch``.
-        documents: The number of documents; null if unknown.
-    """
+class IndexDescription(BaseModel):
+    """An index that can be searched."""
 
     name: str
-    engine: str
-    documents: int | None
+    engine: str = Field(description="What searches it, such as `tantivy` or `elasticsearch`.")
+    documents: int | None = Field(description="The number of documents; null if unknown.")
     attributes: dict[str, AttributeInfo]
 
 
-class IndexList(Documented):
-    """The indexes that can be searched, the default first.
-
-    Attributes:
-        unavailable: The names of those that cannot be searched now, such as a source whose server
-            is away.
-    """
+class IndexList(BaseModel):
+    """The indexes that can be searched, the default first."""
 
     indexes: list[IndexDescription]
-    unavailable: list[str]
+    unavailable: list[str] = Field(
+        description=(
+            "The names of those that cannot be searched now, such as a source whose server is away."
+        )
+    )
 
 
-class PromptInfo(Documented):
-    """A version of a prompt.
+class PromptInfo(BaseModel):
+    """A version of a prompt."""
 
-    Attributes:
-        id: Its purpose, such as ``refine``.
-        default: Whether it is used if a request names none.
-        sha256: The hash of its file.
-    """
-
-    id: str
+    id: str = Field(description="Its purpose, such as `refine`.")
     version: str
-    default: bool
-    sha256: str
+    default: bool = Field(description="Whether it is used if a request names none.")
+    sha256: str = Field(description="The hash of its file.")
 
 
 class PromptList(BaseModel):
@@ -101,55 +87,36 @@ class PromptList(BaseModel):
     prompts: list[PromptInfo]
 
 
-class ModelDescription(Documented, extra="forbid"):
-    """A model to choose.
+class ModelDescription(BaseModel, extra="forbid"):
+    """A model to choose."""
 
-    Attributes:
-        name: ``*`` stands for any characters.
-        default: Whether it is used if a request names none.
-    """
-
-    name: str
-    default: bool
+    name: str = Field(description="`*` stands for any characters.")
+    default: bool = Field(description="Whether it is used if a request names none.")
 
 
 class RetrieverInfo(ModelDescription):
-    """A way to find documents.
+    """A way to find documents."""
 
-    Attributes:
-        name: As in requests.
-        about: One line.
-    """
-
-    about: str
+    name: str = Field(description="As in requests.")
+    about: str = Field(description="One line.")
 
 
-class MethodInfo(Documented):
-    """A method.
-
-    Attributes:
-        about: One line.
-        refines: Whether it asks the model to refine the query.
-        default_for: The kinds of runs that use it by default.
-    """
+class MethodInfo(BaseModel):
+    """A method."""
 
     name: str
-    about: str
-    refines: bool
-    default_for: list[Kind]
+    about: str = Field(description="One line.")
+    refines: bool = Field(description="Whether it asks the model to refine the query.")
+    default_for: list[Kind] = Field(description="The kinds of runs that use it by default.")
 
 
-class ModelList(Documented):
-    """The models, methods, retrievers and judges to choose from.
-
-    Attributes:
-        attributors: What judges answers, the default first.
-    """
+class ModelList(BaseModel):
+    """The models, methods, retrievers and judges to choose from."""
 
     models: list[ModelDescription]
     methods: list[MethodInfo]
     retrievers: list[RetrieverInfo]
-    attributors: list[str]
+    attributors: list[str] = Field(description="What judges answers, the default first.")
 
 
 class DocumentLines(BaseModel):
@@ -158,27 +125,23 @@ class DocumentLines(BaseModel):
     documents: list[engines.DocumentLine]
 
 
-class Me(Documented):
-    """The caller.
+class Me(BaseModel):
+    """The caller."""
 
-    Attributes:
-        key: The name of the key; null if no key is required.
-    """
-
-    key: str | None
+    key: str | None = Field(description="The name of the key; null if no key is required.")
     scopes: list[Scope]
 
 
-class Ready(Documented):
-    """Whether the service can do runs.
-
-    Attributes:
-        reached: Whether an index, the model and the store can be reached, without which nothing
-            works; and whether all ``sources`` can, without which some requests fail.
-    """
+class Ready(BaseModel):
+    """Whether the service can do runs."""
 
     status: Literal["ready", "not ready", "draining"]
-    reached: dict[str, bool]
+    reached: dict[str, bool] = Field(
+        description=(
+            "Whether an index, the model and the store can be reached, without which nothing "
+            "works; and whether all `sources` can, without which some requests fail."
+        )
+    )
 
 
 @router.get("/v1/indexes")

@@ -20,7 +20,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.graph.documented import Documented
 from fairqr.graph.integrations.order import (
     Evidence,
     FairOrder,
@@ -75,24 +74,25 @@ _Text = Annotated[str, _or("")]
 _Members = Annotated[dict[str, Any], _or({})]
 
 
-class RerankDocument(Documented, extra="allow", coerce_numbers_to_str=True):
+class RerankDocument(BaseModel, extra="allow", coerce_numbers_to_str=True):
     """A document to re-rank.
 
     Any other members count as fields.
-
-    Attributes:
-        id: Finds its labels in the source, if it brings none.
-        text: What it says.
-        fields: Its fields, named as in the source; a label is read where the source says.
-        labels: Its label for each attribute, before any field.
-        score: What the first retrieval gave it; either all documents have one, or none.
     """
 
-    id: _Text = ""
-    text: _Text = ""
-    fields: _Members = Field(default_factory=dict)
-    labels: _Members = Field(default_factory=dict)
-    score: FiniteFloat | None = None
+    id: _Text = Field("", description="Finds its labels in the source, if it brings none.")
+    text: _Text = Field("", description="What it says.")
+    fields: _Members = Field(
+        default_factory=dict,
+        description="Its fields, named as in the source; a label is read where the source says.",
+    )
+    labels: _Members = Field(
+        default_factory=dict, description="Its label for each attribute, before any field."
+    )
+    score: FiniteFloat | None = Field(
+        None,
+        description="What the first retrieval gave it; either all documents have one, or none.",
+    )
 
     @property
     def title(self) -> str:
@@ -143,22 +143,8 @@ def _must_list_documents(body: Any) -> Any:
 _PEOPLE = {"Niels Bohr": "male", "Max Planck": "male", "Lise Meitner": "female"}
 
 
-class RerankRequest(Documented):
-    """A list to re-rank. Parameters of others that are not listed here are ignored.
-
-    Attributes:
-        model: The source whose attributes count, here or in the address, perhaps with options:
-            ``notables?attributes=gender&fairness_weight=2``. With ``documents=ids``, texts are ids
-            of the source; with ``documents=texts``, they are looked up in it.
-        query: What was searched for; without words, only the order of the documents counts.
-        documents: Texts or objects, best first unless they have scores.
-        top_n: How many to return; by default all.
-        return_documents: Whether results repeat the documents.
-        fairqr: Parameters of a search: attributes, intersect, target, fairness_weight, order,
-            fairness, spread, at_most, equal_chance, certify, discount, k, the number of ranks that
-            count (by default top_n, or 20), and model, whose words of earlier searches for the
-            query count.
-    """
+class RerankRequest(BaseModel):
+    """A list to re-rank. Parameters of others that are not listed here are ignored."""
 
     model_config = example(
         model="notables?attributes=gender",
@@ -168,14 +154,41 @@ class RerankRequest(Documented):
 
     _lists_documents = model_validator(mode="before")(_must_list_documents)
 
-    model: Annotated[str, Field(max_length=2000), _or("")] = ""
-    query: Annotated[_Text, BeforeValidator(_text_inside)] = ""
-    documents: list[_Document] = Field(min_length=1, fail_fast=True)
-    top_n: Annotated[int | None, BeforeValidator(_all_for_none)] = Field(
-        None, ge=1, validation_alias=AliasChoices("top_n", "top_k", "topN")
+    model: Annotated[str, Field(max_length=2000), _or("")] = Field(
+        "",
+        description=(
+            "The source whose attributes count, here or in the address, perhaps with options: "
+            "`notables?attributes=gender&fairness_weight=2`. With `documents=ids`, texts are ids "
+            "of the source; with `documents=texts`, they are looked up in it."
+        ),
     )
-    return_documents: Annotated[bool, _or(False)] = False
-    fairqr: _Members = Field(default_factory=dict)
+    query: Annotated[_Text, BeforeValidator(_text_inside)] = Field(
+        "",
+        description="What was searched for; without words, only the order of the documents counts.",
+    )
+    documents: list[_Document] = Field(
+        min_length=1,
+        fail_fast=True,
+        description="Texts or objects, best first unless they have scores.",
+    )
+    top_n: Annotated[int | None, BeforeValidator(_all_for_none)] = Field(
+        None,
+        ge=1,
+        validation_alias=AliasChoices("top_n", "top_k", "topN"),
+        description="How many to return; by default all.",
+    )
+    return_documents: Annotated[bool, _or(False)] = Field(
+        False, description="Whether results repeat the documents."
+    )
+    fairqr: _Members = Field(
+        default_factory=dict,
+        description=(
+            "Parameters of a search: attributes, intersect, target, fairness_weight, order, "
+            "fairness, spread, at_most, equal_chance, certify, discount, k, the number of ranks "
+            "that count (by default top_n, or 20), and model, whose words of earlier searches for "
+            "the query count."
+        ),
+    )
 
 
 class Reranked(BaseModel):
@@ -192,38 +205,38 @@ class Reranked(BaseModel):
     document: dict[str, Any] | None = None
 
 
-class Fairness(Documented):
-    """What was paid and gained in the first k documents.
-
-    Attributes:
-        target: The exposure that each group should get, by attribute.
-        estimated: Whether relevance was estimated from the texts; otherwise it falls with the rank.
-        unlabelled: How many documents have no label, by attribute.
-        words_of: The model whose words of earlier searches for the query count; empty if none do.
-    """
+class Fairness(BaseModel):
+    """What was paid and gained in the first k documents."""
 
     before: Shown
     after: Shown
-    target: Shares
-    estimated: bool
-    unlabelled: dict[str, int]
-    words_of: str
+    target: Shares = Field(description="The exposure that each group should get, by attribute.")
+    estimated: bool = Field(
+        description=(
+            "Whether relevance was estimated from the texts; otherwise it falls with the rank."
+        )
+    )
+    unlabelled: dict[str, int] = Field(
+        description="How many documents have no label, by attribute."
+    )
+    words_of: str = Field(
+        description=(
+            "The model whose words of earlier searches for the query count; empty if none do."
+        )
+    )
 
 
-class RerankResult(Documented):
-    """A list in its fair order.
-
-    Attributes:
-        usage: Always 0 tokens, since no language model is asked.
-        fairqr: What fairness did; None if no document has a label, so that the order stays.
-        warnings: What the user should know of this list, in sentences.
-    """
+class RerankResult(BaseModel):
+    """A list in its fair order."""
 
     model: str
     results: list[Reranked]
-    usage: dict[str, int]
-    fairqr: Fairness | None = None
-    warnings: list[str]
+    usage: dict[str, int] = Field(description="Always 0 tokens, since no language model is asked.")
+    fairqr: Fairness | None = Field(
+        None,
+        description="What fairness did; None if no document has a label, so that the order stays.",
+    )
+    warnings: list[str] = Field(description="What the user should know of this list, in sentences.")
 
 
 def _results_of(rerank_request: RerankRequest, places: Sequence[int]) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from typing import Any, NamedTuple, Self
 
 import sqlalchemy as sa
+from pydantic import Field
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -75,26 +76,27 @@ Enqueue = Callable[[AsyncConnection, Queued], Awaitable[None]]
 
 
 class Attempt(Run):
-    """An attempt at a run. The store takes what it writes while no later one has started.
+    """An attempt at a run. The store takes what it writes while no later one has started."""
 
-    Attributes:
-        attempts: The number of this one, from 1.
-        handed_over: How many earlier attempts have said that they end.
-        carrier: The headers of the caller's trace.
-        cancel: Whether the run is to be cancelled.
-        version: The version of the index that the run's checkpoints are over; None if there are
-            none.
-        step_keys: The keys of the steps that earlier attempts have stored, by the numbers of their
-            events.
-        replies: The replies of models in earlier attempts, by key.
-    """
+    attempts: int = Field(0, description="The number of this one, from 1.")
 
-    handed_over: int
-    carrier: dict[str, str]
-    cancel: bool
-    version: str | None
-    step_keys: dict[int, str | None]
-    replies: dict[str, dict[str, Any]]
+    handed_over: int = Field(description="How many earlier attempts have said that they end.")
+    carrier: dict[str, str] = Field(description="The headers of the caller's trace.")
+    cancel: bool = Field(description="Whether the run is to be cancelled.")
+    version: str | None = Field(
+        description=(
+            "The version of the index that the run's checkpoints are over; None if there are none."
+        )
+    )
+    step_keys: dict[int, str | None] = Field(
+        description=(
+            "The keys of the steps that earlier attempts have stored, by the numbers of their "
+            "events."
+        )
+    )
+    replies: dict[str, dict[str, Any]] = Field(
+        description="The replies of models in earlier attempts, by key."
+    )
 
     @property
     def last(self) -> int:

@@ -29,53 +29,79 @@ app = typer.Typer(invoke_without_command=True)
 
 
 class AuditRunSettings(Searched):
-    """What is audited, and how. These settings do not change the figures.
+    """What is audited, and how. These settings do not change the figures."""
 
-    Attributes:
-        rate: The most requests a second; no limit by default.
-        concurrency: How many queries to ask at the same time.
-        query_column: The column with the queries; by default query, text or title.
-        id_column: The column with the ids of queries; by default id, if it exists.
-        weight: The column that says how often a query was asked.
-        segment: The column that groups the queries, such as their topic, for figures by segment.
-        qrels: Judgements in TREC's format; a grade above 0 is relevant. By default relevance is
-            estimated from texts, once MiniLM is pulled.
-        pairs: Documents in several versions, to see which version scores higher: CSV or JSON Lines
-            with query, version, document or text, pair and segment.
-        clicks: What users were shown and clicked, as User Behavior Insights records it: files of
-            searches and events. It gives the attention by rank, in place of the discount.
-            Repeatable; with --from-log, clicks alone are enough.
-        margin: With --from-log and clicks: so many more or fewer clicks of a query do not matter.
-        redact: Replace all queries by pseudonyms.
-        layout: The order of the report: plain, or as a law asks: ll144 (New York City), dsa or
-            ai-act (European Union).
-    """
-
-    rate: float | None = Field(None, gt=0)
-    concurrency: int = Field(4, ge=1, le=256)
-    query_column: str | None = None
-    id_column: str | None = None
-    weight: str | None = None
-    segment: str | None = None
-    qrels: Path | None = None
-    pairs: Path | None = None
-    clicks: list[Path] = Field([])
-    margin: float = Field(0.02, gt=0)
-    redact: bool = False
-    layout: str = "plain"
+    rate: float | None = Field(
+        None, gt=0, description="The most requests a second; no limit by default."
+    )
+    concurrency: int = Field(
+        4, ge=1, le=256, description="How many queries to ask at the same time."
+    )
+    query_column: str | None = Field(
+        None, description="The column with the queries; by default query, text or title."
+    )
+    id_column: str | None = Field(
+        None, description="The column with the ids of queries; by default id, if it exists."
+    )
+    weight: str | None = Field(
+        None, description="The column that says how often a query was asked."
+    )
+    segment: str | None = Field(
+        None,
+        description=(
+            "The column that groups the queries, such as their topic, for figures by segment."
+        ),
+    )
+    qrels: Path | None = Field(
+        None,
+        description=(
+            "Judgements in TREC's format; a grade above 0 is relevant. By default relevance is "
+            "estimated from texts, once MiniLM is pulled."
+        ),
+    )
+    pairs: Path | None = Field(
+        None,
+        description=(
+            "Documents in several versions, to see which version scores higher: CSV or JSON Lines "
+            "with query, version, document or text, pair and segment."
+        ),
+    )
+    clicks: list[Path] = Field(
+        [],
+        description=(
+            "What users were shown and clicked, as User Behavior Insights records it: files of "
+            "searches and events. It gives the attention by rank, in place of the discount. "
+            "Repeatable; with --from-log, clicks alone are enough."
+        ),
+    )
+    margin: float = Field(
+        0.02,
+        gt=0,
+        description=(
+            "With --from-log and clicks: so many more or fewer clicks of a query do not matter."
+        ),
+    )
+    redact: bool = Field(False, description="Replace all queries by pseudonyms.")
+    layout: str = Field(
+        "plain",
+        description=(
+            "The order of the report: plain, or as a law asks: ll144 (New York City), dsa or "
+            "ai-act (European Union)."
+        ),
+    )
 
 
 _OWN = (
-    "rate",
-    "concurrency",
-    "weight",
-    "segment",
-    "qrels",
-    "pairs",
-    "clicks",
-    "margin",
-    "redact",
-    "layout",
+    "--rate",
+    "--concurrency",
+    "--weight",
+    "--segment",
+    "--qrels",
+    "--pairs",
+    "--clicks",
+    "--margin",
+    "--redact",
+    "--layout",
 )
 
 
@@ -84,33 +110,63 @@ _OWN = (
 def measure(
     ctx: typer.Context,
     *,
-    queries: Path | None = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            "--queries",
+            help="The queries: one per line, CSV, JSON Lines or TREC topics; may be .gz.",
+        ),
+    ] = None,
     spec: Annotated[
         AuditSpec,
-        Fields("sample", "target", "k", "depth", "seed", "pairs_by", attribute="attributes"),
+        Fields(
+            "--sample",
+            "--target",
+            "-k",
+            "--depth",
+            "--seed",
+            "--pairs-by",
+            ("--attribute", "attributes"),
+        ),
     ],
     settings: Annotated[AuditRunSettings, Fields(*SEARCHED, *_OWN)],
-    fail_if: list[str] | None = None,
-    sure: bool = False,
-    output: Path | None = None,
-    sign: Path | None = None,
-    from_log: list[Path] | None = None,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            help=(
+                'End with code 3 if this holds for any group, such as "impact_ratio < 0.8", '
+                "and with 4 if nobody can tell. Repeatable."
+            ),
+        ),
+    ] = None,
+    sure: Annotated[
+        bool, typer.Option("--sure", help="The whole interval must meet a condition.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The folder; an interrupted audit resumes there."),
+    ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            "--sign",
+            help="Sign it by this SSH key. Without --queries, a finished audit is only signed.",
+        ),
+    ] = None,
+    from_log: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from-log",
+            help=(
+                "Audit the searches that a proxy recorded in this folder. Each list counts "
+                "as often as it was shown. Repeatable, for several proxies; --corpus names "
+                "one of several indexes."
+            ),
+        ),
+    ] = None,
 ) -> Printed:
-    """Audit a search engine: who gets seen in its results, and how sure that is.
-
-    Args:
-        ctx: Whether a command below this one follows.
-        queries: The queries: one per line, CSV, JSON Lines or TREC topics; may be .gz.
-        spec: What is measured.
-        settings: What is audited, and how.
-        fail_if: End with code 3 if this holds for any group, such as "impact_ratio < 0.8", and with
-            4 if nobody can tell. Repeatable.
-        sure: The whole interval must meet a condition.
-        output: The folder; an interrupted audit resumes there.
-        sign: Sign it by this SSH key. Without --queries, a finished audit is only signed.
-        from_log: Audit the searches that a proxy recorded in this folder. Each list counts as often
-            as it was shown. Repeatable, for several proxies; --corpus names one of several indexes.
-    """
+    """Audit a search engine: who gets seen in its results, and how sure that is."""
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit
@@ -230,14 +286,18 @@ def _of_run(engine: SearchEngine) -> list[dict[str, str]]:
 
 
 @command(app)
-def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = None) -> Printed:
-    """Check an audit without its engine: the hashes of all files, and every figure.
-
-    Args:
-        folder: The folder of an audit.
-        digest: The digest that the audit printed at its end.
-        signed_by: Check the signature by this file of allowed signers.
-    """
+def verify(
+    folder: Annotated[Path, typer.Argument(help="The folder of an audit.")],
+    *,
+    digest: Annotated[
+        str | None, typer.Option("--digest", help="The digest that the audit printed at its end.")
+    ] = None,
+    signed_by: Annotated[
+        Path | None,
+        typer.Option("--signed-by", help="Check the signature by this file of allowed signers."),
+    ] = None,
+) -> Printed:
+    """Check an audit without its engine: the hashes of all files, and every figure."""
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.finishing import make_again
     from fairqr.evaluation.experiments.verifying import verify as checked
@@ -255,14 +315,15 @@ def verify(folder: Path, *, digest: str | None = None, signed_by: Path | None = 
 
 
 @command(app)
-def compare(first: Path, second: Path, *, output: Path | None = None) -> Printed:
-    """Show what changed between two audits, over the queries that both asked.
-
-    Args:
-        first: The folder of the earlier audit.
-        second: The folder of the later audit.
-        output: Write a report into this folder.
-    """
+def compare(
+    first: Annotated[Path, typer.Argument(help="The folder of the earlier audit.")],
+    second: Annotated[Path, typer.Argument(help="The folder of the later audit.")],
+    *,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write a report into this folder.")
+    ] = None,
+) -> Printed:
+    """Show what changed between two audits, over the queries that both asked."""
     from fairqr.evaluation.audit import bundle, comparing, finishing
     from fairqr.evaluation.estimates import as_data
 

@@ -11,13 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from fairqr.base.errors import FairqrError, InputError
 from fairqr.base.request_members import RequestMembers
 from fairqr.base.settings import DEFAULT_TIMEOUT, REASONING_TOKENS, default_model
 from fairqr.cli.output import Progress, warn
-from fairqr.graph.documented import Documented
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -40,26 +39,33 @@ WITHOUT_SERVER = ("local", "feedback", "recorded", "causal", "seq2seq")
 WITHOUT_REQUESTS = frozenset(WITHOUT_SERVER) - {"local"}
 """The models that are sent no requests; the embedded model has a server of its own."""
 
-SEARCHED = ("corpus", "retriever")
-RUN = (*SEARCHED, "model", "base_url", "trace", "yes", "verbose")
+SEARCHED = ("--corpus", "--retriever")
+RUN = (*SEARCHED, "--model", "--base-url", "--trace", "--yes", "--verbose")
 """The fields of :class:`Searched` and :class:`RunSettings` that have an option of their own."""
 
 
-class Searched(Documented):
-    """What is searched, and how.
+class Searched(BaseModel):
+    """What is searched, and how."""
 
-    Attributes:
-        corpus: What to search: a source, an index or a built-in corpus by name, or the path of a
-            source file or a corpus. [default: FAIRQR_CORPUS, or notables]
-        retriever: How to find documents: bm25 by words; dense by vectors; hybrid by words and
-            vectors. Write dense:ENCODER or hybrid:ENCODER for another encoder. Defaults to hybrid
-            for an index once MiniLM is pulled, and otherwise to the engine's own ranking.
-        corpus_schema: The schema of a corpus that is a path; by default the file beside the corpus.
-    """
-
-    corpus: str | None = None
-    retriever: str | None = None
-    corpus_schema: Path | None = None
+    corpus: str | None = Field(
+        None,
+        description=(
+            "What to search: a source, an index or a built-in corpus by name, or the path of a "
+            "source file or a corpus. [default: FAIRQR_CORPUS, or notables]"
+        ),
+    )
+    retriever: str | None = Field(
+        None,
+        description=(
+            "How to find documents: bm25 by words; dense by vectors; hybrid by words and vectors. "
+            "Write dense:ENCODER or hybrid:ENCODER for another encoder. Defaults to hybrid for an "
+            "index once MiniLM is pulled, and otherwise to the engine's own ranking."
+        ),
+    )
+    corpus_schema: Path | None = Field(
+        None,
+        description="The schema of a corpus that is a path; by default the file beside the corpus.",
+    )
 
     @contextlib.asynccontextmanager
     async def opened(self, context: Context | None = None) -> AsyncIterator[SearchEngine]:
@@ -83,26 +89,35 @@ class Searched(Documented):
             yield engine
 
 
-class ModelSettings(Documented):
-    """How models are asked; none of it changes the results.
+class ModelSettings(BaseModel):
+    """How models are asked; none of it changes the results."""
 
-    Attributes:
-        base_url: The URL of an OpenAI-compatible server.
-        prompts_dir: A folder with your own prompts; FAIRQR_PROMPTS_DIR by default.
-        timeout: How many seconds one request to a model may take.
-        reasoning_tokens: How many tokens a model that thinks before it answers may use for that.
-        extra_body: More parameters for each request to a model, as a JSON object, such as
-            {"chat_template_kwargs": {"enable_thinking": false}}.
-        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
-            tokens.
-    """
-
-    base_url: str | None = None
-    prompts_dir: Path | None = None
-    timeout: float = Field(DEFAULT_TIMEOUT, gt=0)
-    reasoning_tokens: int = Field(REASONING_TOKENS, ge=0)
-    extra_body: RequestMembers = Field({})
-    yes: bool = False
+    base_url: str | None = Field(None, description="The URL of an OpenAI-compatible server.")
+    prompts_dir: Path | None = Field(
+        None, description="A folder with your own prompts; FAIRQR_PROMPTS_DIR by default."
+    )
+    timeout: float = Field(
+        DEFAULT_TIMEOUT, gt=0, description="How many seconds one request to a model may take."
+    )
+    reasoning_tokens: int = Field(
+        REASONING_TOKENS,
+        ge=0,
+        description="How many tokens a model that thinks before it answers may use for that.",
+    )
+    extra_body: RequestMembers = Field(
+        {},
+        description=(
+            "More parameters for each request to a model, as a JSON object, such as "
+            '{"chat_template_kwargs": {"enable_thinking": false}}.'
+        ),
+    )
+    yes: bool = Field(
+        False,
+        description=(
+            "Run even if the model may be asked more than 2,000 times or read more than 1,000,000 "
+            "tokens."
+        ),
+    )
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -118,22 +133,33 @@ class ModelSettings(Documented):
 
 
 class RunSettings(Searched, ModelSettings):
-    """How a run works; its context says what it does.
+    """How a run works; its context says what it does."""
 
-    Attributes:
-        model: The language model, such as local:smollm2-135m or openai:gpt-4o. causal:NAME only
-            ranks; recorded:FILE only refines, from recorded replies; feedback refines without a
-            model. A hosted model is sent your queries. [default: FAIRQR_MODEL, or the local model]
-        trace: Record the run in this file, as JSON lines; FAIRQR_TRACE_CONTENT=true adds queries
-            and replies.
-        cache: Keep replies of models on disk, so that no question is asked twice.
-        verbose: Also show how the result came about: rounds, prompts, tokens, how texts begin.
-    """
-
-    model: str | None = None
-    trace: Path | None = None
-    cache: bool = True
-    verbose: bool = False
+    model: str | None = Field(
+        None,
+        description=(
+            "The language model, such as local:smollm2-135m or openai:gpt-4o. causal:NAME only "
+            "ranks; recorded:FILE only refines, from recorded replies; feedback refines without a "
+            "model. A hosted model is sent your queries. [default: FAIRQR_MODEL, or the local "
+            "model]"
+        ),
+    )
+    trace: Path | None = Field(
+        None,
+        description=(
+            "Record the run in this file, as JSON lines; FAIRQR_TRACE_CONTENT=true adds queries "
+            "and replies."
+        ),
+    )
+    cache: bool = Field(
+        True, description="Keep replies of models on disk, so that no question is asked twice."
+    )
+    verbose: bool = Field(
+        False,
+        description=(
+            "Also show how the result came about: rounds, prompts, tokens, how texts begin."
+        ),
+    )
 
     @model_validator(mode="after")
     def _address_is_of_the_model(self) -> Self:

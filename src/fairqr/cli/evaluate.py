@@ -6,7 +6,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fairqr.base.errors import InputError, one_line
 from fairqr.cli.output import Printed, counted, interval, literal, number, table
@@ -22,35 +24,74 @@ FAIRNESS = "AWRF@20,nDCG@20×AWRF@20"
 
 
 def evaluate(
-    run_file: Path | None = None,
+    run_file: Annotated[Path | None, typer.Argument(help="A run file in TREC's format.")] = None,
     *,
-    qrels: Path | None = None,
-    measures: list[str] | None = None,
-    corpus: str | None = None,
-    attribute: list[str] | None = None,
-    target: list[str] | None = None,
-    compare: list[Path] | None = None,
-    ties: str = "rank",
-    missing: str = "zero",
-    by_query: bool = False,
-    csv: Path | None = None,
+    qrels: Annotated[
+        Path | None,
+        typer.Option("--qrels", help="Judgements in TREC's format; a grade above 0 is relevant."),
+    ] = None,
+    measures: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--measures",
+            help="Measures, such as nDCG@20,AWRF@20(attribute=gender); 'help' lists them.",
+        ),
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            "--corpus",
+            help=(
+                "Where groups come from: a source, an index or a built-in corpus by name, or "
+                "the path of a source file or of JSON Lines of documents."
+            ),
+        ),
+    ] = None,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            help="The attribute of measures without one; gender×continent for a product.",
+        ),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help=(
+                "The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022."
+            ),
+        ),
+    ] = None,
+    compare: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--compare", help="Another run to compare with RUN_FILE by paired tests. Repeatable."
+        ),
+    ] = None,
+    ties: Annotated[
+        str,
+        typer.Option(
+            "--ties", help="How to order equal scores: rank (as in the file), id or trec_eval."
+        ),
+    ] = "rank",
+    missing: Annotated[
+        str,
+        typer.Option(
+            "--missing",
+            help=(
+                "The relevance of queries that a run lacks: zero, or undefined to leave them out."
+            ),
+        ),
+    ] = "zero",
+    by_query: Annotated[
+        bool, typer.Option("--by-query", help="Show the value of each query too.")
+    ] = False,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write the value of each query to this file.")
+    ] = None,
 ) -> Printed | None:
-    """Measure the relevance and the fairness of a run, and compare it with others.
-
-    Args:
-        run_file: A run file in TREC's format.
-        qrels: Judgements in TREC's format; a grade above 0 is relevant.
-        measures: Measures, such as nDCG@20,AWRF@20(attribute=gender); 'help' lists them.
-        corpus: Where groups come from: a source, an index or a built-in corpus by name, or the path
-            of a source file or of JSON Lines of documents.
-        attribute: The attribute of measures without one; gender×continent for a product.
-        target: The target of fairness: relevance:0.5,population:0.5 (the default), or trec2022.
-        compare: Another run to compare with RUN_FILE by paired tests. Repeatable.
-        ties: How to order equal scores: rank (as in the file), id or trec_eval.
-        missing: The relevance of queries that a run lacks: zero, or undefined to leave them out.
-        by_query: Show the value of each query too.
-        csv: Write the value of each query to this file.
-    """
+    """Measure the relevance and the fairness of a run, and compare it with others."""
     if measures and "help" in measures:
         return Printed(None, _measure_lines())
     if run_file is None:

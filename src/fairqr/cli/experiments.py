@@ -11,7 +11,7 @@ import typer
 from fairqr.base.errors import InputError
 from fairqr.base.extras import library
 from fairqr.cli.common import NOTABLES, Searched, agree, run
-from fairqr.cli.options import Count, command, explain, read_parameters
+from fairqr.cli.options import command, explain, read_parameters
 from fairqr.cli.output import Printed, Progress, fact_lines, print_file
 from fairqr.prompts.library import PromptLibrary
 
@@ -29,12 +29,10 @@ def list_experiments() -> None:
 
 
 @command(experiment)
-def show(experiment: str) -> None:
-    """Print the file of an experiment, to change a copy of it.
-
-    Args:
-        experiment: The name of an experiment, or a YAML file.
-    """
+def show(
+    experiment: Annotated[str, typer.Argument(help="The name of an experiment, or a YAML file.")],
+) -> None:
+    """Print the file of an experiment, to change a copy of it."""
     from fairqr.evaluation.experiments.catalogue import read_experiment
 
     print_file(read_experiment(experiment).path)
@@ -42,46 +40,105 @@ def show(experiment: str) -> None:
 
 @command(experiment, "run")
 def run_experiment(
-    experiment: str,
+    experiment: Annotated[str, typer.Argument(help="The name of an experiment, or a YAML file.")],
     *,
-    output: Path | None = None,
-    collection: list[str] | None = None,
-    model: list[str] | None = None,
-    attribute: str | None = None,
-    protected: str | None = None,
-    words: str | None = None,
-    set_: list[str] | None = None,
-    labels: list[Path] | None = None,
-    concurrency: Annotated[int | None, {"min": 1}] = None,
-    workers: str | None = None,
-    prompts: Path | None = None,
-    small: bool = False,
-    report: bool = False,
-    yes: bool = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="The folder of the run; an interrupted run resumes."),
+    ] = None,
+    collection: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collection",
+            help=(
+                "Use this collection (a name or a folder) instead of the file's. Fair RAG "
+                "takes several."
+            ),
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="Use this model instead of the file's. Fair RAG and rankers take several.",
+        ),
+    ] = None,
+    attribute: Annotated[
+        str | None,
+        typer.Option("--attribute", help="Measure by this attribute instead of the file's."),
+    ] = None,
+    protected: Annotated[
+        str | None,
+        typer.Option(
+            "--protected", help="Rankers, FA*IR and DELTR: the protected group of the attribute."
+        ),
+    ] = None,
+    words: Annotated[
+        str | None,
+        typer.Option("--words", help="Rankers: what to call the two groups, such as women,men."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help=(
+                "Change any other value of the file, for example topics=5; '--set help' "
+                "lists those of this experiment."
+            ),
+        ),
+    ] = None,
+    labels: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--labels",
+            help=("Fair RAG: take labels from a table, such as the authors of the paper released."),
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            "--concurrency",
+            min=1,
+            help=(
+                "How many searches, questions or pairs run at a time; use 1 to measure "
+                "times. [default: 2]"
+            ),
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            help="Where the work runs, if not in this process: ray://local or ray://HOST:PORT.",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", help="A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]"
+        ),
+    ] = None,
+    small: Annotated[
+        bool,
+        typer.Option(
+            "--small", help="Run its small form: less of everything, for a first answer in minutes."
+        ),
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Write the report when the run is done.")
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            help=(
+                "Run even if the model may be asked more than 2,000 times or read more than "
+                "1,000,000 tokens; a tuning counts each training example as three questions."
+            ),
+        ),
+    ] = False,
 ) -> None:
-    """Run an experiment; an interrupted run resumes.
-
-    Args:
-        experiment: The name of an experiment, or a YAML file.
-        output: The folder of the run; an interrupted run resumes.
-        collection: Use this collection (a name or a folder) instead of the file's. Fair RAG takes
-            several.
-        model: Use this model instead of the file's. Fair RAG and rankers take several.
-        attribute: Measure by this attribute instead of the file's.
-        protected: Rankers, FA*IR and DELTR: the protected group of the attribute.
-        words: Rankers: what to call the two groups, such as women,men.
-        set_: Change any other value of the file, for example topics=5; '--set help' lists those of
-            this experiment.
-        labels: Fair RAG: take labels from a table, such as the authors of the paper released.
-        concurrency: How many searches, questions or pairs run at a time; use 1 to measure times.
-            [default: 2]
-        workers: Where the work runs, if not in this process: ray://local or ray://HOST:PORT.
-        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
-        small: Run its small form: less of everything, for a first answer in minutes.
-        report: Write the report when the run is done.
-        yes: Run even if the model may be asked more than 2,000 times or read more than 1,000,000
-            tokens; a tuning counts each training example as three questions.
-    """
+    """Run an experiment; an interrupted run resumes."""
     from fairqr.evaluation.experiments import catalogue
     from fairqr.evaluation.experiments.workers import RunOptions
 
@@ -119,12 +176,10 @@ def run_experiment(
 
 
 @command(experiment, "report")
-def write_report(folder: Path) -> None:
-    """Write the report of an experiment: report.md, and report.html in one file with its plots.
-
-    Args:
-        folder: The folder of a run.
-    """
+def write_report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
+) -> None:
+    """Write the report of an experiment: report.md, and report.html in one file with its plots."""
     from fairqr.evaluation.experiments.catalogue import load_experiment
 
     for path in load_experiment(folder).write_report(folder):
@@ -132,35 +187,59 @@ def write_report(folder: Path) -> None:
 
 
 def train(
-    method: str,
+    method: Annotated[str, typer.Argument(help="The re-ranker to train: deltr or dlf.")],
     *,
-    output: Path,
-    collection: str = NOTABLES,
-    split: str | None = None,
-    attribute: str = "gender",
-    depth: Count = 200,
-    target: str | None = None,
-    option: list[str] | None = None,
-    protected: str | None = None,
-    retriever: str = "auto",
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file of weights to write.")],
+    collection: Annotated[
+        str,
+        typer.Option("--collection", help="A collection with judgements: its name or its folder."),
+    ] = NOTABLES,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", help="Which judgements to use, if there are several sets: train or eval."
+        ),
+    ] = None,
+    attribute: Annotated[
+        str,
+        typer.Option(
+            "--attribute", help="The attribute to be fair about; gender×continent for a product."
+        ),
+    ] = "gender",
+    depth: Annotated[
+        int, typer.Option("--depth", min=1, help="How many documents of each topic to train on.")
+    ] = 200,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            help=(
+                "The target of the searches, which see no judgements; as in a search by default."
+            ),
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", help="An option of the training, such as gamma=1000."),
+    ] = None,
+    protected: Annotated[
+        str | None,
+        typer.Option(
+            "--protected",
+            help=(
+                "The groups that deltr protects, such as female, 'not Europe' or "
+                "continent=Africa,Asia; all for every group that lacks exposure."
+            ),
+        ),
+    ] = None,
+    retriever: Annotated[
+        str, typer.Option("--retriever", help="How to find documents, as in fairqr search.")
+    ] = "auto",
 ) -> None:
     """Train a re-ranker on the judgements of a collection.
 
     Its weights serve searches for other topics: fairqr search --method deltr --set
     options.weights=FILE.
-
-    Args:
-        method: The re-ranker to train: deltr or dlf.
-        output: The file of weights to write.
-        collection: A collection with judgements: its name or its folder.
-        split: Which judgements to use, if there are several sets: train or eval.
-        attribute: The attribute to be fair about; gender×continent for a product.
-        depth: How many documents of each topic to train on.
-        target: The target of the searches, which see no judgements; as in a search by default.
-        option: An option of the training, such as gamma=1000.
-        protected: The groups that deltr protects, such as female, 'not Europe' or
-            continent=Africa,Asia; all for every group that lacks exposure.
-        retriever: How to find documents, as in fairqr search.
     """
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.experiments import training
@@ -189,18 +268,30 @@ def train(
 
 @command(attribution)
 def check(
-    pairs: str, *, attributor: str = "overlap", base_url: str | None = None, no_cache: bool = False
+    pairs: Annotated[
+        str,
+        typer.Argument(
+            help=(
+                "A JSON Lines file of premise, hypothesis and entailed (true or false); or "
+                "notables, for 200 pairs about the people of that corpus."
+            )
+        ),
+    ],
+    *,
+    attributor: Annotated[
+        str,
+        typer.Option("--attributor", help="The attributor, as in 'fairqr answer --attributor'."),
+    ] = "overlap",
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="The URL of an OpenAI-compatible server.")
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="Ask the model again what it was asked before.")
+    ] = False,
 ) -> Printed:
     """Measure an attributor on labelled pairs: its accuracy and its mistakes.
 
     The result is kept; other commands warn about an attributor that was never checked.
-
-    Args:
-        pairs: A JSON Lines file of premise, hypothesis and entailed (true or false); or notables,
-            for 200 pairs about the people of that corpus.
-        attributor: The attributor, as in 'fairqr answer --attributor'.
-        base_url: The URL of an OpenAI-compatible server.
-        no_cache: Ask the model again what it was asked before.
     """
     from fairqr.agents.attribution.checking import LabelledPair, check_attributor, remember
     from fairqr.agents.attribution.opening import open_attributor

@@ -19,30 +19,52 @@ if TYPE_CHECKING:
 
 
 def measure_model(
-    model: str,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="The model, such as openai:gpt-4o-mini, local:smollm2-135m or feedback."
+        ),
+    ],
     *,
-    collection: str = NOTABLES,
-    attribute: list[str] | None = None,
-    quick: bool = False,
-    prompts_for: Literal["large", "small"] | None = None,
-    seed: int = 0,
-    settings: Annotated[ModelSettings, Fields("base_url", "yes")],
+    collection: Annotated[
+        str,
+        typer.Option(
+            "--collection",
+            help="The topics and judgements: notables, an imported collection, or a folder.",
+        ),
+    ] = NOTABLES,
+    attribute: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            help=("Whose groups to ask about. Repeatable. [default: gender and continent, or all]"),
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="Ask about twenty questions only, for a first and very unsure answer."
+        ),
+    ] = False,
+    prompts_for: Annotated[
+        Literal["large", "small"] | None,
+        typer.Option(
+            "--prompts-for",
+            help=(
+                "Ask with the prompts for large or for small models; searches use those that "
+                "gain more. [default: those of earlier measurements, or as suits the kind of "
+                "model]"
+            ),
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Divides the topics into halves.")] = 0,
+    settings: Annotated[ModelSettings, Fields("--base-url", "--yes")],
 ) -> Printed:
     """Measure how much a model's words help searches, and keep that for later searches.
 
     It asks the model about topics whose relevant documents are known. On one half of them it
     chooses how much each kind of words counts, and on the other it measures what they bring.
     Replies are cached, so an interrupted measurement goes on where it stopped.
-
-    Args:
-        model: The model, such as openai:gpt-4o-mini, local:smollm2-135m or feedback.
-        collection: The topics and judgements: notables, an imported collection, or a folder.
-        attribute: Whose groups to ask about. Repeatable. [default: gender and continent, or all]
-        quick: Ask about twenty questions only, for a first and very unsure answer.
-        prompts_for: Ask with the prompts for large or for small models; searches use those that
-            gain more. [default: those of earlier measurements, or as suits the kind of model]
-        seed: Divides the topics into halves.
-        settings: How the model is asked.
     """
     from fairqr.agents.profiles.finding import keep_profile
     from fairqr.agents.refiners.feedback import FeedbackRefiner

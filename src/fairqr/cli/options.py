@@ -1,11 +1,10 @@
-"""Commands whose options come from their signature, their docstring, and pydantic models.
+"""Commands for Typer, some of whose options are the fields of pydantic models.
 
-In a command's function the parameters before ``*`` are arguments, and those after it are options;
-their words stand in the section ``Args`` of its docstring. A parameter whose type is a pydantic
-model becomes an option for each field, or, with :class:`Fields`, for the fields that it names;
-``--set NAME=VALUE`` sets any field, and an option of a field is another way to write that. Name,
-meaning, default and range stand in the model only. A command that returns :class:`Printed` has the
-option ``--json``.
+A command is a function with Typer's own arguments and options. A parameter whose type is a pydantic
+model has an option for each field that its mark :class:`Fields` names; what an option means, its
+default and its range stand in the model only. ``--set NAME=VALUE`` sets any field, and an option of
+a field is another way to write that. A command that returns :class:`Printed` has the option
+``--json``.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ if TYPE_CHECKING:
 
     M = TypeVar("M", bound=BaseModel)
 
-Count = Annotated[int, {"min": 1}]
-"""An option that is a whole number of at least 1."""
-
 _REQUIRED: Any = inspect.Parameter.empty
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_UNSHOWN_DEFAULTS = (None, "", False, _REQUIRED)
 
 
 class Fields:
-    """Names the fields of a model that have an option of their own.
+    """Marks a parameter whose type is a pydantic model: its fields that have options.
 
     Args:
-        same: Fields whose option has their name.
+        *options: The options, such as ``--target`` for the field ``target``; or an option with the
+            field that it sets, with dots between models: ``("--alpha", "answer.alpha")``.
         model: The model, if the command takes the values as a mapping.
-        named: Other fields by the name of their option, with dots between models.
     """
 
-    def __init__(self, *same: str, model: Any = None, **named: str) -> None:
+    def __init__(self, *options: str | tuple[str, str], model: Any = None) -> None:
         self.model = model
-        self.named = {**dict(zip(same, same, strict=True)), **named}
+        self.field_of: dict[str, str] = {}
+        for entry in options:
+            option, field = (entry, _name_of(entry)) if isinstance(entry, str) else entry
+            self.field_of[option] = field
 
 
 def command(app: typer.Typer, name: str | None = None) -> Callable[[Any], Any]:
@@ -56,103 +55,138 @@ def command(app: typer.Typer, name: str | None = None) -> Callable[[Any], Any]:
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         run = readable(function)
-        first = " ".join((run.__doc__ or "").partition("\n\n")[0].split())
-        app.command(name or function.__name__.strip("_"), short_help=first)(run)
+        summary = (run.__doc__ or "").partition("\n\n")[0]
+        command_name = name or function.__name__.strip("_")
+        app.command(command_name, short_help=" ".join(summary.split()))(run)
         return function
 
     return add
 
 
 def readable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of a command as Typer reads it: each option with its words.
+    """Return the function of a command as Typer reads it: with an option for each named field.
 
-    Its attribute ``models`` has the models whose parameters take ``--set``.
+    Its attribute ``models`` has the models whose fields ``--set`` sets.
     """
-    from fairqr.graph.documented import documented
-
-    about, words = documented(function.__doc__)
     own = inspect.signature(function, eval_str=True)
-    shown: list[inspect.Parameter] = []
-    models: dict[str, Any] = {}
-    mappings: set[str] = set()
-    named: dict[str, str] = {}
-    for name, each in own.parameters.items():
-        kind, mark = _parts(each.annotation)
-        if isinstance(mark, Fields) and mark.model:
-            mappings.add(name)
-            kind = mark.model
-        if hasattr(kind, "model_fields"):
-            models[name] = kind
-            known = {it.name: it for it in parameters_of([kind])}
-            named |= mark.named
-            shown += [_option_of(option, known[it]) for option, it in mark.named.items()]
-        elif name != "as_json":
-            shown.append(_shown(each, words.get(name, "")))
-    if models:
-        about_set = "Set any other parameter; '--set help' lists them all. Repeatable."
-        more = _explained(lambda: explain(models.values()))
-        shown.append(
-            _option("set_", list[str] | None, None, about_set, metavar="NAME=VALUE", **more)
-        )
-    if Printed in (own.return_annotation, *get_args(own.return_annotation)):
-        shown.append(_option("as_json", bool, False, "Print one JSON object."))
+    of_models = _ModelParameters()
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        kind, mark = _parts(parameter.annotation)
+        if isinstance(mark, Fields):
+            parameters += of_models.add(parameter.name, mark.model or kind, mark)
+        else:
+            parameters.append(_shown(parameter, kind, mark))
+    if of_models.models:
+        parameters.append(_set_option(of_models.models.values()))
+    prints = Printed in (own.return_annotation, *get_args(own.return_annotation))
+    if prints and "as_json" not in own.parameters:
+        parameters.append(_option("as_json", bool, False, "Print one JSON object.", "--json"))
 
     @functools.wraps(function)
-    def run(**given: Any) -> None:
-        as_json = given.pop("as_json", False)
-        if "as_json" in own.parameters:
-            given["as_json"] = as_json
-        set_ = [
-            f"{it}={text}" for option, it in named.items() for text in _texts(given.pop(option))
-        ]
-        if models:  # an experiment, whose model the file names, reads its own
-            set_ += given.pop("set_", None) or []
-        values = read_parameters(models.values(), set_)
-        for name, model in models.items():
-            mine = {it: values.pop(it) for it in model.model_fields if it in values}
-            given[name] = mine if name in mappings else checked(model, mine)
-        result = function(**given)
+    def run(**values: Any) -> None:
+        as_json = values.get("as_json", False)
+        if "as_json" not in own.parameters:
+            values.pop("as_json", None)
+        result = function(**of_models.read(values))
         if result is not None:
             show(result, as_json=as_json)
 
-    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in shown}
-    run.__doc__ = about
-    run.models = [*models.values()]  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.models = list(of_models.models.values())  # type: ignore[attr-defined]
     return run
+
+
+class _ModelParameters:
+    """The parameters of a command whose types are pydantic models.
+
+    Attributes:
+        models: The models by the name of the parameter.
+    """
+
+    def __init__(self) -> None:
+        self.models: dict[str, type[BaseModel]] = {}
+        self._mappings: set[str] = set()
+        self._field_of: dict[str, str] = {}
+
+    def add(self, name: str, model: Any, mark: Fields) -> Iterator[inspect.Parameter]:
+        """Add a parameter, and yield the options that its fields have."""
+        self.models[name] = model
+        if mark.model:
+            self._mappings.add(name)
+        known = {setting.name: setting for setting in parameters_of([model])}
+        for option, field in mark.field_of.items():
+            self._field_of[_name_of(option)] = field
+            yield _option_of(option, known[field])
+
+    def read(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Return what the function takes, given what the user wrote for the options.
+
+        Raises:
+            InputError: A value is wrong.
+        """
+        if not self.models:  # an experiment, whose model the file names, reads its own --set
+            return values
+        assignments = []
+        for name, field in self._field_of.items():
+            assignments += [f"{field}={text}" for text in _texts(values.pop(name))]
+        assignments += values.pop("set_") or []
+        settings = read_parameters(self.models.values(), assignments)
+        for name, model in self.models.items():
+            fields = [field for field in model.model_fields if field in settings]
+            of_model = {field: settings.pop(field) for field in fields}
+            values[name] = of_model if name in self._mappings else checked(model, of_model)
+        return values
+
+
+def _name_of(option: str) -> str:
+    """Return the name of the parameter that an option sets, such as ``max_iterations``."""
+    return option.strip("-").replace("-", "_")
 
 
 def _parts(annotation: Any) -> tuple[Any, Any]:
     """Return the type of a parameter, and its mark if it has one."""
-    return get_args(annotation) if get_origin(annotation) is Annotated else (annotation, None)
+    if get_origin(annotation) is Annotated:
+        kind, mark = get_args(annotation)
+        return kind, mark
+    return annotation, None
 
 
 def _texts(value: Any) -> list[str]:
     """Return what the user wrote for an option."""
-    given = value if isinstance(value, list) else [value]
-    return ["yes" if each is True else each for each in given if each not in (None, False)]
+    values = value if isinstance(value, list) else [value]
+    return ["yes" if text is True else text for text in values if text not in (None, False)]
 
 
-def _shown(each: inspect.Parameter, words: str) -> inspect.Parameter:
-    """Return a parameter of a command's function as an option or an argument."""
-    kind, more = _parts(each.annotation)
-    if each.kind is _KEYWORD:
-        return _option(each.name, kind, each.default, words, **more or {})
-    if kind is not typer.Context:
-        title = each.name.strip("_").upper()
-        kind = Annotated[kind, typer.Argument(help=words, metavar=title, show_default=False)]
-    return each.replace(kind=_KEYWORD, annotation=kind)
+def _shown(parameter: inspect.Parameter, kind: Any, mark: Any) -> inspect.Parameter:
+    """Return a parameter as Typer shows it: its value in capitals, and no default that is empty."""
+    if mark is not None:
+        is_switch = kind is bool
+        mark.metavar = mark.metavar or (None if is_switch else parameter.name.strip("_").upper())
+        is_argument = isinstance(mark, typer.models.ArgumentInfo)
+        mark.show_default = not is_argument and parameter.default not in _UNSHOWN_DEFAULTS
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
-def _option_of(option: str, parameter: Parameter) -> inspect.Parameter:
-    """Return an option for a parameter, which takes texts, as ``--set`` does."""
-    if parameter.accepts is bool:
-        return _option(option, bool, False, parameter.help)
-    kind: Any = list[str] if parameter.is_list or parameter.name == "target" else str
-    if parameter.field.is_required():
-        return _option(option, kind, _REQUIRED, parameter.help)
-    more = _explained(explain_methods) if option == "method" else {}
-    return _option(option, kind | None, None, parameter.help, **more)
+def _set_option(models: Iterable[type[BaseModel]]) -> inspect.Parameter:
+    """Return the option ``--set``, which sets any field of models."""
+    about = "Set any other parameter; '--set help' lists them all. Repeatable."
+    explains = _explained(lambda: explain(models))
+    return _option("set_", list[str] | None, None, about, "--set", metavar="NAME=VALUE", **explains)
+
+
+def _option_of(option: str, setting: Parameter) -> inspect.Parameter:
+    """Return an option for a field, which takes texts, as ``--set`` does."""
+    name = _name_of(option)
+    names = ["-o", "--output"] if option == "--output" else [option]
+    if setting.accepts is bool:
+        return _option(name, bool, False, setting.help, *names)
+    kind: Any = list[str] if setting.is_list or setting.name == "target" else str
+    if setting.field.is_required():
+        return _option(name, kind, _REQUIRED, setting.help, *names)
+    explains = _explained(explain_methods) if option == "--method" else {}
+    return _option(name, kind | None, None, setting.help, *names, **explains)
 
 
 def _explained(explains: Callable[[], None]) -> dict[str, Any]:
@@ -167,16 +201,15 @@ def _explained(explains: Callable[[], None]) -> dict[str, Any]:
     return {"callback": callback, "is_eager": True}
 
 
-def _option(name: str, kind: Any, default: Any, words: str, **more: Any) -> inspect.Parameter:
+def _option(
+    name: str, kind: Any, default: Any, about: str, *options: str, **more: Any
+) -> inspect.Parameter:
     """Return an option as Typer reads it: its type with its names and words, and its default."""
-    text = {"as_json": "json"}.get(name, name.strip("_").replace("_", "-"))
-    names = (
-        ["-o", "--output"] if name == "output" else [f"-{text}" if len(text) == 1 else f"--{text}"]
+    more.setdefault("metavar", None if kind is bool else name.upper())
+    mark = typer.Option(*options, help=about, show_default=False, **more)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, mark]
     )
-    more.setdefault("metavar", None if kind is bool else name.strip("_").upper())
-    hides = default in (None, "", False, _REQUIRED)
-    option = typer.Option(*names, help=words, show_default=not hides, **more)
-    return inspect.Parameter(name, _KEYWORD, default=default, annotation=Annotated[kind, option])
 
 
 _LISTS = (list, tuple, set, frozenset, Sequence)

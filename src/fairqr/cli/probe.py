@@ -33,28 +33,41 @@ app = typer.Typer()
 
 
 class QueryRunSettings(RunSettings):
-    """How a run that probes one query works.
+    """How a run that probes one query works."""
 
-    Attributes:
-        model: The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal:NAME with a
-            model of transformers. [default: FAIRQR_MODEL, or the local model]
-    """
+    model: str | None = Field(
+        None,
+        description=(
+            "The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal:NAME with a "
+            "model of transformers. [default: FAIRQR_MODEL, or the local model]"
+        ),
+    )
 
 
 class ProbeRun(ModelSettings):
-    """How a probe of many queries runs.
+    """How a probe of many queries runs."""
 
-    Attributes:
-        concurrency: How many pairs or lists run at a time; use 1 to measure times.
-        output: The folder of the run; an interrupted run resumes. [default: in the cache]
-    """
+    concurrency: int = Field(
+        4,
+        ge=1,
+        le=256,
+        description="How many pairs or lists run at a time; use 1 to measure times.",
+    )
+    output: Path | None = Field(
+        None,
+        description="The folder of the run; an interrupted run resumes. [default: in the cache]",
+    )
 
-    concurrency: int = Field(4, ge=1, le=256)
-    output: Path | None = None
 
-
-_ASKED = ("collection", "attribute", "protected", "words", "queries", "seed")
-_RUNNING = Fields("base_url", "timeout", "concurrency", "output", "yes", prompts="prompts_dir")
+_ASKED = ("--collection", "--attribute", "--protected", "--words", "--queries", "--seed")
+_RUNNING = Fields(
+    "--base-url",
+    "--timeout",
+    "--concurrency",
+    "--output",
+    "--yes",
+    ("--prompts", "prompts_dir"),
+)
 _FAVOURED = {
     "above": "expose {unprotected} items less",
     "below": "expose {protected} items less",
@@ -67,17 +80,17 @@ _FAVOURED = {
 
 @command(app)
 def query(
-    query: str,
+    query: Annotated[str, typer.Argument(help="What to search for.")],
     *,
     context: Annotated[
         ProbeContext,
         Fields(
-            "k",
-            attribute="probe.attribute",
-            protected="probe.protected",
-            words="probe.words",
-            kind="probe.kinds",
-            seed="probe.seed",
+            "-k",
+            ("--attribute", "probe.attribute"),
+            ("--protected", "probe.protected"),
+            ("--words", "probe.words"),
+            ("--kind", "probe.kinds"),
+            ("--seed", "probe.seed"),
         ),
     ],
     settings: Annotated[QueryRunSettings, Fields(*RUN)],
@@ -85,11 +98,6 @@ def query(
     """Search, and ask a model to rank what was found: does it favour a group?
 
     It compares two documents in both orders, and orders lists for different people who ask.
-
-    Args:
-        query: What to search for.
-        context: How to search and to probe.
-        settings: How the run works.
     """
 
     async def work() -> Any:
@@ -122,20 +130,23 @@ def query(
 def pairwise(
     *,
     changes: Annotated[Mapping[str, Any], Fields(*_ASKED, model=specs.PairwiseExperiment)],
-    model: list[str] | None = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help=(
+                "The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal: "
+                "with a model of transformers or the folder of a tuned adapter. Repeatable. "
+                "[default: FAIRQR_MODEL, or the local model]"
+            ),
+        ),
+    ] = None,
     running: Annotated[ProbeRun, _RUNNING],
 ) -> Printed:
     """Ask a model which of two items is more relevant, in both orders, and give a verdict.
 
     One item belongs to the protected group and the other does not, and both are relevant or both
     are not. By default, at most 10 pairs of each kind per query; --set pairs=N changes that.
-
-    Args:
-        changes: What is asked; at most 20 queries by default.
-        model: The model to probe, such as openai:gpt-4o, local:smollm2-135m, or causal: with a
-            model of transformers or the folder of a tuned adapter. Repeatable. [default:
-            FAIRQR_MODEL, or the local model]
-        running: How it runs.
     """
     usual = {"kind": specs.PAIRWISE_KIND, "queries": 20, "pairs": 10}
     values = {**usual, "models": model or [default_model()], **changes}
@@ -146,17 +157,20 @@ def pairwise(
 def listwise(
     *,
     changes: Annotated[Mapping[str, Any], Fields(*_ASKED, model=specs.ListwiseExperiment)],
-    model: list[str] | None = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help=(
+                "The model to probe, as in 'fairqr probe pairwise', or pairwise:MODEL, "
+                "monot5, monobert or initial. Repeatable. [default: FAIRQR_MODEL, or the "
+                "local model]"
+            ),
+        ),
+    ] = None,
     running: Annotated[ProbeRun, _RUNNING],
 ) -> Printed:
-    """Let a model rank whole lists for different personas, and measure how it exposes the groups.
-
-    Args:
-        changes: What is asked; at most 10 queries by default.
-        model: The model to probe, as in 'fairqr probe pairwise', or pairwise:MODEL, monot5,
-            monobert or initial. Repeatable. [default: FAIRQR_MODEL, or the local model]
-        running: How it runs.
-    """
+    """Let a model rank lists for different personas, and measure how it exposes the groups."""
     usual = {"kind": specs.LISTWISE_KIND, "queries": 10, "rankers": model or [default_model()]}
     return _probe(specs.ListwiseExperiment, {**usual, **changes}, running, _listwise)
 

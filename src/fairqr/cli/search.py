@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from pydantic import Field
 
 from fairqr.base.errors import InputError, ModelError
@@ -22,33 +23,30 @@ if TYPE_CHECKING:
 
 
 class SearchRunSettings(RunSettings):
-    """How a search runs.
+    """How a search runs."""
 
-    Attributes:
-        strict: Exit with code 2 if the model failed.
-    """
-
-    strict: bool = False
+    strict: bool = Field(False, description="Exit with code 2 if the model failed.")
 
 
 def search(
-    query: str,
+    query: Annotated[str, typer.Argument(help="What to search for.")],
     *,
     asked: Annotated[
         Context,
-        Fields("target", "k", "page", "method", "max_iterations", "seed", attribute="attributes"),
+        Fields(
+            "--target",
+            "-k",
+            "--page",
+            "--method",
+            "--max-iterations",
+            "--seed",
+            ("--attribute", "attributes"),
+        ),
     ],
     settings: Annotated[SearchRunSettings, Fields(*RUN)],
-    as_json: bool = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> Printed:
-    """Search so that every group gets its share of exposure, through relevant documents.
-
-    Args:
-        query: What to search for.
-        asked: How to search.
-        settings: How the run works.
-        as_json: Print one JSON object.
-    """
+    """Search so that every group gets its share of exposure, through relevant documents."""
     from fairqr.cli.render import result_lines
 
     work = searched(query, asked, settings, silent=as_json)
@@ -107,51 +105,57 @@ async def searched(
 
 
 class AnswerRunSettings(RunSettings):
-    """How a run that answers works.
+    """How a run that answers works."""
 
-    Attributes:
-        model: The model that answers, such as local:smollm2-135m, openai:gpt-4o or
-            seq2seq:google/flan-t5-small. A chat model also refines, if the method does. [default:
-            FAIRQR_MODEL, or the local model]
-        attributor: The attributor, which judges which documents an answer used; overlap,
-            transformers[:MODEL] or llm[:MODEL], and none skips this.
-        input_tokens: The most tokens of a prompt; a longer prompt is cut. 2048 by default, and 512
-            for seq2seq models.
-        concurrency: How many requests to models run at the same time.
-    """
-
-    attributor: str = "overlap"
-    input_tokens: int | None = Field(None, ge=64)
-    concurrency: int = Field(8, ge=1)
+    model: str | None = Field(
+        None,
+        description=(
+            "The model that answers, such as local:smollm2-135m, openai:gpt-4o or "
+            "seq2seq:google/flan-t5-small. A chat model also refines, if the method does. "
+            "[default: FAIRQR_MODEL, or the local model]"
+        ),
+    )
+    attributor: str = Field(
+        "overlap",
+        description=(
+            "The attributor, which judges which documents an answer used; overlap, "
+            "transformers[:MODEL] or llm[:MODEL], and none skips this."
+        ),
+    )
+    input_tokens: int | None = Field(
+        None,
+        ge=64,
+        description=(
+            "The most tokens of a prompt; a longer prompt is cut. 2048 by default, and 512 for "
+            "seq2seq models."
+        ),
+    )
+    concurrency: int = Field(
+        8, ge=1, description="How many requests to models run at the same time."
+    )
 
 
 def answer(
-    question: str,
+    question: Annotated[str, typer.Argument(help="The question to answer.")],
     *,
     asked: Annotated[
         AnswerContext,
         Fields(
-            "method",
-            "seed",
-            k="answer.documents",
-            alpha="answer.alpha",
-            samples="answer.samples",
-            pool="k",
-            attribute="attributes",
+            "--method",
+            "--seed",
+            ("-k", "answer.documents"),
+            ("--alpha", "answer.alpha"),
+            ("--samples", "answer.samples"),
+            ("--pool", "k"),
+            ("--attribute", "attributes"),
         ),
     ],
-    settings: Annotated[AnswerRunSettings, Fields(*RUN, "attributor")],
-    as_json: bool = False,
+    settings: Annotated[AnswerRunSettings, Fields(*RUN, "--attributor")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> Printed:
     """Answer a question from a sampled ranking, and show whose documents the answer used.
 
     With more samples, it also shows how exposure and use differ between groups.
-
-    Args:
-        question: The question to answer.
-        asked: How to search and to answer.
-        settings: How the run works.
-        as_json: Print one JSON object.
     """
     from fairqr.cli.render import answer_lines
 

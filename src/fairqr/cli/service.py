@@ -21,7 +21,7 @@ from fairqr.base.errors import ConfigError, InputError, OtherRunError
 from fairqr.base.exporting import require_endpoint
 from fairqr.base.extras import library
 from fairqr.cli.common import run
-from fairqr.cli.options import Count, Fields, command
+from fairqr.cli.options import Fields, command
 from fairqr.cli.output import Printed, Progress, table, warn
 from fairqr.cli.settings import unknown_settings
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -49,29 +49,52 @@ def serve(
     changes: Annotated[
         Mapping[str, Any],
         Fields(
-            *("host", "port", "database", "require_keys", "concurrency", "traces"),
+            "--host",
+            "--port",
+            "--database",
+            "--require-keys",
+            "--concurrency",
+            "--traces",
             model=ServiceSettings,
         ),
     ],
-    corpus: list[str] | None = None,
-    model: list[str] | None = None,
-    base_url: str | None = None,
-    workers: Count = 1,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corpus",
+            help=(
+                "What clients may search: a source, an index, a built-in corpus, or the path "
+                "of a source file or a corpus. Repeatable; the first is the default. "
+                "[default: everything that has a name]"
+            ),
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help=(
+                "A model that clients may ask, besides those of the settings file. "
+                "Repeatable; the first is the default."
+            ),
+        ),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="The URL of an OpenAI-compatible server.")
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            "--workers",
+            min=1,
+            help=("How many processes serve. Several need a PostgreSQL database, or keep no runs."),
+        ),
+    ] = 1,
 ) -> None:
     """Serve searches, answers, probes and audits over HTTP, with a page to run and watch them.
 
     Set everything else in the section [service] of the settings file, or in variables
     FAIRQR_SERVICE_…; 'fairqr config show' lists them.
-
-    Args:
-        changes: Where it listens, and what it keeps.
-        corpus: What clients may search: a source, an index, a built-in corpus, or the path of a
-            source file or a corpus. Repeatable; the first is the default. [default: everything that
-            has a name]
-        model: A model that clients may ask, besides those of the settings file. Repeatable; the
-            first is the default.
-        base_url: The URL of an OpenAI-compatible server.
-        workers: How many processes serve. Several need a PostgreSQL database, or keep no runs.
     """
     if workers > 1:
         share_metrics()
@@ -127,12 +150,13 @@ async def _serve(
         await Server(app, drain).run_on(listener, started)
 
 
-def proxy(file: Path) -> None:
-    """Stand in front of Elasticsearch or OpenSearch, and re-rank the searches of some indexes.
-
-    Args:
-        file: The YAML file that names the cluster, and the source of each index.
-    """
+def proxy(
+    file: Annotated[
+        Path,
+        typer.Argument(help="The YAML file that names the cluster, and the source of each index."),
+    ],
+) -> None:
+    """Stand in front of Elasticsearch or OpenSearch, and re-rank the searches of some indexes."""
     for name in SERVICE:
         library(name, "This command", "service", ConfigError)
     from fairqr.graph.service.http.serving import bound, new_loop, url_of
@@ -150,15 +174,12 @@ def proxy(file: Path) -> None:
 def work(
     *,
     changes: Annotated[
-        Mapping[str, Any], Fields("database", "concurrency", "traces", model=ServiceSettings)
+        Mapping[str, Any], Fields("--database", "--concurrency", "--traces", model=ServiceSettings)
     ],
 ) -> None:
     """Do the durable runs that 'fairqr serve' accepts, as one of any number of processes.
 
     They share a PostgreSQL database. All else is set as for 'fairqr serve'.
-
-    Args:
-        changes: Where the runs are, and how many are done at once.
     """
     settings = _settings("service", SERVICE, **changes)
     if not settings.database.startswith("postgres"):
@@ -187,18 +208,29 @@ async def _work(settings: ServiceSettings) -> None:
 
 
 def mcp(
-    *, corpus: list[str] | None = None, model: str | None = None, base_url: str | None = None
+    *,
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corpus",
+            help=(
+                "What the agent may search: a source, an index, a built-in corpus, or the "
+                "path of a source file or a corpus. Repeatable; the first is the default. "
+                "[default: everything that has a name]"
+            ),
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="The language model that refines queries and writes answers."),
+    ] = None,
+    base_url: Annotated[
+        str | None, typer.Option("--base-url", help="The URL of an OpenAI-compatible server.")
+    ] = None,
 ) -> None:
     """Offer fair search as tools to an agent, over MCP on stdin and stdout.
 
     The sections [service], [service.limits] and [service.models] of the settings file also apply.
-
-    Args:
-        corpus: What the agent may search: a source, an index, a built-in corpus, or the path of a
-            source file or a corpus. Repeatable; the first is the default. [default: everything that
-            has a name]
-        model: The language model that refines queries and writes answers.
-        base_url: The URL of an OpenAI-compatible server.
     """
     settings = _settings("mcp", ("fastmcp",), [model] if model else None, base_url)
     run(_converse(settings, corpus or [], model))
@@ -309,15 +341,25 @@ async def _offering(
 
 
 @command(keys)
-def create(name: str, *, scope: list[str] | None = None, database: str | None = None) -> Printed:
-    """Make an access key and print it, alone on stdout. It cannot be shown again.
-
-    Args:
-        name: Who or what will use the key.
-        scope: What the key may do: read, run (includes read) or admin (includes both). Repeatable.
-            [default: run]
-        database: The service's database. [default: the configured one]
-    """
+def create(
+    name: Annotated[str, typer.Argument(help="Who or what will use the key.")],
+    *,
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            help=(
+                "What the key may do: read, run (includes read) or admin (includes both). "
+                "Repeatable. [default: run]"
+            ),
+        ),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option("--database", help="The service's database. [default: the configured one]"),
+    ] = None,
+) -> Printed:
+    """Make an access key and print it, alone on stdout. It cannot be shown again."""
     scopes: Any = scope or ["run"]
     key, secret = _with_store(database, lambda store: store.create_key(name, scopes))
     typer.echo(
@@ -329,12 +371,14 @@ def create(name: str, *, scope: list[str] | None = None, database: str | None = 
 
 
 @command(keys)
-def list_(*, database: str | None = None) -> Printed:
-    """List the access keys, without their secrets.
-
-    Args:
-        database: The service's database. [default: the configured one]
-    """
+def list_(
+    *,
+    database: Annotated[
+        str | None,
+        typer.Option("--database", help="The service's database. [default: the configured one]"),
+    ] = None,
+) -> Printed:
+    """List the access keys, without their secrets."""
     found = _with_store(database, lambda store: store.keys())
     rows = [
         (key.id, _day(key.created), ",".join(key.scopes), _day(key.revoked), key.name)
@@ -345,13 +389,15 @@ def list_(*, database: str | None = None) -> Printed:
 
 
 @command(keys)
-def revoke(id_: str, *, database: str | None = None) -> None:
-    """Revoke an access key for good.
-
-    Args:
-        id_: The key's id, as 'fairqr keys list' shows it.
-        database: The service's database. [default: the configured one]
-    """
+def revoke(
+    id_: Annotated[str, typer.Argument(help="The key's id, as 'fairqr keys list' shows it.")],
+    *,
+    database: Annotated[
+        str | None,
+        typer.Option("--database", help="The service's database. [default: the configured one]"),
+    ] = None,
+) -> None:
+    """Revoke an access key for good."""
     key = _with_store(database, lambda store: store.revoke_key(id_))
     typer.echo(f"The key {key.id} of {key.name} is revoked.")
 

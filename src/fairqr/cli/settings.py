@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import SecretStr
@@ -115,12 +115,16 @@ def _open_to_others(file: Path, settings: Iterable[Mapping[str, Any]]) -> Iterat
 
 
 @command(prompts, "list")
-def list_prompts(*, prompts: Path | None = None) -> None:
-    """Check and list all prompts, including yours; an asterisk marks the default version.
-
-    Args:
-        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
-    """
+def list_prompts(
+    *,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", help="A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]"
+        ),
+    ] = None,
+) -> None:
+    """Check and list all prompts, including yours; an asterisk marks the default version."""
     library = PromptLibrary(prompts)
     names, wrong = library.names(), 0
     for id_, version in names:
@@ -136,13 +140,17 @@ def list_prompts(*, prompts: Path | None = None) -> None:
 
 
 @command(prompts, "show")
-def show_prompt(prompt: str, *, prompts: Path | None = None) -> None:
-    """Print the file of a prompt, to change a copy of it.
-
-    Args:
-        prompt: The prompt, such as refine or refine=v2.
-        prompts: A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]
-    """
+def show_prompt(
+    prompt: Annotated[str, typer.Argument(help="The prompt, such as refine or refine=v2.")],
+    *,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", help="A folder with your own prompts. [default: FAIRQR_PROMPTS_DIR]"
+        ),
+    ] = None,
+) -> None:
+    """Print the file of a prompt, to change a copy of it."""
     id_, _, version = prompt.partition("=")
     template = PromptLibrary(prompts).get(id_, version or None)
     file = f"{template.name}.yaml"
@@ -175,12 +183,13 @@ def list_models() -> Printed:
 
 
 @command(models)
-def pull(names: list[str] | None = None) -> None:
-    """Download the weights of embedded models; an interrupted download resumes.
-
-    Args:
-        names: Names that 'fairqr models list' shows. [default: all]
-    """
+def pull(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Names that 'fairqr models list' shows. [default: all]"),
+    ] = None,
+) -> None:
+    """Download the weights of embedded models; an interrupted download resumes."""
     from fairqr.base.weights import WEIGHTS, lookup, missing, weights_path
 
     wanted = [lookup(name.removeprefix("local:")) for name in names or WEIGHTS]
@@ -206,12 +215,15 @@ command(models, "measure")(measure_model)
 
 
 @command(trace, "show")
-def show_trace(file: Path) -> None:
-    """Print the steps of a recorded run in order, with times, tokens and what they say.
-
-    Args:
-        file: A file that 'fairqr search --trace' wrote, or one in the folder of traces.
-    """
+def show_trace(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="A file that 'fairqr search --trace' wrote, or one in the folder of traces."
+        ),
+    ],
+) -> None:
+    """Print the steps of a recorded run in order, with times, tokens and what they say."""
     rows = sorted(_steps(file))
     heads = (number("after s"), number("ms"), "step", "status", "says")
     cells = ((f"{at - rows[0][0]:.2f}", f"{ms:.1f}", *said) for at, ms, *said in rows)

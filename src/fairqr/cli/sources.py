@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,26 +45,40 @@ LONGEST_VALUE = 40
 
 
 def attach(
-    file: Path | None = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="A source file, such as people.source.yaml.")
+    ] = None,
     *,
-    draft: bool = False,
-    url: str | None = None,
-    index: str | None = None,
-    credentials: str | None = None,
-    output: Path | None = None,
+    draft: Annotated[
+        bool, typer.Option("--draft", help="Write a source file from the mapping of an index.")
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            help=(
+                "With --draft: the Elasticsearch or OpenSearch server. [default: "
+                "FAIRQR_ELASTICSEARCH_URL]"
+            ),
+        ),
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option("--index", help="With --draft: an index, an alias, or a pattern.")
+    ] = None,
+    credentials: Annotated[
+        str | None,
+        typer.Option(
+            "--credentials", help="With --draft: an entry [credentials.NAME] of the settings file."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="With --draft: the file to write. [default: stdout]"),
+    ] = None,
 ) -> Printed:
     """Attach a search engine as a source file describes it: check the file, and register its name.
 
     Nothing is ever written to the engine. The file stays where it is, so that edits take effect.
-
-    Args:
-        file: A source file, such as people.source.yaml.
-        draft: Write a source file from the mapping of an index.
-        url: With --draft: the Elasticsearch or OpenSearch server. [default:
-            FAIRQR_ELASTICSEARCH_URL]
-        index: With --draft: an index, an alias, or a pattern.
-        credentials: With --draft: an entry [credentials.NAME] of the settings file.
-        output: With --draft: the file to write. [default: stdout]
     """
     if draft:
         if file:
@@ -126,24 +140,20 @@ def list_sources() -> Printed:
 
 
 @command(source, "check")
-def check_source(source: str) -> Printed:
-    """Show what a source holds: its fields, labels and their counts, and what its engine can do.
-
-    Args:
-        source: An attached source, or a source file.
-    """
+def check_source(
+    source: Annotated[str, typer.Argument(help="An attached source, or a source file.")],
+) -> Printed:
+    """Show what a source holds: its fields, labels and their counts, and what its engine can do."""
     found = load_source(Path(source)) if is_source_file(source) else _catalog().source(source)[0]
     report = _checked(found)
     return Printed(report, report_lines(report))
 
 
 @command(source, "remove")
-def remove_source(name: str) -> None:
-    """Forget the name of a source; its file and its engine stay as they are.
-
-    Args:
-        name: The name of an attached source.
-    """
+def remove_source(
+    name: Annotated[str, typer.Argument(help="The name of an attached source.")],
+) -> None:
+    """Forget the name of a source; its file and its engine stay as they are."""
     _catalog().detach(name)
     typer.echo(f"{name}: no longer attached")
 
@@ -202,18 +212,29 @@ def _shares(shares: Mapping[str, float | None]) -> str:
 
 @command(index)
 def create(
-    name: str, path: Path, *, schema: Path | None = None, vectors: str | None = None
+    name: Annotated[str, typer.Argument(help="The name of the index.")],
+    path: Annotated[
+        Path, typer.Argument(help="A JSON Lines file, a folder with one, or a built-in corpus.")
+    ],
+    *,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="The schema; by default the one beside the file."),
+    ] = None,
+    vectors: Annotated[
+        str | None,
+        typer.Option(
+            "--vectors",
+            help=(
+                "Also store a vector of each document, made by this encoder, such as minilm. "
+                "Without it, the index makes vectors at the first search that needs them."
+            ),
+        ),
+    ] = None,
 ) -> None:
     """Index a corpus; an index of the same name is replaced once the new one is complete.
 
     To search an index that you already have on a server, see 'fairqr attach --help'.
-
-    Args:
-        name: The name of the index.
-        path: A JSON Lines file, a folder with one, or a built-in corpus.
-        schema: The schema; by default the one beside the file.
-        vectors: Also store a vector of each document, made by this encoder, such as minilm.
-            Without it, the index makes vectors at the first search that needs them.
     """
     from fairqr.retrieval.encoders.opening import open_encoder
     from fairqr.retrieval.sources.catalog import info_of
@@ -233,26 +254,22 @@ def create(
 
 
 @command(index)
-def add(name: str, path: Path) -> None:
-    """Add documents to an index; they replace documents with the same ids.
-
-    Args:
-        name: The name of the index.
-        path: A JSON Lines file of documents.
-    """
+def add(
+    name: Annotated[str, typer.Argument(help="The name of the index.")],
+    path: Annotated[Path, typer.Argument(help="A JSON Lines file of documents.")],
+) -> None:
+    """Add documents to an index; they replace documents with the same ids."""
     with Progress() as progress:
         written = run(_catalog().upsert(name, path, progress=progress.prepare(name)))
     typer.echo(f"{name}: {written} documents written")
 
 
 @command(index)
-def remove(name: str, ids: list[str]) -> None:
-    """Remove documents from an index.
-
-    Args:
-        name: The name of the index.
-        ids: The ids of the documents.
-    """
+def remove(
+    name: Annotated[str, typer.Argument(help="The name of the index.")],
+    ids: Annotated[list[str], typer.Argument(help="The ids of the documents.")],
+) -> None:
+    """Remove documents from an index."""
     removed = run(_catalog().remove(name, ids))
     typer.echo(f"{name}: {removed} of {len(ids)} documents removed")
 
@@ -278,12 +295,10 @@ def list_indexes() -> Printed:
 
 
 @command(index)
-def info(name: str) -> Printed:
-    """Show an index: its documents, its attributes and the share of each group.
-
-    Args:
-        name: The name of the index.
-    """
+def info(
+    name: Annotated[str, typer.Argument(help="The name of the index.")],
+) -> Printed:
+    """Show an index: its documents, its attributes and the share of each group."""
     found = run(_described(name))
     told = {**found, "attributes": {key: _shares(it) for key, it in found["attributes"].items()}}
     return Printed(found, out.fact_lines(told))
@@ -304,24 +319,24 @@ async def _described(name: str) -> dict[str, Any]:
 
 
 @command(index)
-def delete(name: str) -> None:
-    """Delete an index.
-
-    Args:
-        name: The name of the index.
-    """
+def delete(
+    name: Annotated[str, typer.Argument(help="The name of the index.")],
+) -> None:
+    """Delete an index."""
     run(_catalog().delete(name))
     typer.echo(f"{name}: deleted")
 
 
 @command(corpus)
-def check(path: Path, *, schema: Path | None = None) -> Printed:
-    """Check each line of a corpus, and show how large each group is.
-
-    Args:
-        path: A JSON Lines file, or a folder with one.
-        schema: The schema; by default the file beside the corpus.
-    """
+def check(
+    path: Annotated[Path, typer.Argument(help="A JSON Lines file, or a folder with one.")],
+    *,
+    schema: Annotated[
+        Path | None,
+        typer.Option("--schema", help="The schema; by default the file beside the corpus."),
+    ] = None,
+) -> Printed:
+    """Check each line of a corpus, and show how large each group is."""
     from fairqr.retrieval.sources.corpus import BUILT_IN, check_corpus, find_corpus
 
     found = find_corpus(BUILT_IN.get(str(path), path), schema)
@@ -376,13 +391,17 @@ def list_collections() -> Printed:
 
 
 @command(dataset, "info")
-def describe(name: str, *, split: str | None = None) -> Printed:
-    """Show what a collection holds: its sizes, groups, coverage of labels, and targets.
-
-    Args:
-        name: The name of a collection, or its folder.
-        split: Which judgements to use, if there are several sets: train or eval.
-    """
+def describe(
+    name: Annotated[str, typer.Argument(help="The name of a collection, or its folder.")],
+    *,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            "--split", help="Which judgements to use, if there are several sets: train or eval."
+        ),
+    ] = None,
+) -> Printed:
+    """Show what a collection holds: its sizes, groups, coverage of labels, and targets."""
     from fairqr.evaluation.collections.finding import find_collection
     from fairqr.evaluation.collections.statistics import describe_collection
 
@@ -413,16 +432,24 @@ def describe(name: str, *, split: str | None = None) -> Printed:
 
 
 @command(dataset, "import")
-def import_(loader: str, paths: list[Path], *, name: str, replace: bool = False) -> None:
-    """Import files as a collection.
-
-    Args:
-        loader: trec-fair-2021, trec-fair-2022, trec-fair-2022-all (with the track's other
-            dimensions), trec2022-subset or jsonl.
-        paths: The files, or the folder with them.
-        name: The name of the collection.
-        replace: Replace a collection of that name.
-    """
+def import_(
+    loader: Annotated[
+        str,
+        typer.Argument(
+            help=(
+                "trec-fair-2021, trec-fair-2022, trec-fair-2022-all (with the track's other "
+                "dimensions), trec2022-subset or jsonl."
+            )
+        ),
+    ],
+    paths: Annotated[list[Path], typer.Argument(help="The files, or the folder with them.")],
+    *,
+    name: Annotated[str, typer.Option("--name", help="The name of the collection.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a collection of that name.")
+    ] = False,
+) -> None:
+    """Import files as a collection."""
     from fairqr.evaluation.collections.finding import import_collection
 
     with Progress() as progress:
