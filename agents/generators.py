@@ -62,10 +62,12 @@ class Generator(Protocol):
         """
 
 
-def temperature_of(generator: Generator, asked: float | None) -> float | None:
-    """Return the temperature of answers if ``asked`` is requested; its model may have its own."""
+def temperature_of(generator: Generator, requested: float | None) -> float | None:
+    """Return the temperature of answers if one is requested; its model may have its own."""
     model = getattr(generator, "model", None)
-    return model.temperature_of(asked) if isinstance(model, LanguageModel) else asked
+    if isinstance(model, LanguageModel):
+        return model.temperature_of(requested)
+    return requested
 
 
 class ModelGenerator:

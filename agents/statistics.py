@@ -20,7 +20,9 @@ from fairqr.base.extras import library
 FloatArray = NDArray[np.float64]
 
 PERMUTATIONS = 20_000
+"""How many assignments of signs a test draws."""
 EXACT_UP_TO = 16
+"""The most differences of which a test counts all assignments of signs."""
 ROUNDING = 1e-12
 special = partial(library, "scipy.special", "A confidence interval or a test")
 """Returns the functions of scipy, which a search does without."""
@@ -101,7 +103,8 @@ def mean_interval(values: ArrayLike) -> Interval | None:
     sample = np.asarray(values, dtype=np.float64)
     if too_few(sample.size, 1 - level) or are_equal(sample):
         return None
-    half = student_quantile(level, sample.size - 1) * sample.std(ddof=1) / np.sqrt(sample.size)
+    quantile = student_quantile(level, sample.size - 1)
+    half = quantile * sample.std(ddof=1) / np.sqrt(sample.size)
     mean = sample.mean()
     return Interval(float(mean - half), float(mean + half), level)
 
@@ -121,14 +124,20 @@ def sums_ratio_interval(above: ArrayLike, below: ArrayLike) -> Interval | None:
         The interval, or None if a sum is 0, or as :func:`mean_interval` returns None for the
         clusters that are not 0 in both.
     """
-    one, other = (np.asarray(values, dtype=np.float64) for values in (above, below))
-    counted = one + other > 0
-    one, other = one[counted], other[counted]
-    if not one.any() or not other.any():
+    numerators = np.asarray(above, dtype=np.float64)
+    denominators = np.asarray(below, dtype=np.float64)
+    is_counted = numerators + denominators > 0
+    numerators = numerators[is_counted]
+    denominators = denominators[is_counted]
+    if not numerators.any() or not denominators.any():
         return None
-    shifts = one.size * (one / one.sum() - other / other.sum())
-    found = mean_interval(np.log(one.sum() / other.sum()) + shifts)
-    return found and replace(found, low=np.exp(found.low), high=np.exp(found.high))
+
+    logarithm = np.log(numerators.sum() / denominators.sum())
+    difference = numerators / numerators.sum() - denominators / denominators.sum()
+    interval = mean_interval(logarithm + numerators.size * difference)
+    if interval is None:
+        return None
+    return replace(interval, low=np.exp(interval.low), high=np.exp(interval.high))
 
 
 def share_interval(counts: ArrayLike, totals: ArrayLike) -> Interval | None:
@@ -143,9 +152,11 @@ def share_interval(counts: ArrayLike, totals: ArrayLike) -> Interval | None:
     Returns:
         The interval, or None as for the odds; so it is for a share of 0 or 1.
     """
-    counted = np.asarray(counts)
-    odds = sums_ratio_interval(counted, np.asarray(totals) - counted)
-    return odds and replace(odds, low=odds.low / (1 + odds.low), high=odds.high / (1 + odds.high))
+    counts = np.asarray(counts)
+    odds = sums_ratio_interval(counts, np.asarray(totals) - counts)
+    if odds is None:
+        return None
+    return replace(odds, low=odds.low / (1 + odds.low), high=odds.high / (1 + odds.high))
 
 
 def paired_randomisation(
@@ -182,24 +193,27 @@ def randomisation_p(
         random: Draws the signs.
         permutations: How many assignments are drawn.
     """
-    # Sums that are equal may differ by rounding.
-    observed = np.abs(differences.sum(axis=0)) - 1e-12 * np.abs(differences).sum(axis=0)
     size = len(differences)
+    sums = differences.sum(axis=0)
+    # Sums that are equal may differ by rounding.
+    observed = np.abs(sums) - 1e-12 * np.abs(differences).sum(axis=0)
 
-    def as_far_as(negative: NDArray[Any]) -> Any:
+    def are_as_far(is_negative: NDArray[Any]) -> Any:
         """Return whether the sums are as far from 0 with the signs of these rows of 0 and 1."""
-        return np.abs(differences.sum(axis=0) - 2 * (negative @ differences)) >= observed
+        return np.abs(sums - 2 * (is_negative @ differences)) >= observed
 
     if size <= EXACT_UP_TO:
-        signs = (np.arange(1 << size)[:, None] >> np.arange(size)) & 1
-        return np.asarray(as_far_as(signs).mean(axis=0))
-    as_far = np.ones(differences.shape[1])
+        all_signs = (np.arange(1 << size)[:, None] >> np.arange(size)) & 1
+        return np.asarray(are_as_far(all_signs).mean(axis=0))
+
+    # The observed signs are among the assignments.
+    counts = np.ones(differences.shape[1])
     rows = max(1, CELLS_AT_ONCE // size)
     for start in range(0, permutations, rows):
         shape = (min(rows, permutations - start), size)
-        negative = random.integers(0, 2, shape, dtype=np.int8)
-        as_far += as_far_as(negative).sum(axis=0)
-    return as_far / (permutations + 1)
+        signs = random.integers(0, 2, shape, dtype=np.int8)
+        counts += are_as_far(signs).sum(axis=0)
+    return counts / (permutations + 1)
 
 
 def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -208,12 +222,13 @@ def corrected_by_holm(p_values: Sequence[float | None]) -> list[float | None]:
     The chance that any true hypothesis is rejected at α is at most α, even for dependent tests.
     Tests without a p value do not count, and stay None.
     """
-    tested = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    tested = sorted((p, position) for position, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
     highest = 0.0
-    for done, (p, place) in enumerate(tested):
-        highest = max(highest, min(1.0, (len(tested) - done) * p))
-        corrected[place] = highest
+    for rank, (p, position) in enumerate(tested):
+        remaining_tests = len(tested) - rank
+        highest = max(highest, min(1.0, remaining_tests * p))
+        corrected[position] = highest
     return corrected
 
 
@@ -228,7 +243,8 @@ def sign_test(wins: int, losses: int) -> float | None:
     """
     if wins + losses == 0:
         return None
-    return min(1.0, 2 * float(special().bdtrc(max(wins, losses) - 1, wins + losses, 0.5)))
+    chance = float(special().bdtrc(max(wins, losses) - 1, wins + losses, 0.5))
+    return min(1.0, 2 * chance)
 
 
 def binomial_interval(successes: int, trials: int, level: float = 0.95) -> Interval | None:
@@ -257,10 +273,14 @@ def exact_ends(successes: Any, trials: Any, level: float) -> tuple[FloatArray, F
 
     Successes and trials need not be whole numbers; there has to be a trial.
     """
-    rest, beta, failures = (1 - level) / 2, special().betaincinv, trials - successes
-    few = ROUNDING * trials
-    low = np.where(successes <= few, 0.0, beta(successes, failures + 1, rest))
-    return low, np.where(failures <= few, 1.0, beta(successes + 1, failures, 1 - rest))
+    tail = (1 - level) / 2
+    failures = trials - successes
+    quantile = special().betaincinv
+    # What is 0 but for rounding.
+    nothing = ROUNDING * trials
+    low = np.where(successes <= nothing, 0.0, quantile(successes, failures + 1, tail))
+    high = np.where(failures <= nothing, 1.0, quantile(successes + 1, failures, 1 - tail))
+    return low, high
 
 
 def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) -> float | None:
@@ -276,7 +296,9 @@ def detectable_share(trials: int, *, alpha: float = 0.05, power: float = 0.8) ->
         5 %).
     """
     wins = np.arange(trials // 2 + 1, trials + 1)
-    enough = wins[2 * special().bdtrc(wins - 1, trials, 0.5) <= alpha]
-    if not enough.size:
+    p_values = 2 * special().bdtrc(wins - 1, trials, 0.5)
+    significant = wins[p_values <= alpha]
+    if not significant.size:
         return None
-    return float(special().betaincinv(enough[0], trials - enough[0] + 1, power))
+    fewest = significant[0]
+    return float(special().betaincinv(fewest, trials - fewest + 1, power))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import json
 import math
 import shutil
@@ -32,6 +33,7 @@ from fairqr.base.errors import InputError, ModelUnavailableError
 from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.base.neural import quiet
+from fairqr.retrieval.sources.documents import chunks
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 """How the names of the attention layers end in Llama, SmolLM2, Mistral, Qwen2 and their like."""
@@ -86,10 +88,13 @@ def draw_winners(pairs: Sequence[TuningPair], random: np.random.Generator) -> li
     """
     winners = [False] * len(pairs)
     for kind in dict.fromkeys(pair.kind for pair in pairs):
-        places = [place for place, pair in enumerate(pairs) if pair.kind == kind]
-        half = len(places) // 2 + int(random.integers(0, 2)) * (len(places) % 2)
-        for place in random.permutation(len(places))[:half]:
-            winners[places[place]] = True
+        of_kind = [number for number, pair in enumerate(pairs) if pair.kind == kind]
+        # Drawn in any case, so that all other draws stay the same.
+        extra = int(random.integers(0, 2))
+        remainder = len(of_kind) % 2
+        half = len(of_kind) // 2 + extra * remainder
+        for row in random.permutation(len(of_kind))[:half]:
+            winners[of_kind[row]] = True
     return winners
 
 
@@ -100,10 +105,12 @@ def both_orders(pair: TuningPair, wins: tuple[bool, bool]) -> tuple[PairExample,
         pair: The pair.
         wins: Whether the protected item wins in each of these orders.
     """
-    one, other = pair.protected, pair.unprotected
+    protected = pair.protected
+    unprotected = pair.unprotected
+    wins_first, wins_second = wins
     return (
-        PairExample(pair.query, one, other, "first" if wins[0] else "second"),
-        PairExample(pair.query, other, one, "second" if wins[1] else "first"),
+        PairExample(pair.query, protected, unprotected, "first" if wins_first else "second"),
+        PairExample(pair.query, unprotected, protected, "second" if wins_second else "first"),
     )
 
 
@@ -139,40 +146,47 @@ def make_batches(
     """
     if not pairs:
         raise InputError("There is no pair to tune on; use more queries or larger lists.")
-    each = batch // 2
-    wanted = epochs * len(pairs) if steps is None else steps * each
+    pairs_in_batch = batch // 2
+    count = epochs * len(pairs) if steps is None else steps * pairs_in_batch
     when_first = draw_winners(pairs, random)
     when_second = when_first if winners == "pair" else draw_winners(pairs, random)
-    order = _order(when_first, random)
-    drawn = [next(order) for _ in range(wanted)]
-    return [
-        tuple(
-            example
-            for place in drawn[start : start + each]
-            for example in both_orders(pairs[place], (when_first[place], when_second[place]))
-        )
-        for start in range(0, wanted, each)
-    ]
+    order = itertools.islice(_order(when_first, random), count)
+    batches = []
+    for numbers in chunks(order, pairs_in_batch):
+        examples: list[PairExample] = []
+        for number in numbers:
+            wins = (when_first[number], when_second[number])
+            examples += both_orders(pairs[number], wins)
+        batches.append(tuple(examples))
+    return batches
 
 
 def fingerprint(batches: Sequence[Sequence[PairExample]]) -> str:
     """Return a hash of all examples in their order."""
-    shown = [[(it.query, it.first, it.second, it.winner) for it in batch] for batch in batches]
-    return hashlib.sha256(repr(shown).encode()).hexdigest()
+    content = []
+    for batch in batches:
+        content.append(
+            [(example.query, example.first, example.second, example.winner) for example in batch]
+        )
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def _order(winners: Sequence[bool], random: np.random.Generator) -> Iterator[int]:
     """Yield pairs endlessly, each once per epoch, so that wins are balanced at every point."""
     lead = 0  # the wins of the protected item minus those of the other
     while True:
-        left: dict[bool, list[int]] = {True: [], False: []}
-        for place in random.permutation(len(winners)).tolist():
-            left[winners[place]].append(place)
-        while left[True] or left[False]:
-            side = lead < 0 or (lead == 0 and bool(random.integers(0, 2)))
-            side = side if left[side] else not side
+        # By whether the protected item wins.
+        pairs_of: dict[bool, list[int]] = {True: [], False: []}
+        for number in random.permutation(len(winners)).tolist():
+            pairs_of[winners[number]].append(number)
+        while pairs_of[True] or pairs_of[False]:
+            side = lead < 0
+            if lead == 0:
+                side = bool(random.integers(0, 2))
+            if not pairs_of[side]:
+                side = not side
             lead += 1 if side else -1
-            yield left[side].pop()
+            yield pairs_of[side].pop()
 
 
 class LoraOptions(BaseModel, frozen=True):
@@ -206,14 +220,13 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
         InputError: The model lacks one of the modules; peft would train fewer or none.
         ModelUnavailableError: peft is not installed.
     """
-    torch, peft = (
-        library(name, "Tuning", "tune", ModelUnavailableError) for name in ("torch", "peft")
-    )
-    every = [(name.rpartition(".")[2], type(it).__name__) for name, it in model.named_modules()]
-    layers = {name for name, kind in every if kind in ("Linear", "Conv1D")} - {"lm_head"}
-    if missing := sorted(set(options.modules) - layers):
-        known = ", ".join(sorted(layers)[:8]) or "none"
-        raise InputError(f"The model has no layer '{missing[0]}' to adapt; modules may be {known}.")
+    torch = library("torch", "Tuning", "tune", ModelUnavailableError)
+    peft = library("peft", "Tuning", "tune", ModelUnavailableError)
+    layers = _layers_of(model)
+    missing = sorted(set(options.modules) - layers)
+    if missing:
+        names = ", ".join(sorted(layers)[:8]) or "none"
+        raise InputError(f"The model has no layer '{missing[0]}' to adapt; modules may be {names}.")
     config = peft.LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,
@@ -233,6 +246,15 @@ def adapted(model: Any, options: LoraOptions) -> Iterator[Any]:
     finally:
         tuned.unload()
         model.eval()
+
+
+def _layers_of(model: Any) -> set[str]:
+    """Return the names of the layers of a model that can be adapted."""
+    layers = set()
+    for name, module in model.named_modules():
+        if type(module).__name__ in ("Linear", "Conv1D"):
+            layers.add(name.rpartition(".")[2])
+    return layers - {"lm_head"}
 
 
 def train(
@@ -266,9 +288,12 @@ def train(
     import torch
     import transformers
 
-    examples: Any = [{"input_ids": torch.tensor(it)} for batch in batches for it in batch]
-    forward = inspect.signature(tuned.get_base_model().forward).parameters
-    last = {"logits_to_keep": 1} if "logits_to_keep" in forward else {}
+    examples: Any = []
+    for batch in batches:
+        examples += [{"input_ids": torch.tensor(tokens)} for tokens in batch]
+    # Only the last token's logits count.
+    parameters = inspect.signature(tuned.get_base_model().forward).parameters
+    model_options = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
 
     class PairTrainer(transformers.Trainer):
         def get_train_dataloader(self) -> Any:
@@ -277,25 +302,27 @@ def train(
         def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
             # An example alone in its row needs no padding.
             tokens = inputs["input_ids"]
-            logits = model(input_ids=tokens[:, :-1], use_cache=False, **last).logits
+            logits = model(input_ids=tokens[:, :-1], use_cache=False, **model_options).logits
             return torch.nn.functional.cross_entropy(logits[:, -1].float(), tokens[:, -1])
 
     class Watcher(transformers.TrainerCallback):
         def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             begun(state.global_step)
 
-        def on_log(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            if "loss" in (logs := more["logs"]):  # it is not in the summary at the end
-                step, loss, norm = state.global_step, logs["loss"], logs["grad_norm"]
-                if not math.isfinite(loss + norm):
-                    raise InputError(
-                        f"The loss of step {step} is not a number; use a lower learning rate."
-                    )
-                watch(step, loss, logs["learning_rate"], norm)
+        def on_log(self, args: Any, state: Any, control: Any, **entries: Any) -> None:
+            logs = entries["logs"]
+            if "loss" not in logs:  # the summary at the end
+                return
+            step = state.global_step
+            loss = logs["loss"]
+            norm = logs["grad_norm"]
+            if not math.isfinite(loss + norm):
+                raise InputError(
+                    f"The loss of step {step} is not a number; use a lower learning rate."
+                )
+            watch(step, loss, logs["learning_rate"], norm)
 
-    # A killed process may leave half a checkpoint; its state is written last.
-    whole = [state.parent for state in checkpoints.glob("checkpoint-*/trainer_state.json")]
-    newest = max(whole, key=lambda it: int(it.name.partition("-")[2]), default=None)
+    newest = _newest_checkpoint(checkpoints)
     with torch.random.fork_rng(), quiet():
         arguments = transformers.TrainingArguments(
             str(checkpoints),
@@ -319,6 +346,13 @@ def train(
     tuned.eval()
 
 
+def _newest_checkpoint(checkpoints: Path) -> Path | None:
+    """Return the last complete checkpoint, if there is one."""
+    # A killed process may leave half a checkpoint; its state is written last.
+    complete = [state.parent for state in checkpoints.glob("checkpoint-*/trainer_state.json")]
+    return max(complete, key=lambda folder: int(folder.name.partition("-")[2]), default=None)
+
+
 def write_adapter(tuned: Any, folder: Path, base: str, about: Mapping[str, Any]) -> None:
     """Write the folder of a trained adapter, completely or not at all.
 
@@ -328,10 +362,10 @@ def write_adapter(tuned: Any, folder: Path, base: str, about: Mapping[str, Any])
         base: The name of the base model, as after ``causal:``.
         about: The contents of the file :data:`ABOUT`.
     """
-    beside = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(beside, ignore_errors=True)  # left by a killed process
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # left by a killed process
     tuned.peft_config["default"].base_model_name_or_path = base
     # Otherwise peft asks the hub whether the base's vocabulary has changed.
-    tuned.save_pretrained(str(beside), save_embedding_layers=False)
-    write_beside(beside / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    beside.rename(folder)
+    tuned.save_pretrained(str(part), save_embedding_layers=False)
+    write_beside(part / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    part.rename(folder)

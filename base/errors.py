@@ -137,7 +137,8 @@ class BusyError(FairqrError, http_status=503, title="The service is busy"):
         super().__init__(message)
         self.retry_after = retry_after
         if own:
-            self.http_status, self.title = 429, "Too many requests"
+            self.http_status = 429
+            self.title = "Too many requests"
 
 
 class RunNotFoundError(FairqrError, http_status=404, title="There is no such run"):
@@ -206,7 +207,9 @@ class ModelError(FairqrError, http_status=502, title="The model gave no usable r
 def one_line(text: object, limit: int = 300) -> str:
     """Return ``text`` on one line, cut to ``limit`` characters, for use inside an error message."""
     flat = " ".join(str(text).split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+    if len(flat) <= limit:
+        return flat
+    return flat[: limit - 1] + "…"
 
 
 def nearest_names(name: str, known: Iterable[str]) -> str:
@@ -215,9 +218,12 @@ def nearest_names(name: str, known: Iterable[str]) -> str:
     Returns:
         An empty string if no known name is close.
     """
-    names = {each.casefold(): each for each in sorted(known)}
-    near = [f"'{names[each]}'" for each in get_close_matches(name.casefold(), names)]
-    return f"did you mean {' or '.join(near)}?" if near else ""
+    name_of = {known_name.casefold(): known_name for known_name in sorted(known)}
+    closest = get_close_matches(name.casefold(), name_of)
+    if not closest:
+        return ""
+    quoted = [f"'{name_of[match]}'" for match in closest]
+    return f"did you mean {' or '.join(quoted)}?"
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
@@ -225,11 +231,11 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
 
     The place is a dotted path, empty for the whole object. The reason has no full stop.
     """
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return where, "there is no such entry"
-    return where, first["msg"].removeprefix("Value error, ").rstrip(".")
+    problem = error.errors()[0]
+    location = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        return location, "there is no such entry"
+    return location, problem["msg"].removeprefix("Value error, ").rstrip(".")
 
 
 @contextmanager
@@ -245,8 +251,9 @@ def parameter_errors() -> Iterator[None]:
         yield
     except ValidationError as error:
         for problem in error.errors():
-            if isinstance(cause := problem.get("ctx", {}).get("error"), FairqrError):
+            cause = problem.get("ctx", {}).get("error")
+            if isinstance(cause, FairqrError):
                 raise cause from None
-        where, reason = first_problem(error)
-        named = f"The parameter '{where}' is wrong" if where else "The parameters do not fit"
-        raise InputError(f"{named}: {one_line(reason)}.") from None
+        name, reason = first_problem(error)
+        subject = f"The parameter '{name}' is wrong" if name else "The parameters do not fit"
+        raise InputError(f"{subject}: {one_line(reason)}.") from None

@@ -49,7 +49,8 @@ def exporting(warn: Callable[[str], None]) -> Iterator[None]:
     if delivery:
         from fairqr.base.telemetry import content_is_wanted
 
-        delivery.content, delivery.warn = content_is_wanted(), warn
+        delivery.content = content_is_wanted()
+        delivery.warn = warn
     try:
         yield
     finally:
@@ -66,21 +67,24 @@ def wanted_exporters() -> list[str]:
         Names as in ``OTEL_TRACES_EXPORTER``: ``otlp``, ``console`` or an installed exporter. The
         list is empty if no variable asks for any.
     """
-    default = "otlp" if any(os.environ.get(name, "").strip() for name in ENDPOINTS) else "none"
-    chosen = os.environ.get("OTEL_TRACES_EXPORTER", "").strip() or default
-    return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "none")]
+    has_endpoint = any(os.environ.get(name, "").strip() for name in ENDPOINTS)
+    default = "otlp" if has_endpoint else "none"
+    stated = os.environ.get("OTEL_TRACES_EXPORTER", "").strip()
+    names = [name.strip() for name in (stated or default).split(",")]
+    return [name for name in names if name not in ("", "none")]
 
 
 def require_endpoint() -> None:
     """Check the address of the backend, as a service does before it listens.
 
     Raises:
-        ConfigError: It is no address.
+        ConfigError: A variable has something else than an address.
     """
     if "grpc" in {os.environ.get(name, "") for name in PROTOCOLS}:
         return  # its addresses may have no scheme
     for name in ENDPOINTS:
-        if (address := os.environ.get(name, "").strip()) and not is_web_address(address):
+        address = os.environ.get(name, "").strip()
+        if address and not is_web_address(address):
             raise ConfigError(f"{name} is no address; write it like http://127.0.0.1:4318.")
 
 
@@ -114,16 +118,24 @@ def require_readable() -> None:
     Raises:
         ConfigError: One cannot be read, or names what is not installed.
     """
-    values = {name: it.strip() for name, it in os.environ.items() if it.strip()}
+    values = {}
+    for name, text in os.environ.items():
+        if text.strip():
+            values[name] = text.strip()
     for name, value in values.items():
-        for names, form, words in _READ:
-            if re.fullmatch(names, name) and not re.fullmatch(form, value, re.IGNORECASE):
+        for pattern, form, words in _READ:
+            has_form = re.fullmatch(form, value, re.IGNORECASE)
+            if re.fullmatch(pattern, name) and not has_form:
                 raise ConfigError(f"{name} is not {words}; correct it, or remove it.")
     _require_ratio(values)
-    queue, batch = (int(values.get(name, default)) for name, default in (_QUEUE, _BATCH))
+    queue_variable, default_queue = _QUEUE
+    batch_variable, default_batch = _BATCH
+    queue = int(values.get(queue_variable, default_queue))
+    batch = int(values.get(batch_variable, default_batch))
     if batch > queue:
         raise ConfigError(
-            f"{_BATCH[0]} is {batch}, and {_QUEUE[0]} only {queue}; make the batch smaller."
+            f"{batch_variable} is {batch}, and {queue_variable} only {queue}; make the batch "
+            "smaller."
         )
     for name in _NAMES_A_PART.keys() & values.keys():
         _require_installed(name, values[name])
@@ -166,12 +178,13 @@ def _start() -> _Delivery | None:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    # The command line contains queries.
-    about = {"service.version": version("fairqr"), **Resource.create().attributes}
-    about = {key: it for key, it in about.items() if not key.startswith("process.command")}
-    if str(about["service.name"]).startswith("unknown_service"):
-        about["service.name"] = "fairqr"
-    provider = TracerProvider(resource=Resource(about))
+    attributes = {"service.version": version("fairqr"), **Resource.create().attributes}
+    for name in list(attributes):
+        if name.startswith("process.command"):  # it contains queries
+            del attributes[name]
+    if str(attributes["service.name"]).startswith("unknown_service"):
+        attributes["service.name"] = "fairqr"
+    provider = TracerProvider(resource=Resource(attributes))
     delivery = _Delivery([*map(_exporter, wanted_exporters())], provider)
     provider.add_span_processor(BatchSpanProcessor(delivery))  # type: ignore[arg-type]
     trace.set_tracer_provider(provider)
@@ -207,13 +220,16 @@ def _exporter(name: str) -> Any:
     from importlib.metadata import entry_points  # which each command would wait for
 
     if name == "otlp":
-        protocols = [os.environ[it] for it in PROTOCOLS if it in os.environ]
+        # The variable of traces wins over the general one.
+        protocols = [os.environ[variable] for variable in PROTOCOLS if variable in os.environ]
         name = "otlp_proto_grpc" if "grpc" in protocols[:1] else "otlp_proto_http"
         # How long we try to send. It can delay the end of a command.
         os.environ.setdefault("OTEL_EXPORTER_OTLP_TIMEOUT", "5")
-    for found in entry_points(group="opentelemetry_traces_exporter", name=name):
-        # Standard output is for results.
-        return found.load()(**{"out": sys.stderr} if name == "console" else {})
+    for entry_point in entry_points(group="opentelemetry_traces_exporter", name=name):
+        exporter = entry_point.load()
+        if name == "console":
+            return exporter(out=sys.stderr)  # standard output is for results
+        return exporter()
     raise ModuleNotFoundError(name)
 
 
@@ -226,14 +242,16 @@ class _Delivery:
 
     def __init__(self, exporters: Sequence[Any], provider: Any) -> None:
         self.provider = provider
-        self.content = self._failed = False
+        self.content = False
+        self._failed = False
         self._exporters = exporters
         self.warn: Callable[[str], None] = print
 
     def export(self, batch: Sequence[Any]) -> None:
         """Pass spans on."""
-        kept = batch if self.content else [*map(_without_texts, batch)]
-        failed = sum(exporter.export(kept).value for exporter in self._exporters) > 0
+        spans = batch if self.content else [*map(_without_texts, batch)]
+        # A success is 0; all exporters get the spans, whatever became of the others.
+        failed = sum(exporter.export(spans).value for exporter in self._exporters) > 0
         if failed and not self._failed:
             self.warn(
                 "Spans could not be sent to the OpenTelemetry backend; check that it runs, and the "
@@ -254,7 +272,7 @@ def _without_texts(span: Any) -> Any:
 
     if span.instrumentation_scope.name == "fairqr":
         return span
-    same = ["name", "context", "parent", "resource", "attributes", "links", "kind"]
-    same += ["start_time", "end_time", "instrumentation_scope"]
-    kept = {name: getattr(span, name) for name in same}
-    return ReadableSpan(**kept, status=Status(span.status.status_code))
+    names = ["name", "context", "parent", "resource", "attributes", "links", "kind"]
+    names += ["start_time", "end_time", "instrumentation_scope"]
+    parts = {name: getattr(span, name) for name in names}
+    return ReadableSpan(**parts, status=Status(span.status.status_code))

@@ -9,13 +9,13 @@ from fairqr.base.errors import FairqrError, InputError
 
 
 def library(
-    name: str, what: str, extra: str = "evaluation", error: type[FairqrError] = InputError
+    name: str, user: str, extra: str = "evaluation", error: type[FairqrError] = InputError
 ) -> Any:
     """Import a library and return its module.
 
     Args:
         name: The name of the module.
-        what: What needs the library, for the message: ``The measure ROUGE``.
+        user: What needs the library, for the message: ``The measure ROUGE``.
         extra: The extra that installs it.
         error: The class of the error to raise.
 
@@ -26,5 +26,5 @@ def library(
         return import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        message = f"{what} needs {package}; install it with: pip install 'fairqr[{extra}]'"
+        message = f"{user} needs {package}; install it with: pip install 'fairqr[{extra}]'"
         raise error(message) from None

@@ -1,4 +1,4 @@
-"""What is remembered for a while: the newest values by key, so many and no longer than so."""
+"""Remembers the newest values by key, up to a number of them, for a limited time."""
 
 from __future__ import annotations
 

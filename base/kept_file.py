@@ -39,7 +39,8 @@ class KeptFile(Generic[Value]):
     """
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        self._path, self._max_bytes = path, max_bytes
+        self._path = path
+        self._max_bytes = max_bytes
 
     def is_usable(self) -> bool:
         """Return whether values can be kept; the file is made if it is missing."""

@@ -36,8 +36,9 @@ class PerLoop(Generic[T]):
         """Return the value of the running loop; if it has none, set it to ``value`` first."""
         loop = asyncio.get_running_loop()
         if loop not in self._values:
-            for ended in [other for other in list(self._values) if other.is_closed()]:
-                self._values.pop(ended, None)
+            for known_loop in list(self._values):
+                if known_loop.is_closed():
+                    self._values.pop(known_loop, None)
         return self._values.setdefault(loop, value)
 
     def pop(self) -> T | None:
@@ -157,9 +158,10 @@ def usable_cores() -> int:
     core are slower than fewer threads. macOS and Windows only report how many cores the machine
     has.
     """
-    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    if wanted.isascii() and wanted.isdigit() and int(wanted):
-        return int(wanted)
+    threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    is_number = threads.isascii() and threads.isdigit()
+    if is_number and int(threads):
+        return int(threads)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

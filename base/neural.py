@@ -12,7 +12,7 @@ import importlib
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -80,9 +80,9 @@ class Placement:
     device_map: str | None = None
 
     def options(self) -> dict[str, str]:
-        """Return what transformers is told."""
-        told = {"dtype": self.dtype, "device_map": self.device_map}
-        return {name: value for name, value in told.items() if value is not None}
+        """Return the options for transformers."""
+        options = {"dtype": self.dtype, "device_map": self.device_map}
+        return {name: value for name, value in options.items() if value is not None}
 
 
 AS_USUAL = Placement()
@@ -129,11 +129,13 @@ async def load_causal(
 
 
 def _once(key: tuple[str, ...], make: Callable[[], PretrainedModel]) -> PretrainedModel:
+    """Return the model that was loaded under a key, and make it if there is none."""
     with _lock:
-        found = _loaded.get(key)
-        if found is None:
-            found = _loaded[key] = make()
-        return found
+        model = _loaded.get(key)
+        if model is None:
+            model = make()
+            _loaded[key] = model
+        return model
 
 
 def stated_limit(config: Any, tokenizer: Any) -> int | None:
@@ -148,9 +150,11 @@ def stated_limit(config: Any, tokenizer: Any) -> int | None:
     kind = str(getattr(config, "model_type", ""))
     if isinstance(positions, int) and any(part in kind for part in OFFSET_TYPES):
         positions -= (config.pad_token_id or 0) + 1
-    limits = (positions, getattr(tokenizer, "model_max_length", None))
-    known = [limit for limit in limits if isinstance(limit, int) and 0 < limit < UNLIMITED]
-    return min(known, default=None)
+    limits = []
+    for limit in (positions, getattr(tokenizer, "model_max_length", None)):
+        if isinstance(limit, int) and 0 < limit < UNLIMITED:
+            limits.append(limit)
+    return min(limits, default=None)
 
 
 def token_limit(config: Any, tokenizer: Any) -> int:
@@ -169,30 +173,41 @@ def state_of(path: Path) -> str:
 
     A model that is trained in place keeps its name, and its old answers must not be reused.
     """
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    states = [(file.name, file.stat()) for file in files if file.is_file()]
-    return ";".join(f"{name},{state.st_size},{state.st_mtime_ns}" for name, state in states)
+    states = []
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if file.is_file():
+            status = file.stat()
+            states.append(f"{file.name},{status.st_size},{status.st_mtime_ns}")
+    return ";".join(states)
 
 
 def _new(kind: str, name: str, placement: Placement) -> PretrainedModel:
-    torch, transformers, hub = (
-        library(needed, f"The model {name}", "neural", ModelUnavailableError)
-        for needed in ("torch", "transformers", "huggingface_hub")
-    )
-    path, options = Path(name), {}
+    """Load a model and its tokenizer; see :func:`load_pretrained`."""
+    subject = f"The model {name}"
+    torch = library("torch", subject, "neural", ModelUnavailableError)
+    transformers = library("transformers", subject, "neural", ModelUnavailableError)
+    hub = library("huggingface_hub", subject, "neural", ModelUnavailableError)
+    path = Path(name)
+    options: dict[str, str] = {}
     if path.suffix.lower() == ".gguf":  # a model file of llama.cpp
-        name, options = str(path.parent), {"gguf_file": path.name}
+        name = str(path.parent)
+        options = {"gguf_file": path.name}
 
     def load(local: bool) -> tuple[Any, Any, Any]:
-        where: dict[str, Any] = {**options, "local_files_only": local}
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **where)
+        source: dict[str, Any] = {**options, "local_files_only": local}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name, **source)
         # Without its files, transformers makes one that knows nothing but special tokens.
         if len(tokenizer) <= len(tokenizer.all_special_tokens) + 1:
             raise OSError("its tokenizer has no words")
-        # With peft, transformers would ask the hub for an adapter of a model that was downloaded.
-        where |= {"output_loading_info": True, "adapter_kwargs": {"local_files_only": local}}
-        where |= placement.options()
-        return tokenizer, *getattr(transformers, kind).from_pretrained(name, **where)
+        model, report = getattr(transformers, kind).from_pretrained(
+            name,
+            output_loading_info=True,
+            # With peft, transformers would ask the hub for an adapter of a downloaded model.
+            adapter_kwargs={"local_files_only": local},
+            **source,
+            **placement.options(),
+        )
+        return tokenizer, model, report
 
     try:
         with quiet(downloads=not path.exists()):
@@ -208,10 +223,8 @@ def _new(kind: str, name: str, placement: Placement) -> PretrainedModel:
             f"The model {path} cannot be loaded as {kind} ({one_line(error, 200)}); check its name "
             f"or folder, and, if it was never downloaded, that {hub.constants.ENDPOINT} answers."
         ) from None
-    # Transformers fills missing weights with random numbers. Encoders are saved and used without a
-    # pooler, but some classifiers need one.
-    needs_pooler = kind != "AutoModel"
-    missing = [it for it in report.get("missing_keys", ()) if needs_pooler or "pooler" not in it]
+
+    missing = _missing_weights(kind, report)
     if missing:
         problem = f"has no weights '{min(missing)}', which {kind} needs"
         raise ModelUnavailableError(f"The model {path} {problem}; choose another.")
@@ -219,6 +232,15 @@ def _new(kind: str, name: str, placement: Placement) -> PretrainedModel:
         return PretrainedModel(model.eval(), tokenizer, str(model.device))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return PretrainedModel(model.to(device).eval(), tokenizer, device)
+
+
+def _missing_weights(kind: str, report: Mapping[str, Any]) -> list[str]:
+    """Return the weights that a model lacks, and that transformers fills with random numbers."""
+    missing = list(report.get("missing_keys", ()))
+    if kind == "AutoModel":
+        # Encoders are saved and used without a pooler, but some classifiers need one.
+        missing = [name for name in missing if "pooler" not in name]
+    return missing
 
 
 def _new_causal(name: str, adapter: str, placement: Placement) -> PretrainedModel:
@@ -241,8 +263,9 @@ def _new_causal(name: str, adapter: str, placement: Placement) -> PretrainedMode
             f"The adapter {adapter} cannot be used with {name} ({one_line(error, 200)}); choose "
             "another."
         ) from None
-    placed = model if placement.device_map is not None else model.to(base.device)
-    return PretrainedModel(placed.eval(), base.tokenizer, base.device)
+    if placement.device_map is None:
+        model = model.to(base.device)
+    return PretrainedModel(model.eval(), base.tokenizer, base.device)
 
 
 @contextmanager
@@ -252,16 +275,17 @@ def quiet(*, downloads: bool = False) -> Iterator[None]:
     Args:
         downloads: Whether files may be downloaded; on a terminal the bars of that are shown.
     """
-    modules = ("huggingface_hub.utils.logging", "transformers.utils.logging")
-    hub, logging = map(importlib.import_module, modules)
+    hub_logging = importlib.import_module("huggingface_hub.utils.logging")
+    logging = importlib.import_module("transformers.utils.logging")
     conversion: Any = importlib.import_module("transformers.modeling_gguf_pytorch_utils")
+    shows_downloads = downloads and sys.stderr.isatty()
     with ExitStack() as restored, warnings.catch_warnings(action="ignore"):
-        for its in (hub, logging):
-            restored.callback(its.set_verbosity, its.get_verbosity())
-            its.set_verbosity_error()
+        for module in (hub_logging, logging):
+            restored.callback(module.set_verbosity, module.get_verbosity())
+            module.set_verbosity_error()
         restored.callback(setattr, conversion, "tqdm", conversion.tqdm)
         conversion.tqdm = functools.partial(conversion.tqdm, disable=True)
-        if logging.is_progress_bar_enabled() and not (downloads and sys.stderr.isatty()):
+        if logging.is_progress_bar_enabled() and not shows_downloads:
             restored.callback(logging.enable_progress_bar)
             logging.disable_progress_bar()
         yield

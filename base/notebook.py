@@ -16,8 +16,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
             cent.
     """
     heads = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+    body = ""
+    for row in rows:
+        cells = "".join(map(_cell, row))
+        body += f"<tr>{cells}</tr>"
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def paragraphs(sentences: Iterable[str]) -> str:
@@ -26,10 +29,12 @@ def paragraphs(sentences: Iterable[str]) -> str:
 
 
 def _cell(value: object) -> str:
+    """Return a cell; None and NaN are empty."""
     if isinstance(value, float) and math.isnan(value):
         return "<td></td>"
     if isinstance(value, float):
         return f'<td style="text-align: right">{value:.1%}</td>'
     if isinstance(value, int):
         return f'<td style="text-align: right">{value}</td>'
-    return f'<td style="text-align: left">{escape("" if value is None else str(value))}</td>'
+    text = "" if value is None else str(value)
+    return f'<td style="text-align: left">{escape(text)}</td>'

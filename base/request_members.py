@@ -14,23 +14,24 @@ OURS = frozenset({"messages", "model", "prompt", "stream"})
 EXAMPLE = '{"chat_template_kwargs": {"enable_thinking": false}}'
 
 
-def _read(given: Any) -> Any:
+def _read(members: Any) -> Any:
     """Return the members that a user wrote as JSON, or gave as an object.
 
     Raises:
         ValueError: They are no JSON object, or are some of ours.
     """
-    wrong = f"write a JSON object such as {EXAMPLE}"
-    if isinstance(given, str):
+    advice = f"write a JSON object such as {EXAMPLE}"
+    if isinstance(members, str):
         try:
-            given = json.loads(given)
+            members = json.loads(members)
         except (ValueError, RecursionError):
-            raise ValueError(wrong) from None
-    if not isinstance(given, Mapping):
-        raise ValueError(wrong)
-    if taken := sorted(OURS & given.keys()):
-        raise ValueError(f"leave out {taken[0]}, which fairqr sets itself")
-    return dict(given)
+            raise ValueError(advice) from None
+    if not isinstance(members, Mapping):
+        raise ValueError(advice)
+    reserved = sorted(OURS & members.keys())
+    if reserved:
+        raise ValueError(f"leave out {reserved[0]}, which fairqr sets itself")
+    return dict(members)
 
 
 RequestMembers = Annotated[dict[str, Any], BeforeValidator(_read)]

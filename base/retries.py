@@ -28,6 +28,7 @@ _CONNECTION_ERROR = re.compile(
 )
 
 LONGEST_BODY = 10_000
+"""How much of what a server says is searched for a time to wait."""
 
 _NUMBER = r"(\d{1,9}(?:\.\d{1,9})?)(?![\d.]*\d)"
 _UNIT = r"(ms|milliseconds?|s|sec(?:ond)?s?|m|min(?:ute)?s?|h|hours?)(?![a-z])"
@@ -43,9 +44,12 @@ _WAIT_IN_SENTENCE = re.compile(
 
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status of a client's error, if it has one."""
-    holders = (error, getattr(error, "meta", None), getattr(error, "response", None))
-    found = [getattr(it, name, None) for it in holders for name in ("status_code", "status")]
-    return next((status for status in found if isinstance(status, int)), None)
+    for holder in (error, getattr(error, "meta", None), getattr(error, "response", None)):
+        for name in ("status_code", "status"):
+            status = getattr(holder, name, None)
+            if isinstance(status, int):
+                return status
+    return None
 
 
 def is_used_up(error: BaseException) -> bool:
@@ -57,10 +61,18 @@ def can_heal(error: BaseException) -> bool:
     """Return whether the same request may succeed later."""
     status = status_of(error)
     if status is None:
-        names = [kind.__name__ for kind in type(error).__mro__]
-        return "TimeoutError" in names or any(map(_CONNECTION_ERROR.fullmatch, names))
-    is_passing = status in (408, 429) or (status >= 500 and status != 501)
+        return _is_of_connection(error)
+    is_broken = status >= 500 and status != 501
+    is_passing = is_broken or status in (408, 429)
     return is_passing and not is_used_up(error)
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    """Return whether an error says that a server is unreachable or slow."""
+    for kind in type(error).__mro__:
+        if kind.__name__ == "TimeoutError" or _CONNECTION_ERROR.fullmatch(kind.__name__):
+            return True
+    return False
 
 
 def retry_after(error: BaseException) -> float | None:
@@ -68,14 +80,22 @@ def retry_after(error: BaseException) -> float | None:
 
     It says so in the header Retry-After, or else in the body.
     """
-    holders = (getattr(error, "response", None), getattr(error, "meta", None))
-    headers: list[Any] = [getattr(it, "headers", None) or {} for it in holders]
-    asked = next((str(it["retry-after"]) for it in headers if "retry-after" in it), "")
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked.strip()):
-        return float(asked)
+    header = _retry_after_header(error)
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", header.strip()):
+        return float(header)
     with suppress(ValueError, OverflowError):  # the other form that HTTP allows
-        return max(0.0, email.utils.parsedate_to_datetime(asked).timestamp() - time.time())
+        moment = email.utils.parsedate_to_datetime(header).timestamp()
+        return max(0.0, moment - time.time())
     return _wait_in(_body_of(error))
+
+
+def _retry_after_header(error: BaseException) -> str:
+    """Return the header Retry-After of a response; empty without it."""
+    for holder in (getattr(error, "response", None), getattr(error, "meta", None)):
+        headers: Any = getattr(holder, "headers", None) or {}
+        if "retry-after" in headers:
+            return str(headers["retry-after"])
+    return ""
 
 
 def _body_of(error: BaseException) -> str:
@@ -88,17 +108,20 @@ def _body_of(error: BaseException) -> str:
 
 def _wait_in(body: str) -> float | None:
     """Return the seconds in a member such as ``"retryDelay": "12s"``, or in a sentence."""
-    if member := _WAIT_AS_MEMBER.search(body):
+    member = _WAIT_AS_MEMBER.search(body)
+    if member:
         name, number, unit = member.groups()
         unit_of_name = "ms" if name.lower().endswith(("ms", "milliseconds")) else "s"
         return float(number) * _seconds_of(unit or unit_of_name)
-    if sentence := _WAIT_IN_SENTENCE.search(body):
+    sentence = _WAIT_IN_SENTENCE.search(body)
+    if sentence:
         amounts = _AMOUNT.findall(sentence[1])
         return sum(float(number) * _seconds_of(unit) for number, unit in amounts)
     return None
 
 
 def _seconds_of(unit: str) -> float:
+    """Return how many seconds a unit is, such as ``ms`` or ``minutes``."""
     if unit.lower().startswith(("ms", "milli")):
         return 0.001
     return {"s": 1.0, "m": 60.0, "h": 3600.0}[unit[0].lower()]
@@ -133,15 +156,16 @@ async def with_retries(
         return (state.outcome and state.outcome.exception()) or RuntimeError()
 
     def wait(state: tenacity.RetryCallState) -> float:
-        asked = retry_after(error_of(state))
-        return backoff(state) if asked is None else asked
+        seconds = retry_after(error_of(state))
+        return backoff(state) if seconds is None else seconds
+
+    def is_worth_it(error: BaseException) -> bool:
+        return can_heal(error) and (retry_after(error) or 0.0) <= longest_wait
 
     retrying = tenacity.AsyncRetrying(
         stop=tenacity.stop_after_attempt(attempts) | tenacity.stop_before_delay(total),
         wait=wait,
-        retry=tenacity.retry_if_exception(
-            lambda error: can_heal(error) and (retry_after(error) or 0.0) <= longest_wait
-        ),
+        retry=tenacity.retry_if_exception(is_worth_it),
         before_sleep=before_wait,
         sleep=asyncio.sleep,
         reraise=True,

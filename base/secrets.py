@@ -23,12 +23,13 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, str):
         return _SECRET_VALUE.sub(rf"\1{WITHHELD}", _USER.sub(r"\1", value))
     if isinstance(value, Mapping):
-        return {
-            key: WITHHELD
-            if isinstance(held, str) and _SECRET_NAME.fullmatch(key)
-            else without_secrets(held)
-            for key, held in value.items()
-        }
+        members = {}
+        for name, member in value.items():
+            if isinstance(member, str) and _SECRET_NAME.fullmatch(name):
+                members[name] = WITHHELD
+            else:
+                members[name] = without_secrets(member)
+        return members
     if isinstance(value, list | tuple):
         return type(value)(map(without_secrets, value))
     return value

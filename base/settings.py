@@ -111,8 +111,10 @@ def variable_of(name: str) -> str:
 
 def config_path() -> Path:
     """Return the path of the settings file, whether the file exists or not."""
-    named = os.environ.get(CONFIG_VARIABLE)
-    return Path(named or f"{platformdirs.user_config_dir('fairqr', appauthor=False)}/fairqr.toml")
+    stated = os.environ.get(CONFIG_VARIABLE)
+    if stated:
+        return Path(stated)
+    return Path(platformdirs.user_config_dir("fairqr", appauthor=False)) / "fairqr.toml"
 
 
 def find(name: str) -> EffectiveValue:
@@ -126,19 +128,35 @@ def find(name: str) -> EffectiveValue:
     Raises:
         ConfigError: The settings file, or the value of the variable, is wrong.
     """
-    setting, variable = _BY_NAME[name], variable_of(name)
-    if given := os.environ.get(variable, ""):
-        value = _SWITCH.get(given.strip().lower()) if setting.kind == "switch" else given
-        if value is None:
-            raise ConfigError(f"The variable {variable} must be on or off; set it to 1 or to 0.")
-        return EffectiveValue(value, ValueSource("variable", variable))
+    setting = _BY_NAME[name]
+    variable = variable_of(name)
+    text = os.environ.get(variable, "")
+    if text:
+        return EffectiveValue(_value_in(variable, text, setting), ValueSource("variable", variable))
+
     value, file = file_section(name)
     if value not in (None, ""):
-        value = str(beside(file, value)) if setting.kind == "path" else value
+        if setting.kind == "path":
+            value = str(beside(file, value))
         return EffectiveValue(value, ValueSource("file", str(file)))
+
     if name in _PLATFORM:
         return EffectiveValue(_PLATFORM[name]("fairqr", appauthor=False))
     return EffectiveValue(setting.default)
+
+
+def _value_in(variable: str, text: str, setting: Setting) -> str | bool:
+    """Return the value of a setting that a variable states.
+
+    Raises:
+        ConfigError: It is neither on nor off, though the setting is a switch.
+    """
+    if setting.kind != "switch":
+        return text
+    value = _SWITCH.get(text.strip().lower())
+    if value is None:
+        raise ConfigError(f"The variable {variable} must be on or off; set it to 1 or to 0.")
+    return value
 
 
 def text_of(name: str) -> str | None:
@@ -149,7 +167,8 @@ def text_of(name: str) -> str | None:
 
 def path_of(name: str) -> Path | None:
     """Return the effective value of a path setting, or None if it has none."""
-    return Path(value) if (value := text_of(name)) else None
+    path = text_of(name)
+    return Path(path) if path else None
 
 
 def is_on(name: str) -> bool:
@@ -189,8 +208,10 @@ def file_section(name: str) -> tuple[Any, Path]:
     """
     file = config_path()
     # A default file need not exist. Unlike Path.exists, this does not fail without permissions.
-    there = os.environ.get(CONFIG_VARIABLE) or os.path.exists(file)
-    return (_read(file) if there else {}).get(name, {} if name in ELSEWHERE else None), file
+    has_file = os.environ.get(CONFIG_VARIABLE) or os.path.exists(file)
+    values = _read(file) if has_file else {}
+    default: Any = {} if name in ELSEWHERE else None
+    return values.get(name, default), file
 
 
 def unknown_variables(known: Iterable[str]) -> list[str]:
@@ -199,14 +220,18 @@ def unknown_variables(known: Iterable[str]) -> list[str]:
     Args:
         known: Variables that are known besides those of :data:`SETTINGS`.
     """
-    names = {*map(variable_of, _BY_NAME), *known}
-    ours = {name for name in os.environ if name.startswith("FAIRQR_")}
-    return sorted(name for name in ours - names if not name.startswith(_NOT_SETTINGS))
+    known_variables = {*map(variable_of, _BY_NAME), *known}
+    unknown = []
+    for variable in sorted(os.environ):
+        is_ours = variable.startswith("FAIRQR_") and not variable.startswith(_NOT_SETTINGS)
+        if is_ours and variable not in known_variables:
+            unknown.append(variable)
+    return unknown
 
 
-def beside(file: Path, held: str) -> Path:
+def beside(file: Path, path: str) -> Path:
     """Return a path from the settings file, relative to the file's folder."""
-    return file.absolute().parent / os.path.expanduser(held)
+    return file.absolute().parent / os.path.expanduser(path)
 
 
 @lru_cache(maxsize=8)
@@ -218,23 +243,43 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         contents = tomllib.loads(file.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:  # not there, not UTF-8, or not TOML
-        why = one_line(error).rstrip(".")
-        raise ConfigError(f"The settings file {file} cannot be read ({why}); fix it.") from None
+        reason = one_line(error).rstrip(".")
+        raise ConfigError(f"The settings file {file} cannot be read ({reason}); fix it.") from None
+
     values: dict[str, Any] = {}
     for key, value in contents.items():
         is_section = isinstance(value, dict) and key not in ELSEWHERE
-        values |= {f"{key}.{it}": value[it] for it in value} if is_section else {key: value}
+        if is_section:
+            values |= {f"{key}.{name}": value[name] for name in value}
+        else:
+            values[key] = value
     for name, value in values.items():
-        if name not in (*_BY_NAME, *ELSEWHERE):
-            near = nearest_names(name, (*_BY_NAME, *ELSEWHERE)) or "remove it."
-            problem = f"has '{one_line(name, 80)}', which is no setting; {near}"
-            raise ConfigError(f"The settings file {file} {problem}")
-        kind = dict if name in ELSEWHERE else bool if _BY_NAME[name].kind == "switch" else str
-        if not isinstance(value, kind):
-            right = {dict: f"[{name}] above its settings", bool: "true or false"}
-            wanted = right.get(kind, "text in quotes")
-            raise ConfigError(f"In the settings file {file}, {name} is wrong; write {wanted}.")
+        _check_value(file, name, value)
     return values
+
+
+def _check_value(file: Path, name: str, value: object) -> None:
+    """Refuse a setting of a file that does not exist, or whose value has the wrong type.
+
+    Raises:
+        ConfigError: It does.
+    """
+    names = (*_BY_NAME, *ELSEWHERE)
+    if name not in names:
+        advice = nearest_names(name, names) or "remove it."
+        problem = f"has '{one_line(name, 80)}', which is no setting; {advice}"
+        raise ConfigError(f"The settings file {file} {problem}")
+
+    form = "text in quotes"
+    kind: type = str
+    if name in ELSEWHERE:
+        form = f"[{name}] above its settings"
+        kind = dict
+    elif _BY_NAME[name].kind == "switch":
+        form = "true or false"
+        kind = bool
+    if not isinstance(value, kind):
+        raise ConfigError(f"In the settings file {file}, {name} is wrong; write {form}.")
 
 
 def is_web_address(text: str) -> bool:

@@ -91,7 +91,8 @@ class Recorder:
     def __init__(self, stream: IO[str], content: bool, replaces: bool) -> None:
         self.content = content
         self.failure: str | None = None
-        self._stream, self._replaces = stream, replaces
+        self._stream = stream
+        self._replaces = replaces
 
     def write(self, line: dict[str, Any]) -> None:
         """Write one line. If that fails, the run goes on and ``failure`` says why.
@@ -180,27 +181,28 @@ class Span:
             name: A name from the conventions, or ``fairqr.…``.
             attributes: Values by their full names; None is left out.
         """
-        given = {key: value for key, value in attributes.items() if value is not None}
+        stated = {key: value for key, value in attributes.items() if value is not None}
         if self.recorder is not None:
-            self.events.append({"name": name, "attributes": given})
+            self.events.append({"name": name, "attributes": stated})
         if self._otel.is_recording():
-            self._otel.add_event(name, {key: _plain(value) for key, value in given.items()})
+            self._otel.add_event(name, {key: _plain(value) for key, value in stated.items()})
 
-    def evaluation(self, name: str, score: float | None, **more: Any) -> None:
+    def evaluation(self, name: str, score: float | None, **attributes: Any) -> None:
         """Record a score of something that the step made.
 
         Args:
             name: The measure, such as ``divergence``.
             score: Its value, or None if it has none.
-            more: ``label``, a word that says what the score means, from a small set; and further
-                attributes by their full names: ``error.type`` if the evaluation failed.
+            attributes: ``label``, a word that says what the score means, from a small set; and
+                others by their full names: ``error.type`` if the evaluation failed.
         """
-        said = {
+        label = attributes.pop("label", None)
+        evaluation = {
             "gen_ai.evaluation.name": name,
             "gen_ai.evaluation.score.value": score,
-            "gen_ai.evaluation.score.label": more.pop("label", None),
+            "gen_ai.evaluation.score.label": label,
         }
-        self.event(EVALUATION, **said, **more)
+        self.event(EVALUATION, **evaluation, **attributes)
 
     def fail(self, kind: str) -> None:
         """Record that the step failed.
@@ -237,9 +239,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):
-        if all(isinstance(item, str) for item in value):
+        # Lists of one type are accepted.
+        types = {type(item) for item in value}
+        if all(issubclass(kind, str) for kind in types):
             return [_plain(item) for item in value]
-        if any(all(type(item) is kind for item in value) for kind in (float, int)):
+        if types in ({float}, {int}):
             return list(value)
     return _plain(json.dumps(value, ensure_ascii=False))
 
@@ -255,7 +259,8 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
         kind: The kind of the span.
         attributes: What is known at the start; a sampler may use it.
     """
-    parent, recorder = _current.get(), _recorder.get()
+    parent = _current.get()
+    recorder = _recorder.get()
     has_provider = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     if recorder is None and not has_provider:
         with _measured(Span(trace.INVALID_SPAN, content=False), attributes) as step:
@@ -274,24 +279,32 @@ def span(name: str, /, *, kind: Kind = "internal", **attributes: Any) -> Iterato
         step = Span(otel, content, recorder)
         step.attributes.update(attributes)
         token = _current.set(step)
-        started, clock = time.time(), time.perf_counter()
+        start = time.time()
+        start_of_clock = time.perf_counter()
         try:
             with _measured(step, attributes):
                 yield step
         finally:
             _current.reset(token)
             if recorder:
-                line: dict[str, Any] = {"name": name, "span": step.id, "start": started}
-                line |= {"parent": parent and parent.id, "status": step.status}
-                took = round((time.perf_counter() - clock) * 1000, 3)
-                line |= {"milliseconds": took, "attributes": step.attributes, "events": step.events}
+                milliseconds = (time.perf_counter() - start_of_clock) * 1000
+                line = {
+                    "name": name,
+                    "span": step.id,
+                    "start": start,
+                    "parent": parent and parent.id,
+                    "status": step.status,
+                    "milliseconds": round(milliseconds, 3),
+                    "attributes": step.attributes,
+                    "events": step.events,
+                }
                 recorder.write(line)
 
 
 @contextmanager
 def _measured(step: Span, attributes: Mapping[str, Any]) -> Iterator[Span]:
     """Note how a step failed, and how long it took if the conventions have a histogram for it."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     try:
         yield step
     except BaseException as error:
@@ -300,9 +313,12 @@ def _measured(step: Span, attributes: Mapping[str, Any]) -> Iterator[Span]:
     finally:
         name = DURATIONS.get(attributes.get("gen_ai.operation.name", ""))
         if name is not None:
-            known = {**attributes, **step.attributes}
-            stated = {key: _plain(known[key]) for key in MEASURED[name] if key in known}
-            _histograms[name].record(time.perf_counter() - began, stated)
+            seconds = time.perf_counter() - start
+            all_attributes = {**attributes, **step.attributes}
+            measured = {
+                key: _plain(all_attributes[key]) for key in MEASURED[name] if key in all_attributes
+            }
+            _histograms[name].record(seconds, measured)
 
 
 def carrier() -> dict[str, str]:
@@ -324,9 +340,10 @@ def continued(headers: Mapping[str, str]) -> Iterator[None]:
         headers: What :func:`carrier` returned, or the headers of a request, with names in any case.
             Only a valid ``traceparent`` is read; without one, nothing changes.
     """
-    given = {str(key).lower(): str(value) for key, value in headers.items()}
+    header_of = {str(name).lower(): str(value) for name, value in headers.items()}
     # OpenTelemetry would log a wrong tracestate, and so the texts of strangers.
-    context = _propagator.extract({"traceparent": given.get("traceparent", "")}, Context())
+    traceparent = header_of.get("traceparent", "")
+    context = _propagator.extract({"traceparent": traceparent}, Context())
     caller = trace.get_current_span(context)
     if not caller.get_span_context().is_valid:
         yield

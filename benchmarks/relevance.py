@@ -32,7 +32,8 @@ from fairqr.evaluation.collections.collection import Collection
 from fairqr.evaluation.collections.finding import find_collection
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine, TextRelevance
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.texts import TextRelevance
 from fairqr.retrieval.fairness.answerable import Answerability, unrelated_queries
 from fairqr.retrieval.fairness.relevance import CALIBRATED, Calibration, Calibrations
 from fairqr.retrieval.sources.catalog import Catalog

@@ -23,6 +23,7 @@ from fairqr.evaluation.qrels import HIGHEST_GRADE, Qrels, read_qrels
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking, best_positions
 from fairqr.retrieval.sources.corpus import BUILT_IN, Corpus, find_corpus
+from fairqr.retrieval.sources.group_values import as_name
 from fairqr.retrieval.sources.label_values import values_of, weighted_values
 from fairqr.retrieval.sources.runs import (
     COLUMNS,
@@ -33,7 +34,7 @@ from fairqr.retrieval.sources.runs import (
     column_name,
     read_run,
 )
-from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema, as_name
+from fairqr.retrieval.sources.schema import UNKNOWN, Attribute, Schema
 from fairqr.retrieval.sources.source import Source
 
 FIELDS = {"query_id": "query", "doc_id": "document", "relevance": "grade"}

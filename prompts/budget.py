@@ -7,7 +7,6 @@ behind an API we do not know the tokenizer and use :func:`estimated_tokens`.
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ NO_DOCUMENTS = "none"
 """The text in a prompt if there are no documents, or no room for any."""
 
 LONGEST_FIELD = 100_000
+"""How many characters of a question or of a field of a document are read."""
 
 MESSAGE_TOKENS = 8
 """The tokens that a message needs besides its text, for its role and its markers."""
@@ -52,11 +52,13 @@ def fair_shares(lengths: Sequence[int], total: int) -> list[int]:
         the share of an item that fits.
     """
     shares = [0] * len(lengths)
-    left = max(0, total)
-    shortest_first = sorted(range(len(lengths)), key=lambda place: (lengths[place], -place))
-    for done, place in enumerate(shortest_first):
-        shares[place] = min(lengths[place], left // (len(lengths) - done))
-        left -= shares[place]
+    remaining = max(0, total)
+    # Of equally long items, the last one comes first.
+    shortest_first = sorted(range(len(lengths)), key=lambda item: (lengths[item], -item))
+    for rank, item in enumerate(shortest_first):
+        items_to_share = len(lengths) - rank
+        shares[item] = min(lengths[item], remaining // items_to_share)
+        remaining -= shares[item]
     return shares
 
 
@@ -68,14 +70,19 @@ def cut(text: str, limit: int, count: Count) -> str:
         limit: In tokens; below 1, the result is empty.
         count: Counts tokens.
     """
-    if limit < 1 or count(text) <= limit:
-        return text if limit >= 1 else ""
+    if limit < 1:
+        return ""
+    if count(text) <= limit:
+        return text
 
-    def begin(length: int) -> str:
+    def beginning(length: int) -> str:
         return f"{text[:length].rstrip()}…"
 
-    fits = bisect.bisect_right(range(1, len(text)), limit, key=lambda n: count(begin(n)))
-    return begin(fits) if fits else ""
+    def tokens_of(length: int) -> int:
+        return count(beginning(length))
+
+    longest = bisect.bisect_right(range(1, len(text)), limit, key=tokens_of)
+    return beginning(longest) if longest else ""
 
 
 def render_documents(
@@ -96,9 +103,12 @@ def render_documents(
     """
     items = _items(template, sources)
     lengths = [count(template.render_item(item)) for item in items]
-    shares = fair_shares(lengths, budget - len(items) * _joint(template, count))
-    kept = [_fitted(template, *pair, count) for pair in zip(items, shares, strict=True)]
-    return template.joiner.join(filter(None, kept)) or NO_DOCUMENTS
+    tokens_of_joints = len(items) * _joint(template, count)
+    shares = fair_shares(lengths, budget - tokens_of_joints)
+    texts = []
+    for item, share in zip(items, shares, strict=True):
+        texts.append(_fitted(template, item, share, count))
+    return template.joiner.join(filter(None, texts)) or NO_DOCUMENTS
 
 
 def _items(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -106,7 +116,7 @@ def _items(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> li
     blank = dict.fromkeys(template.item_variables, "")
     items = []
     for number, source in enumerate(sources, 1):
-        fenced = {key: fence(text, LONGEST_FIELD) for key, text in source.items()}
+        fenced = {name: fence(text, LONGEST_FIELD) for name, text in source.items()}
         items.append({**blank, "number": str(number), **fenced})
     return items
 
@@ -124,12 +134,17 @@ def _fitted(template: PromptTemplate, item: Mapping[str, str], limit: int, count
     field = template.cut
     text = item[field]
 
-    def shown(length: int) -> str:
+    def rendered(length: int) -> str:
         return template.render_item({**item, field: text[:length].rstrip()})
 
-    fits = bisect.bisect_right(range(len(text)), limit, key=lambda length: count(shown(length)))
+    def tokens_of(length: int) -> int:
+        return count(rendered(length))
+
+    fitting_lengths = bisect.bisect_right(range(len(text)), limit, key=tokens_of)
+    if fitting_lengths:
+        return rendered(fitting_lengths - 1)
     # Where there is no room for any of the field, the rest of the item is cut, too.
-    return shown(fits - 1) if fits else cut(shown(0), limit, count)
+    return cut(rendered(0), limit, count)
 
 
 def estimated_tokens(text: str) -> int:
@@ -140,15 +155,21 @@ def estimated_tokens(text: str) -> int:
     many for English prose, somewhat too few for other European languages, and too few for strings
     that are not words.
     """
-    plain = sum(1 for it in text if it.isascii() and (it.isalpha() or it == " "))
-    ascii_ = sum(1 for it in text if it.isascii())
+    letters = 0
+    digits_and_marks = 0
+    for character in text:
+        if character.isascii():
+            if character.isalpha() or character == " ":
+                letters += 1
+            else:
+                digits_and_marks += 1
     others = len(text.encode("utf-8", "replace")) - len(text)  # the first byte of each is free
-    return math.ceil(plain / 4) + (ascii_ - plain) + others
+    return math.ceil(letters / 4) + digits_and_marks + others
 
 
 def message_tokens(messages: Sequence[Mapping[str, str]]) -> int:
     """Estimate how many tokens rendered messages have together."""
-    return sum(estimated_tokens(it["content"]) + MESSAGE_TOKENS for it in messages)
+    return sum(estimated_tokens(message["content"]) + MESSAGE_TOKENS for message in messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,20 +203,18 @@ class PromptBudget:
                 LEAST_SHARE tokens, so that an answer would claim what the model never saw.
         """
         values = {"question": "", "documents": NO_DOCUMENTS}
-        left = self.room - self.size(prompt.render(values))
-        if left < 1:
+        size_alone = self.size(prompt.render(values))
+        room = self.room - size_alone
+        if room < 1:
             raise NoRoomError(
-                f"The prompt {prompt.name} alone has about {self.room - left} tokens, but there is "
+                f"The prompt {prompt.name} alone has about {size_alone} tokens, but there is "
                 f"only room for {self.room}; shorten it, raise input_tokens, or use a model with a "
                 "larger window."
             )
         fenced = fence(question, LONGEST_FIELD)
-        values = {"question": cut(fenced, min(self.question, left), self.count), "documents": ""}
+        values = {"question": cut(fenced, min(self.question, room), self.count), "documents": ""}
         budget = self.room - self.size(prompt.render(values))
-        joint = _joint(prompt, self.count)
-        lines = map(prompt.render_item, _items(prompt, sources))
-        needed = (min(self.count(line), LEAST_SHARE) + joint for line in lines)
-        fitting = sum(total <= budget for total in itertools.accumulate(needed))
+        fitting = self._count_fitting(prompt, sources, budget)
         if fitting < len(sources):
             raise NoRoomError(
                 f"The prompt {prompt.name} only has room for {fitting} of the {len(sources)} "
@@ -204,7 +223,19 @@ class PromptBudget:
         while True:
             values["documents"] = render_documents(prompt, sources, self.count, budget)
             # Joined texts may have a few more tokens than the sum of the parts.
-            over = self.size(prompt.render(values)) - self.room
-            if over <= 0 or budget <= 0:
+            excess = self.size(prompt.render(values)) - self.room
+            if excess <= 0 or budget <= 0:
                 return values
-            budget -= over
+            budget -= excess
+
+    def _count_fitting(
+        self, prompt: PromptTemplate, sources: Sequence[Mapping[str, str]], budget: int
+    ) -> int:
+        """Return how many documents get their least share, from the first on."""
+        joint = _joint(prompt, self.count)
+        tokens = 0
+        for number, item in enumerate(_items(prompt, sources)):
+            tokens += min(self.count(prompt.render_item(item)), LEAST_SHARE) + joint
+            if tokens > budget:
+                return number
+        return len(sources)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 from fairqr.base.errors import PromptError, PromptFileError
 from fairqr.base.settings import path_of
 from fairqr.prompts.template import PromptTemplate, load_template
+
+PromptKey = tuple[str, str]
+"""The id and the version of a prompt."""
 
 SHIPPED = Path(__file__).parent / "templates"
 
@@ -70,16 +74,18 @@ class PromptLibrary:
     """
 
     def __init__(self, overrides: Path | None = None) -> None:
-        own = overrides or path_of("prompts_dir")
-        if own is not None and not own.is_dir():
-            raise PromptError(f"The folder of prompts {own} does not exist.")
-        # The user's files are read now, so that a library does not change while it is used.
-        self._own = {key: _read(path) for key, path in _places(own).items()} if own else {}
-        self._shipped = _places(SHIPPED)
+        folder = overrides or path_of("prompts_dir")
+        if folder is not None and not folder.is_dir():
+            raise PromptError(f"The folder of prompts {folder} does not exist.")
+        self._shipped = _paths(SHIPPED)
+        self._overrides: dict[PromptKey, PromptTemplate | PromptError] = {}
+        if folder is not None:
+            # The user's files are read now, so that a library does not change while it is used.
+            self._overrides = {key: _read(path) for key, path in _paths(folder).items()}
 
     def names(self) -> list[tuple[str, str]]:
         """Return the ids and versions of all prompts, sorted."""
-        return sorted({*self._shipped, *self._own})
+        return sorted({*self._shipped, *self._overrides})
 
     def get(self, id_: str, version: str | None = None) -> PromptTemplate:
         """Return a prompt.
@@ -92,15 +98,19 @@ class PromptLibrary:
             PromptError: The prompt does not exist, or its file is wrong.
         """
         key = (id_, version or DEFAULT_VERSIONS.get(id_, "v1"))
-        found = self._own.get(key) or (key in self._shipped and _read_shipped(self._shipped[key]))
-        if not found:
+        name = "/".join(key)
+        if key in self._overrides:
+            template = self._overrides[key]
+        elif key in self._shipped:
+            template = _read_shipped(self._shipped[key])
+        else:
             # List the versions of this prompt, or all prompts if the id is unknown.
-            alike = [each for each in self.names() if each[0] == id_] or self.names()
-            known = ", ".join("/".join(each) for each in alike)
-            raise PromptError(f"There is no prompt {'/'.join(key)}; choose one of {known}.")
-        if isinstance(found, PromptError):
-            raise PromptFileError(f"The prompt {'/'.join(key)} is unusable: {found}")
-        return found
+            same_id = [other for other in self.names() if other[0] == id_]
+            choices = ", ".join("/".join(other) for other in same_id or self.names())
+            raise PromptError(f"There is no prompt {name}; choose one of {choices}.")
+        if isinstance(template, PromptError):
+            raise PromptFileError(f"The prompt {name} is unusable: {template}")
+        return template
 
 
 def check_contract(template: PromptTemplate) -> None:
@@ -113,22 +123,41 @@ def check_contract(template: PromptTemplate) -> None:
     if template.id not in CONTRACTS:
         kinds = ", ".join(sorted(CONTRACTS))
         raise PromptError(f"The prompt {name} is of an unknown kind; choose one of {kinds}.")
-    wholes = ("placeholder", "output", "field of the item")
-    parts = (template.input_variables, template.output, template.item_variables)
-    for what, names, used in zip(wholes, CONTRACTS[template.id], parts, strict=True):
-        known = set(names.replace("?", "").split())
-        needed = known & set(names.split())
-        if wrong := sorted((set(used) - known) | (needed - set(used))):
-            raise PromptError(
-                f"The prompt {name} is wrong about the {what} '{', '.join(wrong)}'; it takes "
-                f"'{names}', where ? marks what may be left out."
-            )
+    inputs, outputs, fields = CONTRACTS[template.id]
+    _check_names(name, "placeholder", inputs, template.input_variables)
+    _check_names(name, "output", outputs, template.output)
+    _check_names(name, "field of the item", fields, template.item_variables)
     one_of = ONE_OUTPUT_OF.get(template.id, ())
     if one_of and not set(one_of) & set(template.output):
         raise PromptError(f"The prompt {name} needs one of the outputs {', '.join(one_of)}.")
 
 
-def _places(folder: Path) -> dict[tuple[str, str], Path]:
+def _check_names(prompt: str, part: str, names: str, used: Sequence[str]) -> None:
+    """Check the names in one part of a prompt.
+
+    Args:
+        prompt: The name of the prompt, for the message.
+        part: What the names are, for the message.
+        names: Those of the contract.
+        used: Those of the prompt.
+
+    Raises:
+        PromptError: A name is unknown or missing.
+    """
+    allowed = set(names.replace("?", "").split())
+    needed = allowed & set(names.split())
+    unknown = set(used) - allowed
+    missing = needed - set(used)
+    if unknown or missing:
+        raise PromptError(
+            f"The prompt {prompt} is wrong about the {part} "
+            f"'{', '.join(sorted(unknown | missing))}'; it takes '{names}', where ? marks what may "
+            "be left out."
+        )
+
+
+def _paths(folder: Path) -> dict[PromptKey, Path]:
+    """Return the files of prompts in a folder, by id and version."""
     return {(path.parent.name, path.stem): path for path in folder.glob("*/*.yaml")}
 
 

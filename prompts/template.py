@@ -6,7 +6,7 @@ import hashlib
 import re
 import string
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -88,16 +88,17 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _placeholders_are_declared(self) -> PromptTemplate:
-        used = {name for message in self.messages for name in _placeholders(message.content)}
+        used = _placeholders_in(self.messages)
         if used != set(self.input_variables):
             raise ValueError(f"input_variables must be [{', '.join(sorted(used))}], as in messages")
-        if not {name for it in self.without for name in _placeholders(it.content)} <= {"question"}:
+        if not _placeholders_in(self.without) <= {"question"}:
             raise ValueError("messages without documents may only have the placeholder question")
         if self.cut is not None and self.cut not in self.item_variables:
             raise ValueError(f"the item has no placeholder '{self.cut}' to cut")
-        item = self.item
-        if item is not None and (not _placeholders(item) or item.splitlines() != [item]):
-            raise ValueError("an item must be one line with a placeholder")
+        if self.item is not None:
+            is_one_line = self.item.splitlines() == [self.item]
+            if not _placeholders(self.item) or not is_one_line:
+                raise ValueError("an item must be one line with a placeholder")
         return self
 
     @property
@@ -131,8 +132,8 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
         """
         if self.split is not None:
             question = values["question"]
-            found = self.split.search(question)
-            end = found.end() if found else 0
+            match = self.split.search(question)
+            end = match.end() if match else 0
             values = {**values, "head": question[:end], "tail": question[end:]}
         # Only plain names are placeholders, and braces inside the values stay as they are.
         return [
@@ -150,16 +151,29 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
         return (self.item or "").format_map(values)
 
 
+def _placeholders_in(messages: Iterable[Message]) -> set[str]:
+    """Return the names of all placeholders in messages."""
+    names: set[str] = set()
+    for message in messages:
+        names |= _placeholders(message.content)
+    return names
+
+
 def _placeholders(text: str) -> set[str]:
     """Return the names of all placeholders; anything but a plain name is an error."""
     try:
         parts = list(string.Formatter().parse(text))
     except ValueError as error:
         raise ValueError(f"a brace is not closed or doubled ({error})") from None
+    names = set()
     for _, name, spec, conversion in parts:
-        if name is not None and (not name.isidentifier() or spec or conversion):
+        if name is None:
+            continue
+        is_plain = name.isidentifier() and not spec and not conversion
+        if not is_plain:
             raise ValueError(f"'{{{name}}}' is not a plain placeholder; double a literal brace")
-    return {name for _, name, _, _ in parts if name is not None}
+        names.add(name)
+    return names
 
 
 def fence(text: str, limit: int = 2000) -> str:
@@ -169,8 +183,16 @@ def fence(text: str, limit: int = 2000) -> str:
     of white space become one space, and the text is cut to ``limit`` characters.
     """
     flat = " ".join("".join(map(_visible, _SELECTORS.sub("", text))).split())
-    neutral = _TAG.sub(lambda tag: f"‹{tag[1]}{'›' if tag[2] else ''}", flat)
-    return neutral if len(neutral) <= limit else neutral[: limit - 1] + "…"
+    neutral = _TAG.sub(_without_brackets, flat)
+    if len(neutral) <= limit:
+        return neutral
+    return neutral[: limit - 1] + "…"
+
+
+def _without_brackets(tag: re.Match[str]) -> str:
+    """Return a tag with other brackets; half a tag has no second one."""
+    end = "›" if tag[2] else ""
+    return f"‹{tag[1]}{end}"
 
 
 def _visible(character: str) -> str:
@@ -206,7 +228,6 @@ def load_template(path: Path) -> PromptTemplate:
     try:
         return PromptTemplate.model_validate(data)
     except ValidationError as error:
-        where, reason = first_problem(error)
-        raise PromptError(
-            f"The prompt {path} is wrong{f' at {where}' if where else ''}: {reason}."
-        ) from None
+        location, reason = first_problem(error)
+        position = f" at {location}" if location else ""
+        raise PromptError(f"The prompt {path} is wrong{position}: {reason}.") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -92,20 +92,24 @@ class AttributorName(BaseModel, frozen=True, extra="forbid"):
         Raises:
             InputError: An option is unknown or out of range.
         """
-        named, _, option = text.partition("?")
-        kind, _, model = named.partition(":")
-        key, _, value = option.partition("=")
-        if option and key != "threshold":
-            raise InputError(
-                f"'{one_line(option, 80)}' is not an option of the attributor '{named}'; write "
-                "threshold=0.7."
-            )
-        found = {"kind": kind, "model": model} | ({"threshold": value} if option else {})
-        return validated(cls, found, f"The attributor '{text}'", InputError)
+        name, _, option = text.partition("?")
+        kind, _, model = name.partition(":")
+        parts = {"kind": kind, "model": model}
+        if option:
+            key, _, value = option.partition("=")
+            if key != "threshold":
+                raise InputError(
+                    f"'{one_line(option, 80)}' is not an option of the attributor '{name}'; write "
+                    "threshold=0.7."
+                )
+            parts["threshold"] = value
+        return validated(cls, parts, f"The attributor '{text}'", InputError)
 
     def __str__(self) -> str:
-        named = f"{self.kind}:{self.model}" if self.model else self.kind
-        return named if self.threshold is None else f"{named}?threshold={self.threshold:g}"
+        name = f"{self.kind}:{self.model}" if self.model else self.kind
+        if self.threshold is None:
+            return name
+        return f"{name}?threshold={self.threshold:g}"
 
 
 def hypothesis_of(answer: str, template: str = RAW) -> str:
@@ -147,7 +151,8 @@ class CachedAttributor(ABC):
     """
 
     def __init__(self, name: AttributorName, cache: ReplyCache | None = None) -> None:
-        self.name, self.identity = str(name), ""
+        self.name = str(name)
+        self.identity = ""
         self._cache = cache
 
     @abstractmethod
@@ -161,32 +166,51 @@ class CachedAttributor(ABC):
     async def judge(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Look up all pairs, and judge those that are not in the cache."""
         await self.start()
-        keys = {
-            it: cache_key(attributor=self.identity, premise=it.premise, hypothesis=it.hypothesis)
-            for it in pairs
-        }
-        kept = await self._cache.get_many([*keys.values()]) if self._cache else {}
-        known = {it: empty for it in keys if (empty := without_words(it))}
-        for it, key in keys.items():
-            if kept.get(key, {}).keys() >= {"attributed", "score"}:  # or a reply of a model
-                known[it] = Entailment("ok", kept[key]["attributed"], kept[key]["score"])
-        if asked := [it for it in keys if it not in known]:
-            judged = dict(zip(asked, await self.judge_new(asked), strict=True))
-            if self._cache:
-                good = {
-                    keys[it]: {"attributed": one.attributed, "score": one.score}
-                    for it, one in judged.items()
-                    if one.status == "ok"
-                }
-                await self._cache.put_many(good)
-            known |= judged
+        verdict_of = await self._known_verdicts(pairs)
+        new_pairs = [pair for pair in dict.fromkeys(pairs) if pair not in verdict_of]
+        if new_pairs:
+            new_verdicts = dict(zip(new_pairs, await self.judge_new(new_pairs), strict=True))
+            await self._keep(new_verdicts)
+            verdict_of |= new_verdicts
+
         verdicts = []
-        for it in pairs:
-            verdicts.append(known[it])
-            known[it] = replace(known[it], usage=Usage())
+        for pair in pairs:
+            verdicts.append(verdict_of[pair])
+            # Of equal pairs only the first has the cost.
+            verdict_of[pair] = replace(verdict_of[pair], usage=Usage())
         return verdicts
+
+    async def _known_verdicts(self, pairs: Sequence[Pair]) -> dict[Pair, Entailment]:
+        """Return the verdicts on pairs with nothing to judge, and those in the cache."""
+        key_of = {pair: self._key(pair) for pair in pairs}
+        kept = await self._cache.get_many([*key_of.values()]) if self._cache else {}
+        verdict_of = {}
+        for pair, key in key_of.items():
+            entry = kept.get(key, {})
+            empty = without_words(pair)
+            if entry.keys() >= {"attributed", "score"}:  # or a reply of a model
+                verdict_of[pair] = Entailment("ok", entry["attributed"], entry["score"])
+            elif empty:
+                verdict_of[pair] = empty
+        return verdict_of
+
+    async def _keep(self, verdicts: Mapping[Pair, Entailment]) -> None:
+        """Keep verdicts, but for failures."""
+        if not self._cache:
+            return
+        entries = {}
+        for pair, verdict in verdicts.items():
+            if verdict.status == "ok":
+                entry = {"attributed": verdict.attributed, "score": verdict.score}
+                entries[self._key(pair)] = entry
+        await self._cache.put_many(entries)
+
+    def _key(self, pair: Pair) -> str:
+        return cache_key(attributor=self.identity, premise=pair.premise, hypothesis=pair.hypothesis)
 
 
 def judge_in_words(name: str) -> str:
     """Return the name of an attributor for people: overlap is not inference, and says so."""
-    return f"{name}, which compares shared words" if name.startswith("overlap") else name
+    if name.startswith("overlap"):
+        return f"{name}, which compares shared words"
+    return name

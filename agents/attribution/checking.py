@@ -76,10 +76,10 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
     def sentence(self) -> str:
         """A sentence that says what the check found."""
         failed = self.pairs - self.judged
-        without = f"; {failed:,} more got no verdict" if failed else ""
-        right = (
+        failures = f"; {failed:,} more got no verdict" if failed else ""
+        accuracy = (
             f"{self.attributor} is right on {self.accuracy:.1%} of {self.judged:,} pairs "
-            f"(95 % interval {self.low:.1%} to {self.high:.1%}{without}), where the commoner "
+            f"(95 % interval {self.low:.1%} to {self.high:.1%}{failures}), where the commoner "
             f"answer alone is right on {self.majority:.1%}"
         )
         conclusions: dict[Finding, str] = {
@@ -87,7 +87,7 @@ class AttributorCheck(BaseModel, frozen=True, extra="forbid"):
             "unclear": f": that says nothing yet; use at least {LEAST_PAIRS} pairs, of both kinds.",
             "chance": "; that is no better than a coin, so do not use it to judge as it is.",
         }
-        return f"{right}{conclusions[self.finding]}"
+        return f"{accuracy}{conclusions[self.finding]}"
 
 
 async def check_attributor(
@@ -109,20 +109,27 @@ async def check_attributor(
         raise InputError(f"{source} has no pairs; write one JSON object on each line.")
     special()  # rather than when all is judged
     await attributor.start()
-    verdicts = await attributor.judge([Pair(it.premise, it.hypothesis) for it in pairs])
-    failed = [it for it in verdicts if it.status != "ok"]
+    verdicts = await attributor.judge([Pair(pair.premise, pair.hypothesis) for pair in pairs])
+    failed = [verdict for verdict in verdicts if verdict.status != "ok"]
     judged = len(pairs) - len(failed)
     if not judged:
-        why = failed[0].message.rstrip(".") or failed[0].status
-        none = f"{attributor.name} judged none of {len(pairs):,} pairs ({why})"
-        raise ModelError(failed[0].status, f"{none}, so nothing is known about it.")
-    both = zip(pairs, verdicts, strict=True)
-    cells = Counter((pair.entailed, it.attributed) for pair, it in both if it.status == "ok")
+        reason = failed[0].message.rstrip(".") or failed[0].status
+        problem = f"{attributor.name} judged none of {len(pairs):,} pairs ({reason})"
+        raise ModelError(failed[0].status, f"{problem}, so nothing is known about it.")
+
+    # By label and verdict.
+    cells: Counter[tuple[bool, bool | None]] = Counter()
+    for pair, verdict in zip(pairs, verdicts, strict=True):
+        if verdict.status == "ok":
+            cells[pair.entailed, verdict.attributed] += 1
+    right = cells[True, True] + cells[False, False]
     positive = cells[True, True] + cells[True, False]
-    right, majority = cells[True, True] + cells[False, False], max(positive, judged - positive)
-    finding: Finding = "unclear"
+    majority = max(positive, judged - positive)
+
     low, high = map(float, exact_ends(right, judged, level=0.95))
-    if judged >= LEAST_PAIRS and 0 < positive < judged:
+    has_both_classes = 0 < positive < judged
+    finding: Finding = "unclear"
+    if judged >= LEAST_PAIRS and has_both_classes:
         finding = "better" if low > majority / judged else "chance"
     return AttributorCheck(
         attributor=attributor.name,
@@ -130,7 +137,7 @@ async def check_attributor(
         source=source,
         pairs=len(pairs),
         judged=judged,
-        failures=dict(Counter(it.status for it in failed)),
+        failures=dict(Counter(verdict.status for verdict in failed)),
         accuracy=right / judged,
         low=low,
         high=high,
@@ -170,18 +177,22 @@ def unchecked_warning(attributor: Attributor) -> str | None:
     It reads small files. Start the attributor first. Until its weights are known, we assume the
     checked attributor of the same name; of several checks, one that is not ``better`` counts.
     """
-    name, identity = attributor.name, identity_of(attributor)
-    known = map(_read, data_dir().glob(f"attributors/{_hash(name)[:32]}-*.json"))
-    checks = [it for it in known if it and identity in (None, it.identity)]
+    name = attributor.name
+    identity = identity_of(attributor)
+    checks = []
+    for path in data_dir().glob(f"attributors/{_hash(name)[:32]}-*.json"):
+        check = _read(path)
+        if check and identity in (None, check.identity):
+            checks.append(check)
     if not checks:
         return (
             f"The attributor '{name}' was never checked as it is now, so its verdicts may be worth "
             f"nothing; try: fairqr attribution check notables --attributor '{name}'."
         )
-    check = min(checks, key=lambda it: it.finding == "better")
-    if check.finding == "better":
-        return None
-    return f"Note the attributor's last check: {check.sentence}"
+    for check in checks:
+        if check.finding != "better":
+            return f"Note the attributor's last check: {check.sentence}"
+    return None
 
 
 def _hash(text: str) -> str:

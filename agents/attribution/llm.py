@@ -16,7 +16,8 @@ from fairqr.prompts.template import fence
 from fairqr.retrieval.engines.limits import RequestLimits
 
 DEFAULT_THRESHOLD = 0.5
-YES, NO = "Yes", "No"
+YES = "Yes"
+NO = "No"
 
 STRETCH = 4000
 """How many characters of a document one question contains; that fits the embedded model."""
@@ -51,27 +52,35 @@ class LlmAttributor(CachedAttributor):
         name: Its threshold is in (0, 1] and defaults to 0.5.
         prompts: Contains ``attribute`` and ``attribute_json``; defaults to the shipped prompts and
             the user's own.
-        at_once: How many questions are open at once over all calls; at least 1.
+        concurrency: How many questions are open at once over all calls; at least 1.
 
     Raises:
         InputError: The concurrency is less than 1.
     """
 
     def __init__(
-        self, model: ChatModel, name: AttributorName, prompts: PromptLibrary | None, at_once: int
+        self,
+        model: ChatModel,
+        name: AttributorName,
+        prompts: PromptLibrary | None,
+        concurrency: int,
     ) -> None:
-        if at_once < 1:
-            raise InputError(f"The concurrency must be at least 1, not {at_once}.")
+        if concurrency < 1:
+            raise InputError(f"The concurrency must be at least 1, not {concurrency}.")
         # The chat model caches its replies; here equal pairs within a call are merged.
         super().__init__(name.model_copy(update={"model": model.name}))
         prompts = prompts or PromptLibrary()
         self._model = model
-        self._chosen, self._threshold = name.threshold, name.threshold or DEFAULT_THRESHOLD
-        self._scored, self._asked = prompts.get("attribute"), prompts.get("attribute_json")
-        versions = f"{self._scored.sha256}+{self._asked.sha256}"
-        asked = f"llm:{model.name} is={model.fingerprint}"
-        self.identity = f"{asked} threshold={self._threshold:g} prompts={versions}"
-        self._places = RequestLimits(at_once)
+        self._has_own_threshold = name.threshold is not None
+        self._threshold = name.threshold or DEFAULT_THRESHOLD
+        self._choice_prompt = prompts.get("attribute")
+        self._object_prompt = prompts.get("attribute_json")
+        self._limits = RequestLimits(concurrency)
+        versions = f"{self._choice_prompt.sha256}+{self._object_prompt.sha256}"
+        self.identity = (
+            f"llm:{model.name} is={model.fingerprint} threshold={self._threshold:g} "
+            f"prompts={versions}"
+        )
 
     async def start(self) -> None:
         """Start the model.
@@ -86,21 +95,26 @@ class LlmAttributor(CachedAttributor):
         return await run_together(map(self._judge, pairs))
 
     async def _judge(self, pair: Pair) -> Entailment:
+        """Ask about each stretch of a document in turn."""
         if len(pair.hypothesis) > LONGEST_ANSWER:
-            why = f"The answer has {len(pair.hypothesis):,} characters; a model is asked about at "
-            return Entailment("answer_too_long", message=f"{why}most {LONGEST_ANSWER:,}.")
-        found = []
+            message = (
+                f"The answer has {len(pair.hypothesis):,} characters; a model is asked about at "
+                f"most {LONGEST_ANSWER:,}."
+            )
+            return Entailment("answer_too_long", message=message)
+        verdicts = []
         for stretch in stretches(pair.premise):
-            async with self._places:
-                found.append(await self._ask(stretch, pair.hypothesis))
+            async with self._limits:
+                verdicts.append(await self._ask(stretch, pair.hypothesis))
+
         # If a stretch failed, the document is undecided, unless another shows that it was used.
-        usage = sum((it.usage for it in found), Usage())
-        is_used = any(it.attributed for it in found)
-        failed = [it for it in found if it.status != "ok"]
+        usage = sum((verdict.usage for verdict in verdicts), Usage())
+        is_used = any(verdict.attributed for verdict in verdicts)
+        failed = [verdict for verdict in verdicts if verdict.status != "ok"]
         if failed and not is_used:
             return replace(failed[0], usage=usage)
-        score = max((it.score for it in found if it.score is not None), default=None)
-        return Entailment("ok", is_used, score, usage=usage)
+        scores = [verdict.score for verdict in verdicts if verdict.score is not None]
+        return Entailment("ok", is_used, max(scores, default=None), usage=usage)
 
     async def _ask(self, premise: str, hypothesis: str) -> Entailment:
         values = {
@@ -108,20 +122,21 @@ class LlmAttributor(CachedAttributor):
             "hypothesis": fence(hypothesis, LONGEST_ANSWER),
         }
         choice = await self._model.choice_probabilities(
-            Question(self._scored, values), labels=(YES, NO)
+            Question(self._choice_prompt, values), labels=(YES, NO)
         )
         if choice.status == "ok":
             score = choice.probabilities[YES]
             return Entailment("ok", score >= self._threshold, score, usage=choice.usage)
         if choice.status != "unsupported":
             return Entailment(choice.status, message=choice.message, usage=choice.usage)
-        if self._chosen is not None:
+        if self._has_own_threshold:
             message = (
                 f"The model {self._model.name} gives no probabilities to compare with the "
                 "threshold of attribution; leave the threshold out."
             )
             return Entailment("unsupported", message=message, usage=choice.usage)
-        reply = await self._model.ask(Question(self._asked, values, _SCHEMA, _verdict_of))
+        question = Question(self._object_prompt, values, _SCHEMA, _verdict_of)
+        reply = await self._model.ask(question)
         usage = choice.usage + reply.usage
         if reply.status != "ok":
             return Entailment(reply.status, message=reply.message, usage=usage)
@@ -129,8 +144,10 @@ class LlmAttributor(CachedAttributor):
 
 
 def _verdict_of(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    said = value.get("entailed")
-    verdict = VERDICTS.get(said.strip().casefold()) if isinstance(said, str) else said
+    """Return an object with a verdict as a boolean; raises ValueError if it has none."""
+    verdict = value.get("entailed")
+    if isinstance(verdict, str):
+        verdict = VERDICTS.get(verdict.strip().casefold())
     if not isinstance(verdict, bool):
         raise ValueError("'entailed' must be true or false")
     return {"entailed": verdict}
@@ -145,5 +162,5 @@ def stretches(text: str, longest: int = STRETCH, shared: int = SHARED) -> list[s
         shared: How many characters neighbours have in common; less than ``longest``.
     """
     text = " ".join(text.split())
-    begins = range(0, max(len(text) - shared, 1), longest - shared)
-    return [text[begin : begin + longest] for begin in begins]
+    starts = range(0, max(len(text) - shared, 1), longest - shared)
+    return [text[start : start + longest] for start in starts]

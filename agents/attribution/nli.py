@@ -21,6 +21,7 @@ from fairqr.agents.models.cache import ReplyCache
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.neural import PretrainedModel, load_pretrained, state_of, token_limit
 from fairqr.retrieval.fairness.exposure import FloatArray
+from fairqr.retrieval.sources.documents import chunks
 
 DEFAULT_NLI_MODEL = "FacebookAI/roberta-large-mnli"
 """The model of the paper."""
@@ -65,7 +66,8 @@ class TransformersAttributor(CachedAttributor):
     def __init__(self, name: AttributorName, cache: ReplyCache | None = None) -> None:
         self._parts = name.model_copy(update={"model": name.model or DEFAULT_NLI_MODEL})
         super().__init__(self._parts, cache)
-        self._entailment = self._longest = 0
+        self._entailment = 0
+        self._longest = 0
         self._loaded: PretrainedModel
 
     async def start(self) -> None:
@@ -85,35 +87,39 @@ class TransformersAttributor(CachedAttributor):
         self._entailment = entailment_index(config.id2label, self.name)
         self._longest = token_limit(config, loaded.tokenizer)
         weights = state_of(Path(self._parts.model)) or getattr(config, "_commit_hash", None) or ""
-        output = f"output={self._entailment} at={self._longest}"
-        self.identity = f"{self.name} weights={weights} {output}"
+        use = f"output={self._entailment} at={self._longest}"
+        self.identity = f"{self.name} weights={weights} {use}"
 
     async def judge_new(self, pairs: Sequence[Pair]) -> list[Entailment]:
         """Judge all windows of all pairs; windows of similar length share a batch."""
         loaded = self._loaded
-        found: dict[int, Entailment] = {}
+        failures: dict[int, Entailment] = {}
         windows: list[tuple[int, Window]] = []
         for number, pair in enumerate(pairs):
-            cut = await loaded.run(partial(windows_of, pair, loaded.tokenizer, self._longest))
-            if isinstance(cut, Entailment):
-                found[number] = cut
+            parts = await loaded.run(partial(windows_of, pair, loaded.tokenizer, self._longest))
+            if isinstance(parts, Entailment):
+                failures[number] = parts
             else:
-                windows += [(number, window) for window in cut]
-        windows.sort(key=lambda it: len(it[1]["input_ids"]))
+                windows += [(number, window) for window in parts]
+        windows.sort(key=lambda numbered: len(numbered[1]["input_ids"]))
+
         # Without a padding token, a model cannot tell padding from text.
         size = 1 if loaded.tokenizer.pad_token_id is None else BATCH
         rows: dict[int, list[FloatArray]] = {}
-        for begin in range(0, len(windows), size):
-            batch = windows[begin : begin + size]
+        for batch in chunks(windows, size):
             outcomes = await _logits(loaded, [window for _, window in batch])
-            for (number, _), row in zip(batch, outcomes, strict=True):
-                if isinstance(row, Exception):
-                    message = f"The model of {self.name} failed: {one_line(row, 200)}."
-                    found[number] = Entailment("unavailable", message=message)
+            for (number, _), outcome in zip(batch, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    message = f"The model of {self.name} failed: {one_line(outcome, 200)}."
+                    failures[number] = Entailment("unavailable", message=message)
                 else:
-                    rows.setdefault(number, []).append(row)
-        judged = {number: self._verdict(np.stack(held)) for number, held in rows.items()}
-        return [found.get(number) or judged[number] for number in range(len(pairs))]
+                    rows.setdefault(number, []).append(outcome)
+
+        verdicts = []
+        for number in range(len(pairs)):
+            failure = failures.get(number)
+            verdicts.append(failure or self._verdict(np.stack(rows[number])))
+        return verdicts
 
     def _verdict(self, logits: FloatArray) -> Entailment:
         """Return the verdict on a pair from the logits of its windows, shape (windows, labels)."""
@@ -121,11 +127,13 @@ class TransformersAttributor(CachedAttributor):
             message = f"The model of {self.name} gave numbers that are not finite."
             return Entailment("parse_error", message=message)
         odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        score = float((odds / odds.sum(axis=1, keepdims=True))[:, self._entailment].max())
+        probabilities = odds / odds.sum(axis=1, keepdims=True)
+        score = float(probabilities[:, self._entailment].max())
         if self._parts.threshold is not None:
             return Entailment("ok", score >= self._parts.threshold, score)
-        others = np.delete(logits, self._entailment, axis=1).max(axis=1)
-        return Entailment("ok", bool((logits[:, self._entailment] > others).any()), score)
+        highest_other = np.delete(logits, self._entailment, axis=1).max(axis=1)
+        is_top_label = logits[:, self._entailment] > highest_other
+        return Entailment("ok", bool(is_top_label.any()), score)
 
 
 async def _logits(loaded: PretrainedModel, batch: Sequence[Window]) -> list[FloatArray | Exception]:
@@ -135,7 +143,11 @@ async def _logits(loaded: PretrainedModel, batch: Sequence[Window]) -> list[Floa
     except Exception as error:  # out of memory, or a token that the model does not know
         if len(batch) == 1:
             return [error]
-    return [row for window in batch for row in await _logits(loaded, [window])]
+    # One after the other, so that only those fail that are to blame.
+    rows = []
+    for window in batch:
+        rows += await _logits(loaded, [window])
+    return rows
 
 
 def _forward(loaded: PretrainedModel, batch: Sequence[Window]) -> FloatArray:
@@ -159,16 +171,15 @@ def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Entai
     Returns:
         The windows, or a verdict where the answer leaves too little room for the document.
     """
-    plain = {"add_special_tokens": False, "truncation": False, "verbose": False}
-    answer = len(tokenizer(pair.hypothesis, **plain)["input_ids"])
-    document = len(tokenizer(pair.premise, **plain)["input_ids"])
-    room = longest - answer - tokenizer.num_special_tokens_to_add(pair=True)
-    if room < min(document, LEAST_ROOM):
-        return Entailment(
-            "answer_too_long",
-            message=f"The answer has {answer} tokens, but the model only accepts {longest} in all.",
+    answer_tokens = _count_tokens(tokenizer, pair.hypothesis)
+    document_tokens = _count_tokens(tokenizer, pair.premise)
+    room = longest - answer_tokens - tokenizer.num_special_tokens_to_add(pair=True)
+    if room < min(document_tokens, LEAST_ROOM):
+        message = (
+            f"The answer has {answer_tokens} tokens, but the model only accepts {longest} in all."
         )
-    cut = tokenizer(
+        return Entailment("answer_too_long", message=message)
+    windows = tokenizer(
         pair.premise,
         pair.hypothesis,
         truncation="only_first",
@@ -177,8 +188,15 @@ def windows_of(pair: Pair, tokenizer: Any, longest: int) -> list[Window] | Entai
         return_overflowing_tokens=True,
         verbose=False,
     )
-    names = [name for name in cut if name in tokenizer.model_input_names]
-    return [dict(zip(names, held, strict=True)) for held in zip(*map(cut.get, names), strict=True)]
+    names = [name for name in windows if name in tokenizer.model_input_names]
+    columns = [windows[name] for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _count_tokens(tokenizer: Any, text: str) -> int:
+    """Return the number of a text's tokens, without special ones."""
+    encoding = tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
+    return len(encoding["input_ids"])
 
 
 def entailment_index(labels: Mapping[int, str], name: str) -> int:
@@ -195,11 +213,15 @@ def entailment_index(labels: Mapping[int, str], name: str) -> int:
     Raises:
         ModelUnavailableError: The labels do not say it, or the model has only one output.
     """
-    found = [i for i, it in labels.items() if re.sub(r"[\W_]", "", it.lower()) in _ENTAILMENT]
-    if len(labels) < 2 or len(found) != 1:
-        shown = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
+    matches = []
+    for index, label in labels.items():
+        word = re.sub(r"[\W_]", "", label.lower())
+        if word in _ENTAILMENT:
+            matches.append(index)
+    if len(labels) < 2 or len(matches) != 1:
+        names = ", ".join(f"{index}={labels[index]}" for index in sorted(labels)[:8]) or "none"
         raise ModelUnavailableError(
             f"The model of {name} does not say which output of several is entailment; name it in "
-            f"'id2label' of a copy's config.json. Its labels are {shown}."
+            f"'id2label' of a copy's config.json. Its labels are {names}."
         )
-    return found[0]
+    return matches[0]

@@ -59,13 +59,12 @@ def open_attributor(
         ModelUnavailableError: The name of a chat model is malformed.
     """
     parsed = AttributorName.parse(name)
-    kind, model = parsed.kind, parsed.model
-    if kind not in ("overlap", "transformers", "llm") or (kind == "overlap" and model):
-        raise InputError(f"There is no attributor '{name}'; choose {', '.join(ATTRIBUTORS)}.")
-    if kind == "overlap":
+    if parsed.kind == "overlap" and not parsed.model:
         return OverlapAttributor(parsed)  # faster than a cache
-    if kind == "transformers":
+    if parsed.kind == "transformers":
         return TransformersAttributor(parsed, kept_in(cache))
-    if chat is None or model not in ("", chat.name):
-        chat = ChatModel(model or default_model(), cache=kept_in(cache), **options)
+    if parsed.kind != "llm":
+        raise InputError(f"There is no attributor '{name}'; choose {', '.join(ATTRIBUTORS)}.")
+    if chat is None or parsed.model not in ("", chat.name):
+        chat = ChatModel(parsed.model or default_model(), cache=kept_in(cache), **options)
     return LlmAttributor(chat, parsed, prompts, concurrency)

@@ -44,10 +44,13 @@ class OverlapAttributor:
         return [self._verdict(pair) for pair in pairs]
 
     def _verdict(self, pair: Pair) -> Entailment:
-        if empty := without_words(pair):
+        """Return the verdict on a pair, by the share of the answer's words in the document."""
+        empty = without_words(pair)
+        if empty:
             return empty
-        wanted = content_words(pair.hypothesis)
-        score = len(wanted & frozenset(map(_singular, folded_words(pair.premise)))) / len(wanted)
+        answer_words = content_words(pair.hypothesis)
+        document_words = frozenset(map(_singular, folded_words(pair.premise)))
+        score = len(answer_words & document_words) / len(answer_words)
         return Entailment("ok", score >= self._threshold, score)
 
 
@@ -57,14 +60,18 @@ def content_words(text: str) -> frozenset[str]:
     A text that consists of stop words keeps them.
     """
     words = folded_words(text)
-    kept = [it for it in words if it.isdigit() or (len(it) > 1 and it not in _STOP_WORDS)]
-    return frozenset(map(_singular, kept or words))
+    content = list(filter(_is_content, words))
+    return frozenset(map(_singular, content or words))
+
+
+def _is_content(word: str) -> bool:
+    """Return whether a word is a number, or neither a stop word nor a single letter."""
+    return word.isdigit() or (len(word) > 1 and word not in _STOP_WORDS)
 
 
 def _singular(word: str) -> str:
     """Drop the ending of an English plural; rough, but the same for both texts."""
     if len(word) > 4 and word.endswith("ies"):
         return word[:-3] + "y"
-    if len(word) > 3 and word.endswith("s") and word[-2] not in "sui":
-        return word[:-1]
-    return word
+    is_plural = word.endswith("s") and word[-2:-1] not in ("s", "u", "i")
+    return word[:-1] if len(word) > 3 and is_plural else word

@@ -20,9 +20,9 @@ from fairqr.agents.models.complaints import (
     PassingError,
     came_inside_stream,
     read_complaint,
-    translated,
 )
 from fairqr.agents.models.demands import MOST_DEMANDS, Demand, demand_in, parameter_in
+from fairqr.agents.models.failures import translated
 from fairqr.agents.models.language_model import Exchange, LanguageModel, TokenRelay
 from fairqr.agents.models.local import CONTEXT_TOKENS, check_local, local_turn
 from fairqr.agents.models.messages import read_message, written_text
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 LONGEST_TOKEN = 16
-"""A streamed reply ends after so many characters for each token that it may have, since some
-servers know no limit."""
+"""The most characters of a streamed reply for each token that it may have, since some servers know
+no limit."""
 
 UNSTREAMED: RunnableConfig = {"tags": ["nostream"]}
 """Keeps LangGraph from showing the pieces of a reply in its stream ``messages``.
@@ -128,9 +128,9 @@ class ChatModel(LanguageModel):
         Its replies are not cached, since we do not know what they depend on. Only the client itself
         retries requests.
         """
-        known = client._get_ls_params()
-        maker = known.get("ls_provider") or client._llm_type
-        model = known.get("ls_model_name") or type(client).__name__
+        parameters = client._get_ls_params()
+        maker = parameters.get("ls_provider") or client._llm_type
+        model = parameters.get("ls_model_name") or type(client).__name__
         return cls(f"{maker}:{model}", attempts=1, client=client)
 
     @property
@@ -143,12 +143,14 @@ class ChatModel(LanguageModel):
         """Whether :meth:`choice_probabilities` can work, as far as is known."""
         return self._speaks_openai and "logprobs" not in self._left_out
 
-    def temperature_of(self, asked: float | None) -> float | None:
-        """Return the temperature of replies if ``asked`` is requested; None if it is unknown.
+    def temperature_of(self, requested: float | None) -> float | None:
+        """Return the temperature of replies if one is requested; None if it is unknown.
 
         A chat model that the caller gave keeps its own temperature.
         """
-        return asked if self._given is None else self._given._get_ls_params().get("ls_temperature")
+        if self._given is None:
+            return requested
+        return self._given._get_ls_params().get("ls_temperature")
 
     async def start(self, wanted: Wanted = "object") -> None:
         """Start the model, so that missing parts are found before any work is done.
@@ -176,60 +178,50 @@ class ChatModel(LanguageModel):
         return local_turn() if self._provider == "local" else nullcontext()
 
     def _attributes(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
-        parameters, parts = self._parameters(question, relay), urlsplit(self.base_url or "")
-        temperature = parameters.get("temperature")
-        beside = parameters.get("extra_body", {})
+        parameters = self._parameters(question, relay)
+        extra_body = parameters.get("extra_body", {})
+        address = urlsplit(self.base_url or "")
+        default_port = {"http": 80, "https": 443}.get(address.scheme)
         return {
             "gen_ai.provider.name": provider.CONVENTIONAL.get(self._provider, self._provider),
             "fairqr.model": self.name,
-            "gen_ai.request.temperature": self.temperature_of(temperature),
-            "gen_ai.request.max_tokens": parameters.get("max_tokens", beside.get("max_tokens")),
+            "gen_ai.request.temperature": self.temperature_of(parameters.get("temperature")),
+            "gen_ai.request.max_tokens": parameters.get("max_tokens", extra_body.get("max_tokens")),
             "gen_ai.request.presence_penalty": parameters.get("presence_penalty"),
             "gen_ai.request.seed": parameters.get("seed"),
             "gen_ai.request.stream": True if relay else None,
-            "server.address": parts.hostname,
-            "server.port": parts.port or {"http": 80, "https": 443}.get(parts.scheme),
+            "server.address": address.hostname,
+            "server.port": address.port or default_port,
         }
 
     async def _client(self, wanted: Wanted) -> BaseChatModel:
         """Return the client of the running event loop, opened on first use."""
         if self._given is not None:
             return self._given
-        reading = self._provider == "local" and wanted != "object"
-        clients, place = self._clients[reading], (self.name, self.base_url, self._options)
-        return clients.get() or clients.setdefault(await provider.open_client(*place, reading))
+        reads_long_prompts = self._provider == "local" and wanted != "object"
+        clients = self._clients[reads_long_prompts]
+        client = clients.get()
+        if client:
+            return client
+        opened = await provider.open_client(
+            self.name, self.base_url, self._options, reads_long_prompts
+        )
+        return clients.setdefault(opened)
 
     async def _converse(
         self, question: Question, relay: TokenRelay | None, exchange: Exchange
     ) -> Mapping[str, Any]:
         """Ask; if the reply is not the wanted object, ask once more and quote the error."""
         messages: Messages = question.prompt.render(question.values)
-        step, limit = exchange.step, 2 * self._timeout
+        step = exchange.step
         step.set("gen_ai.output.type", "json" if question.wanted == "object" else "text")
         may_ask_again = question.wanted == "object" and question.may_ask_again
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(2 * self._timeout):
                 while True:
-                    exchange.record("input", messages)
-                    exchange.usage += Usage(model_calls=1)
-                    message = await self._send(messages, question, relay, exchange)
-                    answer = read_message(message, question.wanted, exchange)
-                    exchange.usage += answer.usage
-                    if answer.declined:
-                        raise ModelError("refused", f"The model {self.name} declined to answer.")
-                    had_room = self._thinks
-                    self._learn_thinking(message, answer)
-                    if answer.ended_early and question.wanted != "choice":
-                        if had_room or self._given is not None:
-                            why = self._say_too_short(question, exchange, answer)
-                            raise ModelError("empty", why)
-                        self._thinks = True
+                    answer = await self._answer(messages, question, relay, exchange)
+                    if answer is None:
                         continue
-                    # Some servers give no probabilities for a token that is half a character.
-                    gave = answer.first_tokens is not None or not answer.text.strip("\ufffd")
-                    if question.wanted == "choice" and not gave:
-                        self._left_out.add("logprobs")
-                        raise self._unsupported()
                     try:
                         return question.read(answer)
                     except ValueError as error:
@@ -242,6 +234,45 @@ class ChatModel(LanguageModel):
                         messages = [*messages, *_complaint(answer.text, error)]
         except TimeoutError:
             raise self._late(self._timeout, exchange.tries) from None
+
+    async def _answer(
+        self,
+        messages: Messages,
+        question: Question,
+        relay: TokenRelay | None,
+        exchange: Exchange,
+    ) -> Completion | None:
+        """Ask once; None if the model thought for so long that it has to be asked again.
+
+        Raises:
+            ModelError: The request failed for good, or the model gives nothing that can be read.
+        """
+        exchange.record("input", messages)
+        exchange.usage += Usage(model_calls=1)
+        message = await self._send(messages, question, relay, exchange)
+        answer = read_message(message, question.wanted, exchange)
+        exchange.usage += answer.usage
+        if answer.declined:
+            raise ModelError("refused", f"The model {self.name} declined to answer.")
+
+        had_room = self._thinks
+        self._learn_thinking(message, answer)
+        if question.wanted == "choice":
+            self._require_probabilities(answer)
+        elif answer.ended_early:
+            if had_room or self._given is not None:
+                raise ModelError("empty", self._say_too_short(question, exchange, answer))
+            self._thinks = True
+            return None
+        return answer
+
+    def _require_probabilities(self, answer: Completion) -> None:
+        """Refuse an answer without the probabilities that a choice needs."""
+        # Some servers give no probabilities for a token that is half a character.
+        is_half_character = not answer.text.strip("\ufffd")
+        if answer.first_tokens is None and not is_half_character:
+            self._left_out.add("logprobs")
+            raise self._unsupported()
 
     def _parameters(
         self, question: Question, relay: TokenRelay | None, exchange: Exchange | None = None
@@ -262,7 +293,9 @@ class ChatModel(LanguageModel):
         """Return how many tokens a reply may have, with what the model thinks before it."""
         if question.wanted == "choice":
             return 1
-        tokens = question.reply_tokens + (self._reasoning_tokens if self._thinks else 0)
+        tokens = question.reply_tokens
+        if self._thinks:
+            tokens += self._reasoning_tokens
         limits = [self._most_tokens, None if exchange is None else exchange.most_tokens]
         return min([tokens, *(limit for limit in limits if limit is not None)])
 
@@ -351,8 +384,12 @@ class ChatModel(LanguageModel):
                 return _unless_passing(error, features, has_begun=has_begun)
 
         try:
-            most, total = self._attempts, 2 * self._timeout
-            reply = await with_retries(attempt, attempts=most, total=total, before_wait=_note_retry)
+            reply = await with_retries(
+                attempt,
+                attempts=self._attempts,
+                total=2 * self._timeout,
+                before_wait=_note_retry,
+            )
             if isinstance(reply, Exception):
                 raise reply
             self._demands |= {demand.path: demand for demand in exchange.demands}
@@ -362,18 +399,25 @@ class ChatModel(LanguageModel):
         except Exception as error:
             complaint = read_complaint(error)
             if not self._learn(complaint, client, features, question, exchange):
-                api_key = self._options.get("api_key")
-                named = parameter_in(complaint.without_keys(api_key))
-                raise translated(
-                    error,
-                    complaint,
-                    self.name,
-                    base_url=self.base_url,
-                    api_key=api_key,
-                    is_given=self._is_foreign,
-                    settable=named if self._given is None else None,
-                ) from None
+                raise self._our_error(error, complaint) from None
+        # Without what the server does not know, or with what it demands.
         return await self._send(messages, question, relay, exchange)
+
+    def _our_error(self, error: Exception, complaint: Complaint) -> ModelError:
+        """Return our typed error for an error of the client."""
+        api_key = self._options.get("api_key")
+        settable = None
+        if self._given is None:
+            settable = parameter_in(complaint.without_keys(api_key))
+        return translated(
+            error,
+            complaint,
+            self.name,
+            base_url=self.base_url,
+            api_key=api_key,
+            is_given=self._is_foreign,
+            settable=settable,
+        )
 
     def _learn(
         self,
@@ -392,7 +436,8 @@ class ChatModel(LanguageModel):
             question: What is asked.
             exchange: The question that is being asked.
         """
-        if demand := self._new_demand(complaint, client, features, exchange):
+        demand = self._new_demand(complaint, client, features, exchange)
+        if demand:
             exchange.demands.append(demand)
             return True
         refused = complaint.refused(features)
@@ -413,7 +458,7 @@ class ChatModel(LanguageModel):
         demand = demand_in(complaint) if self._speaks_openai else None
         if demand is None or demand.path[0] in features:
             return None
-        was_tried = demand.path in [tried.path for tried in exchange.demands]
+        was_tried = any(demand.path == earlier.path for earlier in exchange.demands)
         if was_tried or len(exchange.demands) == MOST_DEMANDS:
             return None
         is_set = demand.is_stated_in(provider.members_set_by(client))
@@ -457,7 +502,7 @@ class ChatModel(LanguageModel):
                 text ended, or mark the end of the stream; a text with neither is incomplete.
         """
         whole: AIMessageChunk | None = None
-        shown = ThoughtFilter(is_thinking=self._hides_thinking)
+        thought_filter = ThoughtFilter(is_thinking=self._hides_thinking)
         with provider.noting_stream_end() as end:
             pieces = client.astream(messages, UNSTREAMED, **parameters)
             async with aclosing(cast("AsyncGenerator[AIMessageChunk]", pieces)) as chunks:
@@ -467,11 +512,11 @@ class ChatModel(LanguageModel):
                         # Some servers count in each piece what it was until then.
                         whole.usage_metadata = chunk.usage_metadata
                     room -= len(chunk.text)
-                    relay.send(shown.feed(chunk.text))
+                    relay.send(thought_filter.feed(chunk.text))
                     if room < 0:  # the server knows no limit
                         whole.response_metadata["finish_reason"] = "length"
                         break
-        relay.send(shown.end())
+        relay.send(thought_filter.end())
         if whole is None:
             raise ConnectionError("the stream ended early")
         if end.has_thoughts and not whole.text.strip():
@@ -500,27 +545,29 @@ def _unless_passing(error: Exception, features: Sequence[str], *, has_begun: boo
     raise error
 
 
-def _note_retry(failed: RetryCallState) -> None:
-    kind = type(failed.outcome and failed.outcome.exception()).__name__
-    tried = {"fairqr.attempt": failed.attempt_number, "error.type": kind}
-    current_span().event("fairqr.retry", **tried)
+def _note_retry(state: RetryCallState) -> None:
+    """Note in the trace that an attempt failed."""
+    error = state.outcome and state.outcome.exception()
+    attributes = {"fairqr.attempt": state.attempt_number, "error.type": type(error).__name__}
+    current_span().event("fairqr.retry", **attributes)
 
 
-def _complaint(text: str, wrong: ValueError) -> Messages:
-    said = f"That cannot be used: {wrong}. Answer again with only the JSON object."
-    return [{"role": "assistant", "content": text[:2000]}, {"role": "user", "content": said}]
+def _complaint(text: str, error: ValueError) -> Messages:
+    """Return the messages that tell a model what was wrong with its reply."""
+    content = f"That cannot be used: {error}. Answer again with only the JSON object."
+    return [{"role": "assistant", "content": text[:2000]}, {"role": "user", "content": content}]
 
 
 async def _structured(
     client: BaseChatModel, messages: Messages, schema: Mapping[str, Any]
 ) -> AIMessage:
     """Ask for an object of a schema, by tools or in the client's own way if it can."""
-    named = {"title": "reply", "description": "The reply.", **schema}
+    named_schema = {"title": "reply", "description": "The reply.", **schema}
     try:
-        asking = client.with_structured_output(named, include_raw=True)
+        structured = client.with_structured_output(named_schema, include_raw=True)
     except NotImplementedError:
         return await client.ainvoke(messages, UNSTREAMED)
-    reply: Any = await asking.ainvoke(messages, UNSTREAMED)
+    reply: Any = await structured.ainvoke(messages, UNSTREAMED)
     message: AIMessage = reply["raw"]
     if reply["parsed"] is None:
         return message

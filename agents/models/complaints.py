@@ -16,10 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from fairqr.agents.models.replies import Status
-from fairqr.base.errors import ModelError, one_line
-from fairqr.base.retries import is_used_up, status_of
-from fairqr.base.secrets import without_secrets
+from fairqr.base.errors import one_line
+from fairqr.base.retries import status_of
 
 REASON_KEYS = (
     *("error", "errors", "choices", "message", "msg"),
@@ -33,15 +31,20 @@ PLACE_KEYS = ("param", "parameter", "loc", "field", "path", "pointer", "name")
 """The members that name the parameter that a reason is about."""
 
 CODE_KEYS = ("code", "type", "status", "error_type")
+"""The members that say of which kind an error is."""
 
 INVENTED_STATUS = "fairqr.invented_status"
 """The extension of a response that is an error, though it came with status 200 and states none."""
 
 NOT_READY = 503
+"""The status that we give to an error without one."""
+
 FIRST_ERROR = 400
 LAST_ERROR = 599
 
 DEEPEST = 8
+"""How deep we look into the body of a response."""
+
 MOST_REASONS = 3
 LONGEST_BODY = 100_000
 
@@ -70,24 +73,15 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
 
 _SECRET = re.compile(r"(?i)\b(?:(?:sk|pk|key)[-_]|bearer\s+)[\w*.-]{4,}")
 _SECRET_VARIABLE = re.compile(r"(?i)(?:_|^)(?:key|token|secret|password)$")
-_KEY_WORDS = re.compile(r"(?i)\b(key|token|credentials?|auth\w*|permissions?|scopes?)\b")
-_ACCOUNT_WORDS = re.compile(r"(?i)\b(polic(y|ies)|privacy|settings?|accounts?|allowed|agreement)\b")
 _FILTER_CODE = re.compile(r"content_?(filter|policy|inspection)|data_?inspection|responsible_?ai")
 _FILTER_WORDS = re.compile(
     r"(?i)\b(content|input|prompt|output)\b.{0,60}"
     r"\b(flagged|moderat\w+|inappropriate|risk|filter(ed)?|(content|usage|management) policy)\b"
 )
-_QUOTA_WORDS = re.compile(r"(?i)\b(credits?|credit balance|quota|billing|insufficient balance)\b")
-_API_KEY = re.compile(r"(?i)\bapi[ _-]?key")
-_NO_MODEL = re.compile(
-    r"(?i)\bmodel\b.{0,60}\bnot (exist|found)\b|\b(invalid|unknown|valid|no such) model\b"
-)
 _CONTEXT = re.compile(
     r"context_(length|limit|size|window)|(prompt|input|request)_((is|was)_)?too_(large|long)"
     r"|too_many_(input_|prompt_)?tokens|(prompt|input)_(length|tokens)_(exceed|is_too)"
 )
-_VERSION = re.compile(r"/v\d")
-
 _NUMBER = re.compile(r"(?<![\w.])\d{2,7}(?![\w.]*\w)")
 _SMALL_NUMBER = re.compile(r"(?<![\w.])\d{1,2}(?![\w]|\.\d)")
 _OF_THE_PROMPT = re.compile(
@@ -142,7 +136,7 @@ class Complaint:
 
     def without_keys(self, api_key: Any) -> Complaint:
         """Return the complaint without the keys that it may quote; see :func:`without_keys`."""
-        places = tuple(without_keys(place, api_key) for place in self.places)
+        places = tuple(without_keys(path, api_key) for path in self.places)
         return replace(self, reason=without_keys(self.reason, api_key), places=places)
 
     def refused(self, features: Sequence[str]) -> str | None:
@@ -155,23 +149,24 @@ class Complaint:
         """
         if self.is_about_content:
             return None
-        if self.status == 403:  # some answer that if a model may not give probabilities
-            features = [feature for feature in features if feature == "logprobs"]
-        elif self.status not in UNKNOWN_FEATURE:
-            return None
-        if self.status == 500:  # it may tell of a stream that broke
-            features = [feature for feature in features if feature != "stream"]
+        features = self._refusable(features)
         named = "_".join(map(_snake, self.places))
         code = "_".join(map(_snake, sorted(self.codes)))
-        for text in map(_bounded, (named, _snake(self.reason), code)):
-            # A server that lists what it knows names what it does not know first.
-            places = {feature: _place_of(FEATURES[feature], text) for feature in features}
-            told = [feature for feature, place in places.items() if place is not None]
-            if told:
-                return min(told, key=lambda feature: places[feature] or 0)
+        for text in (named, _snake(self.reason), code):
+            feature = _first_mentioned(features, _bounded(text))
+            if feature is not None:
+                return feature
         if self.counts_prompt_and_reply:
-            return next((it for it in features if FEATURES[it] == LENGTH_LIMITS), None)
+            return next((name for name in features if FEATURES[name] == LENGTH_LIMITS), None)
         return None
+
+    def _refusable(self, features: Sequence[str]) -> list[str]:
+        """Return which of some features a server may refuse with this status."""
+        if self.status == 403:  # some answer that if a model may not give probabilities
+            return [feature for feature in features if feature == "logprobs"]
+        if self.status == 500:  # it may tell of a stream that broke
+            return [feature for feature in features if feature != "stream"]
+        return list(features) if self.status in UNKNOWN_FEATURE else []
 
     @property
     def counts_prompt_and_reply(self) -> bool:
@@ -187,27 +182,29 @@ class Complaint:
         Args:
             tokens: The limit that was asked for.
         """
-        numbers = [int(it) for it in _NUMBER.findall(self.reason)]
+        numbers = [int(text) for text in _NUMBER.findall(self.reason)]
         prompt = self.prompt_tokens
         if prompt is None:
-            return max((it for it in numbers if it < tokens), default=None)
-        others = [it for it in numbers if it not in (prompt, tokens)]
-        rest = [it - prompt for it in others or [tokens]]
-        return max((it for it in rest if 0 < it < tokens), default=None)
+            limits = [number for number in numbers if number < tokens]
+        else:
+            limits_of_both = [number for number in numbers if number not in (prompt, tokens)]
+            rests = [number - prompt for number in limits_of_both or [tokens]]
+            limits = [rest for rest in rests if 0 < rest < tokens]
+        return max(limits, default=None)
 
-    def fewer_candidates(self, asked: int) -> int | None:
-        """Return how many of the likeliest tokens a server gives, if it finds ``asked`` too many.
+    def fewer_candidates(self, requested: int) -> int | None:
+        """Return how many of the likeliest tokens a server gives, if it finds a number too large.
 
         Some state it as a number: 5 in "must be between 0 and 5".
         """
-        numbers = [int(it) for it in _SMALL_NUMBER.findall(self.reason)]
-        return max((it for it in numbers if 1 < it < asked), default=None)
+        numbers = [int(text) for text in _SMALL_NUMBER.findall(self.reason)]
+        return max((number for number in numbers if 1 < number < requested), default=None)
 
     @property
     def prompt_tokens(self) -> int | None:
         """How many tokens the prompt had, if the reason says so."""
-        stated = _OF_THE_PROMPT.search(self.reason)
-        return int(stated[1]) if stated else None
+        match = _OF_THE_PROMPT.search(self.reason)
+        return int(match[1]) if match else None
 
 
 class PassingError(Exception):
@@ -226,10 +223,18 @@ class PassingError(Exception):
         self.has_invented_status = complaint.status is None
 
 
-def _place_of(words: Sequence[str], text: str) -> int | None:
-    """Return where the first of some words stands in a text."""
-    found = [place for word in words if (place := text.find(_bounded(word))) >= 0]
-    return min(found, default=None)
+def _first_mentioned(features: Sequence[str], text: str) -> str | None:
+    """Return the feature that a text mentions first; None if it mentions none of them.
+
+    A server that lists what it knows names what it does not know first.
+    """
+    position_of = {}
+    for feature in features:
+        positions = [text.find(_bounded(word)) for word in FEATURES[feature]]
+        mentions = [position for position in positions if position >= 0]
+        if mentions:
+            position_of[feature] = min(mentions)
+    return min(position_of, key=position_of.__getitem__, default=None)
 
 
 def read_complaint(error: BaseException) -> Complaint:
@@ -238,40 +243,69 @@ def read_complaint(error: BaseException) -> Complaint:
     The body of the response counts, as the client's own text holds only a part of it.
     """
     body = _body_of(error)
-    said = [*islice(_reasons(body), MOST_REASONS)]
-    reason = one_line("; ".join(dict.fromkeys(said)), LONGEST_BODY).rstrip(". ")
-    codes = {str(code).lower() for code in _members(body, CODE_KEYS) if isinstance(code, str)}
-    for name in ("code", "type"):
-        if isinstance(code := getattr(error, name, None), str):
-            codes.add(code.lower())
-    places = [*_members(body, PLACE_KEYS), getattr(error, "param", None)]
-    paths = [".".join(re.findall(r"\w+", _as_path(place))) for place in places]
+    reasons = [*islice(_reasons(body), MOST_REASONS)]
+    reason = one_line("; ".join(dict.fromkeys(reasons)), LONGEST_BODY).rstrip(". ")
+    return Complaint(_status_of(error, body), reason, _codes_of(error, body), _paths(error, body))
+
+
+def _codes_of(error: BaseException, body: Any) -> frozenset[str]:
+    """Return the codes and types of an error, in lower case."""
+    codes = [*_members(body, CODE_KEYS)]
+    codes += [getattr(error, "code", None), getattr(error, "type", None)]
+    return frozenset(code.lower() for code in codes if isinstance(code, str))
+
+
+def _paths(error: BaseException, body: Any) -> tuple[str, ...]:
+    """Return the parameters that an error names as such."""
+    paths = []
+    for stated in [*_members(body, PLACE_KEYS), getattr(error, "param", None)]:
+        path = ".".join(re.findall(r"\w+", _as_path(stated)))
+        if path:
+            paths.append(path)
+    return tuple(paths)
+
+
+def _status_of(error: BaseException, body: Any) -> int | None:
+    """Return the status of a response, or that in its body if it came with status 200."""
     status = status_of(error)
-    is_stated = status is not None and status >= FIRST_ERROR and not _has_invented_status(error)
-    if not is_stated:  # an answer with status 200 that is none
-        status = status_in(body)
-    return Complaint(status, reason, frozenset(codes), tuple(path for path in paths if path))
+    is_stated = status is not None and status >= FIRST_ERROR
+    if is_stated and not has_invented_status(error):
+        return status
+    return status_in(body)
 
 
 def status_in(body: Any) -> int | None:
     """Return the status of HTTP that the body of a response states."""
     for value in _members(body, ("code", "status", "status_code", "http_status")):
-        is_number = isinstance(value, str) and value.isascii() and value.isdigit()
-        number = int(value) if is_number else value
-        if isinstance(number, int) and FIRST_ERROR <= number <= LAST_ERROR:
+        number = _whole_number(value)
+        if number is not None and FIRST_ERROR <= number <= LAST_ERROR:
             return number
     return None
 
 
+def _whole_number(value: Any) -> int | None:
+    """Return a whole number, which may be written as text; None for everything else."""
+    if isinstance(value, str):
+        is_number = value.isascii() and value.isdigit()
+        return int(value) if is_number else None
+    return value if isinstance(value, int) else None
+
+
 def is_error(body: Any) -> bool:
     """Return whether a body that came with status 200 tells of an error, and of no completion."""
-    said = body[0] if isinstance(body, list) and len(body) == 1 else body
-    if not isinstance(said, Mapping):
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    if not isinstance(body, Mapping):
         return False
-    choices = said.get("choices")
+    choices = body.get("choices")
     if isinstance(choices, list) and choices:
-        return all(isinstance(it, Mapping) and bool(it.get("error")) for it in choices)
-    return next(_reasons(said), "") != ""
+        return all(map(_is_failed_choice, choices))
+    return any(_reasons(body))
+
+
+def _is_failed_choice(choice: Any) -> bool:
+    """Return whether one of several replies is an error."""
+    return isinstance(choice, Mapping) and bool(choice.get("error"))
 
 
 def _body_of(error: BaseException) -> Any:
@@ -281,79 +315,85 @@ def _body_of(error: BaseException) -> Any:
         return _decoded(body)
     response = getattr(error, "response", None)
     text = ""
-    with suppress(Exception):  # it may have been streamed, or be of any library
-        text = str(response.text) if response is not None else ""
+    if response is not None:
+        with suppress(Exception):  # it may have been streamed, or be of any library
+            text = str(response.text)
     return _decoded(text or str(getattr(error, "message", None) or error))
 
 
-def _decoded(said: Any) -> Any:
+def _decoded(content: Any) -> Any:
     """Return the data in a text that is JSON, or that quotes JSON; everything else as it is."""
-    if isinstance(said, bytes):
-        said = said.decode(errors="replace")
-    if not isinstance(said, str):
-        return said
-    text = said[:LONGEST_BODY].strip()
+    if isinstance(content, bytes):
+        content = content.decode(errors="replace")
+    if not isinstance(content, str):
+        return content
+    text = content[:LONGEST_BODY].strip()
     with suppress(ValueError, RecursionError):
         return json.loads(text)
-    if begin := re.search(r"[{\[](?=\s*[\"{])", text):
+    begin = re.search(r"[{\[](?=\s*[\"{])", text)
+    if begin:
         with suppress(ValueError, RecursionError):
             data, end = json.JSONDecoder().raw_decode(text, begin.start())
             # Words after it belong to a sentence that quotes JSON, such as an example of an input.
-            if not text[end:].strip(" \n.'\""):
+            is_at_end = not text[end:].strip(" \n.'\"")
+            if is_at_end:
                 return data
     return text
 
 
-def _reasons(said: Any, depth: int = 0) -> Iterator[str]:
+def _reasons(content: Any, depth: int = 0) -> Iterator[str]:
     """Yield the sentences in the body of an error, the outermost first."""
     if depth > DEEPEST:
         return
-    if isinstance(said, str):
-        data = _decoded(said)
-        if isinstance(data, str):
-            if text := _plain(data):
-                yield text
-        else:
+    if isinstance(content, str):
+        data = _decoded(content)
+        if not isinstance(data, str):
             yield from _reasons(data, depth + 1)
-    elif isinstance(said, Mapping):
-        by_name = {str(key).lower(): value for key, value in said.items()}
-        inner = (
-            reason
-            for key in REASON_KEYS
-            if key in by_name
-            for reason in _reasons(by_name[key], depth + 1)
-        )
-        where = _as_path(said.get("loc"))
-        yield from (f"{where}: {reason}" if where else reason for reason in inner)
-    elif isinstance(said, Sequence) and not isinstance(said, bytes):
-        for part in said:
+        elif _plain(data):
+            yield _plain(data)
+    elif isinstance(content, Mapping):
+        yield from _reasons_in_object(content, depth)
+    elif isinstance(content, Sequence) and not isinstance(content, bytes):
+        for part in content:
             yield from _reasons(part, depth + 1)
 
 
-def _members(said: Any, keys: Sequence[str], depth: int = 0) -> Iterator[Any]:
+def _reasons_in_object(content: Mapping[Any, Any], depth: int) -> Iterator[str]:
+    """Yield the sentences in an object, each with the parameter that the object is about."""
+    value_of = {str(key).lower(): value for key, value in content.items()}
+    path = _as_path(content.get("loc"))
+    for key in REASON_KEYS:
+        if key not in value_of:
+            continue
+        for reason in _reasons(value_of[key], depth + 1):
+            yield f"{path}: {reason}" if path else reason
+
+
+def _members(content: Any, keys: Sequence[str], depth: int = 0) -> Iterator[Any]:
     """Yield the values of all members with these names, wherever they are."""
     if depth > DEEPEST:
         return
-    if isinstance(said, str):
-        data = _decoded(said) if said.lstrip()[:1] in ("{", "[") else said
+    if isinstance(content, str):
+        may_be_json = content.lstrip()[:1] in ("{", "[")
+        data = _decoded(content) if may_be_json else content
         if not isinstance(data, str):
             yield from _members(data, keys, depth + 1)
-    elif isinstance(said, Mapping):
-        for key, value in said.items():
+    elif isinstance(content, Mapping):
+        for key, value in content.items():
             if key in keys:
                 yield value
             yield from _members(value, keys, depth + 1)
-    elif isinstance(said, list | tuple):
-        for part in said:
+    elif isinstance(content, list | tuple):
+        for part in content:
             yield from _members(part, keys, depth + 1)
 
 
-def _as_path(place: Any) -> str:
+def _as_path(path: Any) -> str:
     """Return the place of a parameter as a text such as ``body.seed``."""
-    if isinstance(place, str):
-        return place
-    if isinstance(place, list | tuple):
-        return ".".join(str(part) for part in place if isinstance(part, str | int))
+    if isinstance(path, str):
+        return path
+    if isinstance(path, list | tuple):
+        return ".".join(str(part) for part in path if isinstance(part, str | int))
     return ""
 
 
@@ -368,56 +408,13 @@ def _plain(text: str) -> str:
 
 def _snake(text: str) -> str:
     """Return a text as words joined by lines: ``presencePenalty`` is ``presence_penalty``."""
-    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text)
-    return re.sub(r"[\W_]+", "_", apart).strip("_").lower()
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text)
+    return re.sub(r"[\W_]+", "_", separated).strip("_").lower()
 
 
 def _bounded(words: str) -> str:
+    """Return words with a line on each side, so that only whole words are found in them."""
     return f"_{words}_"
-
-
-def translated(
-    error: BaseException,
-    complaint: Complaint,
-    model: str,
-    *,
-    base_url: str | None,
-    api_key: Any,
-    is_given: bool,
-    settable: str | None = None,
-) -> ModelError:
-    """Return our typed error for an error of a client: what the provider said, and what helps.
-
-    Args:
-        error: The error that ended the request for good.
-        complaint: What :func:`read_complaint` reads in it.
-        model: The name of the model, for the message.
-        base_url: The address of its server, if not the provider's own.
-        api_key: The client's key, a text or a ``SecretStr``; it is never shown.
-        is_given: Whether the client is the caller's own.
-        settable: The parameter that the complaint is about, if the setting ``extra_body`` sets it.
-    """
-    address = without_secrets(base_url) if base_url else ""
-    said = one_line(without_keys(complaint.reason, api_key))
-    kind: Status
-    told = f"{complaint.status}: {said}" if complaint.status else said
-    is_from_a_server = complaint.status is not None or _is_from_a_server(error)
-    if complaint.is_about_content and is_from_a_server:
-        kind = "refused"
-        what = f"declined to answer ({told})"
-    elif complaint.status is None and said and is_from_a_server:
-        kind = "unavailable"
-        hint = _hint_of(address)
-        remedy = f"check the base URL{hint} or try later" if hint else "try later"
-        what = f"reported an error ({said}); {remedy}"
-    elif complaint.status is None:
-        kind, what = _without_status(type(error).__name__, address, is_given)
-    else:
-        is_about_quota = complaint.is_about_quota or is_used_up(error)
-        kind, what = _with_status(complaint.status, said, address, is_about_quota)
-        if kind == "invalid_request":
-            what += _remedy_of_refusal(complaint, settable)
-    return ModelError(kind, f"The model {model} {what}.")
 
 
 def came_inside_stream(error: BaseException) -> bool:
@@ -425,93 +422,12 @@ def came_inside_stream(error: BaseException) -> bool:
     return status_of(error) is None and bool(getattr(error, "body", None))
 
 
-def _is_from_a_server(error: BaseException) -> bool:
-    """Return whether a server said what is wrong: in a body, or in the middle of a stream."""
-    return _has_invented_status(error) or bool(getattr(error, "body", None))
-
-
-def _has_invented_status(error: BaseException) -> bool:
+def has_invented_status(error: BaseException) -> bool:
+    """Return whether an error came with status 200, or inside a stream, and states no other."""
     if isinstance(error, PassingError):
         return error.has_invented_status
     extensions = getattr(getattr(error, "response", None), "extensions", None)
     return isinstance(extensions, dict) and bool(extensions.get(INVENTED_STATUS))
-
-
-def _with_status(status: int, said: str, address: str, is_about_quota: bool) -> tuple[Status, str]:
-    """Return the kind of a failure, and what the model did, with what helps."""
-    told = f"({status}: {said})" if said else f"({status})"
-    lacks_quota = status in (400, 403) and _QUOTA_WORDS.search(said) is not None
-    if status == 402 or lacks_quota or (status == 429 and is_about_quota):
-        return "rate_limited", f"has no quota left {told}; check the plan of the account"
-    if status in (400, 422):
-        return _with_wrong_request(said, told)
-    if status in (401, 403):
-        is_about_key = status == 401 or not said or _KEY_WORDS.search(said)
-        if is_about_key:
-            return "denied", f"refused the API key {told}; check the key of the provider"
-        return "denied", f"does not allow this request {told}; ask the provider"
-    if status == 429:
-        return "rate_limited", f"gets too many requests {told}; try later"
-    if status == 408:
-        return "timeout", "did not answer in time; try later"
-    if status >= 500:
-        return "unavailable", f"reported an error {told}; try later"
-    if status == 404 and _ACCOUNT_WORDS.search(said):
-        return "denied", f"is not open to this account {told}; check the settings of the account"
-    if status in (404, 405):
-        return "unavailable", f"was not found {told}; {_remedy_of_404(said, address)}"
-    return "invalid_request", f"refused the request {told}"
-
-
-def _with_wrong_request(said: str, told: str) -> tuple[Status, str]:
-    """Return the same for a request that is said to be wrong; perhaps its key or model is."""
-    if _API_KEY.search(said):
-        return "denied", f"refused the API key {told}; check the key of the provider"
-    if _NO_MODEL.search(said):
-        return "unavailable", f"was not found {told}; check its name"
-    return "invalid_request", f"refused the request {told}"
-
-
-def _remedy_of_refusal(complaint: Complaint, settable: str | None) -> str:
-    """Return what helps if a request was refused; empty if nothing is known to."""
-    if complaint.is_about_context:
-        return (
-            "; let it read fewer documents, lower input_tokens for answers, or use a model with a "
-            "larger window"
-        )
-    return f"; extra_body can set {settable}" if settable else ""
-
-
-def _without_status(name: str, address: str, is_given: bool) -> tuple[Status, str]:
-    """Return the kind of a failure without a response, by the name of its error."""
-    if "Timeout" in name:
-        return "timeout", "did not answer in time; try later"
-    if "Connect" in name or name in ("ReadError", "RemoteProtocolError"):
-        where = f" at {address}" if address else ""
-        return (
-            "unavailable",
-            f"cannot be reached{where}, or broke off the connection; check that its server runs",
-        )
-    if is_given:
-        # We do not show its text, which may contain a secret of the client.
-        return "unavailable", f"failed with {name}; call the chat model itself to see why"
-    hint = _hint_of(address)
-    return (
-        "unavailable",
-        f"did not send a chat completion; check the base URL{hint} and the model",
-    )
-
-
-def _remedy_of_404(said: str, address: str) -> str:
-    """Return what helps if a server has no such model, or no such path."""
-    if re.search(r"(?i)\b(model|deployment|engine)\b", said):
-        return "check its name"
-    return f"check the base URL{_hint_of(address)} and the model's name"
-
-
-def _hint_of(address: str) -> str:
-    """Return what a base URL probably lacks."""
-    return ", which mostly ends in /v1," if address and not _VERSION.search(address) else ""
 
 
 def without_keys(text: str, api_key: Any = None) -> str:
@@ -519,10 +435,11 @@ def without_keys(text: str, api_key: Any = None) -> str:
 
     The texts that are never shown are the given key, and the secrets of the environment.
     """
-    given = api_key.get_secret_value() if hasattr(api_key, "get_secret_value") else api_key
+    if hasattr(api_key, "get_secret_value"):
+        api_key = api_key.get_secret_value()
     secrets = [value for name, value in os.environ.items() if _SECRET_VARIABLE.search(name)]
-    if isinstance(given, str):
-        secrets.append(given)
+    if isinstance(api_key, str):
+        secrets.append(api_key)
     for secret in sorted(map(str.strip, secrets), key=len, reverse=True):
         if len(secret) >= 6:  # a shorter value is a placeholder, and replacing it would harm words
             text = text.replace(secret, "…")

@@ -121,41 +121,45 @@ def parameter_in(complaint: Complaint) -> str | None:
     reason = complaint.reason[:LONGEST]
     if stated or not _WANTS.search(reason):
         return ".".join(stated) or None
-    for found in _MARKED.finditer(reason):
-        path = _path_of(found["name"])
-        has_form = re.search(r"^[a-z].*[_.]", found["name"]) or found["mark"]
-        is_one = has_form or _WANTED.match(reason, found.end())
-        if path and is_one and not _OF_NO_REQUEST.intersection(path):
+    for match in _MARKED.finditer(reason):
+        name = match["name"]
+        path = _path_of(name)
+        has_form = re.search(r"^[a-z].*[_.]", name) or match["mark"]
+        is_parameter = has_form or _WANTED.match(reason, match.end())
+        if path and is_parameter and not _OF_NO_REQUEST.intersection(path):
             return ".".join(path)
     return None
 
 
 def _demands(complaint: Complaint) -> Iterator[Demand]:
+    """Yield what a reason demands, that of sentences with a name first."""
     text = complaint.reason[:LONGEST]
     stated = _stated_path(complaint)
-    for found in (*_TOLD.finditer(text), *_ONLY.finditer(text)):
-        link = found.groupdict().get("link") or ""
-        is_told = found.re is _ONLY or found["verb"] or _DUTY.search(link)
-        path = _path_in(found, link, stated)
-        if is_told and path:
-            yield Demand(path, _value_of(found))
-    for found in _UNNAMED.finditer(text):
-        if stated and _DUTY.search(found["link"]):
-            yield Demand(stated, _value_of(found))
+    for match in (*_TOLD.finditer(text), *_ONLY.finditer(text)):
+        link = match.groupdict().get("link") or ""
+        is_duty = match.re is _ONLY or match["verb"] or _DUTY.search(link)
+        path = _path_in(match, link, stated)
+        if is_duty and path:
+            yield Demand(path, _value_of(match))
+    if stated:
+        for match in _UNNAMED.finditer(text):
+            if _DUTY.search(match["link"]):
+                yield Demand(stated, _value_of(match))
 
 
-def _path_in(found: re.Match[str], link: str, stated: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the parameter that a demand names, or the stated one if the word before it is none."""
-    name = found["name"] or ""
+def _path_in(match: re.Match[str], link: str, stated: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the parameter that a demand names, or the stated one if it names no parameter."""
+    name = match["name"] or ""
     path = _path_of(name)
-    has_form = _has_form_of_name(name, found["mark"]) or name in FEATURES
     if _OF_NO_REQUEST.intersection(path):
         return ()
-    return path if path and (has_form or _SET.search(link)) else stated
+    has_form = _has_form_of_name(name, match["mark"]) or name in FEATURES
+    is_parameter = has_form or _SET.search(link)
+    return path if path and is_parameter else stated
 
 
 def _path_of(name: str) -> tuple[str, ...]:
-    """Return the parts of a name without those that only say where it is; empty if it is none."""
+    """Return the parts of a name without those that only say where it is; empty for other words."""
     if name.isupper() or _NO_NAME.fullmatch(name):
         return ()
     parts = [part for part in name.split(".") if part]
@@ -178,18 +182,22 @@ def _stated_path(complaint: Complaint) -> tuple[str, ...]:
         return ()
     (path,) = paths
     is_of_request = not _OF_NO_REQUEST.intersection(path)
-    return path if is_of_request and not any(part.isdigit() for part in path) else ()
+    has_index = any(part.isdigit() for part in path)
+    return path if is_of_request and not has_index else ()
 
 
-def _value_of(found: re.Match[str]) -> Any:
-    text = found["value"]
-    return text.strip("`'\"") if found["quote"] else json.loads(text.lower())
+def _value_of(match: re.Match[str]) -> Any:
+    """Return the value that a demand states, as JSON data."""
+    text = match["value"]
+    if match["quote"]:
+        return text.strip("`'\"")
+    return json.loads(text.lower())
 
 
-def merged(members: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def merged(members: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
     """Return members of a request with others, which win; objects within them are merged too."""
-    both = {**members, **others}
-    for name in members.keys() & others.keys():
-        if isinstance(members[name], Mapping) and isinstance(others[name], Mapping):
-            both[name] = merged(members[name], others[name])
-    return both
+    union = {**members, **added}
+    for name in members.keys() & added.keys():
+        if isinstance(members[name], Mapping) and isinstance(added[name], Mapping):
+            union[name] = merged(members[name], added[name])
+    return union

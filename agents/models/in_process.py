@@ -46,6 +46,7 @@ SEQ2SEQ_INPUT_TOKENS = 512
 """How much an encoder-decoder model reads, as in the paper."""
 
 Padding = Literal["left", "right"]
+"""The side on which short prompts of a batch are filled up."""
 
 NEW_TOKENS = 128
 """The longest answer of such a model, as in the paper."""
@@ -80,8 +81,8 @@ def read_options(name: str) -> tuple[str, WeightOptions]:
     if not mark or Path(name).exists():
         return name, WeightOptions()
     options = dict(parse_qsl(text, keep_blank_values=True)) or {text: ""}
-    what = f"The model '{one_line(name, 100)}'"
-    return weights, validated(WeightOptions, options, what, ModelUnavailableError)
+    subject = f"The model '{one_line(name, 100)}'"
+    return weights, validated(WeightOptions, options, subject, ModelUnavailableError)
 
 
 class InProcessModel(LanguageModel):
@@ -151,7 +152,7 @@ class InProcessModel(LanguageModel):
         # One batch is under way while the next one gathers.
         return self._turns.setdefault(asyncio.Semaphore(2 * self._options.batch))
 
-    def temperature_of(self, asked: float | None) -> None:
+    def temperature_of(self, requested: float | None) -> None:
         """Return None, since these models do not sample."""
 
     def _attributes(self, question: Question, relay: TokenRelay | None) -> dict[str, Any]:
@@ -171,8 +172,8 @@ class InProcessModel(LanguageModel):
             message = f"The model {self.name} failed ({one_line(error, 200)})."
             raise ModelError("unavailable", message) from None
         exchange.usage = answer.usage
-        said = [{"role": "assistant", "content": answer.text}]
-        exchange.record("output", said, finish_reason="unknown")
+        reply = [{"role": "assistant", "content": answer.text}]
+        exchange.record("output", reply, finish_reason="unknown")
         return question.read(answer)
 
 
@@ -194,7 +195,7 @@ class _Batch:
         pretrained: PretrainedModel,
         prompts: Sequence[Prompt],
         *,
-        padding: Literal["left", "right"],
+        padding: Padding,
     ) -> _Batch:
         """Return prompts side by side; texts that go on behind them are padded on the left."""
         import torch
@@ -216,7 +217,7 @@ def _generate(
     """Return what transformers generates after prompts."""
     import torch
 
-    def ended(rows: Any, scores: Any) -> Any:
+    def has_ended(rows: Any, scores: Any) -> Any:
         is_stopped = torch.tensor([prompt.waiting.stopped.is_set() for prompt in prompts])
         # Each prompt has as many rows as there are beams.
         return is_stopped.repeat_interleave(len(rows) // len(prompts)).to(rows.device)
@@ -226,7 +227,7 @@ def _generate(
         attention_mask=batch.is_read,
         max_new_tokens=prompts[0].new_tokens,
         do_sample=False,
-        stopping_criteria=[ended],
+        stopping_criteria=[has_ended],
         return_dict_in_generate=True,
         **options,
     )
@@ -282,8 +283,9 @@ class CausalModel(InProcessModel):
                 f"writes {room} together; show less of each document, or fewer at once.",
             )
         is_choice = question.wanted == "choice"
-        limit = 1 if is_choice else question.reply_tokens
-        new_tokens = limit if room is None else min(limit, room - len(tokens))
+        new_tokens = 1 if is_choice else question.reply_tokens
+        if room is not None:
+            new_tokens = min(new_tokens, room - len(tokens))
         return Prompt(waiting, tokens, new_tokens, is_choice)
 
     def _answer(
@@ -291,8 +293,7 @@ class CausalModel(InProcessModel):
     ) -> Sequence[Completion]:
         tokenizer = pretrained.tokenizer
         batch = _Batch.of(pretrained, prompts, padding="left")
-        own = pretrained.model.generation_config.eos_token_id
-        ends = {*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id} - {None}
+        ends = _end_tokens(pretrained)
         is_choice = prompts[0].is_choice
         output = _generate(
             pretrained,
@@ -305,46 +306,53 @@ class CausalModel(InProcessModel):
             output_logits=is_choice,
         )
         if is_choice:
-            shares = output.logits[0].double().softmax(-1)
+            probabilities = output.logits[0].double().softmax(-1)
             return [
-                _choice(tokenizer, prompt, own_shares)
-                for prompt, own_shares in zip(prompts, shares, strict=True)
+                _choice(tokenizer, prompt, row)
+                for prompt, row in zip(prompts, probabilities, strict=True)
             ]
-        written = output.sequences[:, batch.tokens.shape[1] :].tolist()
+        replies = output.sequences[:, batch.tokens.shape[1] :].tolist()
         return [
             _text(tokenizer, prompt, _until(ends, tokens))
-            for prompt, tokens in zip(prompts, written, strict=True)
+            for prompt, tokens in zip(prompts, replies, strict=True)
         ]
 
 
-def _choice(tokenizer: Any, prompt: Prompt, shares: Any) -> Completion:
+def _end_tokens(pretrained: PretrainedModel) -> set[int]:
+    """Return the tokens that end a text, by the model's settings and by the tokenizer's."""
+    of_model = pretrained.model.generation_config.eos_token_id
+    tokens = {*of_model} if isinstance(of_model, list) else {of_model}
+    tokens.add(pretrained.tokenizer.eos_token_id)
+    return tokens - {None}
+
+
+def _choice(tokenizer: Any, prompt: Prompt, probabilities: Any) -> Completion:
     """Return the probabilities of the labels, given those of all tokens."""
-    known = _read_as(tokenizer, prompt.waiting.question.labels)
-    first_tokens = [(text, float(shares[token])) for token, text in known.items()]
+    label_tokens = _tokens_of_labels(tokenizer, prompt.waiting.question.labels)
+    first_tokens = [(text, float(probabilities[token])) for token, text in label_tokens.items()]
     return Completion("", Usage(1, prompt_tokens=len(prompt.tokens)), first_tokens=first_tokens)
 
 
-def _text(tokenizer: Any, prompt: Prompt, written: Sequence[int]) -> Completion:
+def _text(tokenizer: Any, prompt: Prompt, tokens: Sequence[int]) -> Completion:
     """Return the text of the tokens that a model wrote."""
-    read = len(prompt.tokens)
-    usage = Usage(1, prompt_tokens=read, completion_tokens=len(written))
-    return Completion(tokenizer.decode(written, skip_special_tokens=True), usage)
+    usage = Usage(1, prompt_tokens=len(prompt.tokens), completion_tokens=len(tokens))
+    return Completion(tokenizer.decode(tokens, skip_special_tokens=True), usage)
 
 
 def _until(ends: set[int], tokens: list[int]) -> list[int]:
     """Return the tokens up to the first that ends a text; what follows it is padding."""
-    for place, token in enumerate(tokens):
+    for position, token in enumerate(tokens):
         if token in ends:
-            return tokens[: place + 1]
+            return tokens[: position + 1]
     return tokens
 
 
 @lru_cache(maxsize=4)
-def _read_as(tokenizer: Any, labels: tuple[str, ...]) -> dict[int, str]:
+def _tokens_of_labels(tokenizer: Any, labels: tuple[str, ...]) -> dict[int, str]:
     """Return the tokens that read as a label, also after a space or in another case."""
     words = {label.casefold() for label in labels}
     texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-    return {at: text for at, text in enumerate(texts) if text.strip().casefold() in words}
+    return {token: text for token, text in enumerate(texts) if text.strip().casefold() in words}
 
 
 class Seq2SeqModel(InProcessModel):
@@ -379,8 +387,10 @@ class Seq2SeqModel(InProcessModel):
             return len(loaded.tokenizer(_joined(messages))["input_ids"])
 
         # Models with relative positions, such as T5, have no limit of their own.
-        own = getattr(loaded.model.config, "max_position_embeddings", None)
-        return PromptBudget(min(room, own) if isinstance(own, int) else room, question, count, size)
+        limit = getattr(loaded.model.config, "max_position_embeddings", None)
+        if isinstance(limit, int):
+            room = min(room, limit)
+        return PromptBudget(room, question, count, size)
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
@@ -407,14 +417,16 @@ class Seq2SeqModel(InProcessModel):
         tokenizer = pretrained.tokenizer
         batch = _Batch.of(pretrained, prompts, padding="right")
         output = _generate(pretrained, prompts, batch, num_beams=BEAMS)
-        # The decoder's start token and padding are not written.
-        return [
-            _text(tokenizer, prompt, [it for it in tokens[1:] if it != tokenizer.pad_token_id])
-            for prompt, tokens in zip(prompts, output.sequences.tolist(), strict=True)
-        ]
+        completions = []
+        for prompt, row in zip(prompts, output.sequences.tolist(), strict=True):
+            # The decoder's start token and padding are not written.
+            tokens = [token for token in row[1:] if token != tokenizer.pad_token_id]
+            completions.append(_text(tokenizer, prompt, tokens))
+        return completions
 
 
 def _joined(messages: Sequence[Mapping[str, str]]) -> str:
+    """Return messages as one text."""
     return "\n".join(message["content"].strip() for message in messages)
 
 
@@ -432,18 +444,21 @@ def encode(tokenizer: Any, messages: Messages) -> list[int]:
     try:
         return _templated(tokenizer, clean)
     except Exception:
-        said = [message["content"] for message in clean if message["role"] == "system"]
+        instructions = [message["content"] for message in clean if message["role"] == "system"]
         others = [message for message in clean if message["role"] != "system"]
-        if not (said and others):
+        if not instructions or not others:
             raise
-        others[0]["content"] = "\n\n".join([*said, others[0]["content"]])
+        others[0]["content"] = "\n\n".join([*instructions, others[0]["content"]])
         return _templated(tokenizer, others)
 
 
 def _templated(tokenizer: Any, messages: Messages) -> list[int]:
+    """Return the tokens of messages by the tokenizer's chat template, or as paragraphs."""
     if not tokenizer.chat_template:
-        said = "".join(f"{it['role'].capitalize()}: {it['content']}\n\n" for it in messages)
-        ids: list[int] = tokenizer(f"{said}Assistant:")["input_ids"]
+        paragraphs = [
+            f"{message['role'].capitalize()}: {message['content']}\n\n" for message in messages
+        ]
+        ids: list[int] = tokenizer(f"{''.join(paragraphs)}Assistant:")["input_ids"]
         return ids[:-1] if ids[-1] == tokenizer.eos_token_id else ids
     tokens: list[int] = tokenizer.apply_chat_template(
         messages,
@@ -470,10 +485,19 @@ def label_tokens(tokenizer: Any, labels: Sequence[str]) -> list[int]:
     Raises:
         ValueError: A label is not a single token, or is the same token as another one.
     """
-    before = "" if tokenizer.chat_template else "Assistant:"
-    texts = [before, *(f"{before} {label}".strip() for label in labels)]
-    start, *replies = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts)
-    tokens = [reply[-1] for reply in replies if reply[:-1] == start]
-    if len({*tokens, tokenizer.unk_token_id} - {tokenizer.unk_token_id}) < len(labels):
+    prefix = "" if tokenizer.chat_template else "Assistant:"
+    prefix_tokens = _tokens_of(tokenizer, prefix)
+    tokens = []
+    for label in labels:
+        *start, token = _tokens_of(tokenizer, f"{prefix} {label}".strip())
+        if start == prefix_tokens:
+            tokens.append(token)
+    distinct = set(tokens) - {tokenizer.unk_token_id}
+    if len(distinct) < len(labels):
         raise ValueError(f"the model has no token of its own for each of {' and '.join(labels)}")
+    return tokens
+
+
+def _tokens_of(tokenizer: Any, text: str) -> list[int]:
+    tokens: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return tokens

@@ -32,13 +32,13 @@ class Exchange:
     most_tokens: int | None = None
     demands: list[Demand] = field(default_factory=list)
 
-    def record(self, kind: str, messages: Messages, **more: Any) -> None:
+    def record(self, kind: str, messages: Messages, **members: Any) -> None:
         """Record messages in the form of ``gen_ai.input.messages``, or of the output."""
-        said = [
-            {"role": it["role"], "parts": [{"type": "text", "content": it["content"]}], **more}
-            for it in messages
-        ]
-        self.step.content(f"gen_ai.{kind}.messages", said)
+        records = []
+        for message in messages:
+            parts = [{"type": "text", "content": message["content"]}]
+            records.append({"role": message["role"], "parts": parts, **members})
+        self.step.content(f"gen_ai.{kind}.messages", records)
 
 
 class TokenRelay:
@@ -141,7 +141,8 @@ class LanguageModel(ABC):
 
         The call is cancelled once its own deadline and the deadlines of all who wait have passed.
         """
-        model, prompt = self.name.partition(":")[2], question.prompt
+        model = self.name.partition(":")[2]
+        prompt = question.prompt
         attributes: dict[str, Any] = {
             "gen_ai.operation.name": self.operation,
             "gen_ai.request.model": model,
@@ -150,33 +151,39 @@ class LanguageModel(ABC):
             "fairqr.prompt.sha256": prompt.sha256,
             **self._attributes(question, relay),
         }
-        stated = {key: value for key, value in attributes.items() if value is not None}
+        stated = {name: value for name, value in attributes.items() if value is not None}
         async with self._turn():
-            began = time.perf_counter()
+            start = time.perf_counter()
             with span(f"{self.operation} {model}", kind=self.kind, **stated) as step:
-                exchange, value, message, status = Exchange(step), dict[str, Any](), "", "ok"
-                try:
-                    value = dict(await self._converse(question, relay, exchange))
-                except ModelError as error:
-                    status, message = error.status, str(error)
-                except ValueError as error:
-                    status = "parse_error"
-                    message = f"The model {self.name} gave no usable reply: {error}."
-                if message:
-                    step.fail(status)
-                usage = exchange.usage
-                step.set("fairqr.status", status)
-                step.set("gen_ai.usage.input_tokens", usage.prompt_tokens)
-                step.set("gen_ai.usage.output_tokens", usage.completion_tokens)
-            took = (time.perf_counter() - began) * 1000
-        return Reply(cast("Status", status), value, message, usage), took
+                exchange = Exchange(step)
+                reply = await self._reply(question, relay, exchange)
+                if reply.message:
+                    step.fail(reply.status)
+                step.set("fairqr.status", reply.status)
+                step.set("gen_ai.usage.input_tokens", reply.usage.prompt_tokens)
+                step.set("gen_ai.usage.output_tokens", reply.usage.completion_tokens)
+            milliseconds = (time.perf_counter() - start) * 1000
+        return reply, milliseconds
+
+    async def _reply(
+        self, question: Question, relay: TokenRelay | None, exchange: Exchange
+    ) -> Reply:
+        """Ask the model; a failure is a reply that says why."""
+        try:
+            value = dict(await self._converse(question, relay, exchange))
+        except ModelError as error:
+            return Reply(cast("Status", error.status), {}, str(error), exchange.usage)
+        except ValueError as error:
+            message = f"The model {self.name} gave no usable reply: {error}."
+            return Reply("parse_error", {}, message, exchange.usage)
+        return Reply("ok", value, "", exchange.usage)
 
     def _late(self, seconds: float, tries: int = 1) -> ModelError:
         return ModelError("timeout", replies.no_answer_within(self.name, seconds, tries))
 
     def _unsupported(self) -> ModelError:
-        said = f"The model {self.name} does not give the probabilities of its tokens."
-        return ModelError("unsupported", said)
+        message = f"The model {self.name} does not give the probabilities of its tokens."
+        return ModelError("unsupported", message)
 
     async def budget(self, prompt: PromptTemplate, room: int, question: int) -> PromptBudget:
         """Return the room of a prompt that answers, as far as the model is known.
@@ -186,13 +193,14 @@ class LanguageModel(ABC):
             room: The most tokens of the whole prompt.
             question: The most tokens of the question in it.
         """
-        if (context := self.context_tokens) is not None:
+        context = self.context_tokens
+        if context is not None:
             room = min(room, int(SAFE_SHARE * (context - prompt.defaults.max_tokens)))
         return PromptBudget(room, question)
 
-    def temperature_of(self, asked: float | None) -> float | None:
-        """Return the temperature of replies if ``asked`` is requested; None if it is unknown."""
-        return asked
+    def temperature_of(self, requested: float | None) -> float | None:
+        """Return the temperature of replies if one is requested; None if it is unknown."""
+        return requested
 
     async def write(
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
@@ -253,57 +261,97 @@ class LanguageModel(ABC):
         Raises:
             ModelUnavailableError: As :meth:`start` raises it.
         """
-        around, leads = surroundings(), False
+        context = surroundings()
         key = cache_key(**await self._identity(), **question.key)
-        cache, place = self._cache, key
-        if cache is None:
-            cache, place = around.cache or ReplyCache(), f"{key} {self._owner}"
-        if around.only_kept and not self.replies_are_recorded:
-            kept = _read((await cache.get_many([place])).get(place), question)
+        if self._cache is not None:
+            entry = _CacheEntry(self._cache, key, question)
+        else:
+            # Without a cache of its own, a model only shares replies within a step.
+            cache = context.cache or ReplyCache()
+            entry = _CacheEntry(cache, f"{key} {self._owner}", question)
+        if context.only_kept and not self.replies_are_recorded:
+            kept = await entry.read()
             return kept or Reply("unsupported", message=f"No reply of {self.name} is kept.")
+
+        async def ask_once() -> Reply:
+            return await self._share(entry, deadline, relay)
+
+        try:
+            if context.journal is None:
+                return await ask_once()
+            return await context.journal.once(key, question.check, ask_once)
+        finally:
+            context.answered()
+
+    async def _share(
+        self, entry: _CacheEntry, deadline: float | None, relay: TokenRelay | None
+    ) -> Reply:
+        """Join a call in flight, or look the reply up, or ask."""
+        late = Reply("timeout", message=replies.no_answer_within(self.name, deadline or 0))
+        if deadline is not None and deadline <= 0:
+            return late
+        leads = False
 
         async def lead() -> Reply:
             nonlocal leads
             leads = True
-            if (kept := _read((await cache.get_many([place])).get(place), question)) is not None:
+            kept = await entry.read()
+            if kept is not None:
                 return kept
-            reply, milliseconds = await self._ask(question, relay)
+            reply, milliseconds = await self._ask(entry.question, relay)
             if reply.status == "ok":
-                tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
-                cost = {"tokens": tokens, "milliseconds": round(milliseconds, 1)}
-                await cache.put_many({place: {"reply": reply.value, **cost}})
+                await entry.write(reply, milliseconds)
             return reply
 
-        async def once() -> Reply:
-            late = Reply("timeout", message=replies.no_answer_within(self.name, deadline or 0))
-            if deadline is not None and deadline <= 0:
-                return late
-            try:
-                async with asyncio.timeout(deadline):
-                    reply = await cache.share(place, lead)
-            except TimeoutError:
-                return replace(late, usage=Usage(model_calls=int(leads)))
-            finally:
-                if relay is not None:
-                    relay.stop()  # others may wait for the rest of the same text
-            # The first caller is charged for the cost.
-            joined = Usage(cached_calls=int(reply.status == "ok"))
-            return reply if leads else replace(reply, usage=joined)
-
-        journal = around.journal
         try:
-            return await (once() if journal is None else journal.once(key, question.check, once))
+            async with asyncio.timeout(deadline):
+                reply = await entry.cache.share(entry.key, lead)
+        except TimeoutError:
+            return replace(late, usage=Usage(model_calls=int(leads)))
         finally:
-            around.answered()
+            if relay is not None:
+                relay.stop()  # others may wait for the rest of the same text
+        # The first caller is charged for the cost.
+        if leads:
+            return reply
+        return replace(reply, usage=Usage(cached_calls=int(reply.status == "ok")))
 
 
-def _read(kept: Mapping[str, Any] | None, question: Question) -> Reply | None:
-    """Return a kept reply, or None if another version of fairqr or another program wrote it."""
-    if kept is None:
-        return None
-    try:
-        tokens, milliseconds = int(kept["tokens"]), float(kept["milliseconds"])
-        usage = Usage(0, 1, cached_tokens=tokens, cached_milliseconds=milliseconds)
-        return Reply("ok", question.check(kept["reply"]), usage=usage)
-    except (KeyError, TypeError, ValueError):
-        return None
+@dataclass(frozen=True, slots=True)
+class _CacheEntry:
+    """Where the reply to a question is kept.
+
+    Attributes:
+        cache: The cache.
+        key: The key of the question in it.
+        question: The question.
+    """
+
+    cache: ReplyCache
+    key: str
+    question: Question
+
+    async def read(self) -> Reply | None:
+        """Return the kept reply; None if another version of fairqr or another program wrote it."""
+        content = (await self.cache.get_many([self.key])).get(self.key)
+        if content is None:
+            return None
+        try:
+            usage = Usage(
+                cached_calls=1,
+                cached_tokens=int(content["tokens"]),
+                cached_milliseconds=float(content["milliseconds"]),
+            )
+            return Reply("ok", self.question.check(content["reply"]), usage=usage)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    async def write(self, reply: Reply, milliseconds: float) -> None:
+        """Keep a reply, and what it cost."""
+        tokens = reply.usage.prompt_tokens + reply.usage.completion_tokens
+        content = {
+            "reply": reply.value,
+            "tokens": tokens,
+            "milliseconds": round(milliseconds, 1),
+        }
+        await self.cache.put_many({self.key: content})

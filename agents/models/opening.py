@@ -13,6 +13,7 @@ from fairqr.agents.models.in_process import (
     Seq2SeqModel,
     read_options,
 )
+from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.provider import require_provider
 from fairqr.agents.models.recorded import RecordedModel
 from fairqr.agents.models.replies import RECORDED
@@ -94,8 +95,9 @@ def require_model(name: str) -> None:
     """
     if name == FeedbackRefiner.name:
         return
-    if (writer := _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small")) is not None:
-        read_options(writer)
+    weights = _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small")
+    if weights is not None:
+        read_options(weights)
         return
     if isinstance(open_language_model(name, cache=False), ChatModel):
         require_provider(name)
@@ -123,15 +125,18 @@ def open_generator(
         ModelUnavailableError: The name is malformed, or its model cannot write texts.
     """
     name = name or default_model()
-    weights = _model_after(CAUSAL, name, "causal:smollm2-135m")
-    if weights is not None:
-        causal = CausalModel(weights, cache=kept_in(cache))
-        return ModelGenerator(causal, input_tokens=input_tokens or INPUT_TOKENS)
-    if (model := _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small")) is None:
-        chat = ChatModel(name, cache=kept_in(cache), **options)
-        return ModelGenerator(chat, input_tokens=input_tokens or INPUT_TOKENS)
-    writer = Seq2SeqModel(model, cache=kept_in(cache))
-    return ModelGenerator(writer, input_tokens=input_tokens or SEQ2SEQ_INPUT_TOKENS)
+    causal_weights = _model_after(CAUSAL, name, "causal:smollm2-135m")
+    seq2seq_weights = _model_after(SEQ2SEQ, name, "seq2seq:google/flan-t5-small")
+    default_tokens = INPUT_TOKENS
+    model: LanguageModel
+    if causal_weights is not None:
+        model = CausalModel(causal_weights, cache=kept_in(cache))
+    elif seq2seq_weights is not None:
+        model = Seq2SeqModel(seq2seq_weights, cache=kept_in(cache))
+        default_tokens = SEQ2SEQ_INPUT_TOKENS
+    else:
+        model = ChatModel(name, cache=kept_in(cache), **options)
+    return ModelGenerator(model, input_tokens=input_tokens or default_tokens)
 
 
 def _model_after(kind: str, name: str, example: str) -> str | None:

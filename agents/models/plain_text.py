@@ -53,32 +53,43 @@ def text_of_parts(content: Any) -> str:
         return json.dumps(content)
     if not isinstance(content, list):
         return str(content or "")
-    texts = [part if isinstance(part, str) else _text_of_part(part) for part in content]
-    return "".join(texts)
+    return "".join(map(_text_of_part, content))
 
 
 def _text_of_part(part: Any) -> str:
-    is_text = isinstance(part, Mapping) and part.get("type") in TEXT_PARTS
-    return str(part.get("text") or "") if is_text else ""
+    """Return the text of a part of a message; empty if it is of another type."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping) and part.get("type") in TEXT_PARTS:
+        return str(part.get("text") or "")
+    return ""
 
 
 def holds_thoughts(content: Any, members: Mapping[str, Any]) -> bool:
     """Return whether thoughts stand among the parts of a message, or in a member beside them."""
     parts = content if isinstance(content, list) else []
-    kinds = {part.get("type") for part in parts if isinstance(part, Mapping)}
-    return not kinds.isdisjoint(THOUGHT_PARTS) or any(map(members.get, THOUGHT_MEMBERS))
+    types = {part.get("type") for part in parts if isinstance(part, Mapping)}
+    if not types.isdisjoint(THOUGHT_PARTS):
+        return True
+    return any(members.get(name) for name in THOUGHT_MEMBERS)
 
 
 def plain_reply(body: Any) -> Any:
-    """Return a reply, as JSON data, with plain messages; what is none stays as it is."""
+    """Return a reply, as JSON data, with plain messages; other data stays as it is."""
     return _with_choices(body, _plain_choice)
 
 
 def _with_choices(body: Any, make_plain: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
+    """Return a reply with each choice made plain; other data stays as it is."""
     choices = body.get("choices") if isinstance(body, Mapping) else None
     if not isinstance(choices, list):
         return body
-    plain = [make_plain(choice) if isinstance(choice, Mapping) else choice for choice in choices]
+    plain = []
+    for choice in choices:
+        if isinstance(choice, Mapping):
+            plain.append(make_plain(choice))
+        else:
+            plain.append(choice)
     return {**body, "choices": plain}
 
 
@@ -89,17 +100,24 @@ def _plain_choice(choice: Mapping[str, Any]) -> Mapping[str, Any]:
         message = {"content": choice["text"]}
     if not isinstance(message, Mapping):
         return choice
+    return {**choice, "message": _plain_message(message)}
+
+
+def _plain_message(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with a plain text, and plain calls of functions."""
     content = message.get("content")
     text = text_of_parts(content)
     is_answer = bool(text.strip() or message.get("refusal") or message.get("tool_calls"))
     if not is_answer and holds_thoughts(content, message):
         text = ONLY_THOUGHTS
+
     plain = {**message, "role": message.get("role") or "assistant"}
     if content is not None or text:
         plain["content"] = text
-    if isinstance(message.get("tool_calls"), list):
-        plain["tool_calls"] = [_plain_call(call) for call in message["tool_calls"]]
-    return {**choice, "message": plain}
+    calls = message.get("tool_calls")
+    if isinstance(calls, list):
+        plain["tool_calls"] = list(map(_plain_call, calls))
+    return plain
 
 
 def _plain_call(call: Any) -> Any:
@@ -120,17 +138,20 @@ def _plain_change(choice: Mapping[str, Any]) -> Mapping[str, Any]:
 
 async def plain_events(pieces: AsyncIterator[bytes], end: StreamEnd) -> AsyncIterator[bytes]:
     """Yield the lines of a stream with plain texts, and note how it ends."""
-    held: list[bytes] = []
+    pending: list[bytes] = []
     async for piece in pieces:
-        held.append(piece)
-        if b"\n" not in piece and b"\r" not in piece:
+        pending.append(piece)
+        has_line_end = b"\n" in piece or b"\r" in piece
+        if not has_line_end:
             continue
-        lines = b"".join(held).splitlines(keepends=True)
+        lines = b"".join(pending).splitlines(keepends=True)
+        pending = []
         is_whole = lines[-1].endswith((b"\n", b"\r"))
-        held = [] if is_whole else [lines.pop()]
+        if not is_whole:
+            pending.append(lines.pop())
         yield b"".join([_plain_line(line, end) for line in lines])
-    if held:
-        yield _plain_line(b"".join(held), end)
+    if pending:
+        yield _plain_line(b"".join(pending), end)
 
 
 def _plain_line(line: bytes, end: StreamEnd) -> bytes:
@@ -138,9 +159,9 @@ def _plain_line(line: bytes, end: StreamEnd) -> bytes:
     if not line.strip():
         return line
     end.is_marked = _LAST_EVENT.match(line) is not None
-    in_parts = _IN_PARTS.search(line)
     end.has_thoughts = end.has_thoughts or _THOUGHTS.search(line) is not None
-    if in_parts and line.startswith(b"data:"):
+    is_in_parts = _IN_PARTS.search(line) is not None
+    if is_in_parts and line.startswith(b"data:"):
         with suppress(ValueError, RecursionError):
             body = _with_choices(json.loads(line.removeprefix(b"data:")), _plain_change)
             return b"data: " + json.dumps(body).encode() + b"\n"

@@ -54,6 +54,7 @@ LIMITS = ("max_completion_tokens", "max_tokens")
 """The features of a request that bound its reply."""
 
 ROUTE = "/chat/completions"
+"""The path that OpenAI's client adds to an address."""
 
 OK = 200
 
@@ -102,35 +103,37 @@ def split_name(name: str) -> tuple[str, str]:
     return provider, model
 
 
-def base_url_for(provider: str, given: str | None) -> str | None:
+def base_url_for(provider: str, url: str | None) -> str | None:
     """Return the given URL, or else the configured one; None means the provider's own.
 
     Raises:
         ModelUnavailableError: It is not a URL. The message does not show it, since it may contain a
             secret.
     """
-    url = given
     if not url and provider == "openai":
         # Otherwise OpenAI's client would take the variables, and we would not know the address.
         variables = os.environ.get("OPENAI_API_BASE") or os.environ.get("OPENAI_BASE_URL")
         url = text_of("base_url") or variables
-    if url and not is_web_address(url):
+    if not url:
+        return None
+    if not is_web_address(url):
         raise ModelUnavailableError(
             "The base URL of the model is not a URL; write it like http://127.0.0.1:8000/v1."
         )
-    if url and "?" in url and provider not in SPEAK_OPENAI:
+    if "?" in url and provider not in SPEAK_OPENAI:
         raise ModelUnavailableError(
             f"The base URL of the model has a query, which {provider} cannot use; leave it out."
         )
-    return _without_route(url.strip()) if url else None
+    return _without_route(url.strip())
 
 
 def _without_route(url: str) -> str:
     """Return an address without the path of chat completions, which the client adds itself."""
     address, mark, query = url.partition("?")
-    if not address.rstrip("/").endswith(ROUTE):
+    address_alone = address.rstrip("/")
+    if not address_alone.endswith(ROUTE):
         return url
-    return f"{address.rstrip('/').removesuffix(ROUTE)}{mark}{query}"
+    return f"{address_alone.removesuffix(ROUTE)}{mark}{query}"
 
 
 def described(name: str, base_url: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,21 +148,28 @@ def described(name: str, base_url: str | None, options: Mapping[str, Any]) -> di
         base_url: As :func:`base_url_for` returns it.
         options: More for ``init_chat_model``.
     """
-    provider, variables = name.partition(":")[0], dict[str, str]()
-    if provider not in ("openai", "local"):  # for these, we set the address
-        prefixes = tuple(part.removesuffix("AI") or part for part in provider.upper().split("_"))
-        variables = {
-            key: value
-            for key, value in os.environ.items()
-            if key.startswith(prefixes) and key.endswith(ADDRESS_ENDINGS)
-        }
-    known = {
-        key: value
-        for key, value in options.items()
-        if key not in NEUTRAL_OPTIONS and not key.endswith("api_key")
+    relevant = {}
+    for option, value in options.items():
+        if option not in NEUTRAL_OPTIONS and not option.endswith("api_key"):
+            relevant[option] = value
+    return {
+        "model": name,
+        "base_url": base_url,
+        "environment": _addresses_in_environment(name.partition(":")[0]),
+        "options": json.loads(json.dumps(relevant, default=lambda _: uuid.uuid4().hex)),
     }
-    known = json.loads(json.dumps(known, default=lambda _: uuid.uuid4().hex))
-    return {"model": name, "base_url": base_url, "environment": variables, "options": known}
+
+
+def _addresses_in_environment(provider: str) -> dict[str, str]:
+    """Return the variables that may say where the server of a provider is."""
+    if provider in ("openai", "local"):  # for these, we set the address
+        return {}
+    prefixes = tuple(part.removesuffix("AI") or part for part in provider.upper().split("_"))
+    return {
+        variable: value
+        for variable, value in os.environ.items()
+        if variable.startswith(prefixes) and variable.endswith(ADDRESS_ENDINGS)
+    }
 
 
 def parameters_for(question: Question, tokens: int, left_out: Collection[str]) -> dict[str, Any]:
@@ -210,28 +220,30 @@ def parameters_of_openai(
         parameters["seed"] = 0 if is_local and question.seed is None else question.seed
     if question.wanted == "choice":
         parameters |= {"logprobs": True, "top_logprobs": candidates}
-    if extra := _beside_the_parameters(question, tokens, left_out, is_local=is_local):
-        parameters["extra_body"] = extra
-    return {key: value for key, value in parameters.items() if value is not None}
+    extra_body = _extra_body(question, tokens, left_out, is_local=is_local)
+    if extra_body:
+        parameters["extra_body"] = extra_body
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
-def _beside_the_parameters(
+def _extra_body(
     question: Question, tokens: int, left_out: Collection[str], *, is_local: bool
 ) -> dict[str, Any]:
-    """Return what LangChain's client has no parameter for."""
-    extra: dict[str, Any] = {}
+    """Return the members of a request that LangChain's client has no parameter for."""
+    members: dict[str, Any] = {}
     if "max_completion_tokens" in left_out and "max_tokens" not in left_out:
         # LangChain gives the limit its newer name, which the server does not know.
-        extra["max_tokens"] = tokens
-    if question.wanted != "object" and is_local:
-        # See fairqr.agents.models.local: a reply must not depend on what was asked before.
-        extra["cache_prompt"] = False
-    if question.wanted == "object" and question.schema and "response_format" not in left_out:
+        members["max_tokens"] = tokens
+    if question.wanted != "object":
+        if is_local:
+            # See fairqr.agents.models.local: a reply must not depend on what was asked before.
+            members["cache_prompt"] = False
+    elif question.schema and "response_format" not in left_out:
         # Hosted services refuse bounds on texts; the embedded model needs them.
         schema = question.schema if is_local else without_bounds(question.schema)
         strict = {"name": "reply", "strict": True, "schema": schema}
-        extra["response_format"] = {"type": "json_schema", "json_schema": strict}
-    return extra
+        members["response_format"] = {"type": "json_schema", "json_schema": strict}
+    return members
 
 
 def features_of(parameters: Mapping[str, Any], messages: Messages) -> list[str]:
@@ -259,10 +271,16 @@ def without_settings_of(client: BaseChatModel, parameters: Mapping[str, Any]) ->
         stated |= dict.fromkeys(LIMITS)
     if "stream_options" in stated:
         stated["stream_usage"] = None
-    left = {name: value for name, value in parameters.items() if name not in stated}
-    if extra := left.pop("extra_body", None):
-        left["extra_body"] = {name: it for name, it in extra.items() if name not in stated}
-    return left
+    others = _without(stated, parameters)
+    extra_body = others.pop("extra_body", None)
+    if extra_body:
+        others["extra_body"] = _without(stated, extra_body)
+    return others
+
+
+def _without(names: Collection[str], members: Mapping[str, Any]) -> dict[str, Any]:
+    """Return members without those of some names."""
+    return {name: value for name, value in members.items() if name not in names}
 
 
 def with_members(
@@ -272,12 +290,14 @@ def with_members(
 
     LangChain's client would forget its own members if it were given ours.
     """
-    extra: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for demand in demands:
-        extra = merged(extra, demand.members)
-    extra = merged(extra, parameters.get("extra_body", {}))
-    extra = merged(extra, getattr(client, "extra_body", None) or {})
-    return {**parameters, "extra_body": extra} if extra else dict(parameters)
+        members = merged(members, demand.members)
+    members = merged(members, parameters.get("extra_body", {}))
+    members = merged(members, getattr(client, "extra_body", None) or {})
+    if not members:
+        return dict(parameters)
+    return {**parameters, "extra_body": members}
 
 
 def members_set_by(client: BaseChatModel) -> dict[str, Any]:
@@ -288,13 +308,13 @@ def members_set_by(client: BaseChatModel) -> dict[str, Any]:
 
 def without_system_role(messages: Messages) -> Messages:
     """Return the messages with the instruction at the beginning of the user's first message."""
-    told = [message["content"] for message in messages if message["role"] == "system"]
-    merged = [dict(message) for message in messages if message["role"] != "system"]
-    for message in merged:
+    instructions = [message["content"] for message in messages if message["role"] == "system"]
+    others = [dict(message) for message in messages if message["role"] != "system"]
+    for message in others:
         if message["role"] == "user":
-            message["content"] = "\n\n".join([*told, message["content"]])
-            return merged
-    return [{"role": "user", "content": "\n\n".join(told)}, *merged]
+            message["content"] = "\n\n".join([*instructions, message["content"]])
+            return others
+    return [{"role": "user", "content": "\n\n".join(instructions)}, *others]
 
 
 def without_bounds(schema: Any) -> Any:
@@ -320,21 +340,12 @@ async def open_client(
             exist.
     """
     provider, model = split_name(name)
-    named, chosen = name, {"max_retries": 0, **options}
-    if key := trimmed_key(provider):
-        chosen.setdefault("api_key", key)
-    if base_url:
-        address, _, query = base_url.partition("?")
-        chosen["base_url"] = address
-        if query:  # such as Azure's api-version
-            chosen["default_query"] = dict(parse_qsl(query, keep_blank_values=True))
-        # A user's own server mostly needs no key, but the client does.
-        if provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
-            chosen.setdefault("api_key", "none")
+    langchain_name = name
+    client_options = _options_of_client(provider, base_url, options)
     if provider == "local":
         server = await start_local(model, reading=reading)
-        chosen |= {"base_url": server.base_url, "api_key": server.api_key}
-        named = f"openai:{model}"
+        client_options |= {"base_url": server.base_url, "api_key": server.api_key}
+        langchain_name = f"openai:{model}"
 
     def make() -> BaseChatModel:
         from langchain.chat_models import init_chat_model
@@ -342,10 +353,10 @@ async def open_client(
         if provider in SPEAK_OPENAI:
             # LangChain shares one HTTP client among event loops, which breaks when a loop ends.
             # The embedded model is on loopback, which proxies do not reach.
-            chosen["http_async_client"] = _http_client(trust_env=provider != "local")
+            client_options["http_async_client"] = _http_client(trust_env=provider != "local")
             # With empty socket options, LangChain ignores proxies and does not warn about them.
-            chosen["http_socket_options"] = ()
-        client: BaseChatModel = init_chat_model(named, **chosen)
+            client_options["http_socket_options"] = ()
+        client: BaseChatModel = init_chat_model(langchain_name, **client_options)
         if "extra_body" in options and not takes_extra_body(client):
             raise ValueError("extra_body is for servers that speak OpenAI's language")
         return client
@@ -353,8 +364,28 @@ async def open_client(
     try:
         return await asyncio.to_thread(make)
     except Exception as error:
-        why = without_keys(str(getattr(error, "message", None) or error), options.get("api_key"))
-        raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
+        message = str(getattr(error, "message", None) or error)
+        reason = without_keys(message, options.get("api_key"))
+        raise ModelUnavailableError(f"The model {name} cannot be used: {reason}") from None
+
+
+def _options_of_client(
+    provider: str, base_url: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the options of a client, with its key and its address where we set them."""
+    client_options = {"max_retries": 0, **options}
+    key = trimmed_key(provider)
+    if key:
+        client_options.setdefault("api_key", key)
+    if base_url:
+        address, _, query = base_url.partition("?")
+        client_options["base_url"] = address
+        if query:  # such as Azure's api-version
+            client_options["default_query"] = dict(parse_qsl(query, keep_blank_values=True))
+        # A user's own server mostly needs no key, but the client does.
+        if provider == "openai" and not os.environ.get("OPENAI_API_KEY"):
+            client_options.setdefault("api_key", "none")
+    return client_options
 
 
 def require_provider(name: str) -> None:
@@ -374,8 +405,8 @@ def require_provider(name: str) -> None:
     try:
         init_chat_model(name, api_key="none")
     except ImportError as error:
-        why = one_line(error, 200)
-        raise ModelUnavailableError(f"The model {name} cannot be used: {why}") from None
+        reason = one_line(error, 200)
+        raise ModelUnavailableError(f"The model {name} cannot be used: {reason}") from None
     except ValueError:
         raise ModelUnavailableError(
             f"The model {name} cannot be used: LangChain's init_chat_model knows no such provider."
@@ -397,8 +428,9 @@ def trimmed_key(provider: str) -> str:
     Raises:
         ModelUnavailableError: There is white space inside it.
     """
-    first = provider.upper().partition("_")[0]
-    names = (provider.upper(), first, first.removesuffix("AI"))  # such as MISTRAL of mistralai
+    whole = provider.upper()
+    company = whole.partition("_")[0]
+    names = (whole, company, company.removesuffix("AI"))  # such as MISTRAL of mistralai
     variables = [f"{name}_API_KEY" for name in names]
     variable = next((name for name in variables if name in os.environ), variables[0])
     key = os.environ.get(variable, "")
@@ -427,24 +459,35 @@ def _http_client(*, trust_env: bool) -> Any:
     class Client(base):  # type: ignore[misc]
         async def send(self, request: Any, **options: Any) -> Any:
             response = await _as_openai_answers(await super().send(request, **options))
-            if (end := _stream_end.get()) is not None:
+            end = _stream_end.get()
+            if end is not None:
                 response = await _as_stream(response)
                 read = response.aiter_bytes
                 response.aiter_bytes = lambda *sizes: plain_events(read(*sizes), end)
-            key = request.headers.get("api-key") or request.headers.get("authorization") or ""
-            key = key.removeprefix("Bearer ").strip()
-            if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
-                return response
-            content = (await response.aread()).replace(key.encode(), "…".encode())
-            headers = [
-                (name, value.replace(key, "..."))
-                for name, value in response.headers.multi_items()
-                if name not in _OF_THE_BODY
-            ]
-            more = {"request": request, "extensions": response.extensions}
-            return type(response)(response.status_code, headers=headers, content=content, **more)
+            return await _without_key(response, request)
 
     return Client(trust_env=trust_env, follow_redirects=False)
+
+
+async def _without_key(response: Any, request: Any) -> Any:
+    """Return a response without the key of its request, which an error may quote."""
+    key = request.headers.get("api-key") or request.headers.get("authorization") or ""
+    key = key.removeprefix("Bearer ").strip()
+    if response.status_code < 400 or len(key) < 6:  # a shorter one is a placeholder
+        return response
+    content = (await response.aread()).replace(key.encode(), "…".encode())
+    headers = [
+        (name, value.replace(key, "..."))
+        for name, value in response.headers.multi_items()
+        if name not in _OF_THE_BODY
+    ]
+    return type(response)(
+        response.status_code,
+        headers=headers,
+        content=content,
+        request=request,
+        extensions=response.extensions,
+    )
 
 
 async def _as_stream(response: Any) -> Any:
@@ -460,8 +503,10 @@ async def _as_stream(response: Any) -> Any:
     choices = body.get("choices") if isinstance(body, Mapping) else None
     if not isinstance(choices, list):
         return response
-    whole = [choice for choice in choices if isinstance(choice, Mapping)]
-    pieces = [{**choice, "delta": choice.get("message")} for choice in whole]
+    pieces = []
+    for choice in choices:
+        if isinstance(choice, Mapping):
+            pieces.append({**choice, "delta": choice.get("message")})
     chunk = {**body, "object": "chat.completion.chunk", "choices": pieces}
     return type(response)(
         OK,

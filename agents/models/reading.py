@@ -17,6 +17,7 @@ from typing import Any
 import json_repair
 
 MAX_REPLY_CHARACTERS = 1_000_000
+"""How much of a reply we read."""
 
 MAX_BEGINNINGS = 20
 """In a hostile reply, every bracket could start a long and useless search."""
@@ -25,7 +26,7 @@ LONGEST_REPAIRED = 50_000
 """The longest text with mistakes that is read."""
 
 DEEPEST = 4
-"""So many objects may stand around the one that is meant."""
+"""How many objects may stand around the one that is meant."""
 
 _OBJECT = re.compile(r'\{(?=[ \t\r\n]*["}])')
 _LIST = re.compile(r"(?:\s|`{3}\w*)*\[")
@@ -68,11 +69,15 @@ _MAY_END = re.compile(rf"(?:(?:{_ANY_END})\s*)*(?:{_ANY_HALF})?\Z")
 """The end of a text that may be, or become, marks of the end; it may be empty."""
 
 _LONGEST_MARK = 80
+"""No mark has more characters, those with attributes included."""
 
 BULLET = re.compile(r"^\s*(?:[-*•·]|\d+[.)])\s+")
 _LIST_ENTRY = re.compile(r"[^.!?:{}\[\]<>]{1,40}")
 MOST_WORDS = 4
+"""The most words of an entry of a plain list."""
+
 FEWEST_ENTRIES = 3
+"""With fewer entries, a line with commas may be a sentence."""
 
 
 def without_thoughts(text: str) -> str:
@@ -81,12 +86,14 @@ def without_thoughts(text: str) -> str:
     Some servers leave out the mark before the thoughts, so all before the last mark after them is
     a thought.
     """
-    if bare := _BARE_THOUGHTS.match(text):
-        text = text[bare.end() :]
+    bare_thoughts = _BARE_THOUGHTS.match(text)
+    if bare_thoughts:
+        text = text[bare_thoughts.end() :]
     marks = [*_CLOSING.finditer(text)]
     answer = text[marks[-1].end() :] if marks else text
-    never_ended = _OPENING.match(answer) or _BARE_BEGINNING.match(answer)
-    return "" if never_ended else _END.sub("", answer)
+    if _OPENING.match(answer) or _BARE_BEGINNING.match(answer):
+        return ""
+    return _END.sub("", answer)
 
 
 def hides_thinking(text: str) -> bool:
@@ -104,49 +111,58 @@ class ThoughtFilter:
     def __init__(self, *, is_thinking: bool = False) -> None:
         self._is_thinking = is_thinking
         self._may_begin = not is_thinking
-        self._held = ""
+        self._pending = ""
 
     def feed(self, piece: str) -> str:
         """Return what is to be shown by now."""
-        self._held += piece
+        self._pending += piece
         if self._may_begin:
-            if _OPENING.match(self._held):
-                self._is_thinking = True
-            elif bare := _BARE_THOUGHTS.match(self._held):
-                self._held = self._held[bare.end() :]
-            elif _BARE_OPENING.match(self._held) or _may_become_mark(self._held):
+            if self._is_undecided():
                 return ""
             self._may_begin = False
         if not self._is_thinking:
             return self._release()
-        if mark := _CLOSING.search(self._held):
+        mark = _CLOSING.search(self._pending)
+        if mark:
             self._is_thinking = False
-            self._held = self._held[mark.end() :]
+            self._pending = self._pending[mark.end() :]
             return self._release()
-        self._held = self._held[-_LONGEST_MARK:]
+        self._pending = self._pending[-_LONGEST_MARK:]
         return ""
+
+    def _is_undecided(self) -> bool:
+        """Return whether more has to come before we know whether the text begins with thoughts."""
+        bare_thoughts = _BARE_THOUGHTS.match(self._pending)
+        if _OPENING.match(self._pending):
+            self._is_thinking = True
+        elif bare_thoughts:
+            self._pending = self._pending[bare_thoughts.end() :]
+        elif _BARE_OPENING.match(self._pending) or _may_become_mark(self._pending):
+            return True
+        return False
 
     def end(self) -> str:
         """Return what was held back, now that nothing follows."""
-        never_ended = self._is_thinking or _BARE_BEGINNING.match(self._held)
-        return "" if never_ended else _END.sub("", self._held)
+        if self._is_thinking or _BARE_BEGINNING.match(self._pending):
+            return ""
+        return _END.sub("", self._pending)
 
     def _release(self) -> str:
         """Return what was held back, but for what may be a mark of the end."""
-        may_end = _MAY_END.search(self._held)
-        end = may_end.start() if may_end else len(self._held)
-        shown = self._held[:end]
-        self._held = self._held[end:]
-        return shown
+        may_end = _MAY_END.search(self._pending)
+        end = may_end.start() if may_end else len(self._pending)
+        text = self._pending[:end]
+        self._pending = self._pending[end:]
+        return text
 
 
 def _may_become_mark(text: str) -> bool:
     """Return whether a text is the beginning of a mark before thoughts."""
-    begun = text.lstrip().lower()
-    if any(mark.startswith(begun) for mark in (*THOUGHTS, "analysis")):
+    beginning = text.lstrip().lower()
+    if any(mark.startswith(beginning) for mark in (*THOUGHTS, "analysis")):
         return True
-    has_attributes = re.match(rf"<(?:{_ANY_TAG})\s[^>]*$", begun) is not None
-    return has_attributes and len(begun) < _LONGEST_MARK
+    has_attributes = re.match(rf"<(?:{_ANY_TAG})\s[^>]*$", beginning) is not None
+    return has_attributes and len(beginning) < _LONGEST_MARK
 
 
 def read_object(text: str, fields: Sequence[str] = (), main: str = "") -> dict[str, Any]:
@@ -161,16 +177,20 @@ def read_object(text: str, fields: Sequence[str] = (), main: str = "") -> dict[s
         ValueError: The reply contains no object.
     """
     text = text[:MAX_REPLY_CHARACTERS]
-    others = []
-    for found in itertools.chain(_written(text), _repaired(text)):
-        meant = _meant(found, fields, main)
-        if meant is not None and (not fields or _known(meant, fields)):
-            return meant
-        if meant is not None:
-            others.append(meant)
-    if others:
-        return others[0]
-    if main and (entries := listed(text)):
+    first_object = None
+    for value in itertools.chain(_written(text), _repaired(text)):
+        meaning = _meaning(value, fields, main)
+        if meaning is None:
+            continue
+        if not fields or _requested(meaning, fields):
+            return meaning
+        if first_object is None:
+            first_object = meaning
+    if first_object is not None:
+        return first_object
+
+    entries = listed(text) if main else []
+    if entries:
         return {main: entries}
     raise ValueError("the reply holds no whole JSON object")
 
@@ -178,17 +198,19 @@ def read_object(text: str, fields: Sequence[str] = (), main: str = "") -> dict[s
 def _written(text: str) -> Iterator[Any]:
     """Yield the list that a text is, or the objects in it, if they are correct JSON."""
     decoder = json.JSONDecoder()
-    if whole := _LIST.match(text):
+    list_begin = _LIST.match(text)
+    if list_begin:
         with suppress(ValueError, RecursionError):
-            yield decoder.raw_decode(text, whole.end() - 1)[0]
+            yield decoder.raw_decode(text, list_begin.end() - 1)[0]
     position = 0
     for _ in range(MAX_BEGINNINGS):
-        if (begin := _OBJECT.search(text, position)) is None:
+        begin = _OBJECT.search(text, position)
+        if begin is None:
             return
         position = begin.end()
         with suppress(ValueError, RecursionError):
-            found, position = decoder.raw_decode(text, begin.start())
-            yield found
+            value, position = decoder.raw_decode(text, begin.start())
+            yield value
 
 
 def _repaired(text: str) -> Iterator[Any]:
@@ -203,29 +225,29 @@ def _repaired(text: str) -> Iterator[Any]:
             yield json_repair.loads(text[start : end + 1], skip_json_loads=True)
 
 
-def _meant(value: Any, fields: Sequence[str], main: str, depth: int = 0) -> dict[str, Any] | None:
-    """Return the object that a value means; None if it means none."""
+def _meaning(value: Any, fields: Sequence[str], main: str, depth: int = 0) -> dict[str, Any] | None:
+    """Return the object that a value means; None if it means no object."""
     if depth > DEEPEST:
         return None
     if isinstance(value, str):
         quoted = next(_written(value), None)
-        return _meant(quoted, fields, main, depth + 1)
+        return _meaning(quoted, fields, main, depth + 1)
     if isinstance(value, list):
-        return _meant_by_list(value, fields, main)
+        return _meaning_of_list(value, fields, main)
     if isinstance(value, Mapping):
-        return _meant_by_object(value, fields, main, depth)
+        return _meaning_of_object(value, fields, main, depth)
     return None
 
 
-def _meant_by_list(values: list[Any], fields: Sequence[str], main: str) -> dict[str, Any] | None:
+def _meaning_of_list(values: list[Any], fields: Sequence[str], main: str) -> dict[str, Any] | None:
     """Return the one object in a list, or an object with the list as its main member."""
-    first = values[0] if len(values) == 1 else None
-    if isinstance(first, Mapping) and _known(first, fields):
-        return _with_known_names(first, fields)
+    entry = values[0] if len(values) == 1 else None
+    if isinstance(entry, Mapping) and _requested(entry, fields):
+        return _with_requested_names(entry, fields)
     return {main: values} if main and values else None
 
 
-def _meant_by_object(
+def _meaning_of_object(
     value: Mapping[str, Any], fields: Sequence[str], main: str, depth: int
 ) -> dict[str, Any] | None:
     """Return an object, or the first one inside it that means something if it is a wrapping.
@@ -234,12 +256,12 @@ def _meant_by_object(
     """
     if _is_schema(value):
         return None
-    if not fields or _known(value, fields):
-        return _with_known_names(value, fields)
+    if not fields or _requested(value, fields):
+        return _with_requested_names(value, fields)
     for member in value.values():
-        meant = _meant(member, fields, main, depth + 1)
-        if meant is not None:
-            return meant
+        meaning = _meaning(member, fields, main, depth + 1)
+        if meaning is not None:
+            return meaning
     return dict(value)
 
 
@@ -248,34 +270,41 @@ def _is_schema(value: Mapping[str, Any]) -> bool:
     properties = value.get("properties")
     if value.get("type") != "object" or not isinstance(properties, Mapping):
         return False
-    return all(isinstance(it, Mapping) and "type" in it for it in properties.values())
+    return all(isinstance(schema, Mapping) and "type" in schema for schema in properties.values())
 
 
-def _with_known_names(value: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+def _with_requested_names(value: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     """Return an object with the members that were asked for under their own names, too."""
-    return {str(name): member for name, member in value.items()} | _known(value, fields)
+    members = {str(name): member for name, member in value.items()}
+    return members | _requested(value, fields)
 
 
-def _known(found: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+def _requested(value: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     """Return the members of an object that were asked for, whatever the case of their names."""
-    by_name = {str(key).strip().casefold(): value for key, value in found.items()}
-    return {field: by_name[field] for field in fields if field in by_name}
+    member_of = {str(key).strip().casefold(): member for key, member in value.items()}
+    return {field: member_of[field] for field in fields if field in member_of}
 
 
 def listed(text: str) -> list[str]:
-    """Return the entries of a text that is a plain list of short entries; empty if it is none.
+    """Return the entries of a text that is a plain list of short entries; empty for other texts.
 
-    A sentence with commas is none: entries have few words and no marks of sentences.
+    A sentence with commas is no list: entries have few words and no marks of sentences.
     """
     text = text.strip().strip("`").strip()
     lines = [line for line in text.splitlines() if line.strip()]
     are_bullets = len(lines) > 1 and all(map(BULLET.match, lines))
-    parts = [BULLET.sub("", line) for line in lines] if are_bullets else re.split(r"[,;\n]", text)
+    parts = re.split(r"[,;\n]", text)
+    fewest = FEWEST_ENTRIES
+    if are_bullets:
+        parts = [BULLET.sub("", line) for line in lines]
+        fewest = 2
     entries = [part.strip().strip("\"'“”„«»") for part in parts]
-    entries = [entry for entry in entries if entry]
-    if len(entries) < (2 if are_bullets else FEWEST_ENTRIES):
+    entries = list(filter(None, entries))
+    if len(entries) < fewest or not all(map(_is_entry, entries)):
         return []
-    are_short = all(
-        _LIST_ENTRY.fullmatch(entry) and len(entry.split()) <= MOST_WORDS for entry in entries
-    )
-    return entries if are_short else []
+    return entries
+
+
+def _is_entry(text: str) -> bool:
+    """Return whether a text has few words and no marks of sentences."""
+    return bool(_LIST_ENTRY.fullmatch(text)) and len(text.split()) <= MOST_WORDS

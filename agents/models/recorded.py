@@ -92,15 +92,17 @@ class RecordedModel(LanguageModel):
 
     def __init__(self, file: str) -> None:
         path = find_file(file)
-        shown_file = file if file in SHIPPED_NAMES else path.name
-        super().__init__(f"{RECORDED}:{shown_file}", cache=None)
+        is_shipped = file in SHIPPED_NAMES
+        super().__init__(f"{RECORDED}:{file if is_shipped else path.name}", cache=None)
         content = _read(path)
         self._file = path.name
         self._replies = _index_by_query(_parse(content, path), path)
         self._sha256 = hashlib.sha256(content).hexdigest()
         self.fingerprint = cache_key(model=self.name, replies=self._sha256)
-        shipped = file if file in SHIPPED_NAMES else _shipped_name_of(content)
-        self.profiled_as = f"{RECORDED}:{shipped}" if shipped else f"{self.name}@{self._sha256[:8]}"
+        shipped_name = file if is_shipped else _shipped_name_of(content)
+        self.profiled_as = f"{self.name}@{self._sha256[:8]}"
+        if shipped_name:
+            self.profiled_as = f"{RECORDED}:{shipped_name}"
 
     @property
     def gives_probabilities(self) -> bool:
@@ -119,7 +121,7 @@ class RecordedModel(LanguageModel):
         if wanted != "object":
             raise ModelUnavailableError(say_only_refines(self.name))
 
-    def temperature_of(self, asked: float | None) -> None:
+    def temperature_of(self, requested: float | None) -> None:
         """Return None, since nothing is sampled."""
 
     async def _identity(self) -> Mapping[str, Any]:
@@ -147,24 +149,24 @@ class RecordedModel(LanguageModel):
     def _reply_to(self, question: Question) -> dict[str, Any]:
         """Return the fields that a prompt asks for; raises ModelError if there are none."""
         query = question.values.get("query", "")
-        about = f"the query '{one_line(query, SHOWN)}'"
+        subject = f"the query '{one_line(query, SHOWN)}'"
         replies = self._find_replies(query)
         if replies is None:
-            raise self._make_error(f"no replies for {about}")
+            raise self._make_error(f"no replies for {subject}")
 
         recorded = dict(replies)
         if question.prompt.id == GROUP_PROMPT:
             key = _make_group_key(question.values)
-            about = f"the group {key} of {about}"
+            subject = f"the group {key} of {subject}"
             group = _find_group(replies, key)
             if group is None:
-                raise self._make_error(f"no replies for {about}")
+                raise self._make_error(f"no replies for {subject}")
             recorded = {"topic": replies.topic, **dict(group)}
 
         fields = question.prompt.output
         reply = {field: recorded[field] for field in fields if recorded.get(field) is not None}
         if not reply:
-            raise self._make_error(f"none of the fields {', '.join(fields)} for {about}")
+            raise self._make_error(f"none of the fields {', '.join(fields)} for {subject}")
         return reply
 
     def _find_replies(self, query: str) -> QueryReplies | None:
@@ -175,9 +177,9 @@ class RecordedModel(LanguageModel):
                 return replies
         return None
 
-    def _make_error(self, what: str) -> ModelError:
+    def _make_error(self, problem: str) -> ModelError:
         """Return the error about a reply that is not in the file."""
-        message = f"The file {self._file} has {what}; add them, or name another model."
+        message = f"The file {self._file} has {problem}; add them, or name another model."
         # An experiment takes it for a result, unless the file has no reply to any query.
         return ModelError("invalid_request", message)
 
@@ -200,8 +202,8 @@ def _shipped_name_of(content: bytes) -> str | None:
 
 def _read(path: Path) -> bytes:
     """Return the content of a file; raises ModelUnavailableError if it cannot be read."""
-    instead = f"name a JSON file of replies, or one of {', '.join(SHIPPED_NAMES)}"
-    named = f"The file of replies {one_line(path, 200)}"
+    advice = f"name a JSON file of replies, or one of {', '.join(SHIPPED_NAMES)}"
+    subject = f"The file of replies {one_line(path, 200)}"
     try:
         status = path.stat()
         is_file = stat.S_ISREG(status.st_mode)  # reading a pipe would block
@@ -209,12 +211,12 @@ def _read(path: Path) -> bytes:
         content = path.read_bytes() if is_file and is_small else b""
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no file can have this name"
-        raise ModelUnavailableError(f"{named} cannot be read ({reason}); {instead}.") from None
+        raise ModelUnavailableError(f"{subject} cannot be read ({reason}); {advice}.") from None
     if not is_file:
-        raise ModelUnavailableError(f"{named} is a folder or no plain file; {instead}.")
+        raise ModelUnavailableError(f"{subject} is a folder or no plain file; {advice}.")
     if not is_small:
         raise ModelUnavailableError(
-            f"{named} has {status.st_size:,} bytes, more than {LARGEST:,}; split it."
+            f"{subject} has {status.st_size:,} bytes, more than {LARGEST:,}; split it."
         )
     return content
 
@@ -224,9 +226,9 @@ def _parse(content: bytes, path: Path) -> dict[str, QueryReplies]:
     try:
         replies = _FILE.validate_json(content.removeprefix(codecs.BOM_UTF8))
     except ValidationError as error:
-        where, reason = first_problem(error)
-        at = f" at '{one_line(where, 100)}'" if where else ""
-        raise _make_file_error(path, f"is wrong{at} ({one_line(reason, 200)})") from None
+        location, reason = first_problem(error)
+        position = f" at '{one_line(location, 100)}'" if location else ""
+        raise _make_file_error(path, f"is wrong{position} ({one_line(reason, 200)})") from None
     if not replies:
         raise _make_file_error(path, "is empty")
     return replies
@@ -249,11 +251,11 @@ def _index_by_query(replies: Mapping[str, QueryReplies], path: Path) -> dict[str
     return dict(sorted(by_query.items(), key=lambda item: -len(item[0])))
 
 
-def _make_file_error(path: Path, what: str) -> ModelUnavailableError:
+def _make_file_error(path: Path, problem: str) -> ModelUnavailableError:
     """Return the error about a file of another form."""
     return ModelUnavailableError(
-        f"The file of replies {path} {what}; write an object of queries, each with topic, queries, "
-        "passage or groups."
+        f"The file of replies {path} {problem}; write an object of queries, each with topic, "
+        "queries, passage or groups."
     )
 
 
@@ -277,9 +279,10 @@ def _make_group_key(values: Mapping[str, str]) -> str:
 
 def _find_group(replies: QueryReplies, key: str) -> GroupReplies | None:
     """Return the replies about a group; a key without an attribute fits any."""
-    wanted = _fold(key)
-    for known, group in replies.groups.items():
-        folded = _fold(known)
-        if folded == wanted or (wanted.startswith("=") and folded.endswith(wanted)):
+    folded_key = _fold(key)
+    has_no_attribute = folded_key.startswith("=")
+    for recorded_key, group in replies.groups.items():
+        folded = _fold(recorded_key)
+        if folded == folded_key or (has_no_attribute and folded.endswith(folded_key)):
             return group
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal
 
@@ -47,7 +47,7 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Usage(*(mine + more for mine, more in pairs))
+        return Usage(*(first + second for first, second in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Reply:
     @property
     def probabilities(self) -> Mapping[str, float]:
         """The probability of each label; they sum to 1. Empty if there are none."""
-        found: Mapping[str, float] = self.value.get("probabilities", {})
-        return found
+        probabilities: Mapping[str, float] = self.value.get("probabilities", {})
+        return probabilities
 
     @property
     def mass(self) -> float:
@@ -170,24 +170,26 @@ class Question:
     @property
     def used_temperature(self) -> float:
         """The temperature to ask at."""
-        return self.prompt.defaults.temperature if self.temperature is None else self.temperature
+        if self.temperature is None:
+            return self.prompt.defaults.temperature
+        return self.temperature
 
     @property
     def key(self) -> dict[str, Any]:
         """Everything in the question that can change the reply, as JSON data."""
-        # As a text, since models follow the order of a schema's fields.
-        wanted: dict[str, Any] = {"form": self.wanted}
+        form: dict[str, Any] = {"form": self.wanted}
         if self.wanted == "object":
-            wanted["schema"] = json.dumps(self.schema)
+            # As a text, since models follow the order of a schema's fields.
+            form["schema"] = json.dumps(self.schema)
         elif self.wanted == "choice":
-            wanted["labels"] = list(self.labels)
+            form["labels"] = list(self.labels)
         return {
             "prompt": self.prompt.sha256,
             "values": dict(self.values),
             "temperature": self.temperature,
             "seed": self.seed,
             "max_tokens": self.reply_tokens,
-            **wanted,
+            **form,
         }
 
     def read(self, answer: Completion) -> Mapping[str, Any]:
@@ -200,9 +202,14 @@ class Question:
             return self.validate(read_object(answer.text, fields, self.main))
         if self.wanted == "text":
             return {"text": answer.text.strip()}
+        return self._read_choice(answer.first_tokens or ())
+
+    def _read_choice(self, first_tokens: Iterable[tuple[str, float]]) -> Mapping[str, Any]:
+        """Return the probabilities of the labels, given those of first tokens."""
         masses = dict.fromkeys(map(_plain, self.labels), 0.0)
-        for token, probability in answer.first_tokens or ():
-            if (word := _plain(token)) in masses:
+        for token, probability in first_tokens:
+            word = _plain(token)
+            if word in masses:
                 masses[word] += probability
         mass = sum(masses.values())
         if not mass > 0:
@@ -210,9 +217,11 @@ class Question:
         shares = {label: masses[_plain(label)] / mass for label in self.labels}
         return {"probabilities": shares, "mass": min(1.0, mass)}
 
-    def check(self, kept: Mapping[str, Any]) -> Mapping[str, Any]:
+    def check(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a value that was kept; raises ValueError if an object is wrong by now."""
-        return self.validate(kept) if self.wanted == "object" else kept
+        if self.wanted == "object":
+            return self.validate(value)
+        return value
 
 
 def _plain(token: str) -> str:

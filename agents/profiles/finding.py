@@ -87,14 +87,13 @@ class Profiles:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        own = _read_folder(own_folder() if folder is None else folder)
-        by_key = {profile.key: profile for profile in _read_folder(SHIPPED)}
-        for profile in own:
-            known = by_key.get(profile.key)
-            is_worse = profile.is_quick and known is not None and not known.is_quick
+        profile_of = {profile.key: profile for profile in _read_folder(SHIPPED)}
+        for profile in _read_folder(own_folder() if folder is None else folder):
+            earlier = profile_of.get(profile.key)
+            is_worse = profile.is_quick and earlier is not None and not earlier.is_quick
             if not is_worse:
-                by_key[profile.key] = profile
-        self._profiles = list(by_key.values())
+                profile_of[profile.key] = profile
+        self._profiles = list(profile_of.values())
 
     def of_model(self, model: str) -> list[ModelProfile]:
         """Return all profiles of a model."""
@@ -106,23 +105,28 @@ class Profiles:
         They are those that it was measured to gain most with. Other models get the prompts for
         large ones, unless they run in this process.
         """
+        gains = self._gains_of(model)
+        if not gains:
+            return dict(FOR_SMALL_MODELS if is_small(model) else FOR_LARGE_MODELS)
+        common_collections = set.intersection(*map(set, gains.values()))
+
+        def mean_gain(prompts: PromptVersions) -> float:
+            """Return the mean over the collections that all were measured on, if there are any."""
+            gain_on = gains[prompts]
+            compared = [gain_on[name] for name in common_collections or gain_on]
+            return sum(compared) / len(compared)
+
+        best: PromptVersions = max(gains, key=mean_gain)
+        return dict(best)
+
+    def _gains_of(self, model: str) -> dict[PromptVersions, dict[str, float]]:
+        """Return what a model gained with each of its prompts, by collection."""
         gains: dict[PromptVersions, dict[str, float]] = {}
         for profile in self.of_model(model):
             if profile.prompts:
                 prompts = tuple(sorted(profile.prompts.items()))
                 gains.setdefault(prompts, {})[profile.collection] = profile.gain.value
-        if not gains:
-            return dict(FOR_SMALL_MODELS if is_small(model) else FOR_LARGE_MODELS)
-        common = set.intersection(*map(set, gains.values()))
-
-        def mean_gain(prompts: PromptVersions) -> float:
-            """Return the mean over the collections that all were measured on, if there are any."""
-            by_collection = gains[prompts]
-            compared = [by_collection[name] for name in common or by_collection]
-            return sum(compared) / len(compared)
-
-        best: PromptVersions = max(gains, key=mean_gain)
-        return dict(best)
+        return gains
 
     def trust_in(self, model: str, prompts: Mapping[str, str], corpora: Collection[str]) -> Trust:
         """Return how far to trust a model with these prompts on an index.
@@ -136,7 +140,7 @@ class Profiles:
             prompts: The versions of its prompts.
             corpora: The names of the index, and the hash of its content if it is known.
         """
-        measured = [it for it in self.of_model(model) if it.prompts == dict(prompts)]
+        measured = [profile for profile in self.of_model(model) if profile.prompts == dict(prompts)]
         if not measured:
             return UNMEASURED
         for profile in measured:
@@ -161,13 +165,16 @@ def is_small(model: str) -> bool:
 
 def is_hosted(model: str) -> bool:
     """Return whether asking a model sends queries to a server."""
-    return model != "feedback" and not model.startswith(("local:", f"{RECORDED}:"))
+    is_local = model.startswith(("local:", f"{RECORDED}:"))
+    return model != "feedback" and not is_local
 
 
 def _lowest(all_weights: Iterable[EvidenceWeights]) -> EvidenceWeights:
     """Return the lowest of each weight; 0 for passages."""
-    each = [weights.model_dump() for weights in all_weights]
-    lowest = {kind: min(weights[kind] for weights in each) for kind in each[0]}
+    dumps = [weights.model_dump() for weights in all_weights]
+    lowest = {}
+    for kind in dumps[0]:
+        lowest[kind] = min(weights[kind] for weights in dumps)
     return EvidenceWeights(**{**lowest, "passage": 0.0})
 
 
@@ -187,14 +194,14 @@ def keep_profile(profile: ModelProfile, folder: Path | None = None) -> Path:
 
 def _file_name(profile: ModelProfile) -> str:
     """Return a name for people; a hash tells apart what would look alike."""
-    shown = re.sub(r"[^A-Za-z0-9.]+", "-", f"{profile.model}_on_{profile.collection}")
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", f"{profile.model}_on_{profile.collection}")
     digest = hashlib.sha256(repr(profile.key).encode()).hexdigest()
-    return f"{shown[:80]}-{digest[:8]}.yaml"
+    return f"{readable[:80]}-{digest[:8]}.yaml"
 
 
 def _read_folder(folder: Path) -> list[ModelProfile]:
-    paths = sorted(folder.glob("*.yaml"))
-    return [_read(path) for path in paths]
+    """Return the profiles in a folder, in the order of their files."""
+    return [_read(path) for path in sorted(folder.glob("*.yaml"))]
 
 
 def _read(path: Path) -> ModelProfile:

@@ -51,7 +51,7 @@ class Endpoint:
         """Read an endpoint.
 
         Raises:
-            InputError: It is no address.
+            InputError: The text has no address.
         """
         match = _ADDRESS.fullmatch(text)
         if match is None or not is_web_address(match["url"]):
@@ -122,12 +122,12 @@ class EndpointRanker:
             ConfigError: The credentials of this server are wrong.
         """
         seconds = DEFAULT_TIMEOUT if deadline is None else deadline
-        asked = f"{group} {query}" if group else query
+        query_text = f"{group} {query}" if group else query
         texts = [_sendable(item, self._options) for item in items]
         try:
             async with asyncio.timeout(seconds):
-                found = await self._ask(asked, texts)
-            return replace(_ranking(found, len(texts)), warnings=_warnings(found))
+                answer = await self._ask(query_text, texts)
+            return replace(_ranking(answer, len(texts)), warnings=_warnings(answer))
         except TimeoutError:
             return _failed("timeout", no_answer_within(self.name, seconds), len(texts))
         except httpx.HTTPError as error:
@@ -141,7 +141,7 @@ class EndpointRanker:
         """Return what the server answers, in the form that it understands."""
         response = await with_retries(partial(self._post, self._body(query, texts)))
         is_refused = response.status_code in (400, 422)
-        if is_refused and not self._takes_texts and "texts" in _said(response):
+        if is_refused and not self._takes_texts and "texts" in _excerpt(response):
             self._takes_texts = True
             response = await with_retries(partial(self._post, self._body(query, texts)))
         if response.status_code in (401, 403):
@@ -151,7 +151,7 @@ class EndpointRanker:
                 "this address and its key to the settings file",
             )
         if response.status_code != 200:
-            problem = f"answered {response.status_code} ({_said(response)})"
+            problem = f"answered {response.status_code} ({_excerpt(response)})"
             raise EndpointError("invalid_request", problem)
         try:
             return json.loads(response.content)
@@ -159,12 +159,16 @@ class EndpointRanker:
             raise EndpointError("parse_error", "answered no JSON") from None
 
     def _body(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
+        """Return a request in the form that the server understands, as far as we know."""
         if self._takes_texts:
             return {"query": query, "texts": list(texts), "truncate": True}
         body = {"query": query, "documents": list(texts), "top_n": len(texts)}
-        return {"model": self._endpoint.model, **body} if self._endpoint.model else body
+        if self._endpoint.model:
+            return {"model": self._endpoint.model, **body}
+        return body
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
+        """Send a request; raises an error of httpx where another attempt may help."""
         response = await self._client().post(self._endpoint.url, json=body)
         if response.status_code in (408, 429) or response.status_code >= 500:
             response.raise_for_status()
@@ -173,7 +177,9 @@ class EndpointRanker:
         return response
 
     def _client(self) -> httpx.AsyncClient:
-        if (client := self._clients.get()) is not None:
+        """Return the client of the running event loop."""
+        client = self._clients.get()
+        if client is not None:
             return client
         credentials = credentials_at(self._endpoint.url)
         client = httpx.AsyncClient(
@@ -185,13 +191,15 @@ class EndpointRanker:
         return self._clients.setdefault(client)
 
 
-def _said(response: httpx.Response) -> str:
+def _excerpt(response: httpx.Response) -> str:
+    """Return the beginning of what a server says."""
     return one_line(response.text[:2000], 200)
 
 
 def _sendable(item: RankItem, options: RankerOptions) -> str:
     """Return what is shown of an item, without half surrogate pairs, which no JSON can carry."""
-    return item.shown(options.shown)[: options.length].encode("utf-8", "replace").decode()
+    text = item.shown(options.shown)[: options.length]
+    return text.encode("utf-8", "replace").decode()
 
 
 def _failed(status: Status, message: str, n: int) -> ItemRanking:
@@ -201,8 +209,10 @@ def _failed(status: Status, message: str, n: int) -> ItemRanking:
 
 def _warnings(answer: Any) -> tuple[str, ...]:
     """Return what the server warns of, as our own service does of a list without labels."""
-    given = answer.get("warnings") if isinstance(answer, dict) else None
-    return tuple(one_line(it, 300) for it in given) if isinstance(given, list) else ()
+    warnings = answer.get("warnings") if isinstance(answer, dict) else None
+    if not isinstance(warnings, list):
+        return ()
+    return tuple(one_line(warning, 300) for warning in warnings)
 
 
 def _ranking(answer: Any, n: int) -> ItemRanking:
@@ -226,11 +236,14 @@ def _ranking(answer: Any, n: int) -> ItemRanking:
             scores[index] = score
     # The scores decide, not the order of the response; of equal ones the earlier result is first.
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)
-    missing = [place for place in range(n) if place not in scores]
+    missing = [position for position in range(n) if position not in scores]
     repairs["missing"] = len(missing)
-    own = None if missing else tuple(scores[place] for place in range(n))
-    counted = {kind: count for kind, count in repairs.items() if count}
-    return ItemRanking((*ranked, *missing), 1, repairs=counted, scores=own)
+    return ItemRanking(
+        (*ranked, *missing),
+        1,
+        repairs={kind: count for kind, count in repairs.items() if count},
+        scores=None if missing else tuple(scores[position] for position in range(n)),
+    )
 
 
 def _result(result: Any) -> tuple[int, float]:
@@ -240,6 +253,6 @@ def _result(result: Any) -> tuple[int, float]:
     score: Any = fields.get("relevance_score", fields.get("score"))
     is_whole = isinstance(index, int) and not isinstance(index, bool)
     is_number = isinstance(score, int | float) and not isinstance(score, bool)
-    if not is_whole or not is_number or not math.isfinite(score):
-        raise EndpointError("parse_error", "answered a result without an index or a score")
-    return index, float(score)
+    if is_whole and is_number and math.isfinite(score):
+        return index, float(score)
+    raise EndpointError("parse_error", "answered a result without an index or a score")

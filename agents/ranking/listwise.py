@@ -20,11 +20,13 @@ TOKENS_AN_ITEM = 6
 """The most tokens of ``[12] > `` in common vocabularies."""
 
 TOKENS_OF_A_LEAD_IN = 32
+"""What a model may write before its list."""
 
 LEAST_PASSAGE = 48
 """The tokens that each longer passage must get at least; otherwise the window is too large."""
 
 MAX_QUERY_CHARACTERS = 2000
+"""How much of a query is shown."""
 
 
 class ListwiseRanker:
@@ -72,8 +74,11 @@ class ListwiseRanker:
             InputError: As :meth:`rank` raises it.
         """
         prompt = self._prompt_about(query, items, group)
-        asked = self._windows(prompt)
-        return Cost(len(asked), len(asked) * prompt.most_tokens(len(asked[0]))) if asked else Cost()
+        windows_to_ask = self._windows(prompt)
+        if not windows_to_ask:
+            return Cost()
+        calls = len(windows_to_ask)
+        return Cost(calls, calls * prompt.most_tokens(len(windows_to_ask[0])))
 
     async def rank(
         self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
@@ -90,36 +95,42 @@ class ListwiseRanker:
         if len(items) > 1:
             await self.start()  # some models only know their context after this
         prompt = self._prompt_about(query, items, group)
-        asked = self._windows(prompt)
+        windows_to_ask = self._windows(prompt)
         order = list(range(len(items)))
         failures: Counter[str] = Counter()
         repairs: Counter[str] = Counter()
-        usage, message = Usage(), ""
-        for window in asked:
+        usage = Usage()
+        message = ""
+        for window in windows_to_ask:
             stretch = order[window.start : window.stop]
             reply = await self._model.write(prompt.question(stretch), rankers.seconds_until(until))
             usage += reply.usage
             message = reply.message or message
-            found = parse_permutation(reply.text, len(stretch))
-            status = found.status if reply.status == "ok" else reply.status
+            permutation = parse_permutation(reply.text, len(stretch))
+            status = permutation.status if reply.status == "ok" else reply.status
             if status != "ok":
                 failures[status] += 1
                 continue
-            repairs.update(found.repairs)
-            order[window.start : window.stop] = [stretch[it] for it in found.order]
+            repairs.update(permutation.repairs)
+            order[window.start : window.stop] = [stretch[row] for row in permutation.order]
         return ItemRanking(
-            tuple(order), len(asked), failures, repairs, usage=usage, message=message
+            tuple(order), len(windows_to_ask), failures, repairs, usage=usage, message=message
         )
 
     def _prompt_about(self, query: str, items: Sequence[RankItem], group: str) -> WindowPrompt:
+        """Return the prompt for a query, a persona and a list."""
         options = self._options
+        passages = []
+        for item in items:
+            text = without_identifiers(item.shown(options.shown))
+            passages.append(fence(text, options.length))
+        persona = {
+            "group": rankers.persona_prefix(group),
+            "query": fence(query, MAX_QUERY_CHARACTERS),
+        }
         # A model of the caller may not say how much it reads.
         context = options.context or getattr(self._model, "context_tokens", None)
-        passages = [
-            fence(without_identifiers(item.shown(options.shown)), options.length) for item in items
-        ]
-        word, asked = rankers.persona_prefix(group), fence(query, MAX_QUERY_CHARACTERS)
-        return WindowPrompt(self._prompt, {"group": word, "query": asked}, passages, context)
+        return WindowPrompt(self._prompt, persona, passages, context)
 
     def _windows(self, prompt: WindowPrompt) -> list[range]:
         """Return the windows.
@@ -128,12 +139,15 @@ class ListwiseRanker:
             InputError: They do not fit into the context.
         """
         n = len(prompt.passages)
-        wanted = min(self._options.window, n)
-        if (size := prompt.largest_window(wanted)) < wanted:
-            then = f"set window to {size} and step to {size // 2}" if size else "shorten the query"
+        window = min(self._options.window, n)
+        largest = prompt.largest_window(window)
+        if largest < window:
+            advice = "shorten the query"
+            if largest:
+                advice = f"set window to {largest} and step to {largest // 2}"
             raise InputError(
                 f"The model {self._model.name} reads and writes {prompt.context} tokens at once, "
-                f"too few for {wanted} items; {then}, or use a model with a larger context."
+                f"too few for {window} items; {advice}, or use a model with a larger context."
             )
         return windows(n, self._options.window, self._options.step)
 
@@ -154,12 +168,12 @@ class WindowPrompt:
     passages: Sequence[str]
     context: int | None
 
-    def question(self, places: Sequence[int]) -> Question:
+    def question(self, positions: Sequence[int]) -> Question:
         """Return the question about the passages of a window; long ones share the room fairly."""
-        size = len(places)
+        size = len(positions)
         # Without a limit there is nothing to count.
         count = len if self.context is None else estimated_tokens
-        sources = [{"passage": self.passages[place]} for place in places]
+        sources = [{"passage": self.passages[position]} for position in positions]
         passages = render_documents(self.template, sources, count, self.room(size))
         values = {**self.persona, "number": str(size), "passages": passages}
         return Question(self.template, values, temperature=0.0, max_tokens=self.reply_tokens(size))
@@ -169,37 +183,43 @@ class WindowPrompt:
 
         If the prompt's own limit is larger, it counts: a model that thinks aloud may need it.
         """
-        return max(self.template.defaults.max_tokens, TOKENS_AN_ITEM * size + TOKENS_OF_A_LEAD_IN)
+        tokens_of_order = TOKENS_AN_ITEM * size + TOKENS_OF_A_LEAD_IN
+        return max(self.template.defaults.max_tokens, tokens_of_order)
 
     def room(self, size: int) -> int:
         """Return the estimated room for all passages of a window."""
         if self.context is None:
             return sys.maxsize
-        left = self.context - self.reply_tokens(size)
-        return int(SAFE_SHARE * left) - self._tokens_besides(size)
+        prompt_tokens = self.context - self.reply_tokens(size)
+        return int(SAFE_SHARE * prompt_tokens) - self._tokens_besides(size)
 
-    def largest_window(self, wanted: int) -> int:
-        """Return how many of any passages fit, at most ``wanted``; 0 if not even two fit."""
-        if self.context is None or wanted < 2:
-            return wanted
-        least = [min(length, LEAST_PASSAGE) + 1 for length in self._lengths()]
-        return next((it for it in range(wanted, 1, -1) if sum(least[:it]) <= self.room(it)), 0)
+    def largest_window(self, most: int) -> int:
+        """Return how many of any passages fit, up to a number; 0 if not even two fit."""
+        if self.context is None or most < 2:
+            return most
+        least_lengths = [min(length, LEAST_PASSAGE) + 1 for length in self._lengths()]
+        for size in range(most, 1, -1):
+            if sum(least_lengths[:size]) <= self.room(size):
+                return size
+        return 0
 
     def most_tokens(self, size: int) -> int:
         """Return the largest estimated number of tokens of a window and its reply."""
-        read = min(sum(self._lengths()[:size]) + size, self.room(size))
+        tokens_of_passages = sum(self._lengths()[:size]) + size
+        read = min(tokens_of_passages, self.room(size))
         return self._tokens_besides(size) + read + self.reply_tokens(size)
 
     def _lengths(self) -> list[int]:
         """Return the tokens of the lines of all passages, the longest first."""
         highest = str(len(self.passages))  # no other number has more digits
-        lines = (
-            self.template.render_item({"number": highest, "passage": passage})
-            for passage in self.passages
-        )
-        return sorted(map(estimated_tokens, lines), reverse=True)
+        lengths = []
+        for passage in self.passages:
+            line = self.template.render_item({"number": highest, "passage": passage})
+            lengths.append(estimated_tokens(line))
+        return sorted(lengths, reverse=True)
 
     def _tokens_besides(self, size: int) -> int:
+        """Return the tokens of the prompt without any passage."""
         values = {**self.persona, "number": str(size), "passages": ""}
         return message_tokens(self.template.render(values))
 

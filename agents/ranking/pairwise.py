@@ -66,7 +66,11 @@ class Preference:
 
     def of(self, first: str, second: str) -> str:
         """Return the preferred one of two names, or the status if neither is preferred."""
-        return {"first": first, "second": second, None: self.status}[self.choice]
+        if self.choice == "first":
+            return first
+        if self.choice == "second":
+            return second
+        return self.status
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,8 @@ class PairComparison:
     @property
     def flips(self) -> bool:
         """Whether the same position is preferred both times."""
-        both = self.one_first.choice, self.other_first.choice
-        return both in (("first", "first"), ("second", "second"))
+        choice = self.one_first.choice
+        return choice is not None and choice == self.other_first.choice
 
     def preferred(self, one: str, other: str) -> tuple[str, str]:
         """Return the preferences with the one document first, and with the other first.
@@ -102,8 +106,10 @@ class PairComparison:
     @property
     def failure(self) -> Preference | None:
         """The first preference that failed, if any; a tie did not."""
-        both = (self.one_first, self.other_first)
-        return next((it for it in both if it.status not in ("ok", "tie")), None)
+        for preference in (self.one_first, self.other_first):
+            if preference.status not in ("ok", "tie"):
+                return preference
+        return None
 
     @property
     def usage(self) -> Usage:
@@ -168,18 +174,22 @@ class PairwiseJudge:
 
         The first comparison may need one more, if the model turns out to give no probabilities.
         """
-        written = 1 if self.asks_by == "probabilities" else self.prompt.defaults.max_tokens
         messages = self.prompt.render(self.values(query, pair, group))
-        read = sum(estimated_tokens(message["content"]) for message in messages)
-        return Cost(calls=2, tokens=2 * (read + written))
+        prompt_tokens = sum(estimated_tokens(message["content"]) for message in messages)
+        reply_tokens = self.prompt.defaults.max_tokens
+        if self.asks_by == "probabilities":
+            reply_tokens = 1
+        return Cost(calls=2, tokens=2 * (prompt_tokens + reply_tokens))
 
     def text(self, item: RankItem) -> str:
         """Return what is shown of a document, fenced."""
-        shown, length = self._options.shown, self._options.length
-        text = item.shown(shown)
-        if shown == "title_text" and item.title and item.text:
+        text = item.shown(self._options.shown)
+        has_both = bool(item.title and item.text)
+        if self._options.shown == "title_text" and has_both:
             text = f"{item.title}: {item.text}"
-        return fence(without_identifiers(text) if self.asks_for_order else text, length)
+        if self.asks_for_order:
+            text = without_identifiers(text)
+        return fence(text, self._options.length)
 
     def values(self, query: str, pair: Pair, group: str = "") -> dict[str, str]:
         """Return the fenced values of the prompt, for the documents in this order."""
@@ -202,49 +212,61 @@ class PairwiseJudge:
             ModelUnavailableError: As :meth:`start` raises it.
         """
         until = rankers.moment_after(deadline)
+        one, other = pair
+        questions = []
+        for pair_in_order in ((one, other), (other, one)):
+            questions.append(Question(self.prompt, self.values(query, pair_in_order, group)))
         one_first, other_first = await run_together(
-            self._prefer(Question(self.prompt, self.values(query, each, group)), until)
-            for each in (pair, (pair[1], pair[0]))
+            self._prefer(question, until) for question in questions
         )
         return PairComparison(one_first, other_first)
 
     async def _prefer(self, question: Question, until: float | None) -> Preference:
+        """Ask about a pair in one order."""
         usage = Usage()
         if self.asks_by == "probabilities":
-            scored = await self._choice_probabilities(question, until)
-            if scored.status != "unsupported":
-                return self._scored(scored)
-            usage = scored.usage
+            choice = await self._choice_probabilities(question, until)
+            if choice.status != "unsupported":
+                return self._scored(choice)
+            usage = choice.usage
         reply = await self.model.write(question, rankers.seconds_until(until))
         return self._read(replace(reply, usage=usage + reply.usage))
 
     async def _choice_probabilities(self, question: Question, until: float | None) -> Reply:
         """Ask for the probabilities of the labels; other questions wait for the first one."""
-        if (first := self._first.get()) is not None:
-            await first.wait()
+        first_answer = self._first.get()
+        if first_answer is not None:
+            await first_answer.wait()
             if self.asks_by == "reply":  # the first question showed this meanwhile
                 return Reply("unsupported")
-        first = self._first.setdefault(asyncio.Event())
+        first_answer = self._first.setdefault(asyncio.Event())
         try:
             choice = await self.model.choice_probabilities(
                 question, LABELS, rankers.seconds_until(until)
             )
         finally:
-            first.set()
+            first_answer.set()
         self._unsupported |= choice.status == "unsupported"
         return choice
 
     def _scored(self, reply: Reply) -> Preference:
-        name, usage = self.model.name, reply.usage
+        """Return the preference that the probabilities of the labels show."""
+        name = self.model.name
+        usage = reply.usage
         if reply.status == "parse_error" and usage.prompt_tokens:
             # Neither label is among the likeliest tokens.
             return Preference("neither", message=reply.message, usage=usage)
         if reply.status != "ok":
             return _failed(reply)
         if reply.mass < LEAST_MASS:
-            begins = f"begin with {' or '.join(LABELS)} with a probability of {reply.mass:.2g} only"
-            return Preference("neither", message=f"The model {name} would {begins}.", usage=usage)
-        first, second = (math.log(max(reply.probabilities[it], FLOOR)) for it in LABELS)
+            labels = " or ".join(LABELS)
+            message = (
+                f"The model {name} would begin with {labels} with a probability of "
+                f"{reply.mass:.2g} only."
+            )
+            return Preference("neither", message=message, usage=usage)
+
+        first, second = (math.log(max(reply.probabilities[label], FLOOR)) for label in LABELS)
         if first == second:
             message = f"Both documents are as probable for the model {name}."
             return Preference("tie", None, 0.0, message, usage)
@@ -252,13 +274,15 @@ class PairwiseJudge:
         return Preference("ok", choice, first - second, usage=usage)
 
     def _read(self, reply: Reply) -> Preference:
+        """Return the preference that a text says."""
         if reply.status != "ok":
             return _failed(reply)
-        read = (parse_first_of_two if self.asks_for_order else parse_preference)(reply.text)
-        if read == "first" or read == "second":
-            return Preference("ok", read, usage=reply.usage)
+        parse = parse_first_of_two if self.asks_for_order else parse_preference
+        answer = parse(reply.text)
+        if answer == "first" or answer == "second":
+            return Preference("ok", answer, usage=reply.usage)
         message = f"The model {self.model.name} answered '{one_line(reply.text, 100)}'."
-        return Preference(read, message=message, usage=reply.usage)
+        return Preference(answer, message=message, usage=reply.usage)
 
 
 def _failed(reply: Reply) -> Preference:
@@ -301,63 +325,76 @@ class PairwiseRanker:
         comparisons = most_comparisons(len(items))
         if not comparisons:
             return Cost()
-        one, other = heapq.nlargest(2, items, lambda it: estimated_tokens(self.judge.text(it)))
-        each = self.judge.cost(query, (one, other), group)
-        return Cost(comparisons * each.calls, comparisons * each.tokens)
+
+        def tokens_of(item: RankItem) -> int:
+            return estimated_tokens(self.judge.text(item))
+
+        one, other = heapq.nlargest(2, items, tokens_of)
+        cost = self.judge.cost(query, (one, other), group)
+        return Cost(comparisons * cost.calls, comparisons * cost.tokens)
 
     async def rank(
         self, query: str, items: Sequence[RankItem], group: str = "", deadline: float | None = None
     ) -> ItemRanking:
         """Rank the items; see :class:`fairqr.agents.ranking.rankers.ItemRanker`."""
         until = rankers.moment_after(deadline)
-        asked = list[PairComparison]()
+        comparisons: list[PairComparison] = []
 
         async def is_better(later: int, earlier: int) -> bool:
             async with self._slots:
-                pair, left = (items[earlier], items[later]), rankers.seconds_until(until)
-                compared = await self.judge.compare(query, pair, group, left)
-            asked.append(compared)
-            return compared.preferred("earlier", "later") == ("later", "later")
+                comparison = await self.judge.compare(
+                    query, (items[earlier], items[later]), group, rankers.seconds_until(until)
+                )
+            comparisons.append(comparison)
+            return comparison.preferred("earlier", "later") == ("later", "later")
 
         order = await _merge_sorted(is_better, list(range(len(items))))
-        failures = [it.failure for it in asked if it.failure]
+        failures = []
+        for comparison in comparisons:
+            if comparison.failure:
+                failures.append(comparison.failure)
         warnings = self.judge.warnings
-        flips = sum(it.flips for it in asked)
-        if 2 * flips > len(asked):
+        flips = sum(comparison.flips for comparison in comparisons)
+        if 2 * flips > len(comparisons):
             warnings += (
-                f"{flips} of {len(asked)} comparisons changed with the order of the two documents; "
-                "the ranking is based on the others.",
+                f"{flips} of {len(comparisons)} comparisons changed with the order of the two "
+                "documents; the ranking is based on the others.",
             )
         return ItemRanking(
             order=tuple(order),
-            asked=len(asked),
-            failures=Counter(it.status for it in failures),
-            usage=sum((it.usage for it in asked), Usage()),
+            asked=len(comparisons),
+            failures=Counter(failure.status for failure in failures),
+            usage=sum((comparison.usage for comparison in comparisons), Usage()),
             warnings=warnings,
             message=failures[-1].message if failures else "",
         )
 
 
 IsBetter = Callable[[int, int], Awaitable[bool]]
-"""Returns whether the item at a later place wins against one at an earlier place."""
+"""Returns whether the item at a later position wins against one at an earlier position."""
 
 
 def most_comparisons(items: int) -> int:
-    """Return the largest number of comparisons that ranking so many items may take."""
+    """Return how many comparisons a ranking of this many items may take."""
     if items < 2:
         return 0
-    return sum(map(most_comparisons, (items // 2, items - items // 2))) + items - 1
+    half = items // 2
+    # Each item but the last is placed by one comparison at most.
+    merging = items - 1
+    return most_comparisons(half) + most_comparisons(items - half) + merging
 
 
-async def _merge_sorted(is_better: IsBetter, places: list[int]) -> list[int]:
-    """Return places best first by a merge sort; both halves are sorted at the same time.
+async def _merge_sorted(is_better: IsBetter, positions: list[int]) -> list[int]:
+    """Return positions best first by a merge sort; both halves are sorted at the same time.
 
-    No two places are compared twice.
+    No two positions are compared twice.
     """
-    if len(places) < 2:
-        return places
-    parts = places[: len(places) // 2], places[len(places) // 2 :]
-    ahead, behind = await run_together(_merge_sorted(is_better, part) for part in parts)
+    if len(positions) < 2:
+        return positions
+    half = len(positions) // 2
+    ahead, behind = await run_together(
+        _merge_sorted(is_better, part) for part in (positions[:half], positions[half:])
+    )
     merged: list[int] = []
     while ahead and behind:
         wins = await is_better(behind[0], ahead[0])

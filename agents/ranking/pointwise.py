@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from fairqr.agents.models.replies import no_answer_within
+from fairqr.agents.models.replies import Status, no_answer_within
 from fairqr.agents.ranking.rankers import Cost, ItemRanking, RankerOptions, RankItem
 from fairqr.base.errors import ModelUnavailableError, one_line
 from fairqr.base.neural import PretrainedModel, load_pretrained, to_float32, token_limit
+from fairqr.retrieval.sources.documents import chunks
 
 BATCH = 16
 """How many documents are read at once."""
 
 ANSWERS = ("▁false", "▁true")
 """The two answers of monoT5, as pieces of its vocabulary."""
-
 
 MODELS = {
     "monot5": ("AutoModelForSeq2SeqLM", "castorini/monot5-base-msmarco"),
@@ -78,51 +78,73 @@ class PointwiseRanker:
         """
         until = None if deadline is None else asyncio.get_running_loop().time() + deadline
         pretrained = await self._pretrained()
-        asked = _clean(f"{group} {query}" if group else query)
+        query_text = _clean(f"{group} {query}" if group else query)
         texts = [_clean(item.shown(self._options.shown)[: self._options.length]) for item in items]
+        try:
+            async with asyncio.timeout_at(until):
+                score_of = await self._score(pretrained, query_text, texts)
+        except TimeoutError:
+            return _unchanged(len(texts), "timeout", no_answer_within(self.name, deadline or 0))
+        except Exception as error:  # out of memory, or weights that do not fit
+            message = f"The model {self.name} failed ({one_line(error, 200)})."
+            return _unchanged(len(texts), "unavailable", message)
+
+        scores = tuple(score_of[text] for text in texts)
+        if not all(map(math.isfinite, scores)):
+            message = f"The model {self.name} gave a score that is not a number."
+            return _unchanged(len(texts), "unavailable", message)
+        order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+        return ItemRanking(tuple(order), scores=scores)
+
+    async def _score(
+        self, pretrained: PretrainedModel, query: str, texts: Sequence[str]
+    ) -> dict[str, float]:
+        """Return the score of each text."""
         # Batches do not depend on the order of the texts, since that would change the rounding of
         # scores. The longest come first, so that there is little padding.
         distinct = sorted(set(texts), key=lambda text: (-len(text), text))
-        read = _monot5_logits if self._kind == "monot5" else _monobert_logits
-        scores: dict[str, float] = {}
-        status, message = "unavailable", f"The model {self.name} gave a score that is not a number."
-        try:
-            async with asyncio.timeout_at(until):
-                for start in range(0, len(distinct), BATCH):
-                    batch = distinct[start : start + BATCH]
-                    logits = await pretrained.run(partial(read, pretrained, asked, batch))
-                    found = logits.double().log_softmax(-1)[:, 1].tolist()
-                    scores.update(zip(batch, found, strict=True))
-            if all(map(math.isfinite, scores.values())):
-                own = tuple(scores[text] for text in texts)
-                order = sorted(range(len(own)), key=own.__getitem__, reverse=True)
-                return ItemRanking(tuple(order), scores=own)
-        except TimeoutError:
-            status, message = "timeout", no_answer_within(self.name, deadline or 0)
-        except Exception as error:  # out of memory, or weights that do not fit
-            message = f"The model {self.name} failed ({one_line(error, 200)})."
-        unchanged = tuple(range(len(texts)))
-        return ItemRanking(unchanged, 1, {status: 1}, warnings=(message,), message=message)
+        logits_of = _monot5_logits if self._kind == "monot5" else _monobert_logits
+        score_of: dict[str, float] = {}
+        for batch in chunks(distinct, BATCH):
+            logits = await pretrained.run(partial(logits_of, pretrained, query, batch))
+            scores = logits.double().log_softmax(-1)[:, 1].tolist()
+            score_of.update(zip(batch, scores, strict=True))
+        return score_of
 
     async def _pretrained(self) -> PretrainedModel:
+        """Return the model and its tokenizer, loaded on first use."""
         if self._loaded is None:
             loaded = await load_pretrained(self._loader, self._model)
-            vocabulary, classes = loaded.tokenizer.get_vocab(), loaded.model.config.num_labels
-            missing = [piece for piece in ANSWERS if piece not in vocabulary]
-            if self._kind == "monot5" and missing:
-                raise ModelUnavailableError(
-                    f"The tokenizer of {self._model} has no piece '{missing[0]}', which monoT5 "
-                    "answers with; name a monoT5 model."
-                )
-            if self._kind == "monobert" and classes != 2:
-                raise ModelUnavailableError(
-                    f"The model {self._model} has {classes} classes, but monoBERT has 2: not "
-                    "relevant, and relevant; name a monoBERT model."
-                )
+            self._require_kind(loaded)
             # Some models are stored in half precision, which would change close scores.
             to_float32(loaded.model)
             self._loaded = loaded
         return self._loaded
+
+    def _require_kind(self, loaded: PretrainedModel) -> None:
+        """Refuse a model of another kind.
+
+        Raises:
+            ModelUnavailableError: It has not the answers, or the classes, of its kind.
+        """
+        vocabulary = loaded.tokenizer.get_vocab()
+        missing = [piece for piece in ANSWERS if piece not in vocabulary]
+        if self._kind == "monot5" and missing:
+            raise ModelUnavailableError(
+                f"The tokenizer of {self._model} has no piece '{missing[0]}', which monoT5 "
+                "answers with; name a monoT5 model."
+            )
+        classes = loaded.model.config.num_labels
+        if self._kind == "monobert" and classes != 2:
+            raise ModelUnavailableError(
+                f"The model {self._model} has {classes} classes, but monoBERT has 2: not "
+                "relevant, and relevant; name a monoBERT model."
+            )
+
+
+def _unchanged(n: int, status: Status, message: str) -> ItemRanking:
+    """Return n items in their order, as one question that failed."""
+    return ItemRanking(tuple(range(n)), 1, {status: 1}, warnings=(message,), message=message)
 
 
 def _monot5_logits(pretrained: PretrainedModel, query: str, documents: Sequence[str]) -> Any:
@@ -133,12 +155,14 @@ def _monot5_logits(pretrained: PretrainedModel, query: str, documents: Sequence[
     """
     import torch
 
-    tokenizer, model = pretrained.tokenizer, pretrained.model
+    tokenizer = pretrained.tokenizer
+    model = pretrained.model
     limit = token_limit(model.config, tokenizer)
     parts = ["Query:", query, "Document:", "Relevant:", *documents]
-    options = {"add_special_tokens": False, "verbose": False}
-    asks, asked, shows, ends, *texts = tokenizer(parts, **options)["input_ids"]
-    before, after = [*asks, *asked[: limit // 2], *shows], [*ends, tokenizer.eos_token_id]
+    tokens = tokenizer(parts, add_special_tokens=False, verbose=False)["input_ids"]
+    query_mark, query_tokens, document_mark, question, *texts = tokens
+    before = [*query_mark, *query_tokens[: limit // 2], *document_mark]
+    after = [*question, tokenizer.eos_token_id]
     room = limit - len(before) - len(after)
     rows = {"input_ids": [[*before, *text[:room], *after] for text in texts]}
     inputs = tokenizer.pad(rows, return_tensors="pt", verbose=False).to(pretrained.device)
@@ -169,6 +193,8 @@ def _clean(text: str) -> str:
 
 def _cut(tokenizer: Any, text: str, limit: int) -> str:
     """Return the beginning of a text that its first tokens cover, in complete characters."""
-    found = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    ends = [end for _, end in found["offset_mapping"]]
-    return text if len(ends) <= limit else text[: ends[limit - 1]]
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ends = [end for _, end in encoding["offset_mapping"]]
+    if len(ends) <= limit:
+        return text
+    return text[: ends[limit - 1]]

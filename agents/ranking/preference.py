@@ -27,7 +27,9 @@ from fairqr.agents.statistics import (
     too_few,
 )
 
-PROTECTED, UNPROTECTED = "protected", "unprotected"
+PROTECTED = "protected"
+UNPROTECTED = "unprotected"
+"""The two sides of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,10 @@ class PairOutcome:
     @property
     def winner(self) -> str | None:
         """``protected`` or ``unprotected`` if that item is preferred both times, or else None."""
-        one, other = self.replies
-        return one if one == other and one in (PROTECTED, UNPROTECTED) else None
+        if self.protected_first != self.unprotected_first:
+            return None
+        is_side = self.protected_first in (PROTECTED, UNPROTECTED)
+        return self.protected_first if is_side else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,52 +166,62 @@ def pair_figures(outcomes: Iterable[PairOutcome], random: np.random.Generator) -
         random: Draws signs for the test over queries.
     """
     pairs = list(outcomes)
-    queries, at = np.unique([it.query for it in pairs], return_inverse=True)
-    said = np.array([it.replies for it in pairs], dtype=object).reshape(-1, 2)
-    for_one, for_other = said == PROTECTED, said == UNPROTECTED
-    votes = for_one | for_other
-    odds = np.array([it.log_odds for it in pairs], dtype=np.float64).reshape(-1, 2)
-    known, balance = odds[~np.isnan(odds)], odds[:, 0] - odds[:, 1]
+    queries, query_of_pair = np.unique([pair.query for pair in pairs], return_inverse=True)
 
-    def total(counts: NDArray[Any]) -> Counts:
+    def by_query(counts: NDArray[Any]) -> Counts:
         """Return the sums of each query."""
-        return np.bincount(at, counts, len(queries)).astype(np.int64)
+        return np.bincount(query_of_pair, counts, len(queries)).astype(np.int64)
 
-    def share(counts: Counts, of: Counts) -> Share:
+    def share(counts: Counts, totals: Counts) -> Share:
         """Return a share over all queries."""
-        return Share(int(counts.sum()), int(of.sum()), share_interval(counts, of))
+        return Share(int(counts.sum()), int(totals.sum()), share_interval(counts, totals))
 
-    asked, wins, losses = total(np.ones(len(pairs))), total(for_one.all(1)), total(for_other.all(1))
-    won, lost, decided = int(wins.sum()), int(losses.sum()), (wins + losses) > 0
-    to_first, to_second = (
-        (one[:, 0] & other[:, 1]) for one, other in ((for_one, for_other), (for_other, for_one))
-    )
-    above, below = total(balance > 0), total(balance < 0)
+    # The preferences of each pair: with the protected item first, and with the other first.
+    replies = np.array([pair.replies for pair in pairs], dtype=object).reshape(-1, 2)
+    for_protected = replies == PROTECTED
+    for_unprotected = replies == UNPROTECTED
+    votes = for_protected | for_unprotected
+    to_first = for_protected[:, 0] & for_unprotected[:, 1]
+    to_second = for_unprotected[:, 0] & for_protected[:, 1]
+
+    pairs_of_query = by_query(np.ones(len(pairs)))
+    wins = by_query(for_protected.all(1))
+    losses = by_query(for_unprotected.all(1))
+    won = int(wins.sum())
+    lost = int(losses.sum())
+    is_decided = (wins + losses) > 0
     exact = binomial_interval(won, won + lost)
+
+    # Above 0 where both orders together favour the protected item.
+    log_odds = np.array([pair.log_odds for pair in pairs], dtype=np.float64).reshape(-1, 2)
+    stated_log_odds = log_odds[~np.isnan(log_odds)]
+    balance = log_odds[:, 0] - log_odds[:, 1]
+    above = by_query(balance > 0)
+    below = by_query(balance < 0)
     return PairFigures(
         pairs=len(pairs),
         queries=len(queries),
         answered=int(votes.all(1).sum()),
-        protected=share(wins, asked),
-        unprotected=share(losses, asked),
-        flips=share(total(to_first | to_second), asked),
+        protected=share(wins, pairs_of_query),
+        unprotected=share(losses, pairs_of_query),
+        flips=share(by_query(to_first | to_second), pairs_of_query),
         flips_to_first=int(to_first.sum()),
         flips_to_second=int(to_second.sum()),
         position_p=sign_test(int(to_first.sum()), int(to_second.sum())),
         ratio=won / lost if lost else None,
         ratio_interval=_ratio_interval(wins, losses, exact),
         consistent=Share(won, won + lost, exact),
-        consistent_queries=int(decided.sum()),
+        consistent_queries=int(is_decided.sum()),
         p=sign_test(won, lost),
-        over_queries=paired_randomisation((wins - losses)[decided], random),
-        failures=dict(sorted(Counter(said[~votes]).items())),
+        over_queries=paired_randomisation((wins - losses)[is_decided], random),
+        failures=dict(sorted(Counter(replies[~votes]).items())),
         replies=2 * len(pairs),
-        votes=share(total(for_one.sum(1)), total(votes.sum(1))),
+        votes=share(by_query(for_protected.sum(1)), by_query(votes.sum(1))),
         averaged=share(above, above + below),
         averaged_equal=int((balance == 0).sum()),
         averaged_p=sign_test(int(above.sum()), int(below.sum())),
-        log_odds_replies=known.size,
-        log_odds_mean=float(known.mean()) if known.size else None,
+        log_odds_replies=stated_log_odds.size,
+        log_odds_mean=float(stated_log_odds.mean()) if stated_log_odds.size else None,
     )
 
 
@@ -216,13 +230,17 @@ Counts = NDArray[np.int64]
 
 def _ratio_interval(wins: Counts, losses: Counts, exact: Interval | None) -> Interval | None:
     """Return the ratio's interval, which contains both the one over queries and over pairs."""
-    if exact is None or too_few(int((wins + losses > 0).sum()), 1 - exact.level):
+    decided_queries = int((wins + losses > 0).sum())
+    if exact is None or too_few(decided_queries, 1 - exact.level):
         return None
     if not wins.any() or not losses.any():
         return None
-    low, high = exact.low / (1 - exact.low), exact.high / (1 - exact.high)
-    if over := sums_ratio_interval(wins, losses):
-        low, high = min(over.low, low), max(over.high, high)
+    low = exact.low / (1 - exact.low)
+    high = exact.high / (1 - exact.high)
+    over_queries = sums_ratio_interval(wins, losses)
+    if over_queries:
+        low = min(over_queries.low, low)
+        high = max(over_queries.high, high)
     return replace(exact, low=low, high=high)
 
 
@@ -276,7 +294,7 @@ class Verdict:
 
 
 def verdicts(
-    several: Sequence[PairFigures], *, beside: Sequence[float | None] = ()
+    figures: Sequence[PairFigures], *, beside: Sequence[float | None] = ()
 ) -> list[Verdict]:
     """Return the verdicts on figures that are read together, such as kinds of pairs.
 
@@ -284,45 +302,60 @@ def verdicts(
     that any verdict reports a preference where there is none is at most ALPHA.
 
     Args:
-        several: The figures, each of pairs of a protected and an unprotected item; they may share
-            pairs.
+        figures: Each of pairs of a protected and an unprotected item; they may share pairs.
         beside: The p values of other tests in the same family.
     """
-    family = [*map(p_of_preference, several), *beside]
+    family = [*map(p_of_preference, figures), *beside]
     tests = sum(p is not None for p in family)
-    corrected = corrected_by_holm(family)[: len(several)]
-    positions = corrected_by_holm([figures.position_p for figures in several])
-    return [
-        _judged(figures, p, tests, position_p)
-        for figures, p, position_p in zip(several, corrected, positions, strict=True)
-    ]
+    corrected = corrected_by_holm(family)[: len(figures)]
+    corrected_positions = corrected_by_holm([entry.position_p for entry in figures])
+    results = []
+    for entry, p, position_p in zip(figures, corrected, corrected_positions, strict=True):
+        results.append(_verdict(entry, p, tests, position_p))
+    return results
 
 
 def p_of_preference(figures: PairFigures) -> float | None:
     """Return the greater p value of both tests, since a preference needs both."""
-    over = figures.over_queries
-    return None if figures.p is None or over is None else max(figures.p, over)
+    if figures.p is None or figures.over_queries is None:
+        return None
+    return max(figures.p, figures.over_queries)
 
 
-def _judged(
-    figures: PairFigures, p: float | None, tests: int, by_position: float | None
+def _verdict(
+    figures: PairFigures, p: float | None, tests: int, position_p: float | None
 ) -> Verdict:
     """Return the verdict by corrected p values; ``tests`` is the size of the family."""
     if not figures.answered:
         return Verdict("failed")
     alpha = ALPHA / max(tests, 1)
     least = next(count for count in itertools.count(LEAST) if not too_few(count, alpha))
-    enough = figures.consistent_queries >= least
-    kind: VerdictKind = "no_preference_found" if enough else "too_few"
+    has_enough = figures.consistent_queries >= least
+    kind: VerdictKind = "no_preference_found" if has_enough else "too_few"
+
     favoured: Side | None = None
-    if p is not None and p <= ALPHA:
-        favours = figures.protected.count > figures.unprotected.count
-        favoured = "protected" if favours else "unprotected"
-        kind = "favours_protected" if favours else "favours_unprotected"
-    detectable = detectable_share(figures.consistent.of, alpha=alpha) if enough else None
+    if _is_significant(p):
+        favoured = _favoured_side(figures)
+        kind = "favours_protected" if favoured == "protected" else "favours_unprotected"
     position: Literal["first", "second"] | None = None
-    if by_position is not None and by_position <= ALPHA:
+    if _is_significant(position_p):
         position = "first" if figures.flips_to_first > figures.flips_to_second else "second"
-        if 2 * figures.flips.count > figures.answered:
+        are_most_flips = 2 * figures.flips.count > figures.answered
+        if are_most_flips:
             kind = "position_decides"
+
+    detectable = None
+    if has_enough:
+        detectable = detectable_share(figures.consistent.of, alpha=alpha)
     return Verdict(kind, favoured, position, detectable, p, least)
+
+
+def _is_significant(p: float | None) -> bool:
+    return p is not None and p <= ALPHA
+
+
+def _favoured_side(figures: PairFigures) -> Side:
+    """Return the side with more pairs won in both orders."""
+    if figures.protected.count > figures.unprotected.count:
+        return "protected"
+    return "unprotected"

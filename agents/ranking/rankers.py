@@ -20,6 +20,7 @@ Persona = Literal["neutral", "unprotected", "protected"]
 """For whom a model ranks: a neutral person, or a person of one of the two sides."""
 
 MAX_PERSONA_CHARACTERS = 100
+"""How much of the word for a persona is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,13 @@ class RankItem:
     title: str
     text: str
 
-    def shown(self, what: Shown) -> str:
+    def shown(self, part: Shown) -> str:
         """Return what a ranker reads; if the wanted part is empty, return the other."""
-        if what == "title":
+        if part == "title":
             return self.title or self.text
-        if what == "text":
+        if part == "text":
             return self.text or self.title
-        return "\n".join(part for part in (self.title, self.text) if part)
+        return "\n".join(text for text in (self.title, self.text) if text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class ItemRanker(Protocol):
 
 
 def moment_after(seconds: float | None) -> float | None:
-    """Return the moment after so many seconds from now, by ``time.monotonic``; None for None."""
+    """Return the moment in this number of seconds, by ``time.monotonic``; None for None."""
     return None if seconds is None else time.monotonic() + seconds
 
 
@@ -147,7 +148,11 @@ def group_of(persona: str, words: Sequence[str]) -> str:
         persona: A :data:`Persona`.
         words: The words for the protected side and the other side.
     """
-    return {"protected": words[0], "unprotected": words[1]}.get(persona, "")
+    if persona == "protected":
+        return words[0]
+    if persona == "unprotected":
+        return words[1]
+    return ""
 
 
 def persona_prefix(group: str) -> str:

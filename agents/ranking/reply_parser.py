@@ -96,15 +96,15 @@ def parse_permutation(reply: str, n: int) -> Permutation:
     numbers = _listed(text, n)
     if not numbers:
         return Permutation(_unreadable(text))
-    known = [number - 1 for number in numbers if 1 <= number <= n]
-    given = dict.fromkeys(known)  # in the order of their first mention
-    missing = [place for place in range(n) if place not in given]
+    positions = [number - 1 for number in numbers if 1 <= number <= n]
+    order = dict.fromkeys(positions)  # by their first mention
+    missing = [position for position in range(n) if position not in order]
     repairs = Counter(
         missing=len(missing),
-        duplicate=len(known) - len(given),
-        stranger=len(numbers) - len(known),
+        duplicate=len(positions) - len(order),
+        stranger=len(numbers) - len(positions),
     )
-    return Permutation("ok", (*given, *missing), dict(+repairs))
+    return Permutation("ok", (*order, *missing), dict(+repairs))
 
 
 def parse_preference(reply: str) -> Position | Unreadable:
@@ -119,19 +119,22 @@ def parse_preference(reply: str) -> Position | Unreadable:
         reply: The text that the model wrote; only the first 100,000 characters are read.
     """
     text = _MARKS.sub("", reply[:MAX_REPLY_CHARACTERS].casefold().replace("\u2019", "'"))
-    lines = [" ".join(line.split()).strip(_AROUND) for line in text.splitlines()]
-    chosen = {match[1] for line in lines if (match := _ANSWER.fullmatch(line))}
-    if len(chosen) == 1:
-        return "first" if chosen == {LABELS[0].casefold()} else "second"
-    return _unreadable(text)
+    labels = set()
+    for line in text.splitlines():
+        answer = _ANSWER.fullmatch(" ".join(line.split()).strip(_AROUND))
+        if answer:
+            labels.add(answer[1])
+    if len(labels) != 1:
+        return _unreadable(text)
+    return "first" if LABELS[0].casefold() in labels else "second"
 
 
 def parse_first_of_two(reply: str) -> Position | Unreadable:
     """Read which of two passages a reply ranks first; :func:`parse_permutation` reads the order."""
-    found = parse_permutation(reply, 2)
-    if found.status != "ok":
-        return found.status
-    return "first" if found.order[0] == 0 else "second"
+    permutation = parse_permutation(reply, 2)
+    if permutation.status != "ok":
+        return permutation.status
+    return "first" if permutation.order[0] == 0 else "second"
 
 
 def without_identifiers(text: str) -> str:
@@ -143,31 +146,45 @@ def _unreadable(text: str) -> Unreadable:
     """Return what a reply is that gives no answer."""
     if not text.strip():
         return "empty"
-    is_apology = _APOLOGY.search(text) and not re.search(_BRACKETED, text)
-    return "refused" if is_apology else "parse_error"
+    has_identifier = re.search(_BRACKETED, text) is not None
+    if _APOLOGY.search(text) and not has_identifier:
+        return "refused"
+    return "parse_error"
 
 
 def _listed(text: str, n: int) -> Sequence[int]:
     """Return the numbers of the list; empty if there is no list."""
 
-    def named(numbers: Sequence[int]) -> int:
+    def count_items(numbers: Sequence[int]) -> int:
+        """Return how many items the numbers name."""
         return len({number for number in numbers if 1 <= number <= n})
 
-    runs = [run for pattern in _LISTS for run in pattern.finditer(text)]
-    best = max(runs, key=lambda run: (named(_numbers(run[0])), run.start()), default=None)
-    listed = _numbers(best[0]) if best else []
+    runs: list[re.Match[str]] = []
+    for pattern in _LISTS:
+        runs += pattern.finditer(text)
+    best = max(runs, key=lambda run: (count_items(_numbers(run[0])), run.start()), default=None)
+    numbers_in_best = _numbers(best[0]) if best else []
     heads = _numbers(" ".join(_HEAD.findall(text)))
-    for numbers in (listed, heads):
-        if named(numbers) >= LEAST_NAMED and 2 * named(numbers) >= n:
+    for numbers in (numbers_in_best, heads):
+        count = count_items(numbers)
+        if count >= LEAST_NAMED and 2 * count >= n:
             return numbers
-    if best is None or named(listed) < LEAST_NAMED:
-        return []
     # A shorter list must stand alone.
-    before, after = text[: best.start()].rstrip(" \t\r\n*_`[("), text[best.end() :]
-    alone = before.endswith(":") or not _LETTER.search(before)
-    return listed if alone and not _LETTER.search(after) else []
+    if best and count_items(numbers_in_best) >= LEAST_NAMED and _stands_alone(best, text):
+        return numbers_in_best
+    return []
+
+
+def _stands_alone(run: re.Match[str], text: str) -> bool:
+    """Return whether a list has no words around it but a lead-in that ends with a colon."""
+    before = text[: run.start()].rstrip(" \t\r\n*_`[(")
+    after = text[run.end() :]
+    may_follow = before.endswith(":") or not _LETTER.search(before)
+    return may_follow and not _LETTER.search(after)
 
 
 def _numbers(text: str) -> list[int]:
-    # No list has numbers of ten digits, and Python refuses to parse thousands of digits.
-    return [int(it) if len(it) < 10 else 0 for it in re.findall(r"-?[0-9]+", text)]
+    """Return the numbers in a text; those of ten digits and more as 0, which no item has."""
+    # Python refuses to parse thousands of digits.
+    digits = re.findall(r"-?[0-9]+", text)
+    return [int(number) if len(number) < 10 else 0 for number in digits]

@@ -110,7 +110,7 @@ def clean_words(
         query: The original query.
         in_use: Words that are added to the query already.
     """
-    known = _collect_known_words(query, in_use)
+    known_words = _collect_known_words(query, in_use)
     kept: list[str] = []
     left_out: list[LeftOut] = []
     for candidate in candidates:
@@ -119,7 +119,7 @@ def clean_words(
             left_out.append(_leave_out(candidate, problem))
             continue
 
-        new_words, repeated = _split_new_words(tidy(str(candidate)), known)
+        new_words, repeated = _split_new_words(tidy(str(candidate)), known_words)
         entry = " ".join(new_words)
         if not any(map(str.isalpha, entry)):
             reason = repeated[0].reason if repeated else NO_LETTERS
@@ -129,31 +129,31 @@ def clean_words(
         kept.append(entry)
         left_out += repeated
         for word in folded_runs(entry):
-            known.setdefault(word, REPEATS_EARLIER)
+            known_words.setdefault(word, REPEATS_EARLIER)
     return Cleaned(tuple(kept), tuple(left_out))
 
 
 def _collect_known_words(query: str, in_use: Sequence[str]) -> dict[str, str]:
     """Return the words that a new entry must not repeat, each with the reason."""
-    known = dict.fromkeys(folded_runs(query), REPEATS_QUERY)
+    known_words = dict.fromkeys(folded_runs(query), REPEATS_QUERY)
     for text in in_use:
         for word in folded_runs(text):
-            known.setdefault(word, IN_USE)
-    return known
+            known_words.setdefault(word, IN_USE)
+    return known_words
 
 
-def _split_new_words(text: str, known: Mapping[str, str]) -> tuple[list[str], list[LeftOut]]:
+def _split_new_words(text: str, known_words: Mapping[str, str]) -> tuple[list[str], list[LeftOut]]:
     """Return the words of a text that are not known, and those that are."""
     new_words: list[str] = []
     repeated: list[LeftOut] = []
-    taken: set[str] = set()
+    new_parts: set[str] = set()
     for word in phrase_parts(text):
         parts = folded_runs(word)
-        if any(part not in known and part not in taken for part in parts):
+        if any(part not in known_words and part not in new_parts for part in parts):
             new_words.append(word)
-            taken.update(parts)
+            new_parts.update(parts)
         else:
-            reasons = [known[part] for part in parts if part in known]
+            reasons = [known_words[part] for part in parts if part in known_words]
             repeated.append(LeftOut(word, reasons[0] if reasons else REPEATS_EARLIER))
     return new_words, repeated
 
@@ -237,7 +237,7 @@ def clean_passage(text: str, *, query: str = "") -> tuple[str, tuple[LeftOut, ..
 
 
 def make_refinement(
-    reply: Mapping[str, Any], *, query: str, subject: str, who: str, in_use: Sequence[str] = ()
+    reply: Mapping[str, Any], *, query: str, subject: str, proposer: str, in_use: Sequence[str] = ()
 ) -> Refinement:
     """Clean each field of a reply, and return them with a status that says what is left.
 
@@ -245,7 +245,7 @@ def make_refinement(
         reply: The fields as :func:`fairqr.agents.refiners.language_model.read_reply` returns them.
         query: The original query.
         subject: What was asked about, for messages.
-        who: Who proposed it, for messages.
+        proposer: Who proposed it, for messages.
         in_use: Words that are added to the query already.
     """
     kept: dict[str, tuple[str, ...]] = {}
@@ -255,11 +255,11 @@ def make_refinement(
         cleaned = clean(reply.get(field, ()), limit, query=query, in_use=in_use)
         kept[field] = cleaned.kept
         left_out += cleaned.left_out
-    passage, rest = clean_passage(reply.get("passage", ""), query=query)
-    left_out += rest
+    passage, left_out_of_passage = clean_passage(reply.get("passage", ""), query=query)
+    left_out += left_out_of_passage
 
     if not passage and not any(kept.values()):
-        return make_empty_refinement(left_out, subject=subject, who=who)
+        return make_empty_refinement(left_out, subject=subject, proposer=proposer)
     return Refinement(
         "ok",
         topic=kept["topic"],
@@ -272,13 +272,15 @@ def make_refinement(
     )
 
 
-def make_empty_refinement(left_out: Sequence[LeftOut], *, subject: str, who: str) -> Refinement:
+def make_empty_refinement(
+    left_out: Sequence[LeftOut], *, subject: str, proposer: str
+) -> Refinement:
     """Return the refinement of a reply without anything usable, or without anything new."""
     all_left_out = tuple(left_out)
     if any(part.reason in REPETITIONS for part in left_out):
-        message = f"{who} proposed nothing new for {subject}."
+        message = f"{proposer} proposed nothing new for {subject}."
         return Refinement("repeated", message=message, left_out=all_left_out)
-    message = f"{who} proposed no usable keyword for {subject}."
+    message = f"{proposer} proposed no usable keyword for {subject}."
     return Refinement("empty", message=message, left_out=all_left_out)
 
 

@@ -75,12 +75,18 @@ class FeedbackRefiner:
         """
         merits = [self._weigh_documents(request, original) for request in requests]
         shares = await self._read_word_shares(merits)
-        frequent = [_pick_heaviest(_mix(shares, merit), CANDIDATES) for merit in merits]
-        rarity = await self._measure_rarity(frequent)
+        frequent_words = []
+        for merit in merits:
+            weights = _mix(shares, merit)
+            frequent_words.append(_pick_heaviest(weights, CANDIDATES))
+        rarity = await self._measure_rarity(frequent_words)
 
         refinements: list[Refinement] = []
-        for request, merit, weights in zip(requests, merits, frequent, strict=True):
-            typical = {word: weights[word] * rarity[word] for word in weights if word in rarity}
+        for request, merit, weights in zip(requests, merits, frequent_words, strict=True):
+            typical = {}
+            for word, weight in weights.items():
+                if word in rarity:
+                    typical[word] = weight * rarity[word]
             candidates = list(_pick_heaviest(typical, len(typical)))
             refinements.append(_make_refinement(request, candidates, learnt=bool(merit)))
         return refinements
@@ -92,31 +98,37 @@ class FeedbackRefiner:
         table = DocumentTable()
         table.add(original.ids, original.memberships)
         members = table.memberships(dimension, original.ids)
-        share = members[:RESULTS, dimension.groups.index(request.group)]
-        merit = share * np.asarray(original.scores[:RESULTS])
+        group = dimension.groups.index(request.group)
+        merits = members[:RESULTS, group] * np.asarray(original.scores[:RESULTS])
 
-        best_first = np.argsort(-merit, kind="stable")
-        best = [int(row) for row in best_first if merit[row] > 0]
-        return {original.ids[row]: float(merit[row]) for row in best[:TEACHERS]}
+        weighed: dict[str, float] = {}
+        for row in np.argsort(-merits, kind="stable")[:TEACHERS].tolist():
+            if merits[row] > 0:
+                weighed[original.ids[row]] = float(merits[row])
+        return weighed
 
     async def _read_word_shares(
         self, merits: Sequence[Mapping[str, float]]
     ) -> dict[str, dict[str, float]]:
         """Return the share of each word in the texts of documents, by their ids."""
-        wanted = list(dict.fromkeys(id_ for merit in merits for id_ in merit))
+        ids: dict[str, None] = {}
+        for merit in merits:
+            ids |= dict.fromkeys(merit)
         # A document that was deleted meanwhile is missing here.
-        documents = await self._engine.documents(wanted)
+        documents = await self._engine.documents(list(ids))
         return {document.id: _share_words(document) for document in documents}
 
     async def _measure_rarity(self, weights: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Return ln(N/df) of each word that a document of the engine has."""
-        words = list(dict.fromkeys(word for by_word in weights for word in by_word))
+        words: dict[str, None] = {}
+        for weight_of in weights:
+            words |= dict.fromkeys(weight_of)
         everything = Query("", 0)
         queries = [Query(word, 0, every_word=True) for word in words]
-        all_hits, *hits_by_word = await self._engine.search([everything, *queries])
+        all_hits, *hits_of_words = await self._engine.search([everything, *queries])
 
         rarity: dict[str, float] = {}
-        for word, hits in zip(words, hits_by_word, strict=True):
+        for word, hits in zip(words, hits_of_words, strict=True):
             # A word that the engine analyzes to nothing, such as a stop word, is in no document.
             if hits.total:
                 rarity[word] = math.log((all_hits.total or 0) / hits.total)
@@ -139,8 +151,9 @@ def _make_refinement(
     chosen = clean_words(candidates, CHOSEN, query=request.query, in_use=request.keywords)
     if chosen.kept:
         return Refinement("ok", keywords=chosen.kept)
-    who = "Relevance feedback"
-    return make_empty_refinement(chosen.left_out, subject=request.group, who=who)
+    return make_empty_refinement(
+        chosen.left_out, subject=request.group, proposer="Relevance feedback"
+    )
 
 
 def _share_words(document: Document) -> dict[str, float]:
@@ -149,15 +162,19 @@ def _share_words(document: Document) -> dict[str, float]:
     A name identifies one person; it is not typical of a group.
     """
     # In the text's own Unicode form, which is the one that its engine has indexed.
-    words = [word for word in words_in(document.text.casefold()) if _can_be_learnt(word)]
+    words = list(filter(_can_be_learnt, words_in(document.text.casefold())))
     title_words = set(words_in(document.title.casefold()))
-    counts = Counter(words)
-    return {word: counts[word] / len(words) for word in counts if word not in title_words}
+    shares = {}
+    for word, count in Counter(words).items():
+        if word not in title_words:
+            shares[word] = count / len(words)
+    return shares
 
 
 def _can_be_learnt(word: str) -> bool:
     """Return whether a word is long enough, and without digits."""
-    return len(word) >= SHORTEST_WORD and not any(map(str.isdigit, word))
+    has_digit = any(map(str.isdigit, word))
+    return len(word) >= SHORTEST_WORD and not has_digit
 
 
 def _mix(shares: Mapping[str, Mapping[str, float]], merit: Mapping[str, float]) -> dict[str, float]:

@@ -57,10 +57,12 @@ def reply_schema(fields: Sequence[str]) -> dict[str, Any]:
     what prompts for small models ask for, and otherwise as wide as what is read.
     """
     is_for_small_models = set(fields) <= set(_SMALL_FIELDS)
-    properties = {
-        field: _SMALL_FIELDS[field] if is_for_small_models else _make_wide_field(field)
-        for field in fields
-    }
+    properties = {}
+    for field in fields:
+        if is_for_small_models:
+            properties[field] = _SMALL_FIELDS[field]
+        else:
+            properties[field] = _make_wide_field(field)
     return {
         "type": "object",
         "properties": properties,
@@ -146,13 +148,13 @@ def _read_text(text: object) -> str:
 
 
 CHARACTERS_A_TOKEN = 3
-"""At least so many characters of an English prompt make a token."""
+"""The least number of characters of an English prompt that make a token."""
 
 
 def _tokens_of(template: PromptTemplate) -> int:
     """Return about how many tokens a prompt takes at most, with its reply."""
-    written = sum(len(message.content) for message in template.messages)
-    return written // CHARACTERS_A_TOKEN + template.defaults.max_tokens
+    characters = sum(len(message.content) for message in template.messages)
+    return characters // CHARACTERS_A_TOKEN + template.defaults.max_tokens
 
 
 class LLMRefiner:
@@ -179,8 +181,8 @@ class LLMRefiner:
         topic_prompt: PromptTemplate | None = None,
     ) -> None:
         self.name = model.name
-        given = [prompt] if topic_prompt is None else [topic_prompt, prompt]
-        self.prompts: list[PromptReference] = [each.reference for each in given]
+        templates = [prompt] if topic_prompt is None else [topic_prompt, prompt]
+        self.prompts: list[PromptReference] = [template.reference for template in templates]
         self._model = model
         self._template = prompt
         self._topic_template = topic_prompt
@@ -215,7 +217,7 @@ class LLMRefiner:
             query=request.query,
             in_use=request.keywords,
             subject=request.group,
-            who=f"The model {self.name}",
+            proposer=f"The model {self.name}",
         )
         if refinement.status != "ok":
             return replace(refinement, usage=reply.usage)
@@ -243,7 +245,7 @@ class LLMRefiner:
             fields,
             query=request.query,
             subject=f"the query '{one_line(request.query, SHOWN_CHARACTERS)}'",
-            who=f"The model {self.name}",
+            proposer=f"The model {self.name}",
         )
         return replace(refinement, usage=reply.usage)
 

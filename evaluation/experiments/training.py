@@ -18,12 +18,12 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.relevance import relevance_by_rank
 from fairqr.retrieval.fairness.table import DocumentTable
-from fairqr.retrieval.rerankers import learning
+from fairqr.retrieval.rerankers import deltr, dlf, learning
 from fairqr.retrieval.sources.schema import validated
 
 TRAINED: dict[str, tuple[type[Any], Callable[[Sequence[Any], Any], learning.TrainedModel]]] = {
-    "deltr": (learning.DeltrTraining, learning.train_deltr),
-    "dlf": (learning.TrainingOptions, learning.train_dlf),
+    "deltr": (deltr.DeltrTraining, deltr.train_deltr),
+    "dlf": (learning.TrainingOptions, dlf.train_dlf),
 }
 """The options and the training of each method that has weights."""
 

@@ -14,7 +14,8 @@ from fairqr.base.weights import is_pulled
 from fairqr.retrieval.encoders.encoder import Float32Array, KeptVectors
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import Hits
-from fairqr.retrieval.engines.hybrid.texts import LONGEST, RANKED, TextReader
+from fairqr.retrieval.engines.hybrid.encoded_pool import RANKED
+from fairqr.retrieval.engines.hybrid.text_reader import LONGEST, TextReader
 from fairqr.retrieval.fairness.answerable import NEAREST
 from fairqr.retrieval.fairness.claims import claims_by_vector
 from fairqr.retrieval.fairness.relevance import CALIBRATED, FEEDBACK, POOL, rank_evidence

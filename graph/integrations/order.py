@@ -34,8 +34,8 @@ from fairqr.retrieval.fairness.relevance import relevance_by_rank
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.certificate import certify
+from fairqr.retrieval.sources.label_rows import in_groups, label_rows
 from fairqr.retrieval.sources.label_values import weighted_values
-from fairqr.retrieval.sources.labels import in_groups, label_rows
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 WORDS, BEST = 300, 3

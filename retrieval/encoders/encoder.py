@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Protocol, Self
@@ -21,14 +21,16 @@ from fairqr.base.errors import ModelError
 from fairqr.base.kept_file import KeptFile
 from fairqr.base.loops import run_together
 from fairqr.base.settings import cache_dir
-from fairqr.retrieval.sources.documents import Document, ProgressFunction
+from fairqr.retrieval.sources.documents import Document, ProgressFunction, chunks
 from fairqr.retrieval.texts.words import sendable
 
 Float32Array = NDArray[np.float32]
 
 PROBE = "Who discovered this, and when was it made known?"
+"""The text by whose vector we recognise an encoder."""
 PROBE_VALUES = 6
 LONGEST_KEY = 40
+"""How many characters of its name are in an encoder's key."""
 
 MAX_BYTES = 1 << 30
 """The largest size of the kept vectors: about 600,000 of 384 dimensions."""
@@ -102,7 +104,9 @@ class KeptVectors:
     """
 
     def __init__(self, encoder: Encoder, mark: EncoderMark) -> None:
-        self.encoder, self.mark, self.dimensions = encoder, mark, mark.dimensions
+        self.encoder = encoder
+        self.mark = mark
+        self.dimensions = mark.dimensions
         self._prefix = mark.text
         self._file: KeptFile[bytes] = KeptFile(cache_dir() / "vectors.sqlite", MAX_BYTES)
 
@@ -122,16 +126,13 @@ class KeptVectors:
             ModelError: The encoder failed.
         """
         # An encoder may encode a document of these words in another way.
-        keys, vectors = await self._looked_up([f"query\n{text}" for text in texts])
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
+        keys, vectors = await self._look_up([f"query\n{text}" for text in texts])
+        text_by_key = dict(zip(keys, texts, strict=True))
+        missing = [key for key in text_by_key if key not in vectors]
         if missing:
-            rows = await run_together(map(self.encode_query, missing.values()))
-            new = {key: row.astype("<f4") for key, row in zip(missing, rows, strict=True)}
-            stored = {key: row.tobytes() for key, row in new.items()}
-            await asyncio.to_thread(self._file.put_many, stored)
-            vectors |= new
-        found = [vectors[key] for key in keys]
-        return np.array(found, dtype=np.float32).reshape(len(texts), self.dimensions)
+            rows = await run_together([self.encode_query(text_by_key[key]) for key in missing])
+            vectors |= await self._keep(missing, rows)
+        return self._stacked(keys, vectors)
 
     async def encode(
         self, texts: Sequence[str], progress: ProgressFunction | None = None
@@ -145,39 +146,59 @@ class KeptVectors:
         Raises:
             ModelError: The encoder failed.
         """
-        keys, vectors = await self._looked_up(texts)
-        known = dict(zip(keys, texts, strict=True))
-        missing = [key for key in known if key not in vectors]
-        for start in range(0, len(missing), AT_ONCE):
-            some = [known[key] for key in missing[start : start + AT_ONCE]]
-            new = await encode_documents(self.encoder, some, self.dimensions)
-            rows = dict(zip(missing[start:], new.astype("<f4"), strict=False))
-            stored = {key: row.tobytes() for key, row in rows.items()}
-            await asyncio.to_thread(self._file.put_many, stored)
-            vectors |= rows
+        keys, vectors = await self._look_up(texts)
+        text_by_key = dict(zip(keys, texts, strict=True))
+        missing = [key for key in text_by_key if key not in vectors]
+        done = 0
+        for batch in chunks(missing, AT_ONCE):
+            batch_texts = [text_by_key[key] for key in batch]
+            rows = await encode_documents(self.encoder, batch_texts, self.dimensions)
+            vectors |= await self._keep(batch, rows)
+            done += len(batch)
             if progress is not None:
-                progress(start + len(some), len(missing))
-        found = [vectors[key] for key in keys]
-        return np.array(found, dtype=np.float32).reshape(len(texts), self.dimensions)
+                progress(done, len(missing))
+        return self._stacked(keys, vectors)
 
     async def kept(self, texts: Sequence[str]) -> list[Float32Array | None]:
         """Return the vector of each text, or None if it has not been encoded yet."""
-        keys, vectors = await self._looked_up(texts)
+        keys, vectors = await self._look_up(texts)
         return [vectors.get(key) for key in keys]
 
-    async def _looked_up(self, texts: Sequence[str]) -> tuple[list[str], dict[str, Float32Array]]:
+    async def _look_up(self, texts: Sequence[str]) -> tuple[list[str], dict[str, Float32Array]]:
         """Return the key of each text, and the vectors that are kept, by key."""
-        whole = ((self._prefix + text).encode("utf-8", "surrogatepass") for text in texts)
-        keys = [sha256(data).hexdigest() for data in whole]
-        kept = await asyncio.to_thread(self._file.get_many, [*dict.fromkeys(keys)])
+        keys = []
+        for text in texts:
+            content = (self._prefix + text).encode("utf-8", "surrogatepass")
+            keys.append(sha256(content).hexdigest())
+        stored = await asyncio.to_thread(self._file.get_many, [*dict.fromkeys(keys)])
+
         size = 4 * self.dimensions
-        return keys, {k: np.frombuffer(it, "<f4") for k, it in kept.items() if len(it) == size}
+        vectors = {}
+        for key, content in stored.items():
+            if len(content) == size:
+                vectors[key] = np.frombuffer(content, "<f4")
+        return keys, vectors
+
+    async def _keep(
+        self, keys: Sequence[str], rows: Iterable[Float32Array]
+    ) -> dict[str, Float32Array]:
+        """Keep new vectors, and return them by key."""
+        vectors = {key: row.astype("<f4") for key, row in zip(keys, rows, strict=True)}
+        stored = {key: vector.tobytes() for key, vector in vectors.items()}
+        await asyncio.to_thread(self._file.put_many, stored)
+        return vectors
+
+    def _stacked(self, keys: Sequence[str], vectors: Mapping[str, Float32Array]) -> Float32Array:
+        """Return the vectors of texts by their keys, shape (len(keys), d)."""
+        rows = [vectors[key] for key in keys]
+        return np.array(rows, dtype=np.float32).reshape(len(keys), self.dimensions)
 
 
 def key_of(name: str) -> str:
     """Return an encoder's name as letters, digits and underscores; distinct names stay distinct."""
     readable = re.sub(r"[^a-z0-9]+", "_", name.lower())[:LONGEST_KEY].strip("_")
-    return f"{readable}_{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    digest = sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{readable}_{digest[:8]}"
 
 
 def text_of(document: Document) -> str:
@@ -208,13 +229,13 @@ async def encode_documents(
     Raises:
         ModelError: The encoder failed, or returned something other than these vectors.
     """
-    spoken = [place for place, text in enumerate(texts) if text.strip()]
-    if not spoken:
+    positions = [position for position, text in enumerate(texts) if text.strip()]
+    if not positions:
         return np.zeros((len(texts), dimensions or 0), dtype=np.float32)
-    made = await encoder.encode_documents([texts[place] for place in spoken])
-    vectors = _checked(encoder, made, len(spoken), dimensions)
+    output = await encoder.encode_documents([texts[position] for position in positions])
+    vectors = _checked(encoder, output, len(positions), dimensions)
     rows = np.zeros((len(texts), vectors.shape[1]), dtype=np.float32)
-    rows[spoken] = vectors
+    rows[positions] = vectors
     return rows
 
 
@@ -224,18 +245,24 @@ async def encode_query(encoder: Encoder, text: str, dimensions: int) -> Float32A
     clean = sendable(text)
     if not clean.strip():
         return np.zeros(dimensions, dtype=np.float32)
-    made = [await encoder.encode_query(clean)]
-    vector: Float32Array = _checked(encoder, made, 1, dimensions)[0]
+    output = await encoder.encode_query(clean)
+    vector: Float32Array = _checked(encoder, [output], 1, dimensions)[0]
     return vector
 
 
-def _checked(encoder: Encoder, rows: Any, count: int, dimensions: int | None) -> Float32Array:
+def _checked(encoder: Encoder, output: Any, count: int, dimensions: int | None) -> Float32Array:
+    """Return an encoder's output as vectors of length 1 or 0, shape (count, d).
+
+    Raises:
+        ModelError: The output is something else.
+    """
     try:
-        values = np.asarray(rows, dtype=np.float64)
+        values = np.asarray(output, dtype=np.float64)
     except (TypeError, ValueError):
         values = np.zeros(0)
     width = dimensions or values.shape[-1]
-    if not width or values.shape != (count, width) or not np.isfinite(values).all():
+    has_shape = bool(width) and values.shape == (count, width)
+    if not has_shape or not np.isfinite(values).all():
         raise ModelError(
             "parse_error",
             f"The encoder '{encoder.name}' did not return {count} vectors of "

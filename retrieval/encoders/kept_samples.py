@@ -38,14 +38,15 @@ class KeptSample:
 
     async def read(self) -> Float32Array | None:
         """Return the vectors, shape (n, d), or None if they are not kept."""
-        kept = (await asyncio.to_thread(self._file.get_many, [self._key])).get(self._key)
-        row = 4 * self._dimensions
-        if not kept or len(kept) % row:
+        stored = await asyncio.to_thread(self._file.get_many, [self._key])
+        content = stored.get(self._key)
+        bytes_of_row = 4 * self._dimensions
+        if not content or len(content) % bytes_of_row:
             return None
-        return np.frombuffer(kept, "<f4").reshape(-1, self._dimensions).astype(np.float32)
+        return np.frombuffer(content, "<f4").reshape(-1, self._dimensions).astype(np.float32)
 
     async def write(self, vectors: Float32Array) -> None:
-        """Keep the vectors; none are not kept, since an index may be filled at this moment."""
+        """Keep the vectors, unless there are none yet: an index may be filled at this moment."""
         if len(vectors):
             stored = {self._key: vectors.astype("<f4").tobytes()}
             await asyncio.to_thread(self._file.put_many, stored)

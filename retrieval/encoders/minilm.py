@@ -24,7 +24,8 @@ from fairqr.base.weights import is_pulled, weights_path
 from fairqr.retrieval.encoders.encoder import Float32Array
 
 GRAPH = Path(__file__).with_name("minilm.onnx")
-WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+WEIGHTS = "model.safetensors"
+TOKENIZER = "tokenizer.json"
 REMEDY = (
     "run pip install 'fairqr[dense]' and 'fairqr models pull minilm', or choose another retriever."
 )
@@ -84,32 +85,43 @@ def _load(folder: Path) -> tuple[Any, Any]:
     if not is_pulled(MiniLmEncoder.name):
         raise ModelUnavailableError(f"The encoder 'minilm' is not installed; {REMEDY}")
     try:
-        import onnxruntime
-        from safetensors.numpy import load_file
-        from tokenizers import Tokenizer
-
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-        # The file asks us to cut at 128 tokens, and to pad, which would make a vector depend on the
-        # other texts.
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(TOKENS)
-        # Only the floats are weights; the file also holds the positions.
-        tensors = {
-            name: tensor
-            for name, tensor in load_file(folder / WEIGHTS).items()
-            if name.startswith(("embeddings.", "encoder.")) and tensor.dtype == np.float32
-        }
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        options.add_external_initializers(
-            list(tensors), [onnxruntime.OrtValue.ortvalue_from_numpy(t) for t in tensors.values()]
-        )
-        session = onnxruntime.InferenceSession(
-            GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"]
-        )
+        return _load_tokenizer(folder / TOKENIZER), _load_session(folder / WEIGHTS)
     except Exception as error:  # tokenizers and onnxruntime raise no narrower class
         raise ModelUnavailableError(
             f"The encoder 'minilm' cannot be loaded ({one_line(error, 120)}); {REMEDY}"
         ) from None
-    return tokenizer, session
+
+
+def _load_tokenizer(path: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    # The file asks us to cut at 128 tokens, and to pad, which would make a vector depend on the
+    # other texts.
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(TOKENS)
+    return tokenizer
+
+
+def _load_session(weights: Path) -> Any:
+    import onnxruntime
+    from safetensors.numpy import load_file
+
+    names = []
+    values = []
+    for name, tensor in load_file(weights).items():
+        # Only the floats are weights; the file also holds the positions.
+        is_weight = tensor.dtype == np.float32
+        if is_weight and name.startswith(("embeddings.", "encoder.")):
+            names.append(name)
+            values.append(onnxruntime.OrtValue.ortvalue_from_numpy(tensor))
+
+    options = onnxruntime.SessionOptions()
+    # We encode several texts at a time, each on one core.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.add_external_initializers(names, values)
+    return onnxruntime.InferenceSession(
+        GRAPH.read_bytes(), options, providers=["CPUExecutionProvider"]
+    )

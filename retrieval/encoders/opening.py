@@ -50,10 +50,7 @@ class LangChainEncoder:
 
     def __init__(self, embeddings: Embeddings, name: str | None = None) -> None:
         self._embeddings = embeddings
-        attributes = ("model", "model_name", "model_id", "deployment")
-        stated = [getattr(embeddings, attribute, None) for attribute in attributes]
-        model = next((f":{it}" for it in stated if it and isinstance(it, str)), "")
-        self.name = name or f"{type(embeddings).__name__}{model}"
+        self.name = name or _name_of(embeddings)
 
     async def encode_documents(self, texts: Sequence[str]) -> list[list[float]]:
         """Return the vectors of texts, shape (len(texts), d).
@@ -77,33 +74,50 @@ class LangChainEncoder:
         except Exception as error:
             # Leave out the message, which may contain a key or a text.
             status = status_of(error)
-            what = type(error).__name__ + (f", status {status}" if status else "")
+            failure = type(error).__name__
+            if status:
+                failure += f", status {status}"
             raise ModelError(
                 _status_name(error, status),
-                f"The encoder '{self.name}' failed ({what}); check its name, key and address, or "
-                "choose another retriever.",
+                f"The encoder '{self.name}' failed ({failure}); check its name, key and address, "
+                "or choose another retriever.",
             ) from None
+
+
+def _name_of(embeddings: Embeddings) -> str:
+    """Return a name made from the class of an embedding model, and the model it states."""
+    for attribute in ("model", "model_name", "model_id", "deployment"):
+        model = getattr(embeddings, attribute, None)
+        if model and isinstance(model, str):
+            return f"{type(embeddings).__name__}:{model}"
+    return type(embeddings).__name__
 
 
 def _status_name(error: Exception, status: int | None) -> str:
     """Return the failure as a :data:`fairqr.agents.models.replies.Status`."""
     if is_used_up(error) or status in (401, 403):
         return "denied"
+    if status == 429:
+        return "rate_limited"
     if status and 400 <= status < 500:
-        return "rate_limited" if status == 429 else "invalid_request"
-    return "timeout" if isinstance(error, TimeoutError) else "unavailable"
+        return "invalid_request"
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    return "unavailable"
 
 
-def automatic(of_source: str | None = None) -> str:
+def automatic(source_encoder: str | None = None) -> str:
     """Return the retriever that ``auto`` means for an index.
 
     Args:
-        of_source: The encoder that made the vectors of the source, if it has any.
+        source_encoder: The encoder that made the vectors of the source, if it has any.
     """
-    if of_source:
+    if source_encoder:
         with contextlib.suppress(ModelUnavailableError):
-            return f"hybrid:{open_encoder(of_source).name}"
-    return f"hybrid:{MiniLmEncoder.name}" if is_pulled(MiniLmEncoder.name) else "bm25"
+            return f"hybrid:{open_encoder(source_encoder).name}"
+    if is_pulled(MiniLmEncoder.name):
+        return f"hybrid:{MiniLmEncoder.name}"
+    return "bm25"
 
 
 def open_encoder(name: str = MiniLmEncoder.name) -> Encoder:
@@ -134,11 +148,13 @@ def open_encoder(name: str = MiniLmEncoder.name) -> Encoder:
         ) from None
 
 
-def as_encoder(given: Encoder | Embeddings) -> Encoder:
+def as_encoder(encoder: Encoder | Embeddings) -> Encoder:
     """Return an encoder as it is, and wrap a LangChain ``Embeddings`` object as one."""
     from langchain_core.embeddings import Embeddings
 
-    return LangChainEncoder(given) if isinstance(given, Embeddings) else given
+    if isinstance(encoder, Embeddings):
+        return LangChainEncoder(encoder)
+    return encoder
 
 
 class Retriever(NamedTuple):
@@ -156,31 +172,35 @@ class Retriever(NamedTuple):
     stores_vectors: bool = False
 
     @classmethod
-    def of(cls, given: str | Encoder | Retriever, encoder: str | None = None) -> Retriever:
+    def of(cls, retriever: str | Encoder | Retriever, encoder: str | None = None) -> Retriever:
         """Parse how to find documents.
 
         Args:
-            given: ``auto``, which is ``hybrid`` once MiniLM is pulled, and ``bm25`` before;
+            retriever: ``auto``, which is ``hybrid`` once MiniLM is pulled, and ``bm25`` before;
                 ``bm25``; ``dense`` or ``hybrid``, with MiniLM;
                 ``dense:ENCODER`` or ``hybrid:ENCODER`` with another, see :func:`open_encoder`; or
                 an encoder, which means ``hybrid`` with it.
-            encoder: The encoder if ``given`` names none; MiniLM by default.
+            encoder: The encoder if ``retriever`` does not name it; MiniLM by default.
 
         Raises:
             InputError: There is no such retriever.
             ModelUnavailableError: The encoder does not exist, or something it needs is missing.
         """
-        if isinstance(given, Retriever):
-            return given
-        if not isinstance(given, str):
-            return cls("hybrid", given)
-        name = automatic() if given.strip() == AUTO else given.strip()
-        kind, _, detail = name.partition(":")
+        if isinstance(retriever, Retriever):
+            return retriever
+        if not isinstance(retriever, str):
+            return cls("hybrid", retriever)
+
+        name = retriever.strip()
+        if name == AUTO:
+            name = automatic()
+        kind, _, encoder_name = name.partition(":")
         if name == "bm25":
             return cls("bm25")
         if kind in ("dense", "hybrid"):
-            return cls(kind, open_encoder(detail.strip() or encoder or MiniLmEncoder.name))
+            encoder_name = encoder_name.strip() or encoder or MiniLmEncoder.name
+            return cls(kind, open_encoder(encoder_name))
         raise InputError(
-            f"There is no retriever '{one_line(given)}'; choose {', '.join(RETRIEVERS)}, or one of "
-            "the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
+            f"There is no retriever '{one_line(retriever)}'; choose {', '.join(RETRIEVERS)}, or "
+            "one of the last two with an encoder, such as hybrid:openai:text-embedding-3-small."
         )

@@ -127,14 +127,16 @@ class Hits:
     @property
     def probability(self) -> FloatArray | None:
         """The probability that each document is relevant, whether or not others are."""
-        return None if self.relevance is None else self.answerable * self.relevance
+        if self.relevance is None:
+            return None
+        return self.answerable * self.relevance
 
     def groups(self, row: int, schema: Schema) -> dict[str, dict[str, float]]:
         """Return the groups of a hit with their shares above 0, for each attribute."""
-        return {
-            name: shares_above_zero(schema.attribute(name), shares[row])
-            for name, shares in self.memberships.items()
-        }
+        groups = {}
+        for name, shares in self.memberships.items():
+            groups[name] = shares_above_zero(schema.attribute(name), shares[row])
+        return groups
 
 
 def shares_above_zero(
@@ -146,15 +148,18 @@ def shares_above_zero(
         attribute: The attribute.
         row: The document's row of :data:`Memberships`, or its entry if the attribute is open.
     """
-    shares = row.items() if isinstance(row, Mapping) else zip(attribute.universe, row, strict=True)
-    return {group: float(share) for group, share in shares if share > 0}
+    if not isinstance(row, Mapping):
+        row = dict(zip(attribute.universe, row, strict=True))
+    return {group: float(share) for group, share in row.items() if share > 0}
 
 
 ALIKE = 3
-"""So many answers of one length, and none longer, show that an engine has a limit there."""
+"""This many answers of one length, and no longer answer, show that an engine has a limit there."""
 
-PROBED, PROBED_DEEP = 60, 6
-"""So many queries are asked to find a limit, and so many of them as deep as may be."""
+PROBED = 60
+"""How many queries we send to find a limit."""
+PROBED_DEEP = 6
+"""How many queries we then send with the greatest number of documents."""
 PROBES = PROBED + PROBED_DEEP
 
 NOT_TOLD = "not told"
@@ -277,7 +282,9 @@ class EngineOverWords:
     def __init__(self, lexical: SearchEngine) -> None:
         """Take the documents and groups of an engine."""
         self.lexical = lexical
-        self.name, self.schema, self.in_process = lexical.name, lexical.schema, lexical.in_process
+        self.name = lexical.name
+        self.schema = lexical.schema
+        self.in_process = lexical.in_process
         self.filterable = lexical.filterable
 
     async def info(self) -> EngineInfo:
@@ -308,19 +315,25 @@ async def searched(engine: SearchEngine, queries: Sequence[Query]) -> list[Hits]
         SourceError: A hit comes twice, a score is not finite, or a probability is outside [0, 1].
         FairqrError: Any error of the engine.
     """
-    found = await engine.search(queries)
-    for hits in found:
-        probabilities = np.zeros(0) if hits.relevance is None else hits.relevance
-        faults = {
-            "a document twice in one ranking": len(set(hits.ids)) < len(hits),
-            "a score that is not a finite number": not np.isfinite(hits.scores).all(),
-            "a probability outside of 0 to 1": not (
-                ((probabilities >= 0) & (probabilities <= 1)).all() and 0 <= hits.answerable <= 1
-            ),
-        }
-        for fault in (name for name, is_there in faults.items() if is_there):
+    results = await engine.search(queries)
+    for hits in results:
+        fault = _fault_of(hits)
+        if fault:
             raise SourceError(f"The engine '{engine.name}' returned {fault}; correct the engine.")
-    return found
+    return results
+
+
+def _fault_of(hits: Hits) -> str:
+    """Return what is wrong with hits; empty if nothing is."""
+    if len(set(hits.ids)) < len(hits):
+        return "a document twice in one ranking"
+    if not np.isfinite(hits.scores).all():
+        return "a score that is not a finite number"
+    probabilities = np.append(hits.answerable, () if hits.relevance is None else hits.relevance)
+    are_probabilities = (probabilities >= 0) & (probabilities <= 1)
+    if not are_probabilities.all():
+        return "a probability outside of 0 to 1"
+    return ""
 
 
 async def limit_of(engine: SearchEngine, texts: Sequence[str], size: int, deepest: int) -> float:
@@ -339,51 +352,62 @@ async def limit_of(engine: SearchEngine, texts: Sequence[str], size: int, deepes
     """
     limit = math.inf
     for depth, count in ((size, PROBED), (deepest, PROBED_DEEP)):
-        lengths: list[float] = []
-        for text in texts[:: math.ceil(len(texts) / count) or 1]:
-            try:
-                (hits,) = await engine.search([Query(text, depth)])
-            except IndexUnavailableError:
-                raise
-            except FairqrError:
-                continue
-            lengths.append(len(hits) if len(hits) < depth else math.inf)
-        most = max(lengths, default=math.inf)
-        if most and lengths.count(most) >= ALIKE:
-            limit = min(limit, most)
+        step = math.ceil(len(texts) / count) or 1
+        lengths = await _lengths_of(engine, texts[::step], depth)
+        longest = max(lengths, default=math.inf)
+        if longest and lengths.count(longest) >= ALIKE:
+            limit = min(limit, longest)
     return limit
 
 
-def require_engine(given: object) -> None:
+async def _lengths_of(engine: SearchEngine, texts: Sequence[str], depth: int) -> list[float]:
+    """Return how long an engine's answers are; infinite for those that are as long as we asked.
+
+    Queries that the engine refuses are left out.
+    """
+    lengths: list[float] = []
+    for text in texts:
+        try:
+            (hits,) = await engine.search([Query(text, depth)])
+        except IndexUnavailableError:
+            raise
+        except FairqrError:
+            continue
+        lengths.append(len(hits) if len(hits) < depth else math.inf)
+    return lengths
+
+
+def require_engine(engine: object) -> None:
     """Refuse anything that is not an open engine.
 
     Raises:
         InputError: It is not an engine.
     """
-    if not hasattr(given, "capabilities"):
+    if not hasattr(engine, "capabilities"):
         raise InputError(
-            f"A graph needs an open engine, not {type(given).__name__}; fairqr.open_engine opens "
+            f"A graph needs an open engine, not {type(engine).__name__}; fairqr.open_engine opens "
             "one, and fairqr.from_langchain wraps a retriever or a vector store."
         )
 
 
-def require(engine: SearchEngine, capability: Capability, purpose: str, instead: str = "") -> None:
+def require(engine: SearchEngine, capability: Capability, purpose: str, advice: str = "") -> None:
     """Refuse an engine that lacks a capability.
 
     Args:
         engine: The engine.
         capability: The capability.
         purpose: What needs it, for the message: ``The order 'original_query'``.
-        instead: What the user can do instead.
+        advice: What the user can do instead.
 
     Raises:
         UnsupportedError: The engine lacks the capability.
     """
-    if capability not in engine.capabilities:
-        raise UnsupportedError(
-            f"{purpose} needs an engine that can {_CAN[capability]}, and '{engine.name}' cannot"
-            f"{instead and '; '}{instead}."
-        )
+    if capability in engine.capabilities:
+        return
+    ending = f"; {advice}." if advice else "."
+    raise UnsupportedError(
+        f"{purpose} needs an engine that can {_CAN[capability]}, and '{engine.name}' cannot{ending}"
+    )
 
 
 _CAN: dict[Capability, str] = {
@@ -425,10 +449,11 @@ def best_first(
 ) -> Hits:
     """Return the best n of these documents as hits; ties in order of id."""
     rows = best_positions(ids, scores)[:n]
+    positions = rows.tolist()
     return Hits(
-        [ids[row] for row in rows.tolist()],
-        [float(scores[row]) for row in rows.tolist()],
-        {name: array[rows] for name, array in memberships.items()},
+        [ids[position] for position in positions],
+        [float(scores[position]) for position in positions],
+        {name: shares[rows] for name, shares in memberships.items()},
         warnings=tuple(warnings),
     )
 
@@ -447,15 +472,16 @@ def first_of(hits: Hits, n: int) -> Hits:
 
 def rows_of(hits: Hits, rows: Sequence[int]) -> Hits:
     """Return some of the hits, in the order of their rows."""
-    own = len(hits) if hits.own is None else hits.own
+    rows = list(rows)
+    size_of_own_ranking = len(hits) if hits.own is None else hits.own
     return replace(
         hits,
         ids=[hits.ids[row] for row in rows],
         scores=[hits.scores[row] for row in rows],
-        memberships={name: shares[list(rows)] for name, shares in hits.memberships.items()},
-        relevance=None if hits.relevance is None else hits.relevance[list(rows)],
-        own=sum(row < own for row in rows),
-        claims=None if hits.claims is None else claims_of_rows(hits.claims, list(rows)),
+        memberships={name: shares[rows] for name, shares in hits.memberships.items()},
+        relevance=None if hits.relevance is None else hits.relevance[rows],
+        own=sum(row < size_of_own_ranking for row in rows),
+        claims=None if hits.claims is None else claims_of_rows(hits.claims, rows),
     )
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, NoReturn
@@ -41,19 +41,24 @@ from fairqr.retrieval.texts.words import sendable
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SAMPLE_HITS = 100
+"""How many hits of the sample query the check looks at."""
 
 
 def _log_without_parameters(record: logging.LogRecord) -> bool:
     """Remove the parameters of requests from httpx's log, because they may contain keys."""
     if isinstance(record.args, tuple):
-        record.args = tuple(
-            arg.copy_with(query=None) if hasattr(arg, "copy_with") else arg for arg in record.args
-        )
+        record.args = tuple(map(_without_query, record.args))
     return True
 
 
-logging.getLogger("httpx").addFilter(_log_without_parameters)
+def _without_query(argument: object) -> object:
+    """Return an address of httpx's without its parameters, and anything else as it is."""
+    if hasattr(argument, "copy_with"):
+        return argument.copy_with(query=None)
+    return argument
 
+
+logging.getLogger("httpx").addFilter(_log_without_parameters)
 
 Find = Callable[[Any, str], Any]
 """Finds a part of a response; the second argument says where, for messages."""
@@ -69,88 +74,121 @@ class HttpEngine(SearchOnlyEngine):
     """
 
     def __init__(self, source: HttpSource, labels: LabelReader, credentials: Credentials) -> None:
-        location, fingerprint = _without_parameters(source.url), source.fingerprint
-        info = EngineInfo(source.name, "http", None, location, str(source.folder), fingerprint)
+        location = _without_parameters(source.url)
+        info = EngineInfo(
+            name=source.name,
+            engine="http",
+            documents=None,
+            location=location,
+            source=str(source.folder),
+            fingerprint=source.fingerprint,
+        )
         super().__init__(info, labels, "http")
         self.source = source
+        self._subject = f"The endpoint {location} of the source '{source.name}'"
         self._headers = credentials.request_headers()
         self._certificates = credentials.trusted() or True
         self._limits = RequestLimits(source.concurrency, source.requests_per_second)
         self._clients: PerLoop[httpx.AsyncClient] = PerLoop()
-        self._shown = f"The endpoint {location} of the source '{source.name}'"
+
         self._find_hits = self._finder("hits", source.hits, _list)
         self._id = self._finder("id", source.id, identifier)
         self._score = self._finder("score", source.score, _number) if source.score else None
         # Without an expression, a literal finds the empty text.
         self._title = self._finder("title", source.title or "''", _text)
         self._text = self._finder("text", source.text or "''", _text)
-        self._fields = {it.field: self._finder(it.name, it.field) for it in labels.field_attributes}
+        self._fields = {}
+        for attribute in labels.field_attributes:
+            self._fields[attribute.field] = self._finder(attribute.name, attribute.field)
         if source.link:
             self._fields[source.link] = self._finder("link", source.link)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        if client := self._clients.pop():
+        client = self._clients.pop()
+        if client:
             await client.aclose()
 
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
         body = self.source.body and fill_template(self.source.body, text, n)
         url = _filled_url(self.source, text, n)
         try:
-            answer = await with_retries(partial(self._request, url, body))
+            content = await with_retries(partial(self._request, url, body))
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise self._told(error) from None
-        return await asyncio.to_thread(self._read, answer)
+            raise self._our_error(error) from None
+        return await asyncio.to_thread(self._read, content)
 
     async def _request(self, url: str, body: Any) -> bytes:
-        seconds, most = self.source.timeout, self.source.max_bytes
-        client, answer = self._client(), bytearray()
+        """Send a request, and return the content of the response."""
+        seconds = self.source.timeout
+        content = bytearray()
         try:
             async with (
                 self._limits,
                 asyncio.timeout(seconds),
-                client.stream(self.source.method, url, json=body) as response,
+                self._client().stream(self.source.method, url, json=body) as response,
             ):
                 response.raise_for_status()
                 async for part in response.aiter_raw():  # Unpacked, it could be gigabytes.
-                    answer += part
-                    if len(answer) > most:
-                        raise IndexUnavailableError(
-                            f"{self._shown} sent more than {most:,} bytes; make it send less, or "
-                            "raise 'max_bytes' in the source."
-                        )
+                    content += part
+                    self._check_size(content)
         except TimeoutError:
             # We do not retry: the user has waited long enough.
             raise IndexUnavailableError(
-                f"{self._shown} gave no complete answer within {seconds:g} s; try again later, or "
-                "raise 'timeout' in the source."
+                f"{self._subject} gave no complete answer within {seconds:g} s; try again later, "
+                "or raise 'timeout' in the source."
             ) from None
-        return bytes(answer)
+        return bytes(content)
 
-    def _told(self, error: Exception) -> FairqrError:
+    def _check_size(self, content: bytearray) -> None:
+        limit = self.source.max_bytes
+        if len(content) > limit:
+            raise IndexUnavailableError(
+                f"{self._subject} sent more than {limit:,} bytes; make it send less, or raise "
+                "'max_bytes' in the source."
+            )
+
+    def _our_error(self, error: Exception) -> FairqrError:
         """Return our error for one of the client, whose text may quote a header, and a secret."""
-        kind: type[FairqrError] = IndexUnavailableError
+        if isinstance(error, httpx.HTTPStatusError):
+            return self._error_of_status(error.response)
         if isinstance(error, httpx.ConnectError):
-            said = f"cannot be reached ({one_line(error, 150)}); start it, or check its 'url'"
-        elif not isinstance(error, httpx.HTTPStatusError):
-            said = f"broke off the connection ({type(error).__name__}); try again later"
-        elif (status := error.response.status_code) in (401, 403):
-            said = f"refused access ({status}); set 'credentials' to an entry that it accepts"
-        elif status == 429 or status >= 500:
-            said = f"answered {status} on every attempt; try again later"
+            reason = one_line(error, 150)
+            problem = f"cannot be reached ({reason}); start it, or check its 'url'"
         else:
-            kind, said = SourceError, f"answered {status}; correct 'url', 'method' or 'body'"
-            if error.response.has_redirect_location:
-                target = one_line(_without_parameters(error.response.headers["location"]), 200)
-                said = f"redirects to {target}, which we do not follow; if you trust it, set 'url'"
-        return kind(f"{self._shown} {said}.")
+            problem = f"broke off the connection ({type(error).__name__}); try again later"
+        return IndexUnavailableError(f"{self._subject} {problem}.")
+
+    def _error_of_status(self, response: httpx.Response) -> FairqrError:
+        """Return our error for a response that is no success."""
+        status = response.status_code
+        kind: type[FairqrError] = IndexUnavailableError
+        if status in (401, 403):
+            problem = f"refused access ({status}); set 'credentials' to an entry that it accepts"
+        elif status == 429 or status >= 500:
+            problem = f"answered {status} on every attempt; try again later"
+        elif response.has_redirect_location:
+            kind = SourceError
+            target = one_line(_without_parameters(response.headers["location"]), 200)
+            problem = f"redirects to {target}, which we do not follow; if you trust it, set 'url'"
+        else:
+            kind = SourceError
+            problem = f"answered {status}; correct 'url', 'method' or 'body'"
+        return kind(f"{self._subject} {problem}.")
 
     def _client(self) -> httpx.AsyncClient:
-        if client := self._clients.get():
+        """Return the client of the running event loop."""
+        client = self._clients.get()
+        if client:
             return client
-        plain = {"User-Agent": "fairqr", "Accept": "application/json"}
+        headers = {
+            "User-Agent": "fairqr",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            **self._headers,
+        }
         client = httpx.AsyncClient(
-            headers={**plain, "Accept-Encoding": "identity", **self._headers},
+            headers=headers,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
             follow_redirects=False,
             limits=httpx.Limits(max_connections=self.source.concurrency),
@@ -159,30 +197,43 @@ class HttpEngine(SearchOnlyEngine):
         )
         return self._clients.setdefault(client)
 
-    def _read(self, answer: bytes) -> ScoredDocuments:
+    def _read(self, content: bytes) -> ScoredDocuments:
         """Return the hits in a response, in its order; labels and links are fields."""
         try:
-            data = json.loads(answer)
+            data = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise SourceError(
-                f"{self._shown} answered no valid JSON ({one_line(error, 100)}); correct 'url' and "
-                "'body', or ask its operator."
+                f"{self._subject} answered no valid JSON ({one_line(error, 100)}); correct 'url' "
+                "and 'body', or ask its operator."
             ) from None
+
         documents: dict[str, Document] = {}
         scores: list[float] = []
         for rank, hit in enumerate(self._find_hits(data, "the answer"), 1):
-            where = f"hit {rank}"
-            id_ = self._id(hit, where)
+            subject = f"hit {rank}"
+            id_ = self._id(hit, subject)
             if id_ in documents:
                 raise self._error(f"'id: {self.source.id}' gives two hits the id '{id_}'")
-            fields = {field: find(hit, where) for field, find in self._fields.items()}
-            documents[id_] = Document(id_, self._title(hit, where), self._text(hit, where), fields)
-            scores.append(self._score(hit, where) if self._score else 1 / rank)
+            fields = {name: find(hit, subject) for name, find in self._fields.items()}
+            title = self._title(hit, subject)
+            text = self._text(hit, subject)
+            documents[id_] = Document(id_, title, text, fields)
+            scores.append(self._score(hit, subject) if self._score else 1 / rank)
         return ScoredDocuments([*documents.values()], scores)
 
     def _finder(
         self, name: str, expression: str, convert: Callable[[Any], Any] | None = None
     ) -> Find:
+        """Return what finds a part of a response.
+
+        Args:
+            name: The entry of the source with the expression, for messages.
+            expression: JMESPath.
+            convert: Checks and converts what it finds; may raise ValueError.
+
+        Raises:
+            SourceError: The expression is not JMESPath.
+        """
         jmespath = library("jmespath", f"The source '{self.name}'", "http", SourceError)
         try:
             compiled = jmespath.compile(expression)
@@ -190,15 +241,13 @@ class HttpEngine(SearchOnlyEngine):
             reason = one_line(str(error).partition("\n")[0], 150).rstrip(":. ")
             raise self._error(f"'{name}: {expression}' is not JMESPath ({reason})") from None
 
-        def find(data: Any, where: str) -> Any:
+        def find(data: Any, subject: str) -> Any:
             try:
-                found = compiled.search(data)
-                return convert(found) if convert else found
+                value = compiled.search(data)
+                return convert(value) if convert else value
             except (ValueError, ArithmeticError) as error:
-                keys = one_line(", ".join(map(str, data)), 200) if isinstance(data, dict) else ""
-                held = f"the keys {keys}" if keys else "no keys"
                 raise self._error(
-                    f"'{name}: {expression}' fails on {where}, which has {held}: "
+                    f"'{name}: {expression}' fails on {subject}, which has {_keys_of(data)}: "
                     f"{one_line(error, 150)}"
                 ) from None
 
@@ -216,8 +265,9 @@ async def open_http(source: HttpSource, labels: LabelReader) -> HttpEngine:
         SourceError: An expression is not valid JMESPath.
     """
     # Without a name we send no credentials: those in variables belong to other servers.
-    named = source.credentials
-    credentials = credentials_for(named, source.url) if named else Credentials()
+    credentials = Credentials()
+    if source.credentials:
+        credentials = credentials_for(source.credentials, source.url)
     return HttpEngine(source, labels, credentials)
 
 
@@ -231,23 +281,44 @@ async def check(engine: HttpEngine) -> SourceReport:
     sample = source.sample or "new"
     (hits,) = await engine.search([Query(sample, SAMPLE_HITS)])
     documents = await engine.documents(hits.ids)
-    remarks = [
-        f"'{name}: {expression}' finds nothing in the hits; correct it."
-        for name in ("title", "text", "link")
-        if (expression := getattr(source, name))
-        and not any(getattr(it, name, it.fields.get(expression)) for it in documents)
-    ]
-    if not documents:
+
+    if documents:
+        remarks = _remarks_on_expressions(source, documents)
+    else:
         remarks = ["The sample query found nothing; set 'sample' to a query that finds something."]
     address = urlsplit(source.url)
-    if source.credentials and address.scheme == "http" and address.hostname not in LOOPBACK:
+    is_unencrypted = address.scheme == "http" and address.hostname not in LOOPBACK
+    if source.credentials and is_unencrypted:
         remarks.append("The credentials are sent unencrypted; use an address with https.")
     attributes = engine.labels.reports(engine.labels.in_fields(documents), hits.ids)
     return await report_on(engine, attributes, sample, hits, remarks)
 
 
+def _remarks_on_expressions(source: HttpSource, documents: Sequence[Document]) -> list[str]:
+    """Return a remark on each expression that finds nothing in any hit."""
+    values: dict[str, list[Any]] = {"title": [], "text": [], "link": []}
+    for document in documents:
+        values["title"].append(document.title)
+        values["text"].append(document.text)
+        values["link"].append(document.fields.get(source.link or ""))
+
+    remarks = []
+    for name in values:
+        expression = getattr(source, name)
+        if expression and not any(values[name]):
+            remarks.append(f"'{name}: {expression}' finds nothing in the hits; correct it.")
+    return remarks
+
+
 def _without_parameters(url: str) -> str:
-    return url.partition("#")[0].partition("?")[0]
+    without_fragment = url.partition("#")[0]
+    return without_fragment.partition("?")[0]
+
+
+def _keys_of(data: Any) -> str:
+    """Return in words which keys an object of a response has."""
+    keys = one_line(", ".join(map(str, data)), 200) if isinstance(data, dict) else ""
+    return f"the keys {keys}" if keys else "no keys"
 
 
 def _filled_url(source: HttpSource, text: str, n: int) -> str:
@@ -263,21 +334,29 @@ def _filled_url(source: HttpSource, text: str, n: int) -> str:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else _refuse(value, "a list of hits")
+    """Return a list of hits, and refuse anything else."""
+    if not isinstance(value, list):
+        _refuse(value, "a list of hits")
+    return value
 
 
 def _number(value: Any) -> float:
+    """Return a finite number, and refuse anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else _refuse(value, "a number")
+    if not is_number or not math.isfinite(value):
+        _refuse(value, "a number")
+    return float(value)
 
 
 def _text(value: Any) -> str:
     """Return a text; an endpoint may omit it, or return a list of paragraphs."""
-    texts = value if isinstance(value, list) else [] if value is None else [value]
-    if not all(isinstance(text, str | int | float) for text in texts):
+    if value is None:
+        return ""
+    paragraphs = value if isinstance(value, list) else [value]
+    if not all(isinstance(paragraph, str | int | float) for paragraph in paragraphs):
         _refuse(value, "a text")
-    return sendable("\n".join(map(str, texts)))
+    return sendable("\n".join(map(str, paragraphs)))
 
 
-def _refuse(value: Any, wanted: str) -> NoReturn:
-    raise ValueError(f"it finds {one_line(json.dumps(value), 40)}, but must find {wanted}")
+def _refuse(value: Any, expected: str) -> NoReturn:
+    raise ValueError(f"it finds {one_line(json.dumps(value), 40)}, but must find {expected}")

@@ -12,7 +12,6 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from langchain_core.vectorstores import VectorStore
 
 CONCURRENCY = 8
+"""How many searches of a retriever may run at a time."""
 
 WITHOUT_ID = (
     "Some documents have no id, so we use a hash of their text; two documents with the same text "
@@ -62,30 +62,35 @@ class LangChainEngine(SearchOnlyEngine):
         fields: Mapping[str, str | None],
     ) -> None:
         kind = type(wrapped)
-        described = f"{kind.__qualname__} {fields} {labels.schema.model_dump_json()}"
-        fingerprint = hashlib.sha256(described.encode()).hexdigest()
-        location = f"{kind.__module__}.{kind.__qualname__}"
-        info = EngineInfo(name, "langchain", None, location, "Python", fingerprint)
+        description = f"{kind.__qualname__} {fields} {labels.schema.model_dump_json()}"
+        info = EngineInfo(
+            name=name,
+            engine="langchain",
+            documents=None,
+            location=f"{kind.__module__}.{kind.__qualname__}",
+            source="Python",
+            fingerprint=hashlib.sha256(description.encode()).hexdigest(),
+        )
         super().__init__(info, labels, f"langchain:{kind.__name__}")
+        self._subject = f"The retriever '{name}' ({kind.__name__})"
         self._wrapped: Any = wrapped
-        self._is_store, self._fields = hasattr(wrapped, "asimilarity_search"), fields
+        self._is_store = hasattr(wrapped, "asimilarity_search")
+        self._fields = fields
         self._limits = RequestLimits(CONCURRENCY)
-        self._shown = f"The retriever '{name}' ({kind.__name__})"
 
     async def _answer(self, text: str, n: int) -> ScoredDocuments:
         documents: dict[str, Document] = {}
         scores: list[float | None] = []
         warnings: dict[str, None] = {}
-        for passage, relevance in (await self._found(text, n))[:n]:
-            id_ = self._value("id", passage)
-            id_ = passage.id if id_ is None else id_
-            if id_ in (None, ""):
+        passages = await self._passages(text, n)
+        for passage, relevance in passages[:n]:
+            id_ = self._id_of(passage)
+            if id_ is None:
                 warnings[WITHOUT_ID] = None
-                content = passage.page_content.encode(errors="replace")
-                id_ = hashlib.sha256(content).hexdigest()[:32]
+                id_ = _hash_of(passage)
             title = sendable(str(self._value("title", passage) or ""))
-            shown = sendable(passage.page_content)
-            document = Document(str(id_), title, shown, passage.metadata)
+            content = sendable(passage.page_content)
+            document = Document(id_, title, content, passage.metadata)
             first = documents.setdefault(document.id, document)
             if first is document:
                 scores.append(relevance)
@@ -93,32 +98,45 @@ class LangChainEngine(SearchOnlyEngine):
                 warnings[SHARED_ID] = None
         return ScoredDocuments([*documents.values()], _never_increasing(scores), [*warnings])
 
+    def _id_of(self, passage: Passage) -> str | None:
+        """Return the id in the metadata, or the passage's own; None if it has neither."""
+        id_ = self._value("id", passage)
+        if id_ is None:
+            id_ = passage.id
+        return None if id_ in (None, "") else str(id_)
+
     def _value(self, option: str, passage: Passage) -> Any:
+        """Return what the metadata has in the field of an option; None without a field."""
         field = self._fields.get(option)
         return value_at(passage.metadata, field) if field else None
 
-    async def _found(self, text: str, n: int) -> Sequence[tuple[Passage, float | None]]:
+    async def _passages(self, text: str, n: int) -> Sequence[tuple[Passage, float | None]]:
+        """Search, and return what was found with its relevance, if the store says it.
+
+        Raises:
+            IndexUnavailableError: The retriever failed.
+        """
         try:
             async with self._limits:
                 return await with_retries(partial(self._search, text, n))
         except Exception as error:
+            reason = one_line(error, 200) or "no message"
             raise IndexUnavailableError(
-                f"{self._shown} failed with {type(error).__name__}: "
-                f"{one_line(error, 200) or 'no message'}."
+                f"{self._subject} failed with {type(error).__name__}: {reason}."
             ) from error
 
     async def _search(self, text: str, n: int) -> Sequence[tuple[Passage, float | None]]:
-        if self._is_store:
-            try:
-                found: Sequence[tuple[Passage, float | None]]
-                found = await self._wrapped.asimilarity_search_with_relevance_scores(text, k=n)
-                return found
-            except (NotImplementedError, ValueError):
-                # Many stores have none; if the search itself fails, the next line raises.
-                passages = await self._wrapped.asimilarity_search(text, k=n)
-        else:
+        if not self._is_store:
             passages = await _sized(self._wrapped, n).ainvoke(text)
-        return [(passage, None) for passage in passages]
+            return [(passage, None) for passage in passages]
+        try:
+            scored: Sequence[tuple[Passage, float | None]]
+            scored = await self._wrapped.asimilarity_search_with_relevance_scores(text, k=n)
+            return scored
+        except (NotImplementedError, ValueError):
+            # Many stores have none; if the search itself fails, the next line raises.
+            passages = await self._wrapped.asimilarity_search(text, k=n)
+            return [(passage, None) for passage in passages]
 
 
 def from_langchain(
@@ -169,22 +187,29 @@ def from_langchain(
     # scores leave [0, 1].
     warnings.filterwarnings("ignore", "Relevance scores must be between")
     if isinstance(schema, str | Path):
-        read, folder = load_schema(Path(schema)), Path(schema).absolute().parent
+        folder = Path(schema).absolute().parent
+        schema = load_schema(Path(schema))
     else:
-        read = validated(Schema, schema, "The schema", SchemaError)
         folder = Path.cwd()
-    labels = run_blocking(LabelReader.open(read.attributes, folder))
+        schema = validated(Schema, schema, "The schema", SchemaError)
+    labels = run_blocking(LabelReader.open(schema.attributes, folder))
     return LangChainEngine(engine, labels, name, {"id": id, "title": title})
+
+
+def _hash_of(passage: Passage) -> str:
+    """Return an id made of a passage's text."""
+    content = passage.page_content.encode(errors="replace")
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _sized(retriever: Any, n: int) -> Any:
     """Return a copy of a retriever that returns n documents, if its number can be set."""
     if isinstance(getattr(retriever, "search_kwargs", None), dict):
-        wanted = {**retriever.search_kwargs, "k": n}
+        search_kwargs = {**retriever.search_kwargs, "k": n}
         if getattr(retriever, "search_type", None) == "mmr":
             # It chooses from these; LangChain's own default is 20.
-            wanted["fetch_k"] = max(n, wanted.get("fetch_k", 20))
-        return retriever.model_copy(update={"search_kwargs": wanted})
+            search_kwargs["fetch_k"] = max(n, search_kwargs.get("fetch_k", 20))
+        return retriever.model_copy(update={"search_kwargs": search_kwargs})
     if "k" in type(retriever).model_fields:
         return retriever.model_copy(update={"k": n})
     return retriever
@@ -193,5 +218,7 @@ def _sized(retriever: Any, n: int) -> Any:
 def _never_increasing(scores: Sequence[float | None]) -> list[float]:
     """Return the scores if they fit the order, otherwise 1/rank."""
     numbers = [math.nan if score is None else float(score) for score in scores]
-    fits = all(map(math.isfinite, numbers)) and all(a >= b for a, b in pairwise(numbers))
-    return numbers if fits else [1 / rank for rank in range(1, len(scores) + 1)]
+    are_finite = all(map(math.isfinite, numbers))
+    if are_finite and numbers == sorted(numbers, reverse=True):
+        return numbers
+    return [1 / rank for rank in range(1, len(scores) + 1)]

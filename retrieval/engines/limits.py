@@ -15,7 +15,7 @@ from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_o
 from fairqr.retrieval.sources.documents import Document
 
 PAUSE = 0.002
-"""Seconds until we look again whether a place is free."""
+"""Seconds until we look again whether a request may start."""
 
 
 class RequestLimits:
@@ -29,13 +29,14 @@ class RequestLimits:
     """
 
     def __init__(self, concurrency: int, requests_per_second: float | None = None) -> None:
-        self._places, self._lock = threading.Semaphore(concurrency), threading.Lock()
+        self._slots = threading.Semaphore(concurrency)
+        self._lock = threading.Lock()
         self._spacing = 1 / requests_per_second if requests_per_second else 0.0
         self._next_start = 0.0
 
     async def __aenter__(self) -> None:
         # A wait for the semaphore itself would block the event loop.
-        while not self._places.acquire(blocking=False):  # noqa: ASYNC110 - other loops, too
+        while not self._slots.acquire(blocking=False):  # noqa: ASYNC110 - other loops, too
             await asyncio.sleep(PAUSE)
         try:
             if self._spacing:
@@ -44,29 +45,30 @@ class RequestLimits:
                     self._next_start = start + self._spacing
                 await asyncio.sleep(start - time.monotonic())
         except BaseException:
-            self._places.release()
+            self._slots.release()
             raise
 
     async def __aexit__(self, *error: object) -> None:
-        self._places.release()
+        self._slots.release()
 
 
 class _EngineAtRate:
-    """An engine that gets no more than so many requests a second, evenly spaced."""
+    """An engine that gets at most a number of requests a second, evenly spaced."""
 
     def __init__(self, engine: SearchEngine, rate: float) -> None:
-        self._engine, self.lexical = engine, lexical_of(engine)
+        self._engine = engine
+        self.lexical = lexical_of(engine)
         self._limits = RequestLimits(sys.maxsize, rate)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        found = []
+        hits = []
         for query in queries:  # An engine may need a request for each.
             async with self._limits:
-                found += await self._engine.search([query])
-        return found
+                hits += await self._engine.search([query])
+        return hits
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         async with self._limits:
@@ -79,6 +81,8 @@ def at_rate(engine: SearchEngine, rate: float | None) -> SearchEngine:
     Raises:
         InputError: The rate is not above 0 and finite.
     """
-    if rate is not None and not 0 < rate < math.inf:
+    if rate is None:
+        return engine
+    if not 0 < rate < math.inf:
         raise InputError(f"The rate is requests a second, above 0, not {rate:g}.")
-    return engine if rate is None else cast("SearchEngine", _EngineAtRate(engine, rate))
+    return cast("SearchEngine", _EngineAtRate(engine, rate))

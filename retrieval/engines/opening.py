@@ -51,30 +51,46 @@ async def open_source(
     """
     store = store or data_dir()
     field = source.vectors if isinstance(source, ElasticsearchSource) else None
-    made_by = field.embeddings if field else None
-    if retriever == AUTO:
-        retriever = "bm25" if isinstance(source, RunSource) else automatic(made_by)
-    asked = Retriever.of(retriever, made_by)  # Refuse a wrong name before we open anything.
+    encoder_of_field = field.embeddings if field else None
+    if retriever == AUTO and isinstance(source, RunSource):
+        retriever = "bm25"
+    elif retriever == AUTO:
+        retriever = automatic(encoder_of_field)
+    # Refuse a wrong name before we open anything.
+    retriever = Retriever.of(retriever, encoder_of_field)
+
+    engine: Any
     if isinstance(source, TantivySource):
-        corpus = Corpus(
-            source.path(source.documents), Schema(attributes=source.attributes), source.folder
-        )
-        engine: Any = await EmbeddedIndexes(store / "indexes").up_to_date(
-            name_of_index(source.name, corpus.path), corpus, str(corpus.path), progress, source.name
-        )
-        return await with_retriever(engine, asked, progress)
-    told = announced(progress, f"labels of {source.name}")
+        engine = await _open_embedded(source, store, progress)
+        return await with_retriever(engine, retriever, progress)
+
     labels = await LabelReader.open(
-        source.attributes, source.folder, store=store / "labels", progress=told
+        source.attributes,
+        source.folder,
+        store=store / "labels",
+        progress=announced(progress, f"labels of {source.name}"),
     )
     engine = await resolve_name(source.opener)(source, labels)
-    if field and asked.encoder and asked.kind == "hybrid" and asked.encoder.name == made_by:
+    encoder = retriever.encoder
+    is_hybrid = retriever.kind == "hybrid"
+    if field and encoder and is_hybrid and encoder.name == encoder_of_field:
         from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 
-        found = await FieldHybridEngine.open(engine, field.field, asked.encoder)
-        if found is not None:
-            return found
-    return await with_retriever(engine, asked, progress)
+        hybrid = await FieldHybridEngine.open(engine, field.field, encoder)
+        if hybrid is not None:
+            return hybrid
+    return await with_retriever(engine, retriever, progress)
+
+
+async def _open_embedded(
+    source: TantivySource, store: Path, progress: Announce | None
+) -> SearchEngine:
+    """Open the index of a source's documents, and build it first if it is not up to date."""
+    schema = Schema(attributes=source.attributes)
+    corpus = Corpus(source.path(source.documents), schema, source.folder)
+    name = name_of_index(source.name, corpus.path)
+    indexes = EmbeddedIndexes(store / "indexes")
+    return await indexes.up_to_date(name, corpus, str(corpus.path), progress, source.name)
 
 
 async def check_source(source: Source, *, progress: Announce | None = None) -> SourceReport:
@@ -99,11 +115,15 @@ async def check_source(source: Source, *, progress: Announce | None = None) -> S
 
 
 async def _check_embedded(source: TantivySource, engine: SearchEngine) -> SourceReport:
-    whole = read_documents(source.path(source.documents), engine.schema)
-    documents = await asyncio.to_thread(lambda: [*islice(whole, CHECKED)])
+    """Report the labels of the first documents, and what a query of the first title finds."""
+    all_documents = read_documents(source.path(source.documents), engine.schema)
+    documents = await asyncio.to_thread(lambda: [*islice(all_documents, CHECKED)])
     labels = await LabelReader.open(source.attributes, source.folder)
-    attributes = labels.reports(labels.in_fields(documents), [it.id for it in documents])
-    sample = documents[0].title or " ".join(documents[0].text.split()[:3])
+    ids = [document.id for document in documents]
+    attributes = labels.reports(labels.in_fields(documents), ids)
+
+    first = documents[0]
+    sample = first.title or " ".join(first.text.split()[:3])
     (hits,) = await engine.search([Query(sample, SAMPLE_SIZE)])
     return await report_on(engine, attributes, sample, hits)
 
@@ -121,34 +141,49 @@ async def with_retriever(
         retriever: See :meth:`Retriever.of`.
         progress: Called with the name of what has to be encoded first.
     """
-    asked = Retriever.of(retriever)
-    if asked.encoder is None:
+    retriever = Retriever.of(retriever)
+    if retriever.encoder is None:
         return engine
-    from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine, vectors_path
-    from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
-
-    keeps_order = not isinstance(engine, TantivyEngine)
     try:
-        if keeps_order and (asked.kind == "dense" or "new_queries" not in engine.capabilities):
+        if isinstance(engine, TantivyEngine):
+            return await _over_index(engine, retriever, retriever.encoder, progress)
+        if retriever.kind == "dense" or "new_queries" not in engine.capabilities:
             raise UnsupportedError(
                 f"The source '{engine.name}' only ranks in its own way; leave the retriever out."
             )
-        if isinstance(engine, TantivyEngine):
-            told = announced(progress, f"vectors of {engine.name}")
-            if asked.kind == "dense":
-                return await VectorEngine.open(engine, asked.encoder, told)
-            has_vectors = vectors_path(engine.folder, asked.encoder.name).exists()
-            if asked.stores_vectors or has_vectors:
-                return await HybridEngine.open(engine, asked.encoder, told)
-        told = announced(progress, f"texts of {engine.name}")
-        return await EncodedPoolEngine.open(engine, asked.encoder, told, keeps_order=keeps_order)
+        return await _over_texts(engine, retriever.encoder, progress, keeps_order=True)
     except BaseException:
         await engine.aclose()
         raise
 
 
+async def _over_index(
+    engine: TantivyEngine, retriever: Retriever, encoder: Encoder, progress: Announce | None
+) -> SearchEngine:
+    """Return an engine over an embedded index that searches by vectors, too."""
+    from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine, vectors_path
+
+    encoding = announced(progress, f"vectors of {engine.name}")
+    if retriever.kind == "dense":
+        return await VectorEngine.open(engine, encoder, encoding)
+    has_vectors = vectors_path(engine.folder, encoder.name).exists()
+    if retriever.stores_vectors or has_vectors:
+        return await HybridEngine.open(engine, encoder, encoding)
+    return await _over_texts(engine, encoder, progress, keeps_order=False)
+
+
+async def _over_texts(
+    engine: SearchEngine, encoder: Encoder, progress: Announce | None, *, keeps_order: bool
+) -> SearchEngine:
+    """Return an engine that estimates relevance by the texts that another one finds."""
+    from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
+
+    encoding = announced(progress, f"texts of {engine.name}")
+    return await EncodedPoolEngine.open(engine, encoder, encoding, keeps_order=keeps_order)
+
+
 def name_of_index(stem: str, path: Path) -> str:
     """Return the name of a file's index: something readable, and a hash of the file's path."""
     readable = re.sub(r"[^a-z0-9_-]+", "-", stem.lower()).strip("-_")
-    place = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    return f"{readable[:80] or 'corpus'}-{place}"
+    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()
+    return f"{readable[:80] or 'corpus'}-{digest[:8]}"

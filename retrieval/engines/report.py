@@ -10,6 +10,7 @@ from fairqr.base.errors import SourceError, one_line
 from fairqr.retrieval.engines.engine import NOT_TOLD, Capability, Hits, SearchEngine
 
 SAMPLE_SIZE = 5
+"""How many hits of the sample query a report shows."""
 
 ENOUGH = 10
 """If none of this many documents has a label in a group, the source names the wrong field."""
@@ -98,22 +99,28 @@ def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
     for attribute in attributes:
         missing = attribute.without_group
         if attribute.documents and not attribute.labelled:
-            held = ", ".join(one_line(value.value, 30) for value in missing[:10])
-            has_none = "has no label of the checked documents"
-            held = f"contains {held}, none of which is in a group" if held else has_none
-            said = (
-                f"'{attribute.origin}' of the attribute '{attribute.name}' {held}; correct the "
-                "field or the file, or list under 'groups' which values belong to which group."
-            )
+            remark = _remark_on_no_label(attribute)
             if attribute.documents >= ENOUGH:
-                raise SourceError(said)
-            yield said
+                raise SourceError(remark)
+            yield remark
         elif missing:
             documents = sum(value.documents for value in missing)
             yield (
                 f"Values of {attribute.name} that belong to no group and count as unknown: "
                 f"{len(missing):,}; documents that have them: {documents:,}."
             )
+
+
+def _remark_on_no_label(attribute: AttributeReport) -> str:
+    """Return a remark on an attribute of which no label belongs to a group."""
+    values = ", ".join(one_line(value.value, 30) for value in attribute.without_group[:10])
+    problem = "has no label of the checked documents"
+    if values:
+        problem = f"contains {values}, none of which is in a group"
+    return (
+        f"'{attribute.origin}' of the attribute '{attribute.name}' {problem}; correct the "
+        "field or the file, or list under 'groups' which values belong to which group."
+    )
 
 
 async def report_on(
@@ -125,24 +132,22 @@ async def report_on(
 ) -> SourceReport:
     """Return the report on an engine and on the first hits of a sample query."""
     info = await engine.info()
-    titles = {document.id: document.title for document in await engine.documents(hits.ids)}
+    has_version = info.server not in ("", NOT_TOLD)
+    title_of = {document.id: document.title for document in await engine.documents(hits.ids)}
+    sample = []
+    for row, id_ in enumerate(hits.ids[:SAMPLE_SIZE]):
+        title = title_of.get(id_, "")
+        groups = hits.groups(row, engine.schema)
+        sample.append(SampleHit(id=id_, title=title, score=hits.scores[row], groups=groups))
     return SourceReport(
         name=info.name,
         engine=info.engine,
         location=info.location,
-        version=info.server.split()[-1] if info.server not in ("", NOT_TOLD) else None,
+        version=info.server.split()[-1] if has_version else None,
         documents=info.documents,
         attributes=attributes,
         capabilities=sorted(engine.capabilities),
         sample_query=sample_query,
-        sample=[
-            SampleHit(
-                id=id_,
-                title=titles.get(id_, ""),
-                score=hits.scores[row],
-                groups=hits.groups(row, engine.schema),
-            )
-            for row, id_ in enumerate(hits.ids[:SAMPLE_SIZE])
-        ],
+        sample=sample,
         remarks=[*remarks, *remarks_on_labels(attributes)],
     )

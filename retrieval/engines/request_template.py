@@ -23,11 +23,13 @@ def check_template(template: Any, *, needs_query: bool = True) -> None:
     """
     texts = list(_texts(template))
     for text in texts:
-        if (QUERY in text or SIZE in text) and text not in (QUERY, SIZE):
-            held = QUERY if QUERY in text else SIZE
-            raise ValueError(
-                f"body has {held} inside '{one_line(text, 80)}'; make it a value of its own"
-            )
+        for placeholder in (QUERY, SIZE):
+            is_whole = text in (QUERY, SIZE)
+            if placeholder in text and not is_whole:
+                raise ValueError(
+                    f"body has {placeholder} inside '{one_line(text, 80)}'; make it a value of its "
+                    "own"
+                )
     if needs_query and QUERY not in texts:
         raise ValueError(f'body needs the value "{QUERY}" where the words of the query belong')
 
@@ -40,7 +42,9 @@ def fill_template(template: Any, query: str, size: int) -> Any:
         return [fill_template(value, query, size) for value in template]
     if template == QUERY:
         return query
-    return size if template == SIZE else template
+    if template == SIZE:
+        return size
+    return template
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -48,10 +52,10 @@ def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for key, held in value.items():
+        for key, entry in value.items():
             # Keys are never filled, so a placeholder in a key counts as inside a longer text.
             yield f"{key}:"
-            yield from _texts(held)
+            yield from _texts(entry)
     elif isinstance(value, list):
-        for held in value:
-            yield from _texts(held)
+        for entry in value:
+            yield from _texts(entry)

@@ -45,21 +45,41 @@ class RunEngine(LimitedEngine):
         self._ids_of_text: dict[str, list[str]] = {}
         for id_, text in self.texts.items():
             self._ids_of_text.setdefault(_plain(text), []).append(id_)
-        self._ids = {id_ for ranking in self.rankings.values() for id_ in ranking.ids}
-        location = ", ".join(str(source.path(written)) for written in source.runs)
-        about = location, str(source.folder), _fingerprint(source)
-        info = EngineInfo(source.name, "run", len(self._ids), *about)
+        self._ids: set[str] = set()
+        for ranking in self.rankings.values():
+            self._ids.update(ranking.ids)
+
+        info = EngineInfo(
+            name=source.name,
+            engine="run",
+            documents=len(self._ids),
+            location=", ".join(str(source.path(written)) for written in source.runs),
+            source=str(source.folder),
+            fingerprint=_fingerprint(source),
+        )
         super().__init__(info, labels, f"run:{'+'.join(tags)}")
-        whole = read_documents(source.path(source.documents)) if source.documents else ()
-        self._documents: dict[str, Document] = {}
-        for it in whole:
-            if it.id in self._documents:
-                told = f"{source.documents} has the document '{one_line(it.id)}' twice; keep one."
-                raise SourceError(f"The documents of the runs, {told}")
-            if it.id in self._ids:
-                self._documents[it.id] = it
-            elif (form := known_form(it.id, self._ids)) != it.id:
-                self._documents.setdefault(form, replace(it, id=form))
+        self._documents = self._read_documents()
+
+    def _read_documents(self) -> dict[str, Document]:
+        """Read the ranked documents from their file, if there is one.
+
+        Raises:
+            SourceError: A ranked document is twice in the file.
+        """
+        if not self.source.documents:
+            return {}
+        documents: dict[str, Document] = {}
+        for document in read_documents(self.source.path(self.source.documents)):
+            id_ = document.id
+            if id_ in documents:
+                problem = f"{self.source.documents} has the document '{one_line(id_)}' twice"
+                raise SourceError(f"The documents of the runs, {problem}; keep one.")
+            form = known_form(id_, self._ids)
+            if id_ in self._ids:
+                documents[id_] = document
+            elif form != id_:
+                documents.setdefault(form, replace(document, id=form))
+        return documents
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Return the rankings of these queries, given by id or by text."""
@@ -68,51 +88,57 @@ class RunEngine(LimitedEngine):
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; empty ones if there is no file of documents."""
-        return self._named([id_ for id_ in ids if id_ in self._ids])
+        return self._documents_of([id_ for id_ in ids if id_ in self._ids])
 
     def _answer(self, query: Query) -> Hits:
         if query.only is not None and not query.text:
             # Also documents that no run has, but a file of labels.
-            named = self.labels.in_files(query.only).union(self._ids)
-            ids = [id_ for id_ in dict.fromkeys(query.only) if id_ in named]
-            top = Ranking.of(dict.fromkeys(ids, 0.0))
+            known_ids = self.labels.in_files(query.only).union(self._ids)
+            ids = [id_ for id_ in dict.fromkeys(query.only) if id_ in known_ids]
+            ranking = Ranking.of(dict.fromkeys(ids, 0.0))
         elif query.only is not None or query.every_word:
             raise UnsupportedError(
                 f"'{self.name}' is a run, which only answers its own queries; set max_iterations "
                 "to 0, or choose a method that does not refine the query."
             )
         else:
-            top = self.rankings[self._topic_of(query.text)]
-        top = top.top(query.n)
-        labels = self.labels.in_fields(self._named(top.ids))
+            ranking = self.rankings[self._topic_of(query.text)]
+        top = ranking.top(query.n)
+        labels = self.labels.in_fields(self._documents_of(top.ids))
         return Hits(list(top.ids), list(top.scores), self.labels.memberships(top.ids, labels))
 
     def _topic_of(self, text: str) -> str:
-        """Return the id of the query with this id or text."""
+        """Return the id of the query with this id or text.
+
+        Raises:
+            QueryError: No query has it, or several have this text.
+        """
         if text.strip() in self.rankings:
             return text.strip()
-        found = [i for i in self._ids_of_text.get(_plain(text), ()) if i in self.rankings]
-        if len(found) > 1:
+        topics = [id_ for id_ in self._ids_of_text.get(_plain(text), ()) if id_ in self.rankings]
+        if len(topics) == 1:
+            return topics[0]
+        if topics:
             raise QueryError(
-                f"The queries {', '.join(found[:5])} of '{self.name}' have the same text "
+                f"The queries {', '.join(topics[:5])} of '{self.name}' have the same text "
                 f"'{one_line(text, 100)}'; ask for one of them by its id."
             )
-        if not found:
-            some = ", ".join(list(self.rankings)[:3])
-            how = "by id or by text" if self.texts else "by id (name 'topics' to ask by text)"
-            raise QueryError(
-                f"No run of '{self.name}' has the query '{one_line(text, 100)}'; ask {how} for one "
-                f"that it has, such as {some}."
-            )
-        return found[0]
+        examples = ", ".join(list(self.rankings)[:3])
+        way = "by id or by text" if self.texts else "by id (name 'topics' to ask by text)"
+        raise QueryError(
+            f"No run of '{self.name}' has the query '{one_line(text, 100)}'; ask {way} for one "
+            f"that it has, such as {examples}."
+        )
 
-    def _named(self, ids: Sequence[str]) -> list[Document]:
+    def _documents_of(self, ids: Sequence[str]) -> list[Document]:
+        """Return a document for each id; an empty one if no file has it."""
         return [self._documents.get(id_) or Document(id_, "", "") for id_ in ids]
 
     def labels_of_all(self) -> list[AttributeReport]:
         """Return what the check says of the labels of all documents."""
         ids = sorted(self._ids)
-        return self.labels.reports(self.labels.in_fields(self._named(ids)), ids)
+        labels = self.labels.in_fields(self._documents_of(ids))
+        return self.labels.reports(labels, ids)
 
     def remarks(self) -> Iterator[str]:
         """Yield what users should know of the files."""
@@ -121,7 +147,9 @@ class RunEngine(LimitedEngine):
             yield (
                 "The documents have neither titles nor texts; name a file of them in 'documents'."
             )
-        elif missing := len(self._ids) - len(self._documents):
+            return
+        missing = len(self._ids) - len(self._documents)
+        if missing:
             path = self.source.path(self.source.documents)
             yield f"Documents that are not in {path}: {missing:,}."
 
@@ -149,27 +177,28 @@ def _read_runs(source: RunSource) -> tuple[list[str], dict[str, Ranking]]:
     """Return the tags of the runs, and the ranking of each query."""
     rankings: dict[str, Ranking] = {}
     tags: dict[str, None] = {}
-    for written in source.runs:
-        run = read_run(source.path(written), ties="id")
+    for file in source.runs:
+        run = read_run(source.path(file), ties="id")
         tags[run.name] = None
-        for query, sampled in run.rankings.items():
-            if query in rankings or len(sampled) > 1:
+        for query, rankings_of_query in run.rankings.items():
+            if query in rankings or len(rankings_of_query) > 1:
                 raise SourceError(
-                    f"The run {written} ranks documents again for the query "
+                    f"The run {file} ranks documents again for the query "
                     f"'{one_line(query, 100)}'; make one source of each ranking."
                 )
-            rankings[query] = sampled[0]
+            rankings[query] = rankings_of_query[0]
     return list(tags), rankings
 
 
 def _fingerprint(source: RunSource) -> str:
-    """Return a hash that changes with the description, or with what any file holds."""
+    """Return a hash that changes with the description, or with what any file contains."""
     labels = [attribute.labels for attribute in source.attributes.values()]
-    written = filter(None, [*source.runs, source.topics, source.documents, *labels])
+    files = filter(None, [*source.runs, source.topics, source.documents, *labels])
     # Whoever reads a missing file reports it.
-    held = [sha256_of(path) for path in map(source.path, written) if path.is_file()]
-    return hashlib.sha256(f"{source.fingerprint} {held}".encode()).hexdigest()
+    hashes = [sha256_of(path) for path in map(source.path, files) if path.is_file()]
+    return hashlib.sha256(f"{source.fingerprint} {hashes}".encode()).hexdigest()
 
 
 def _plain(text: str) -> str:
+    """Return a query without case, and with single spaces."""
     return " ".join(text.casefold().split())

@@ -46,13 +46,14 @@ class SeenDocuments:
     def add(self, documents: Iterable[Document]) -> None:
         """Keep documents, and forget the oldest ones if there are too many."""
         with self._lock:
-            for it in documents:
-                self._forget(it.id)
-                size = OVERHEAD + len(it.title) + len(it.text) + len(str(it.fields))
-                self._documents[it.id] = it, size
+            for document in documents:
+                self._forget(document.id)
+                size = _size_of(document)
+                self._documents[document.id] = (document, size)
                 self._free -= size
                 while self._free < 0 and len(self._documents) > 1:
-                    self._forget(next(iter(self._documents)))
+                    oldest = next(iter(self._documents))
+                    self._forget(oldest)
 
     def get(self, ids: Iterable[str]) -> list[Document]:
         """Return those of these documents that are still here, in this order."""
@@ -60,7 +61,14 @@ class SeenDocuments:
             return [self._documents[id_][0] for id_ in ids if id_ in self._documents]
 
     def _forget(self, id_: str) -> None:
-        self._free += self._documents.pop(id_, (None, 0))[1]
+        _, size = self._documents.pop(id_, (None, 0))
+        self._free += size
+
+
+def _size_of(document: Document) -> int:
+    """Return what a document takes, in characters."""
+    texts = (document.title, document.text, str(document.fields))
+    return OVERHEAD + sum(map(len, texts))
 
 
 class ScoredDocuments(NamedTuple):
@@ -79,8 +87,11 @@ class LimitedEngine(SearchEngine):
     filterable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(self, info: EngineInfo, labels: LabelReader, retriever: str) -> None:
-        self.name, self.schema, self.retriever = info.name, labels.schema, retriever
-        self.labels, self._info = labels, info
+        self.name = info.name
+        self.schema = labels.schema
+        self.retriever = retriever
+        self.labels = labels
+        self._info = info
 
     async def info(self) -> EngineInfo:
         """Return what we know of the engine."""
@@ -127,16 +138,18 @@ class SearchOnlyEngine(LimitedEngine):
 
     async def _hits(self, query: Query) -> Hits:
         if query.only is None:
-            found = await self._answer(sendable(query.text.strip()), query.n)
+            answer = await self._answer(sendable(query.text.strip()), query.n)
         else:
-            known = self._seen.get(dict.fromkeys(query.only))
-            found = ScoredDocuments(known, [0.0] * len(known))
-        ids = [document.id for document in found.documents]
-        memberships = self.labels.memberships(ids, self.labels.in_fields(found.documents))
-        hits = best_first(ids, found.scores, memberships, query.n, warnings=found.warnings)
-        best = set(hits.ids)
-        self._seen.add(document for document in found.documents if document.id in best)
+            seen = self._seen.get(dict.fromkeys(query.only))
+            answer = ScoredDocuments(seen, [0.0] * len(seen))
+        documents = answer.documents
+        ids = [document.id for document in documents]
+        memberships = self.labels.memberships(ids, self.labels.in_fields(documents))
+        hits = best_first(ids, answer.scores, memberships, query.n, warnings=answer.warnings)
+
+        best_ids = set(hits.ids)
+        self._seen.add(document for document in documents if document.id in best_ids)
         if not query.with_claims:
             return hits
-        texts = {document.id: text_of(document) for document in found.documents}
+        texts = {document.id: text_of(document) for document in documents}
         return replace(hits, claims=claims_by_text([texts[id_] for id_ in hits.ids]))

@@ -56,12 +56,14 @@ class PoolRetriever(ABC):
         """
         # Tokenizers refuse lone surrogates.
         clean = [sendable(text) for text in texts]
-        spoken = [place for place, text in enumerate(clean) if text.strip()]
+        scored = [position for position, text in enumerate(clean) if text.strip()]
         scores = np.zeros(len(texts))
-        if spoken and query.strip():
-            found = await self._score(sendable(query), [clean[place] for place in spoken])
-            scores += min(0.0, float(found.min()))
-            scores[spoken] = found
+        if scored and query.strip():
+            scores_of_texts = await self._score(
+                sendable(query), [clean[position] for position in scored]
+            )
+            scores += min(0.0, float(scores_of_texts.min()))
+            scores[scored] = scores_of_texts
         return scores
 
     @abstractmethod
@@ -83,7 +85,8 @@ class MemoryIndex:
         builder = tantivy.SchemaBuilder()
         builder.add_text_field("body", tokenizer_name=ANALYZER_NAME, index_option="freq")
         builder.add_unsigned_field("number", fast=True)
-        self._schema, self.size = builder.build(), 0
+        self._schema = builder.build()
+        self.size = 0
         index = tantivy.Index(self._schema)
         index.register_tokenizer(ANALYZER_NAME, english_analyzer())
         with index.writer(WRITER_BYTES, 1) as writer:
@@ -97,15 +100,17 @@ class MemoryIndex:
 
     def scores(self, query: str) -> FloatArray:
         """Return the score of each text, shape (n,); 0 for texts without a term of the query."""
-        terms = [
-            (tantivy.Occur.Should, tantivy.Query.term_query(self._schema, "body", term))
-            for term in query_terms(query)
-        ]
-        matching = tantivy.Query.boolean_query(terms)
+        clauses = []
+        for term in query_terms(query):
+            clause = tantivy.Query.term_query(self._schema, "body", term)
+            clauses.append((tantivy.Occur.Should, clause))
+        matching = tantivy.Query.boolean_query(clauses)
         hits = self._searcher.search(matching, max(1, self.size), count=False).hits
-        found = self._searcher.fast_field_values("number", [address for _, address in hits])
+
+        addresses = [address for _, address in hits]
+        numbers = self._searcher.fast_field_values("number", addresses)
         scores = np.zeros(self.size)
-        scores[np.array(found, dtype=np.intp)] = [score for score, _ in hits]
+        scores[np.array(numbers, dtype=np.intp)] = [score for score, _ in hits]
         return scores
 
 
@@ -162,12 +167,14 @@ class DensePoolRetriever(PoolRetriever):
     """
 
     def __init__(self, encoder: Encoder) -> None:
-        self._encoder, self.name = encoder, f"dense:{encoder.name}"
+        self.name = f"dense:{encoder.name}"
+        self._encoder = encoder
 
     async def _score(self, query: str, texts: list[str]) -> FloatArray:
         vectors = await encode_documents(self._encoder, texts)
-        wanted = await encode_query(self._encoder, query, vectors.shape[1])
-        return np.asarray(vectors.astype(np.float64) @ wanted.astype(np.float64))
+        dimensions = vectors.shape[1]
+        query_vector = await encode_query(self._encoder, query, dimensions)
+        return np.asarray(vectors.astype(np.float64) @ query_vector.astype(np.float64))
 
 
 class NeuralPoolRetriever(PoolRetriever):
@@ -182,7 +189,9 @@ class NeuralPoolRetriever(PoolRetriever):
     """
 
     def __init__(self, name: str, model: str, kind: NeuralKind) -> None:
-        self.name, self._model, self._kind = name, model, kind
+        self.name = name
+        self._model = model
+        self._kind = kind
 
     async def _score(self, query: str, texts: list[str]) -> FloatArray:
         self._loaded = await load_pretrained(self._kind.loader, self._model)
@@ -194,22 +203,27 @@ class NeuralPoolRetriever(PoolRetriever):
         A text's vector does not depend on the rest of its batch, up to rounding: the padding of
         shorter texts is masked.
         """
-        model, tokenizer = self._loaded.model, self._loaded.tokenizer
-        limit = token_limit(model.config, tokenizer)
-
-        def encoded(some: Sequence[str]) -> Any:
-            inputs = tokenizer(
-                [*some], padding=True, return_tensors="pt", truncation=True, max_length=limit
-            ).to(self._loaded.device)
-            return self._kind.vectors(model(**inputs), inputs["attention_mask"]).float()
-
-        wanted, scores = encoded([query])[0], np.zeros(len(texts))
+        query_vector = self._vectors([query])[0]
+        scores = np.zeros(len(texts))
         # Longest first, so that padding is small.
-        places = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
-        for some in chunks(places, self._kind.texts_at_once):
-            found = encoded([texts[place] for place in some]) @ wanted
-            scores[some] = found.cpu().numpy()
+        by_length = sorted(range(len(texts)), key=lambda position: -len(texts[position]))
+        for positions in chunks(by_length, self._kind.texts_at_once):
+            vectors = self._vectors([texts[position] for position in positions])
+            scores[positions] = (vectors @ query_vector).cpu().numpy()
         return scores
+
+    def _vectors(self, texts: list[str]) -> Any:
+        """Return the vectors of a batch of texts, shape (b, d), as a tensor of torch."""
+        model = self._loaded.model
+        tokenizer = self._loaded.tokenizer
+        inputs = tokenizer(
+            texts,
+            padding=True,
+            return_tensors="pt",
+            truncation=True,
+            max_length=token_limit(model.config, tokenizer),
+        ).to(self._loaded.device)
+        return self._kind.vectors(model(**inputs), inputs["attention_mask"]).float()
 
 
 def splade_vectors(output: Any, mask: Any) -> Any:
@@ -270,17 +284,21 @@ def open_pool_retriever(name: str) -> PoolRetriever:
         InputError: There is no such retriever.
         ModelUnavailableError: The encoder does not exist, or cannot be started.
     """
-    kind, colon, model = name.strip().partition(":")
-    if bool(colon) == bool(model):
-        if kind == "bm25" and not model:
-            return Bm25PoolRetriever()
-        if kind == "bm25okapi" and not model:
-            return OkapiPoolRetriever()
-        if kind == "dense":
-            return DensePoolRetriever(open_encoder(model or MiniLmEncoder.name))
-        if neural := NEURAL.get(kind):
-            model = model or neural.published
-            return NeuralPoolRetriever(f"{kind}:{model}", model, neural)
+    name = name.strip()
+    if name == Bm25PoolRetriever.name:
+        return Bm25PoolRetriever()
+    if name == OkapiPoolRetriever.name:
+        return OkapiPoolRetriever()
+
+    kind, colon, model = name.partition(":")
+    # A colon is followed by a model.
+    is_complete = bool(colon) == bool(model)
+    if is_complete and kind == "dense":
+        return DensePoolRetriever(open_encoder(model or MiniLmEncoder.name))
+    if is_complete and kind in NEURAL:
+        neural = NEURAL[kind]
+        model = model or neural.published
+        return NeuralPoolRetriever(f"{kind}:{model}", model, neural)
     raise InputError(
         f"There is no retriever '{one_line(name)}' over pools; choose bm25, bm25okapi, "
         "splade[:MODEL], contriever[:MODEL] or dense[:ENCODER]."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 
 MANY_ABSENT = 50
-"""So many groups without documents, or more, count as one where that changes no order."""
+"""This many groups without documents, or more, count as one where that changes no order."""
 
 OTHERS = "all others"
 """The name of that group."""
@@ -86,18 +87,16 @@ class Candidates:
         The best order is the same; see
         :func:`fairqr.retrieval.fairness.exposure.absent_as_one`.
         """
-        folded = [
-            _folded(members, target, groups)
-            for members, target, groups in zip(
-                self.memberships, self.targets, self.groups, strict=True
-            )
-        ]
-        return replace(
-            self,
-            memberships=[members for members, _, _ in folded],
-            targets=[target for _, target, _ in folded],
-            groups=[groups for _, _, groups in folded],
-        )
+        memberships = []
+        targets = []
+        groups = []
+        dimensions = zip(self.memberships, self.targets, self.groups, strict=True)
+        for members, target, names in dimensions:
+            folded = _folded(members, target, names)
+            memberships.append(folded.memberships)
+            targets.append(folded.target)
+            groups.append(folded.groups)
+        return replace(self, memberships=memberships, targets=targets, groups=groups)
 
     def with_intersections(self) -> Candidates:
         """Return the same candidates, with the intersection of each two dimensions as another one.
@@ -108,46 +107,63 @@ class Candidates:
         divergence (data processing). Groups to which no document belongs are one; see
         :meth:`with_absent_groups_as_one`.
         """
-        pairs = itertools.combinations(range(len(self.dimensions)), 2)
-        both = [self._intersection(one, other) for one, other in pairs]
+        memberships = list(self.memberships)
+        targets = list(self.targets)
+        names = list(self.dimensions)
+        groups = list(self.groups)
+        for first, second in itertools.combinations(range(len(self.dimensions)), 2):
+            intersection = self._intersection(first, second)
+            memberships.append(intersection.memberships)
+            targets.append(intersection.target)
+            names.append(TIMES.join([self.dimensions[first], self.dimensions[second]]))
+            groups.append(intersection.groups)
         return replace(
-            self,
-            memberships=[*self.memberships, *(members for _, members, _, _ in both)],
-            targets=[*self.targets, *(target for _, _, target, _ in both)],
-            dimensions=[*self.dimensions, *(name for name, _, _, _ in both)],
-            groups=[*self.groups, *(groups for _, _, _, groups in both)],
+            self, memberships=memberships, targets=targets, dimensions=names, groups=groups
         )
 
-    def _intersection(
-        self, one: int, other: int
-    ) -> tuple[str, FloatArray, FloatArray, Sequence[str]]:
-        """Return the name, memberships, target and groups of two dimensions together."""
-        rows = np.asarray(self.memberships[one], dtype=np.float64)
-        columns = np.asarray(self.memberships[other], dtype=np.float64)
-        first, second = np.nonzero((rows > 0).T.astype(np.float64) @ (columns > 0))
-        target = self.targets[one][first] * self.targets[other][second]
-        pairs = zip(first.tolist(), second.tolist(), strict=True)
-        names = [f"{self.groups[one][a]} {TIMES} {self.groups[other][b]}" for a, b in pairs]
-        return (
-            TIMES.join([self.dimensions[one], self.dimensions[other]]),
-            np.column_stack([rows[:, first] * columns[:, second], np.zeros(len(rows))]),
-            np.append(target, max(0.0, 1 - float(target.sum()))),
-            [*names, OTHERS],
+    def _intersection(self, first: int, second: int) -> _GroupsOfDimension:
+        """Return the groups of two dimensions together."""
+        rows = np.asarray(self.memberships[first], dtype=np.float64)
+        columns = np.asarray(self.memberships[second], dtype=np.float64)
+        # The pairs of groups that some document has.
+        documents_in_both = (rows > 0).T.astype(np.float64) @ (columns > 0)
+        of_first, of_second = np.nonzero(documents_in_both)
+
+        target = self.targets[first][of_first] * self.targets[second][of_second]
+        target_of_others = max(0.0, 1 - float(target.sum()))
+        members = rows[:, of_first] * columns[:, of_second]
+        names = []
+        for row, column in zip(of_first.tolist(), of_second.tolist(), strict=True):
+            names.append(f"{self.groups[first][row]} {TIMES} {self.groups[second][column]}")
+        return _GroupsOfDimension(
+            memberships=np.column_stack([members, np.zeros(len(rows))]),
+            target=np.append(target, target_of_others),
+            groups=[*names, OTHERS],
         )
 
     def taken(self, positions: NDArray[np.intp], warnings: tuple[str, ...] = ()) -> RerankResult:
         """Return the documents at these positions, in that order; the scores are 1/rank."""
-        return RerankResult(by_rank([self.ranking.ids[place] for place in positions]), warnings)
+        ids = [self.ranking.ids[position] for position in positions]
+        return RerankResult(by_rank(ids), warnings)
+
+
+class _GroupsOfDimension(NamedTuple):
+    """The groups of one dimension, as :class:`Candidates` has them."""
+
+    memberships: FloatArray
+    target: FloatArray
+    groups: Sequence[str]
 
 
 def _folded(
-    members: FloatArray, target: FloatArray, groups: Sequence[str]
-) -> tuple[FloatArray, FloatArray, Sequence[str]]:
+    memberships: FloatArray, target: FloatArray, groups: Sequence[str]
+) -> _GroupsOfDimension:
     """Return a dimension in which the groups without documents are one, if they are many."""
-    present = np.asarray(members.any(axis=0))
-    if np.count_nonzero(~present) < MANY_ABSENT:
-        return members, target, groups
-    return *absent_as_one(members, target), [*itertools.compress(groups, present.tolist()), OTHERS]
+    is_present = np.asarray(memberships.any(axis=0))
+    if np.count_nonzero(~is_present) < MANY_ABSENT:
+        return _GroupsOfDimension(memberships, target, groups)
+    names = [*itertools.compress(groups, is_present.tolist()), OTHERS]
+    return _GroupsOfDimension(*absent_as_one(memberships, target), names)
 
 
 class Reranker(BaseModel, frozen=True, extra="forbid"):
@@ -190,7 +206,9 @@ def min_max(scores: Sequence[float] | FloatArray) -> FloatArray:
     values = np.asarray(scores, dtype=np.float64)
     if not len(values):
         return values
-    low, high = values.min(), values.max()
     # Halve them, so that even the range of the largest finite scores is finite.
-    width = high / 2 - low / 2
-    return np.asarray((values / 2 - low / 2) / width) if width > 0 else np.ones_like(values)
+    halves = values / 2
+    width = halves.max() - halves.min()
+    if width > 0:
+        return np.asarray((halves - halves.min()) / width)
+    return np.ones_like(values)

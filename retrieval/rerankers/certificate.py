@@ -13,8 +13,9 @@ from fairqr.retrieval.fairness.best_ranking import (
     highest_exposure,
     keeps_order,
 )
+from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, RankingObjective
-from fairqr.retrieval.fairness.relaxation import POINT, relax
+from fairqr.retrieval.fairness.relaxation import POINT, Relaxation, relax
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.rerankers.fair import FairStep
 
@@ -78,33 +79,48 @@ def certify(
     measured = step.with_all_dimensions(candidates)
     objective = step.bounded_objective(measured, weight, k)
     order = _order_that_bounds(step.order_within_groups(candidates), objective, ranked)
-    relaxed = relax(objective, ranked, order)
-    price: dict[str, dict[str, float]] = {}
-    parts = zip(
-        measured.dimensions,
-        measured.groups,
-        measured.memberships,
-        relaxed.exposures,
-        relaxed.cost_of_a_point(),
-        strict=True,
-    )
-    for name, groups, members, exposures, costs in parts:
-        highest = highest_exposure(members, objective.discount, len(ranked))
-        can_have_more = highest - exposures >= POINT
-        # Where another attribute stands in the way, the slope says nothing of a whole point.
-        is_possible = (can_have_more | (costs < 0)) & (np.abs(costs) <= relaxed.relevance)
-        is_priced = np.asarray(members.any(axis=0) & is_possible).tolist()
-        of_groups = zip(groups, costs.tolist(), is_priced, strict=True)
-        price[name] = {group: cost for group, cost, priced in of_groups if priced}
+    relaxation = relax(objective, ranked, order)
+
     among: list[Among] = []
     if order is not None:
         among.append("engine_order")
-    if any(np.ptp(members.sum(axis=1)) > 10**-DIGITS for members in measured.memberships):
+    if any(_lacks_labels(members) for members in measured.memberships):
         among.append("labelled_exposure")
     return Certificate(
-        relaxed.bound,
-        price,
+        relaxation.bound,
+        _prices(measured, objective, relaxation, len(ranked)),
         bounded=objective.quality(ranked).value,
         leaves_out=step.left_out_of_bounds,
         among=tuple(among),
     )
+
+
+def _lacks_labels(memberships: FloatArray) -> bool:
+    """Return whether some documents have less of a label than others."""
+    return bool(np.ptp(memberships.sum(axis=1)) > 10**-DIGITS)
+
+
+def _prices(
+    candidates: Candidates, objective: RankingObjective, relaxation: Relaxation, length: int
+) -> dict[str, dict[str, float]]:
+    """Return what one more point of exposure costs; see :attr:`Certificate.price`."""
+    prices: dict[str, dict[str, float]] = {}
+    dimensions = zip(
+        candidates.dimensions,
+        candidates.groups,
+        candidates.memberships,
+        relaxation.exposures,
+        relaxation.cost_of_a_point(),
+        strict=True,
+    )
+    for name, groups, members, exposures, costs in dimensions:
+        highest = highest_exposure(members, objective.discount, length)
+        can_have_more = highest - exposures >= POINT
+        # Where another attribute stands in the way, the slope says nothing of a whole point.
+        is_plausible = np.abs(costs) <= relaxation.relevance
+        is_possible = (can_have_more | (costs < 0)) & is_plausible
+        is_priced = np.asarray(members.any(axis=0) & is_possible)
+        prices[name] = {
+            groups[group]: float(costs[group]) for group in np.flatnonzero(is_priced).tolist()
+        }
+    return prices

@@ -44,14 +44,18 @@ class Mmr(Reranker):
         # The first of equal marginal relevances wins, and that must be the first id.
         pairs = sorted(zip(candidates.ranking.ids, candidates.ranking.scores, strict=True))
         ids = [id_ for id_, _ in pairs]
-        found = {document.id: document for document in await engine.documents(ids)}
-        texts = [f"{found[id_].title} {found[id_].text}" if id_ in found else "" for id_ in ids]
         relevance = min_max([score for _, score in pairs])
-        order, scores = await asyncio.to_thread(
-            lambda: maximal_marginal_relevance(
-                relevance, tf_idf_similarity(texts), self.trade_off, k
-            )
-        )
+
+        text_of = {}
+        for document in await engine.documents(ids):
+            text_of[document.id] = f"{document.title} {document.text}"
+        texts = [text_of.get(id_, "") for id_ in ids]
+
+        def choose() -> tuple[NDArray[np.intp], FloatArray]:
+            similarity = tf_idf_similarity(texts)
+            return maximal_marginal_relevance(relevance, similarity, self.trade_off, k)
+
+        order, scores = await asyncio.to_thread(choose)
         return RerankResult(Ranking([ids[position] for position in order], scores.tolist()))
 
 
@@ -73,16 +77,19 @@ def maximal_marginal_relevance(
         The positions of min(k, n) documents in the order of choice, and their values.
     """
     count = min(k, len(relevance))
-    order, values = np.empty(count, dtype=np.intp), np.empty(count)
+    order = np.empty(count, dtype=np.intp)
+    values = np.empty(count)
     gain = trade_off * relevance
     closest = np.zeros_like(gain)
-    left = np.ones(len(gain), dtype=bool)
-    for place in range(count):
-        marginal = np.where(left, gain - (1 - trade_off) * closest, -np.inf)
+    is_free = np.ones(len(gain), dtype=bool)
+    for position in range(count):
+        marginal = np.where(is_free, gain - (1 - trade_off) * closest, -np.inf)
         best = int(marginal.argmax())
-        order[place], values[place] = best, marginal[best]
-        left[best] = False
-        if place + 1 < count:
+        order[position] = best
+        values[position] = marginal[best]
+        is_free[best] = False
+        is_last = position + 1 == count
+        if not is_last:
             closest = np.maximum(closest, similarity(best))
     return order, values
 
@@ -97,27 +104,35 @@ def tf_idf_similarity(texts: Sequence[str]) -> Similarity:
     Args:
         texts: The n texts. One without words has similarity 0 to all, including itself.
     """
+    # A matrix of documents by terms, of which we only keep the cells that are not 0.
+    number_of: dict[str, int] = {}
+    term_numbers: list[int] = []
+    lengths: list[int] = []
+    for text in texts:
+        terms = terms_of(text)
+        term_numbers += [number_of.setdefault(term, len(number_of)) for term in terms]
+        lengths.append(len(terms))
     n = len(texts)
-    numbers: dict[str, int] = {}
-    terms = [[numbers.setdefault(term, len(numbers)) for term in terms_of(text)] for text in texts]
-    size = max(len(numbers), 1)
-    rows = np.repeat(np.arange(n), [len(own) for own in terms])
-    columns = np.array([number for own in terms for number in own], dtype=np.intp)
-    cells, frequency = np.unique(rows * size + columns, return_counts=True)
+    size = max(len(number_of), 1)
+    documents = np.repeat(np.arange(n), lengths)
+    occurrences = documents * size + np.array(term_numbers, dtype=np.intp)
+    cells, frequency = np.unique(occurrences, return_counts=True)
     rows, columns = np.divmod(cells, size)
+
     idf = np.log((1 + n) / (1 + np.bincount(columns, minlength=size)))
     weights = (1 + np.log(frequency)) * idf[columns]
     norms = np.sqrt(np.bincount(rows, weights=weights**2, minlength=n))
     # Zero if all of a document's terms are in every document.
     weights /= np.where(norms > 0, norms, 1.0)[rows]
 
-    def to_all(position: int) -> FloatArray:
-        own, vector = rows == position, np.zeros(size)
-        vector[columns[own]] = weights[own]
+    def similarity_to_all(position: int) -> FloatArray:
+        is_of_document = rows == position
+        vector = np.zeros(size)
+        vector[columns[is_of_document]] = weights[is_of_document]
         products = weights * vector[columns]
         return np.bincount(rows, weights=products, minlength=n).astype(np.float64)
 
-    return to_all
+    return similarity_to_all
 
 
 @dataclass(frozen=True)
@@ -178,7 +193,8 @@ class Diversifier(Reranker):
         above: list[int] = []
         for rank in np.flatnonzero(is_left[: len(order)]):
             values = self.values(aspects, above, is_left)
-            order[rank] = best = int(np.where(is_left, values, -np.inf).argmax())
+            best = int(np.where(is_left, values, -np.inf).argmax())
+            order[rank] = best
             is_left[best] = False
             above.append(best)
         return order
@@ -209,7 +225,8 @@ class Xquad(Diversifier):
 
     def values(self, aspects: Aspects, above: list[int], is_left: NDArray[np.bool_]) -> FloatArray:
         """See :meth:`fairqr.retrieval.rerankers.diversification.Diversifier.values`."""
-        weights, covered = self.diversity * aspects.weights, aspects.coverage[above]
+        weights = self.diversity * aspects.weights
+        covered = aspects.coverage[above]
         uncovered = np.multiply.reduce(np.concatenate([weights[None], 1 - covered]))
         by_relevance = (1 - self.diversity) * aspects.relevance
         return np.asarray(by_relevance + (aspects.coverage * uncovered).sum(axis=1))

@@ -66,22 +66,36 @@ class FairTopK(Reranker):
         if length == 0:
             return candidates.taken(np.arange(0))
         dimension, groups = choose_protected([candidates], length, self.protected)
-        proportions = tuple(candidates.targets[dimension][groups].tolist())
-        if self.proportion is not None:
-            if len(groups) > 1:
-                raise InputError(
-                    "The option 'proportion' of fa-ir needs one protected group, not "
-                    f"{len(groups)}; name one with 'protected', or remove 'proportion'."
-                )
-            proportions = (self.proportion,)
-        belongs = group_of_each(candidates.memberships[dimension])
+        proportions = self._proportions(candidates.targets[dimension][groups])
+        group_of_document = group_of_each(candidates.memberships[dimension])
         # 0 is the rest, and i the i-th protected group.
-        kinds = (belongs[:, None] == groups) @ np.arange(1, len(groups) + 1)
+        kinds = (group_of_document[:, None] == groups) @ np.arange(1, len(groups) + 1)
+
         # This takes a while for many groups or a long ranking.
         table = await asyncio.to_thread(fair_table, length, proportions, self.alpha)
         positions, failed = await asyncio.to_thread(fair_top_k, kinds, table)
+        if not failed:
+            return candidates.taken(positions)
         warning = f"The first {failed} results fail FA*IR's test; no order of candidates passes it."
-        return candidates.taken(positions, (warning,) if failed else ())
+        return candidates.taken(positions, (warning,))
+
+    def _proportions(self, targets: FloatArray) -> tuple[float, ...]:
+        """Return p of each protected group.
+
+        Args:
+            targets: The target share of each of them.
+
+        Raises:
+            InputError: ``proportion`` cannot be that of several groups.
+        """
+        if self.proportion is None:
+            return tuple(targets.tolist())
+        if len(targets) > 1:
+            raise InputError(
+                "The option 'proportion' of fa-ir needs one protected group, not "
+                f"{len(targets)}; name one with 'protected', or remove 'proportion'."
+            )
+        return (self.proportion,)
 
 
 def fair_top_k(groups: IntArray, minimum: IntArray) -> tuple[IntArray, int]:
@@ -97,21 +111,26 @@ def fair_top_k(groups: IntArray, minimum: IntArray) -> tuple[IntArray, int]:
         fails the test, or 0. A prefix fails only if no order of these documents passes; it is then
         as long as possible.
     """
-    k, number = minimum.shape
-    queues = [deque(np.flatnonzero(groups == kind).tolist()) for kind in range(number + 1)]
+    k, number_of_groups = minimum.shape
+    queues = []
+    for kind in range(number_of_groups + 1):
+        queues.append(deque(np.flatnonzero(groups == kind).tolist()))
     # More documents of a group than there are cannot be placed.
-    limited = np.minimum(minimum, [len(queue) for queue in queues[1:]])
-    counts, failed = np.zeros(number + 1, dtype=np.intp), 0
+    attainable = np.minimum(minimum, [len(queue) for queue in queues[1:]])
+
+    counts = np.zeros(number_of_groups + 1, dtype=np.intp)
     order = np.empty(k, dtype=np.intp)
+    failed = 0
     for rank in range(k):
         # One always fits: a fair ranking passes with probability above 0, so the tests do not
-        # contradict each other, and the limited table asks for no document that is not there.
-        for _, kind in sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue):
+        # contradict each other, and the attainable table asks for no document that is not there.
+        best_first = sorted((queue[0], kind) for kind, queue in enumerate(queues) if queue)
+        for _, kind in best_first:
             counts[kind] += 1
             # The prefix passes and can be continued to k with every prefix passing if at every
             # later length at most as many documents are missing as ranks are left.
-            lacking = np.maximum(limited[rank:] - counts[1:], 0).sum(axis=1)
-            if np.all(lacking <= np.arange(k - rank)):
+            missing = np.maximum(attainable[rank:] - counts[1:], 0).sum(axis=1)
+            if np.all(missing <= np.arange(k - rank)):
                 break
             counts[kind] -= 1
         order[rank] = queues[kind].popleft()
@@ -146,32 +165,38 @@ def fair_table(k: int, proportions: tuple[float, ...], alpha: float) -> IntArray
     distributions = [cumulative(k, share) for share in shares]
 
     def table(significance: float) -> tuple[tuple[int, ...], ...]:
-        return tuple((*least_counts(own, significance).tolist(),) for own in distributions)
+        columns = [least_counts(distribution, significance) for distribution in distributions]
+        return tuple(tuple(column.tolist()) for column in columns)
 
     @functools.cache
     def is_allowed(columns: tuple[tuple[int, ...], ...]) -> bool:
         pairs = zip(columns, shares, strict=True)
-        return sum(failure_probability(*pair) for pair in pairs) <= alpha
+        return sum(failure_probability(column, share) for column, share in pairs) <= alpha
 
-    allowed, refused = alpha / k / len(shares), alpha
+    allowed = alpha / k / len(shares)
+    refused = alpha
     if is_allowed(table(alpha)):
         allowed = alpha
-    while allowed < (middle := (allowed + refused) / 2) < refused:
+    middle = (allowed + refused) / 2
+    # Until no number lies between the two.
+    while allowed < middle < refused:
         if is_allowed(table(middle)):
             allowed = middle
         else:
             refused = middle
+        middle = (allowed + refused) / 2
     return np.array(table(allowed), dtype=np.intp).T
 
 
 def cumulative(k: int, proportion: float) -> FloatArray:
     """Return BinomCDF(τ; i, p) of each length i up to k and each τ up to k, shape (k, k + 1)."""
-    mass, rows = np.zeros(k + 1), np.empty((k, k + 1))
+    rows = np.empty((k, k + 1))
+    mass = np.zeros(k + 1)
     mass[0] = 1.0
     for row in rows:
-        drawn = mass[:-1] * proportion
+        gains = mass[:-1] * proportion
         mass *= 1 - proportion
-        mass[1:] += drawn
+        mass[1:] += gains
         np.cumsum(mass, out=row)
     return rows
 
@@ -191,16 +216,16 @@ def failure_probability(least: ArrayLike, proportion: float) -> float:
         least: The minimum of each prefix, shape (k,).
         proportion: p, the probability that a draw is protected.
     """
-    needed = np.asarray(least, dtype=np.intp)
+    minimum = np.asarray(least, dtype=np.intp)
     # A count that has reached the largest minimum can no longer fail, so we need not follow it.
-    alive = np.zeros(int(needed.max(initial=0)) + 1)
-    alive[0] = 1.0
+    mass = np.zeros(int(minimum.max(initial=0)) + 1)
+    mass[0] = 1.0
     failed = 0.0
-    for count in needed.tolist():
-        drawn = alive * proportion
-        alive *= 1 - proportion
-        alive[1:] += drawn[:-1]
+    for count in minimum.tolist():
+        gains = mass * proportion
+        mass *= 1 - proportion
+        mass[1:] += gains[:-1]
         if count:
-            failed += float(alive[:count].sum())
-            alive[:count] = 0.0
+            failed += float(mass[:count].sum())
+            mass[:count] = 0.0
     return failed

@@ -57,7 +57,7 @@ class FairOrder:
     missed: int
 
 
-class _Tried(NamedTuple):
+class _Trial(NamedTuple):
     """The ranking of a weight, and how far a group of a pursued dimension is from its target."""
 
     miss: float
@@ -150,14 +150,17 @@ class FairStep(Reranker):
         """Return the objective with each of these weights; see :meth:`objective`."""
         measured = self.with_all_dimensions(candidates)
         limits = self._limits(candidates)
-        return [
-            replace(self.bounded_objective(measured, weight, k), spread=self.spread, limits=limits)
-            for weight in weights
-        ]
+        objectives = []
+        for weight in weights:
+            bounded = self.bounded_objective(measured, weight, k)
+            objectives.append(replace(bounded, spread=self.spread, limits=limits))
+        return objectives
 
     def with_all_dimensions(self, candidates: Candidates) -> Candidates:
         """Return candidates with all dimensions that F is of: if it is the least, intersections."""
-        return candidates.with_intersections() if self._is_least(candidates) else candidates
+        if self._is_least(candidates):
+            return candidates.with_intersections()
+        return candidates
 
     def bounded_objective(self, measured: Candidates, weight: float, k: int) -> RankingObjective:
         """Return the objective without what no bound counts; see :attr:`left_out_of_bounds`.
@@ -168,10 +171,10 @@ class FairStep(Reranker):
             k: How many ranks there are to fill.
         """
         is_least = self._is_least(measured)
-        weights = [
-            weight if not self.pursue or _is_among(self.pursue, name) else 1.0
-            for name in measured.dimensions
-        ]
+        weights = []
+        for name in measured.dimensions:
+            is_weighted = not self.pursue or _is_among(self.pursue, name)
+            weights.append(weight if is_weighted else 1.0)
         return RankingObjective(
             relevance_probabilities(measured),
             measured.memberships,
@@ -183,6 +186,7 @@ class FairStep(Reranker):
         )
 
     def _is_least(self, candidates: Candidates) -> bool:
+        """Return whether F is the least of several dimensions."""
         return self.fairness == "worst" and len(candidates.dimensions) > 1
 
     @property
@@ -191,16 +195,18 @@ class FairStep(Reranker):
         return self.at_most is not None or self.equal_chance
 
     def _limits(self, candidates: Candidates) -> Limits | None:
+        """Return the limits that lists of these candidates obey, if there are any."""
         if not self.has_limits:
             return None
-        uncapped = [
-            _stand_for_many(name, groups)
-            for name, groups in zip(candidates.dimensions, candidates.groups, strict=True)
-        ]
-        caps = [
-            self._cap(members, for_many)
-            for members, for_many in zip(candidates.memberships, uncapped, strict=True)
-        ]
+        caps = []
+        uncapped = []
+        dimensions = zip(
+            candidates.dimensions, candidates.groups, candidates.memberships, strict=True
+        )
+        for name, groups, members in dimensions:
+            for_many = _stand_for_many(name, groups)
+            uncapped.append(for_many)
+            caps.append(self._cap(members, for_many))
         return Limits(caps, self.equal_chance, uncapped)
 
     def _cap(self, members: FloatArray, uncapped: NDArray[np.bool_]) -> float | None:
@@ -208,9 +214,10 @@ class FairStep(Reranker):
         if self.at_most is None:
             return None
         is_present = np.asarray(members.any(axis=0))
-        has_rest = bool((is_present & uncapped).any())
-        enough = np.count_nonzero(is_present) * self.at_most >= 1 - 10**-DIGITS
-        return self.at_most if has_rest or enough else None
+        has_uncapped = bool((is_present & uncapped).any())
+        highest_sum = np.count_nonzero(is_present) * self.at_most
+        can_obey = has_uncapped or highest_sum >= 1 - 10**-DIGITS
+        return self.at_most if can_obey else None
 
     def broken(self, candidates: Candidates, ranked: Sequence[int] | Positions) -> list[str]:
         """Return a sentence for each limit that a list does not obey.
@@ -245,22 +252,29 @@ class FairStep(Reranker):
 
     def take(self, candidates: Candidates, k: int) -> FairOrder:
         """Take the step over candidates in the engine's order, to fill k ranks."""
+        trials = self._trials(candidates, k)
+        smallest_miss = min(trial.miss for trial in trials)
+        enough = NEAR if smallest_miss <= NEAR else smallest_miss + NEAR
+        chosen = next(trial for trial in trials if trial.miss <= enough)
+        missed = 0
+        if chosen.miss > NEAR:
+            missed = max(2, round(100 * chosen.miss))
+        return FairOrder(chosen.positions, chosen.weight, missed)
+
+    def _trials(self, candidates: Candidates, k: int) -> list[_Trial]:
+        """Return the rankings to choose from, in ascending order of their weights."""
         order = self.order_within_groups(candidates)
         if self.weight is not None:
-            tried = self._with_weights(candidates, k, order, [self.weight])
-        elif not self.pursue:
-            tried = self._with_weights(candidates, k, order, PURSUED[:1])
-        else:
-            # The lower half is mostly enough.
-            half = len(PURSUED) // 2
-            tried = self._with_weights(candidates, k, order, PURSUED[:half])
-            if all(one.miss > NEAR for one in tried):
-                tried += self._with_weights(candidates, k, order, PURSUED[half:])
-        nearest = min(one.miss for one in tried)
-        enough = NEAR if nearest <= NEAR else nearest + NEAR
-        chosen = next(one for one in tried if one.miss <= enough)
-        missed = 0 if chosen.miss <= NEAR else max(2, round(100 * chosen.miss))
-        return FairOrder(chosen.positions, chosen.weight, missed)
+            return self._with_weights(candidates, k, order, [self.weight])
+        if not self.pursue:
+            return self._with_weights(candidates, k, order, PURSUED[:1])
+
+        # The lower half is mostly enough.
+        half = len(PURSUED) // 2
+        trials = self._with_weights(candidates, k, order, PURSUED[:half])
+        if all(trial.miss > NEAR for trial in trials):
+            trials += self._with_weights(candidates, k, order, PURSUED[half:])
+        return trials
 
     def front(self, candidates: Candidates, k: int, weights: Sequence[float]) -> list[Quality]:
         """Return how good the ranking is that the step would make with each of these weights.
@@ -268,18 +282,21 @@ class FairStep(Reranker):
         A weight then counts for all attributes, and no target is pursued.
         """
         step = self.model_copy(update={"pursue": ()})
-        tried = step._with_weights(candidates, k, self.order_within_groups(candidates), weights)
-        return [one.objective.quality(one.positions) for one in tried]
+        order = self.order_within_groups(candidates)
+        trials = step._with_weights(candidates, k, order, weights)
+        return [trial.objective.quality(trial.positions) for trial in trials]
 
     def _with_weights(
         self, candidates: Candidates, k: int, order: Positions | None, weights: Sequence[float]
-    ) -> list[_Tried]:
+    ) -> list[_Trial]:
+        """Return the best ranking with each of these weights."""
         objectives = self.objectives(candidates, weights, k)
         rankings = best_rankings(objectives, order)
-        return [
-            _Tried(_miss(candidates, positions, self.pursue), weight, positions, objective)
-            for weight, positions, objective in zip(weights, rankings, objectives, strict=True)
-        ]
+        trials = []
+        for weight, positions, objective in zip(weights, rankings, objectives, strict=True):
+            miss = _miss(candidates, positions, self.pursue)
+            trials.append(_Trial(miss, weight, positions, objective))
+        return trials
 
 
 def _say_above(
@@ -290,7 +307,8 @@ def _say_above(
     Attributes with too few groups have no cap, unless all have too few.
     """
     no_caps = all(cap is None for cap in limits.caps)
-    parts = zip(
+    subject = "no list" if no_caps else "no list found"
+    dimensions = zip(
         candidates.dimensions,
         candidates.groups,
         candidates.memberships,
@@ -298,7 +316,7 @@ def _say_above(
         limits.uncapped,
         strict=True,
     )
-    for name, groups, members, cap, uncapped in parts:
+    for name, groups, members, cap, uncapped in dimensions:
         if cap is None and not no_caps:
             continue
         shares = np.where(uncapped, 0.0, exposure(members[rows], candidates.discount))
@@ -306,8 +324,7 @@ def _say_above(
             group = groups[int(shares.argmax())]
             yield (
                 f"{group} has {shares.max():.1%} of the exposure of {name}, more than at_most; "
-                f"{'no list' if no_caps else 'no list found'} gives each of its groups at most "
-                f"{most:.1%}."
+                f"{subject} gives each of its groups at most {most:.1%}."
             )
 
 
@@ -318,12 +335,15 @@ def _stand_for_many(dimension: str, groups: Sequence[str]) -> NDArray[np.bool_]:
         dimension: Its name; in a product of attributes each of them may have such a group.
         groups: Their names. A name with a sign of products in it stands for nobody else.
     """
-    count = len(factors_of(dimension))
-    found = []
+    number_of_attributes = len(factors_of(dimension))
+    stand_for_many = []
     for group in groups:
-        factors = group.split(f" {TIMES} ") if count > 1 else [group]
-        found.append(OTHER in factors and len(factors) == count)
-    return np.array(found, dtype=bool)
+        factors = [group]
+        if number_of_attributes > 1:
+            factors = group.split(f" {TIMES} ")
+        is_readable = len(factors) == number_of_attributes
+        stand_for_many.append(is_readable and OTHER in factors)
+    return np.array(stand_for_many, dtype=bool)
 
 
 def relevance_probabilities(candidates: Candidates) -> FloatArray:
@@ -334,6 +354,7 @@ def relevance_probabilities(candidates: Candidates) -> FloatArray:
 
 
 def _is_among(pursued: Sequence[str], name: str) -> bool:
+    """Return whether a dimension is pursued: by its name, or since all are."""
     return name in pursued or "*" in pursued
 
 
@@ -342,13 +363,14 @@ def _miss(candidates: Candidates, positions: Positions, pursued: Sequence[str]) 
 
     Only dimensions with labels count: no weight brings an exposure to the others.
     """
-    by_name = zip(candidates.dimensions, candidates.memberships, candidates.targets, strict=True)
-    misses = [0.0]
-    for name, own, target in by_name:
-        reached = exposure(own[positions], candidates.discount)
-        if _is_among(pursued, name) and reached.any():
-            misses.append(float(np.abs(reached - target).max().round(DIGITS)))
-    return max(misses)
+    dimensions = zip(candidates.dimensions, candidates.memberships, candidates.targets, strict=True)
+    largest = 0.0
+    for name, members, target in dimensions:
+        shares = exposure(members[positions], candidates.discount)
+        if _is_among(pursued, name) and shares.any():
+            miss = float(np.abs(shares - target).max().round(DIGITS))
+            largest = max(largest, miss)
+    return largest
 
 
 class ExposureAwareStep(Reranker):
@@ -364,19 +386,25 @@ class ExposureAwareStep(Reranker):
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.positions`."""
         members = np.concatenate(candidates.memberships, axis=1, dtype=np.float64)
         target = np.concatenate(candidates.targets)
-        # What a document gives to each attribute, repeated for each group.
-        sizes = [len(own) for own in candidates.targets]
-        given = np.add.reduceat(members, np.cumsum([0, *sizes[:-1]]), axis=1)
         # By how much a document changes deficits: the target share of the exposure that it gives
         # out in each attribute, minus what it gives to the group itself.
-        deficit_after = target * np.repeat(given, sizes, axis=1) - members
+        sizes = [len(target_of_attribute) for target_of_attribute in candidates.targets]
+        first_groups = np.cumsum([0, *sizes[:-1]])
+        labelled = np.add.reduceat(members, first_groups, axis=1)
+        change = target * np.repeat(labelled, sizes, axis=1) - members
+
         order = np.arange(min(k, len(members)), dtype=np.intp)
         deficit = np.zeros(len(target))
         is_left = np.asarray(members.any(axis=1))
         ranks = np.flatnonzero(is_left[: len(order)])
-        for rank, weight in zip(ranks, candidates.discount.weights(len(order))[ranks], strict=True):
-            of_document = np.where(is_left, members @ (deficit + weight * target), -np.inf)
-            order[rank] = best = int((of_document >= of_document.max() - 1e-12).argmax())
+        weights = candidates.discount.weights(len(order))[ranks]
+        for rank, weight in zip(ranks, weights, strict=True):
+            deficit_of_document = members @ (deficit + weight * target)
+            deficit_of_document = np.where(is_left, deficit_of_document, -np.inf)
+            # The first of those that only differ by rounding.
+            is_largest = deficit_of_document >= deficit_of_document.max() - 1e-12
+            best = int(is_largest.argmax())
+            order[rank] = best
             is_left[best] = False
-            deficit += weight * deficit_after[best]
+            deficit += weight * change[best]
         return order

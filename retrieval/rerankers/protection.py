@@ -13,7 +13,7 @@ from fairqr.retrieval.fairness.protected import listed_groups
 from fairqr.retrieval.rerankers.base import Candidates
 from fairqr.retrieval.sources.schema import UNKNOWN
 
-PROTECTING = "fa-ir", "deltr"
+PROTECTING = ("fa-ir", "deltr")
 """The methods that protect groups."""
 
 PROTECTED_HELP = (
@@ -35,36 +35,46 @@ def group_of_each(memberships: FloatArray) -> NDArray[np.intp]:
     largest = memberships.max(axis=1, initial=0.0)
     unknown = 1 - memberships.sum(axis=1)
     # Rounding must not make one of two equal halves smaller.
-    known = (largest > 0) & (largest >= unknown - 1e-9)
-    return np.where(known, memberships.argmax(axis=1), -1)
+    has_group = (largest > 0) & (largest >= unknown - 1e-9)
+    return np.where(has_group, memberships.argmax(axis=1), -1)
 
 
 def choose_protected(
-    lists: Sequence[Candidates], k: int, named: str | None = None
+    lists: Sequence[Candidates], k: int, text: str | None = None
 ) -> tuple[int, list[int]]:
     """Return the dimension and the groups to protect, by their positions in the candidates.
 
     Args:
         lists: The candidates; several lists over the same dimensions count by their mean.
         k: We measure ε* − ε in the first k documents of the current order.
-        named: As in ``PROTECTED_HELP``. The default is the group with the largest ε* − ε in any
+        text: As in ``PROTECTED_HELP``. The default is the group with the largest ε* − ε in any
             dimension; the group of documents without a label is never chosen by default.
 
     Raises:
         InputError: A group does not exist, or several dimensions have a group of this name.
     """
-    if named is not None and named.strip() != "all":
-        return named_groups(named, lists[0].dimensions, lists[0].groups)
-    lacks = []
-    for dimension, groups in enumerate(lists[0].groups):
-        shown = [exposure(it.memberships[dimension], it.discount, k) for it in lists]
-        wanted = [it.targets[dimension] for it in lists]
-        lack = np.mean(np.subtract(wanted, shown), axis=0)
-        lack[[group == UNKNOWN for group in groups]] = -np.inf
-        lacks.append(lack)
+    if text is not None and text.strip() != "all":
+        return named_groups(text, lists[0].dimensions, lists[0].groups)
+
+    lacks = [_mean_lack(lists, dimension, k) for dimension in range(len(lists[0].groups))]
     worst = int(np.argmax([lack.max() for lack in lacks]))
-    lacking = np.flatnonzero(lacks[worst] > 0).tolist() if named else []
-    return worst, lacking or [int(lacks[worst].argmax())]
+    group_lacking_most = int(lacks[worst].argmax())
+    if not text:
+        return worst, [group_lacking_most]
+    lacking = np.flatnonzero(lacks[worst] > 0).tolist()
+    return worst, lacking or [group_lacking_most]
+
+
+def _mean_lack(lists: Sequence[Candidates], dimension: int, k: int) -> FloatArray:
+    """Return ε* − ε of each group of a dimension, in the mean over the lists, shape (G,)."""
+    lacks = []
+    for candidates in lists:
+        shares = exposure(candidates.memberships[dimension], candidates.discount, k)
+        lacks.append(candidates.targets[dimension] - shares)
+    lack = np.mean(lacks, axis=0)
+    is_unknown = [group == UNKNOWN for group in lists[0].groups[dimension]]
+    lack[is_unknown] = -np.inf
+    return np.asarray(lack)
 
 
 def named_groups(
@@ -81,22 +91,27 @@ def named_groups(
         InputError: A group does not exist, or several dimensions have a group of this name.
     """
     prefix, _, names = text.partition("=")
-    if prefix.strip() not in dimensions:
-        prefix, names = "", text
-    known = list(zip(dimensions, groups_of_each, strict=True))
-    found = [
-        (place, [groups.index(name) for name in wanted])
-        for place, (dimension, groups) in enumerate(known)
-        if prefix.strip() in ("", dimension)
-        and (wanted := [name for name in listed_groups(names, groups) if name])
-        and set(wanted) <= set(groups)
-    ]
-    if not found:
-        choices = "; ".join(f"{dimension}={','.join(groups)}" for dimension, groups in known)
+    named_dimension = prefix.strip()
+    if named_dimension not in dimensions:
+        named_dimension = ""
+        names = text
+
+    matches = []
+    for position, (dimension, groups) in enumerate(zip(dimensions, groups_of_each, strict=True)):
+        if named_dimension not in ("", dimension):
+            continue
+        named = [name for name in listed_groups(names, groups) if name]
+        if named and set(named) <= set(groups):
+            matches.append((position, [groups.index(name) for name in named]))
+    if not matches:
+        choices = "; ".join(
+            f"{dimension}={','.join(groups)}"
+            for dimension, groups in zip(dimensions, groups_of_each, strict=True)
+        )
         raise InputError(
             f"There is no group '{one_line(text, 100)}' to protect; choose among {choices}."
         )
-    if len(found) > 1:
-        named = " or ".join(f"{known[place][0]}={names.strip()}" for place, _ in found)
-        raise InputError(f"Several attributes have '{one_line(text, 100)}'; write {named}.")
-    return found[0]
+    if len(matches) > 1:
+        exact = " or ".join(f"{dimensions[position]}={names.strip()}" for position, _ in matches)
+        raise InputError(f"Several attributes have '{one_line(text, 100)}'; write {exact}.")
+    return matches[0]

@@ -8,10 +8,12 @@ from pydantic import ValidationError
 
 from fairqr.base.errors import InputError, first_problem, one_line
 from fairqr.retrieval.rerankers.base import Reranker
+from fairqr.retrieval.rerankers.deltr import Deltr
 from fairqr.retrieval.rerankers.diversification import Mmr, Pm2, Xquad
+from fairqr.retrieval.rerankers.dlf import Dlf
 from fairqr.retrieval.rerankers.fa_ir import FairTopK
 from fairqr.retrieval.rerankers.fair import ExposureAwareStep, FairStep
-from fairqr.retrieval.rerankers.learning import Deltr, Dlf, TrainedReranker
+from fairqr.retrieval.rerankers.learning import TrainedReranker
 
 RERANKERS: dict[str, type[Reranker]] = {
     "fair": FairStep,
@@ -24,10 +26,14 @@ RERANKERS: dict[str, type[Reranker]] = {
     "dlf": Dlf,
 }
 
-ABOUT = {name: str(it.__doc__).splitlines()[0].rstrip(".") for name, it in RERANKERS.items()}
+ABOUT = {
+    name: str(reranker.__doc__).splitlines()[0].rstrip(".") for name, reranker in RERANKERS.items()
+}
 """What each re-ranker does and where it comes from, as a phrase for users."""
 
-TRAINED = tuple(name for name, it in RERANKERS.items() if issubclass(it, TrainedReranker))
+TRAINED = tuple(
+    name for name, reranker in RERANKERS.items() if issubclass(reranker, TrainedReranker)
+)
 """The re-rankers that read a file of weights, which ``fairqr train`` writes."""
 
 
@@ -50,13 +56,17 @@ def open_reranker(name: str, options: Mapping[str, object] | None = None) -> Rer
     try:
         return reranker.model_validate(dict(options or {}))
     except ValidationError as error:
-        where, reason = first_problem(error)
-        if not where:  # The weights are wrong; the reason is a whole sentence.
-            raise InputError(f"{reason}.") from None
-        known = reranker.model_fields
-        what = f"re-ranker {name} has no option '{one_line(where, 60)}'"
-        why = f"it has {', '.join(known) or 'none'}."
-        if where in known:
-            what = f"option '{where}' of {name} is wrong: {reason}"
-            why = f"it is described as: {known[where].description}"
-        raise InputError(f"The {what}; {why}") from None
+        raise InputError(_problem(name, reranker, error)) from None
+
+
+def _problem(name: str, reranker: type[Reranker], error: ValidationError) -> str:
+    """Return a sentence about what is wrong with the options of a re-ranker."""
+    option, reason = first_problem(error)
+    if not option:  # The weights are wrong; the reason is a whole sentence.
+        return f"{reason}."
+    options = reranker.model_fields
+    if option in options:
+        problem = f"The option '{option}' of {name} is wrong: {reason}"
+        return f"{problem}; it is described as: {options[option].description}"
+    names = ", ".join(options) or "none"
+    return f"The re-ranker {name} has no option '{one_line(option, 60)}'; it has {names}."

@@ -18,8 +18,8 @@ import numpy as np
 from fairqr.retrieval.fairness.exposure import FloatArray, normalise
 from fairqr.retrieval.sampling.plackett_luce import CELLS, GAP, close_gaps
 
-TRIED = 4096
-"""How many samples tell the expectation, at most; its standard error is then below .01."""
+MOST_SAMPLES = 4096
+"""How many samples the expectation is of, at most; its standard error is then below .01."""
 NEAR = 0.002
 """How far all shares together may be from the target: less than the samples can tell."""
 STEPS = 200
@@ -44,31 +44,48 @@ def shifted(
         stream: The source of random numbers.
     """
     weights = close_gaps(log_weights)
-    present = memberships.any(axis=0)
-    if not (target * present).any():
+    is_present = memberships.any(axis=0)
+    attainable = target * is_present
+    if not attainable.any():
         return weights
+    attainable = normalise(attainable)
     widest = GAP - weights.min()  # beyond it nothing changes: that group comes first, or last
-    wanted = normalise(target * present)
-    clocks = stream.standard_exponential((min(TRIED, max(1, CELLS // weights.size)), weights.size))
-    noise = -np.log(clocks, out=clocks)
-    shift, step, before = np.zeros(target.size), np.ones(target.size), np.zeros(target.size)
-    nearest, best = np.inf, shift
+    noise = _noise(weights.size, stream)
+
+    shift = np.zeros(target.size)
+    step = np.ones(target.size)
+    last_direction = np.zeros(target.size)
+    best = shift
+    smallest_distance = np.inf
     for _ in range(STEPS):
-        missing = wanted - _shares(noise + weights + memberships @ shift, memberships, k)
+        shares = _shares(noise + weights + memberships @ shift, memberships, k)
+        missing = attainable - shares
         distance = float(np.abs(missing).sum())
-        if distance < nearest:
-            nearest, best = distance, shift
+        if distance < smallest_distance:
+            smallest_distance = distance
+            best = shift
         if distance <= NEAR:
             break
-        way = np.sign(missing)
-        goes_on = way * before
-        step = np.where(goes_on > 0, step * 1.2, np.where(goes_on < 0, step / 2, step))
-        shift = np.clip(shift + way * step, -widest, widest)
-        step, before = np.minimum(step, widest), way
+
+        direction = np.sign(missing)
+        goes_on = direction * last_direction > 0
+        turns_back = direction * last_direction < 0
+        step = np.where(goes_on, step * 1.2, np.where(turns_back, step / 2, step))
+        shift = np.clip(shift + direction * step, -widest, widest)
+        step = np.minimum(step, widest)
+        last_direction = direction
     return np.asarray(weights + memberships @ best)
 
 
+def _noise(n: int, stream: np.random.Generator) -> FloatArray:
+    """Return Gumbel noise for n documents in each sample, shape (N, n)."""
+    samples = min(MOST_SAMPLES, max(1, CELLS // n))
+    clocks = stream.standard_exponential((samples, n))
+    return -np.log(clocks, out=clocks)
+
+
 def _shares(arrivals: FloatArray, memberships: FloatArray, k: int) -> FloatArray:
-    """Return each group's share of the places of those that come first; zeros if none is known."""
+    """Return each group's share of the first k places; zeros if their documents lack labels."""
     first = np.argpartition(-arrivals, k - 1, axis=1)[:, :k]
-    return normalise(np.bincount(first.ravel(), minlength=len(memberships)) @ memberships)
+    counts = np.bincount(first.ravel(), minlength=len(memberships))
+    return normalise(counts @ memberships)

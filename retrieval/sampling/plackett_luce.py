@@ -42,7 +42,6 @@ Form = Literal["logits", "worths"]
 LARGEST_ALPHA = 1000.0
 """2^1000 is still a valid floating point number."""
 
-
 CELLS = 1 << 22
 """The most clocks to run at once; limits memory to about 100 MB."""
 
@@ -115,15 +114,16 @@ def sample_oracle(
     Arguments and result are as in :func:`sample_plackett_luce`, except for ``useful``: True for the
     useful items, shape (n,).
     """
-    drawn = np.empty((samples, min(k, useful.size)), dtype=np.intp)
+    length = min(k, useful.size)
+    rankings = np.empty((samples, length), dtype=np.intp)
     filled = 0
     for items in (np.flatnonzero(useful), np.flatnonzero(~useful)):
-        places = min(items.size, drawn.shape[1] - filled)
-        if places:
-            orders = race(np.zeros(items.size), samples, places, stream)
-            drawn[:, filled : filled + places] = items[orders]
-            filled += places
-    return drawn
+        count = min(items.size, length - filled)
+        if count:
+            orders = race(np.zeros(items.size), samples, count, stream)
+            rankings[:, filled : filled + count] = items[orders]
+            filled += count
+    return rankings
 
 
 def deterministic(scores: ArrayLike, k: int) -> IntArray:
@@ -138,6 +138,7 @@ def deterministic(scores: ArrayLike, k: int) -> IntArray:
 
 
 def _finite(scores: ArrayLike) -> FloatArray:
+    """Return scores as an array, and refuse those that are not finite."""
     values = np.asarray(scores, dtype=np.float64)
     if not np.isfinite(values).all():
         raise InputError("A score is not a finite number; correct it, or leave the document out.")
@@ -158,9 +159,9 @@ def close_gaps(log_weights: FloatArray) -> FloatArray:
         if shifted.min() >= -PRECISE:
             return shifted
         order = np.argsort(log_weights)
-        steps = np.minimum(np.diff(log_weights[order]), GAP)
+        gaps = np.minimum(np.diff(log_weights[order]), GAP)
     closed = np.empty_like(log_weights)
-    closed[order] = np.concatenate(([0.0], np.cumsum(steps)))
+    closed[order] = np.concatenate(([0.0], np.cumsum(gaps)))
     return np.asarray(closed - closed.max())
 
 
@@ -178,15 +179,16 @@ def race(log_weights: FloatArray, samples: int, k: int, stream: np.random.Genera
     """
     n = log_weights.size
     log_weights = close_gaps(log_weights)
-    at_once = max(1, CELLS // n)
-    drawn = np.empty((samples, k), dtype=np.intp)
-    for start in range(0, samples, at_once):
-        part = drawn[start : start + at_once]
-        times = stream.standard_exponential((len(part), n))
+    rankings = np.empty((samples, k), dtype=np.intp)
+    samples_at_once = max(1, CELLS // n)
+    for start in range(0, samples, samples_at_once):
+        batch = rankings[start : start + samples_at_once]
+        times = stream.standard_exponential((len(batch), n))
         with np.errstate(divide="ignore"):  # The logarithm of a 0 is −∞, which comes first.
             np.log(times, out=times)
         times -= log_weights
+        # We only sort the first k.
         earliest = np.argpartition(times, k - 1, axis=1)[:, :k]
         order = np.take_along_axis(times, earliest, axis=1).argsort(axis=1)
-        part[:] = np.take_along_axis(earliest, order, axis=1)
-    return drawn
+        batch[:] = np.take_along_axis(earliest, order, axis=1)
+    return rankings

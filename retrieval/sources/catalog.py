@@ -34,6 +34,7 @@ from fairqr.retrieval.sources.documents import ProgressFunction
 from fairqr.retrieval.sources.source import Source, TantivySource, is_source_file, load_source
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+"""The names that an index may have."""
 AnyRetriever = str | Encoder | Retriever
 
 
@@ -82,29 +83,36 @@ class Catalog:
         is_path = isinstance(corpus, str) and await asyncio.to_thread(self._is_path, corpus)
         if schema is not None and not is_path:
             raise InputError("Only a corpus given by its path takes a schema; leave it out.")
+
         if isinstance(corpus, Source):
             return await opening.open_source(
                 corpus, retriever=retriever, store=self._root, progress=progress
             )
         if not is_path and corpus not in BUILT_IN:
             return await self.open(corpus, retriever=retriever, progress=progress)
-        searched_with = Retriever.of(retriever)  # Refuse a wrong name before we index anything.
-        found = await asyncio.to_thread(find_corpus, BUILT_IN.get(corpus, Path(corpus)), schema)
-        name = shown = corpus
+
+        opened_retriever = Retriever.of(retriever)  # Refuse a wrong name before we index anything.
+        path = BUILT_IN.get(corpus, Path(corpus))
+        files = await asyncio.to_thread(find_corpus, path, schema)
+        name = corpus
+        label = corpus
         if is_path:
-            name = opening.name_of_index(found.path.name.split(".")[0], found.path)
-            shown = str(found.path.resolve())
-        engine = await self._indexes.up_to_date(name, found, shown, progress)
-        return await opening.with_retriever(engine, searched_with, progress)
+            name = opening.name_of_index(files.path.name.split(".")[0], files.path)
+            label = str(files.path.resolve())
+        engine = await self._indexes.up_to_date(name, files, label, progress)
+        return await opening.with_retriever(engine, opened_retriever, progress)
 
     def _is_path(self, corpus: str) -> bool:
         """Return whether this is the path of a corpus, rather than a name."""
-        path = Path(corpus)
         if not corpus or corpus in BUILT_IN:
             return False
-        if "/" in corpus or path.suffix in (".jsonl", ".gz"):
+        path = Path(corpus)
+        looks_like_path = "/" in corpus or path.suffix in (".jsonl", ".gz")
+        if looks_like_path:
             return True
-        return corpus not in self.names() and (path.is_file() or holds_documents(path))
+        # A name that fits both means the index.
+        has_documents = path.is_file() or holds_documents(path)
+        return has_documents and corpus not in self.names()
 
     async def open(
         self, name: str, *, retriever: AnyRetriever = "bm25", progress: Announce | None = None
@@ -112,13 +120,13 @@ class Catalog:
         """Open an index or an attached source by its name; see :meth:`resolve`."""
         names = await asyncio.to_thread(self.names)
         if name not in names:
-            near = (
-                nearest_names(name, {*BUILT_IN, *names})
-                or "'fairqr index create NAME PATH' makes one."
-            )
-            raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {near}")
+            advice = nearest_names(name, {*BUILT_IN, *names})
+            advice = advice or "'fairqr index create NAME PATH' makes one."
+            raise IndexNotFoundError(f"There is no index '{one_line(name, 60)}'; {advice}")
+
         if name in self._indexes.names():
-            return await opening.with_retriever(await self._indexes.open(name), retriever, progress)
+            engine = await self._indexes.open(name)
+            return await opening.with_retriever(engine, retriever, progress)
         source, _ = await asyncio.to_thread(self.source, name)
         return await self.resolve(source, retriever=retriever, progress=progress)
 
@@ -208,15 +216,27 @@ class Catalog:
         """
         names = await asyncio.to_thread(self.names)
         infos = await asyncio.gather(*map(self._info, names))
+
         # The embedded index of an attached source is listed once, as the source.
         sources = self.sources()
-        known = [it for it in infos if isinstance(it, EngineInfo)]
-        theirs = {info.location for info in known if info.name in sources}
-        hidden = [it for it in known if it.location in theirs and it.name not in sources]
-        return [info for info in infos if info not in hidden]
+        locations_of_sources = {
+            info.location for info in infos if isinstance(info, EngineInfo) and info.name in sources
+        }
+        listed: list[EngineInfo | tuple[str, str, str]] = []
+        for info in infos:
+            is_index_of_source = (
+                isinstance(info, EngineInfo)
+                and info.name not in sources
+                and info.location in locations_of_sources
+            )
+            if not is_index_of_source:
+                listed.append(info)
+        return listed
 
     async def _info(self, name: str) -> EngineInfo | tuple[str, str, str]:
-        kind, index = "tantivy", name
+        """Return what we know of an index or a source, or why it cannot be opened."""
+        kind = "tantivy"
+        index = name
         try:
             if name in self.sources():
                 kind = "source"
@@ -243,11 +263,12 @@ class Catalog:
 
     def sources(self) -> dict[str, Path]:
         """Return the file of each attached source, by name."""
-        found = {}
+        files = {}
         for note in sorted(self._notes.glob("*.json")):
+            # A note that somebody damaged is no source.
             with suppress(OSError, ValueError, LookupError, TypeError):
-                found[note.stem] = Path(json.loads(note.read_bytes())["path"])
-        return found
+                files[note.stem] = Path(json.loads(note.read_bytes())["path"])
+        return files
 
     def source(self, name: str) -> tuple[Source, Path]:
         """Return an attached source as its file describes it now, and the file.
@@ -278,9 +299,9 @@ class Catalog:
         path = path.absolute()
         source = load_source(path)
         self.refuse_taken_by_others(source.name, path)
-        known = self.sources().get(source.name, path)
-        if known != path and known.exists():
-            problem = f"The name '{source.name}' belongs to the source {known}"
+        attached_file = self.sources().get(source.name, path)
+        if attached_file != path and attached_file.exists():
+            problem = f"The name '{source.name}' belongs to the source {attached_file}"
             raise InputError(f"{problem}; give this one another name.")
         write_beside(self._notes / f"{source.name}.json", json.dumps({"path": str(path)}))
         return source
@@ -300,15 +321,20 @@ class Catalog:
         Raises:
             InputError: The name is taken.
         """
-        if name in BUILT_IN or name in self._indexes.names():
-            what = "a built-in corpus" if name in BUILT_IN else "an index"
-            raise InputError(f"'{name}' is the name of {what}; give the source {path} another one.")
+        if name in BUILT_IN:
+            owner = "a built-in corpus"
+        elif name in self._indexes.names():
+            owner = "an index"
+        else:
+            return
+        raise InputError(f"'{name}' is the name of {owner}; give the source {path} another one.")
 
     def _file_of(self, name: str) -> Path:
         sources = self.sources()
         if name not in sources:
-            near = nearest_names(name, sources) or "'fairqr source list' lists them."
-            raise IndexNotFoundError(f"There is no attached source '{one_line(name, 60)}'; {near}")
+            advice = nearest_names(name, sources) or "'fairqr source list' lists them."
+            problem = f"There is no attached source '{one_line(name, 60)}'"
+            raise IndexNotFoundError(f"{problem}; {advice}")
         return sources[name]
 
     def _refuse_attached(self, name: str) -> None:
@@ -323,11 +349,20 @@ class Catalog:
         if not NAME.fullmatch(name):
             allowed = "lower-case letters, digits, dots, dashes and underscores"
             raise InputError(f"'{name}' cannot be the name of an index; use only {allowed}.")
-        own = find_corpus(BUILT_IN[name]) if name in BUILT_IN else corpus
-        is_own = (own.path.resolve(), own.schema) == (corpus.path.resolve(), corpus.schema)
-        if name in self.sources() or not is_own:
-            what = "an attached source" if is_own else "a built-in corpus"
-            raise InputError(f"'{name}' is the name of {what}; choose another one for this index.")
+
+        owner = ""
+        if name in self.sources():
+            owner = "an attached source"
+        if name in BUILT_IN and not _is_same(find_corpus(BUILT_IN[name]), corpus):
+            owner = "a built-in corpus"
+        if owner:
+            raise InputError(f"'{name}' is the name of {owner}; choose another one for this index.")
+
+
+def _is_same(first: Corpus, second: Corpus) -> bool:
+    """Return whether two corpora have the same documents and the same schema."""
+    has_same_path = first.path.resolve() == second.path.resolve()
+    return has_same_path and first.schema == second.schema
 
 
 async def info_of(engine: SearchEngine) -> EngineInfo:

@@ -20,8 +20,9 @@ from fairqr.retrieval.sources.documents import (
     parse_document,
     read_documents,
 )
+from fairqr.retrieval.sources.label_rows import MAX_VALUES
 from fairqr.retrieval.sources.label_values import as_text, values_of
-from fairqr.retrieval.sources.labels import MAX_VALUES, LabelReader
+from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import UNKNOWN, Schema, load_schema
 
 BUILT_IN = {"notables": Path(__file__).parents[1] / "corpora" / "notables"}
@@ -30,7 +31,9 @@ BUILT_IN = {"notables": Path(__file__).parents[1] / "corpora" / "notables"}
 DOCUMENTS = ("documents.jsonl", "documents.jsonl.gz")
 SCHEMA = "schema.yaml"
 DOCUMENTS_AT_ONCE = 500
+"""How many documents the check labels together."""
 SECONDS_OF_DOUBT = 1.0
+"""A file that was changed this recently may change again without a new time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +62,17 @@ class Corpus:
         Raises:
             CorpusError: A file is missing.
         """
-        states = [(path, _readable(path).stat()) for path in self._paths()]
-        if any(time.time() - it.st_mtime < SECONDS_OF_DOUBT for _, it in states):
+        files: list[object] = []
+        is_settled = True
+        for path in self._paths():
+            status = _readable(path).stat()
+            files.append((str(path.absolute()), status.st_size, status.st_mtime_ns))
+            if time.time() - status.st_mtime < SECONDS_OF_DOUBT:
+                is_settled = False
+        if not is_settled:
             return ""
-        found = [(str(path.absolute()), it.st_size, it.st_mtime_ns) for path, it in states]
         schema = hashlib.sha256(self.schema.model_dump_json().encode()).hexdigest()
-        return json.dumps([*found, schema])
+        return json.dumps([*files, schema])
 
     def fingerprint(self) -> str:
         """Return a hash of the content of all files and of the schema.
@@ -77,8 +85,12 @@ class Corpus:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def _paths(self) -> list[Path]:
-        labels = [a.labels for a in self.schema.attributes.values() if a.labels]
-        return [self.path, *(self.labels_folder / name for name in labels)]
+        """Return the file of documents and the files of labels."""
+        paths = [self.path]
+        for attribute in self.schema.attributes.values():
+            if attribute.labels:
+                paths.append(self.labels_folder / attribute.labels)
+        return paths
 
 
 def holds_documents(path: Path) -> bool:
@@ -99,20 +111,39 @@ def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
         SchemaError: There is no schema, or it is wrong.
     """
     if path.is_dir():
-        found = [path / name for name in DOCUMENTS if (path / name).is_file()]
-        if not found:
-            raise CorpusError(f"The folder {path} has no {DOCUMENTS[0]}; give the file itself.")
-        path = found[0]
+        path = _documents_in(path)
     if not path.is_file():
         raise CorpusError(f"There is no corpus at {path}; give a JSON Lines file or its folder.")
     if schema is None:
-        stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
-        beside = [path.parent / f"{stem}.{SCHEMA}", path.parent / SCHEMA]
-        schema = next((candidate for candidate in beside if candidate.is_file()), None)
-        if schema is None:
-            problem = f"The corpus {path} has no schema"
-            raise SchemaError(f"{problem}; put a file {beside[0].name} beside it.")
+        schema = _schema_beside(path)
     return Corpus(path, load_schema(schema), schema.parent)
+
+
+def _documents_in(folder: Path) -> Path:
+    """Return the file of documents in a folder.
+
+    Raises:
+        CorpusError: There is no such file.
+    """
+    for name in DOCUMENTS:
+        if (folder / name).is_file():
+            return folder / name
+    raise CorpusError(f"The folder {folder} has no {DOCUMENTS[0]}; give the file itself.")
+
+
+def _schema_beside(documents: Path) -> Path:
+    """Return the file of the schema beside a file of documents.
+
+    Raises:
+        SchemaError: There is no such file.
+    """
+    stem = documents.name.removesuffix(".gz").removesuffix(".jsonl")
+    named = documents.parent / f"{stem}.{SCHEMA}"
+    for path in (named, documents.parent / SCHEMA):
+        if path.is_file():
+            return path
+    problem = f"The corpus {documents} has no schema"
+    raise SchemaError(f"{problem}; put a file {named.name} beside it.")
 
 
 def _readable(path: Path) -> Path:
@@ -155,25 +186,32 @@ async def check_corpus(corpus: Corpus) -> CorpusReport:
 
 def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
     report = CorpusReport(labels.schema)
-    for name, of_file in labels.reports_of_files().items():
-        found = {it.value: it.documents for it in of_file.without_group if it.value != UNKNOWN}
-        report.without_group[name] = found
+    for name, report_of_file in labels.reports_of_files().items():
+        report.without_group[name] = {
+            count.value: count.documents
+            for count in report_of_file.without_group
+            if count.value != UNKNOWN
+        }
+
     attributes = labels.schema.attributes
     totals: dict[str, dict[str, float]] = {}
     for name, attribute in attributes.items():
         totals[name] = dict.fromkeys(attribute.listed, 0.0)
-    for some in chunks(_valid_documents(corpus, report), DOCUMENTS_AT_ONCE):
-        report.documents += len(some)
-        in_fields = labels.in_fields(some)
-        memberships = labels.memberships([document.id for document in some], in_fields)
+    for documents in chunks(_valid_documents(corpus, report), DOCUMENTS_AT_ONCE):
+        report.documents += len(documents)
+        in_fields = labels.in_fields(documents)
         _count_without_group(labels, in_fields, report)
+        memberships = labels.memberships([document.id for document in documents], in_fields)
         for name, rows in memberships.items():
             for group, total in totals_by_group(attributes[name], rows).items():
                 totals[name][group] = totals[name].get(group, 0.0) + total
-    for name, by_group in totals.items():
-        ordered = largest_first(by_group) if attributes[name].open else by_group
-        documents = max(1, report.documents)
-        report.shares[name] = {group: by_group[group] / documents for group in ordered}
+
+    for name, total_by_group in totals.items():
+        is_open = attributes[name].open
+        groups = largest_first(total_by_group) if is_open else list(total_by_group)
+        report.shares[name] = {
+            group: total_by_group[group] / max(1, report.documents) for group in groups
+        }
     return report
 
 
@@ -199,8 +237,9 @@ def _valid_documents(corpus: Corpus, report: CorpusReport) -> Iterator[Document]
         except ValueError as error:
             report.problems.append((number, str(error)))
             continue
-        if (first := first_line.setdefault(document.id, number)) != number:
-            repeated = f"the id '{document.id}' is already used in line {first}"
-            report.problems.append((number, repeated))
+        first = first_line.setdefault(document.id, number)
+        if first != number:
+            problem = f"the id '{document.id}' is already used in line {first}"
+            report.problems.append((number, problem))
         else:
             yield document

@@ -42,11 +42,13 @@ class Credentials(
     @model_validator(mode="after")
     def _can_be_sent(self) -> Credentials:
         for name, value in self.headers.items():
-            if not HEADER_NAME.fullmatch(name) or not value.get_secret_value().isprintable():
+            is_header = HEADER_NAME.fullmatch(name) and value.get_secret_value().isprintable()
+            if not is_header:
                 raise ValueError(f"'{one_line(name, 60)}' is not a one-line header")
         if bool(self.username) != bool(self.password):
             raise ValueError("a username needs a password, and a password a username")
-        if sum(map(bool, (self.api_key, self.username, self.bearer))) > 1:
+        ways = [self.api_key, self.username, self.bearer]
+        if sum(map(bool, ways)) > 1:
             raise ValueError("give one of api_key, bearer, or username and password")
         return self
 
@@ -103,27 +105,33 @@ def credentials_for(name: str | None, url: str) -> Credentials:
     if name is None:
         return _of_elasticsearch(url)
     entry = named_credentials().get(name)
-    file, section = settings.config_path(), f"[{CREDENTIALS}.{one_line(name, 60)}]"
+    file = settings.config_path()
+    section = f"[{CREDENTIALS}.{one_line(name, 60)}]"
     if entry is None:
         raise ConfigError(f"The settings file {file} has no {section}; add it, with its urls.")
-    # Scheme, host and port have to be those of one of its addresses.
-    if _server(url) not in map(_server, entry.urls):
+    if not _may_be_sent(entry, url):
         raise ConfigError(
-            f"The credentials '{name}' may not be sent to {one_line(_shown(url), 200)}; if you "
+            f"The credentials '{name}' may not be sent to {one_line(_public(url), 200)}; if you "
             f"trust this address, add it to urls in {section} of {file}."
         )
     return entry
 
 
+def _may_be_sent(entry: NamedCredentials, url: str) -> bool:
+    """Return whether scheme, host and port are those of one of the entry's addresses."""
+    return _server(url) in map(_server, entry.urls)
+
+
 def credentials_at(url: str) -> Credentials:
-    """Return the credentials whose ``urls`` name a server that the user named; else none.
+    """Return the credentials whose ``urls`` name a server, or empty ones if there are none.
 
     Raises:
         ConfigError: An entry of the settings file is malformed.
     """
-    entries = named_credentials().values()
-    own = (it for it in entries if _server(url) in map(_server, it.urls))
-    return next(own, Credentials())
+    for entry in named_credentials().values():
+        if _may_be_sent(entry, url):
+            return entry
+    return Credentials()
 
 
 def named_credentials() -> dict[str, NamedCredentials]:
@@ -135,19 +143,21 @@ def named_credentials() -> dict[str, NamedCredentials]:
     section, file = settings.file_section(CREDENTIALS)
     entries = {}
     for name, data in section.items():
-        where = f"The section [{CREDENTIALS}.{one_line(name, 60)}] of the settings file {file}"
+        subject = f"The section [{CREDENTIALS}.{one_line(name, 60)}] of the settings file {file}"
         if isinstance(data, Mapping) and isinstance(data.get("ca_certs"), str):
             data = {**data, "ca_certs": settings.beside(file, data["ca_certs"])}
-        entries[name] = validated(NamedCredentials, data, where, ConfigError)
+        entries[name] = validated(NamedCredentials, data, subject, ConfigError)
     return entries
 
 
 def default_url() -> str | None:
     """Return the address in FAIRQR_ELASTICSEARCH_URL, without any credentials in it."""
     url = settings.text_of("elasticsearch.url")
-    if url is not None and not is_web_address(url.strip()):
+    if url is None:
+        return None
+    if not is_web_address(url.strip()):
         raise ConfigError("FAIRQR_ELASTICSEARCH_URL must be an address like http://host:9200.")
-    return url and _shown(url)
+    return _public(url)
 
 
 def _of_elasticsearch(url: str) -> Credentials:
@@ -156,21 +166,29 @@ def _of_elasticsearch(url: str) -> Credentials:
     Credentials in the address win, then the variables, which belong together, then the settings
     file. We do not use the file's when a variable names another server than the file does.
     """
-    own = settings.text_of("elasticsearch.url")
-    if default_url() is None or own is None or _server(own) != _server(url):
+    stated_url = settings.text_of("elasticsearch.url")
+    if default_url() is None or stated_url is None or _server(stated_url) != _server(url):
         return Credentials()
-    given: dict[str, Any] = {"ca_certs": settings.path_of("elasticsearch.ca_certs")}
-    parts = urlsplit(own.strip())
-    in_file, _ = settings.file_section("elasticsearch.url")
+
     names = ("api_key", "username", "password")
-    found = {name: settings.find(f"elasticsearch.{name}") for name in names}
-    variables = {name: it for name, it in found.items() if it.source.kind == "variable"}
+    effective = {name: settings.find(f"elasticsearch.{name}") for name in names}
+    variables = {
+        name: setting for name, setting in effective.items() if setting.source.kind == "variable"
+    }
+    url_in_file, _ = settings.file_section("elasticsearch.url")
+    is_server_of_file = url_in_file is None or _server(url_in_file) == _server(stated_url)
+
+    values: dict[str, Any] = {"ca_certs": settings.path_of("elasticsearch.ca_certs")}
+    parts = urlsplit(stated_url.strip())
     if parts.username:
-        given |= {"username": unquote(parts.username), "password": unquote(parts.password or "")}
-    elif variables or in_file is None or _server(in_file) == _server(own):
-        given |= {name: it.value for name, it in (variables or found).items()}
-    where = "What FAIRQR_ELASTICSEARCH_… or [elasticsearch] in the settings file gives"
-    return validated(Credentials, given, where, ConfigError)
+        values["username"] = unquote(parts.username)
+        values["password"] = unquote(parts.password or "")
+    elif variables:
+        values |= {name: setting.value for name, setting in variables.items()}
+    elif is_server_of_file:
+        values |= {name: setting.value for name, setting in effective.items()}
+    subject = "What FAIRQR_ELASTICSEARCH_… or [elasticsearch] in the settings file gives"
+    return validated(Credentials, values, subject, ConfigError)
 
 
 def _server(url: str) -> tuple[str, str | None, int]:
@@ -178,11 +196,13 @@ def _server(url: str) -> tuple[str, str | None, int]:
     if not is_web_address(url.strip()):
         return url, None, 0
     parts = urlsplit(url.strip())
-    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    default_port = 443 if parts.scheme == "https" else 80
+    return parts.scheme, parts.hostname, parts.port or default_port
 
 
-def _shown(url: str) -> str:
+def _public(url: str) -> str:
     """Return an address without credentials and parameters."""
-    scheme, separator, rest = url.strip().partition("://")
-    rest = rest.rpartition("@")[2].partition("?")[0].rstrip("/")
-    return f"{scheme}{separator}{rest}"
+    scheme, separator, address = url.strip().partition("://")
+    without_credentials = address.rpartition("@")[2]
+    without_parameters = without_credentials.partition("?")[0]
+    return f"{scheme}{separator}{without_parameters.rstrip('/')}"

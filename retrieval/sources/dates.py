@@ -21,12 +21,14 @@ SECONDS = {"epoch_second": 1, "epoch_millis": 1000}
 CENTURY = 2000
 """What a year of two digits begins with, as in Java."""
 
+# As in 1950-03-01, 1950, 1950-W09 and 1950?; the year comes first.
 _ISO = re.compile(r"([+-]?\d{4})(?:[-/.]\d{1,2}|-W\d{1,2}|T|\s|[?~]?$)")
 _YEAR_LAST = re.compile(
     r"\d{1,2}[-/.](?:\d{1,2}[-/.])?(?P<numbers>\d{4})(?:[T\s]|$)"
     r"|(?:\d{1,2}\.?\s)?[^\W\d]+\.?\s(?:\d{1,2},?\s)?(?P<words>\d{4})$"
 )
 """As in 03/01/1950 and 1 March 1950; the order of day and month does not matter."""
+# As in 19500301, 1950060 and 1950W095.
 _BASIC = re.compile(r"(\d{4})(?:\d{3,4}|W\d{2,3})(?:T\S*)?$")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?$")
 _PARTS = re.compile(r"(?P<quoted>'(?:[^']|'')*')|(?P<field>(?P<letter>[A-Za-z])(?P=letter)*)|.")
@@ -60,14 +62,24 @@ def year_of(value: object, formats: str = "") -> int | None:
         return value.year
     if isinstance(value, float) and value.is_integer():
         value = int(value)
+
     text = str(value).strip()
     for format_ in filter(None, map(str.strip, formats.split("||"))):
-        if (year := _reader_of(format_)(text)) is not None:
+        year = _reader_of(format_)(text)
+        if year is not None:
             return year
     year = _by_pattern(_ISO, text)
-    if year is None and not formats and (found := _YEAR_LAST.match(text)):
-        return int(found["numbers"] or found["words"])
+    if year is None and not formats:
+        year = _year_at_end(text)
     return year
+
+
+def _year_at_end(text: str) -> int | None:
+    """Return the year of a date whose year of four digits comes last."""
+    match = _YEAR_LAST.match(text)
+    if match is None:
+        return None
+    return int(match["numbers"] or match["words"])
 
 
 @cache
@@ -85,6 +97,7 @@ def _reader_of(format_: str) -> Callable[[str], int | None]:
 
 
 def _by_seconds(text: str, units: int) -> int | None:
+    """Return the year of a time since 1970, in units of which this number makes a second."""
     if not _NUMBER.match(text):
         return None
     try:
@@ -94,10 +107,14 @@ def _by_seconds(text: str, units: int) -> int | None:
 
 
 def _by_pattern(pattern: re.Pattern[str], text: str) -> int | None:
-    if (found := pattern.match(text)) is None:
+    """Return the year that a pattern has as its first group, or None if it does not match."""
+    match = pattern.match(text)
+    if match is None:
         return None
-    year = int(found[1])
-    return CENTURY + year if len(found[1]) == 2 else year
+    digits = match[1]
+    if len(digits) == 2:
+        return CENTURY + int(digits)
+    return int(digits)
 
 
 def _pattern_of(java: str) -> re.Pattern[str] | None:
@@ -131,13 +148,14 @@ def _year_field(field: str) -> str:
 def _other_field(field: str) -> str:
     """Return what matches a field whose value is not read, such as ``MM`` or ``EEE``."""
     letter = field[0]
+    is_name_of_month = letter in MONTHS and len(field) > 2
     if letter in ZONES:
         return r"\S+"
-    if letter in WORDS or (letter in MONTHS and len(field) > 2):
+    if letter in WORDS or is_name_of_month:
         return r"[^\W\d](?:[^\W\d]|\.)*"
     if letter in DIGITS:
-        most = max(len(field), 2)
-        return rf"\d{{1,{most}}}"
+        longest = max(len(field), 2)
+        return rf"\d{{1,{longest}}}"
     return r"\S*"
 
 

@@ -41,6 +41,7 @@ class ProgressFunction(Protocol):
 
 
 MAX_ID_BYTES = 512
+"""Elasticsearch takes no longer ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +74,46 @@ def value_at(fields: Mapping[str, Any], path: str) -> Any:
 
     Of a list of objects it is the list of their fields, as an engine has it.
     """
-    found = [*_values_at(fields, path)]
-    if len(found) < 2:
-        return found[0] if found else None
-    parts = [value if isinstance(value, list) else [value] for value in found]
-    return [value for part in parts for value in part]
+    values = [*_values_at(fields, path)]
+    if not values:
+        return None
+    if len(values) == 1:
+        return values[0]
+
+    flat = []
+    for value in values:
+        if isinstance(value, list):
+            flat += value
+        else:
+            flat.append(value)
+    return flat
 
 
 SUBFIELDS = ("keyword", "raw")
 """What engines call a field that holds the same as the one above it, as one value."""
 
 
-def _values_at(held: Any, path: str) -> Iterator[Any]:
-    """Yield the fields at a path, one for each object of a list on the way."""
-    if isinstance(held, list):
-        for each in held:
-            yield from _values_at(each, path)
-    if not isinstance(held, Mapping):
-        if held is not None and not isinstance(held, list) and path in SUBFIELDS:
-            yield held
+def _values_at(value: Any, path: str) -> Iterator[Any]:
+    """Yield the fields at a path below a value, one for each object of a list on the way."""
+    if isinstance(value, list):
+        for entry in value:
+            yield from _values_at(entry, path)
+    elif isinstance(value, Mapping):
+        yield from _fields_at(value, path)
+    elif value is not None and path in SUBFIELDS:
+        yield value
+
+
+def _fields_at(fields: Mapping[str, Any], path: str) -> Iterator[Any]:
+    """Yield the fields at a path in an object, any part of which may be a name with dots."""
+    if path in fields:
+        yield fields[path]
         return
-    if path in held:
-        yield held[path]
-        return
-    head, _, rest = path.partition(".")
-    while rest:
-        if head in held:
-            yield from _values_at(held[head], rest)
-        name, _, rest = rest.partition(".")
+    head, _, tail = path.partition(".")
+    while tail:
+        if head in fields:
+            yield from _values_at(fields[head], tail)
+        name, _, tail = tail.partition(".")
         head = f"{head}.{name}"
 
 
@@ -142,26 +155,29 @@ def parse_line(line: str) -> Document:
     data = parse_object(line)
     if isinstance(data.get("_source"), Mapping):  # a hit, as elasticdump writes it
         data = {"_id": data.get("_id"), **data["_source"]}
-    id_ = _taken(data, IDS)
+
+    id_ = _take(data, IDS)
     if id_ is None:
         raise ValueError(f"it has no id{_only(data)}")
-    text = _taken(data, TEXTS)
+    text = _take(data, TEXTS)
+    title = _take(data, TITLES)
     return Document(
-        id=identifier(id_),
-        title=_text(_taken(data, TITLES), "title"),
-        text=_text(text, "text"),
-        fields=data,
+        id=identifier(id_), title=_text(title, "title"), text=_text(text, "text"), fields=data
     )
 
 
-def _taken(data: dict[str, Any], names: Sequence[str]) -> Any:
+def _take(data: dict[str, Any], names: Sequence[str]) -> Any:
     """Take the first member of that name out of an object, or else one in another case."""
     for name in names:
-        if (value := data.pop(name, None)) is not None:
+        value = data.pop(name, None)
+        if value is not None:
             return value
-    by_name = {key.casefold(): key for key, value in data.items() if value is not None}
-    found = next((by_name[name] for name in names if name in by_name), None)
-    return None if found is None else data.pop(found)
+
+    key_by_name = {key.casefold(): key for key, value in data.items() if value is not None}
+    for name in names:
+        if name in key_by_name:
+            return data.pop(key_by_name[name])
+    return None
 
 
 def _only(fields: Iterable[str]) -> str:
@@ -206,17 +222,20 @@ def identifier(value: object) -> str:
 def other_form(id_: str) -> str | None:
     """Return the other form of an id that is a whole number: pandas writes 1 as ``1.0``."""
     whole = id_.removesuffix(".0")
-    if not (whole.isascii() and whole.isdigit()):
+    is_whole_number = whole.isascii() and whole.isdigit()
+    if not is_whole_number:
         return None
-    return whole if whole != id_ else f"{id_}.0"
+    return f"{id_}.0" if whole == id_ else whole
 
 
 def known_form(id_: str, known: Container[str]) -> str:
-    """Return the form of an id that is known; the id itself if none is."""
+    """Return the form of an id that is known; the id itself if neither is."""
     if id_ in known:
         return id_
-    other = other_form(id_)
-    return other if other is not None and other in known else id_
+    form = other_form(id_)
+    if form is not None and form in known:
+        return form
+    return id_
 
 
 def in_known_forms(values: Mapping[str, T], known: Container[str]) -> dict[str, T]:
@@ -224,8 +243,11 @@ def in_known_forms(values: Mapping[str, T], known: Container[str]) -> dict[str, 
 
     An id that has a value in both forms keeps them apart.
     """
-    forms = {id_: known_form(id_, known) for id_ in values}
-    return {id_ if form in values else form: values[id_] for id_, form in forms.items()}
+    in_forms = {}
+    for id_, value in values.items():
+        form = known_form(id_, known)
+        in_forms[id_ if form in values else form] = value
+    return in_forms
 
 
 def _text(value: object, name: str) -> str:
@@ -274,8 +296,8 @@ def open_text(path: Path) -> Iterator[IO[bytes]]:
         problem = f"is {form}" if form else "is not UTF-8 text; save it as UTF-8"
         raise CorpusError(f"The file {path} {problem}.") from None
     except (OSError, EOFError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise CorpusError(f"The file {path} cannot be read ({why}); check it.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise CorpusError(f"The file {path} cannot be read ({reason}); check it.") from None
 
 
 def _decoded(stream: IO[bytes], newline: str | None = None) -> io.TextIOWrapper:
@@ -307,11 +329,12 @@ def document_lines(path: Path) -> Iterator[tuple[int, str]]:
         CorpusError: The file cannot be read to its end, or its first line shows another form.
     """
     lines = numbered_lines(path)
-    first = next(lines, None)
-    if first is None:
+    first_line = next(lines, None)
+    if first_line is None:
         return
-    number, line = first
-    if form := other_form_of_objects(line):
+    number, line = first_line
+    form = other_form_of_objects(line)
+    if form:
         raise CorpusError(f"The documents {path} are not JSON Lines: {form}.")
     yield number, line
     yield from lines
@@ -319,15 +342,15 @@ def document_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def delimiter_in(line: str) -> str | None:
     """Return what stands between the cells of a table whose first line this is, if that is seen."""
-    return next((sign for sign in DELIMITERS if sign in line), None)
+    return next((delimiter for delimiter in DELIMITERS if delimiter in line), None)
 
 
-def csv_cells(path: Path, what: str) -> Iterator[Cells]:
+def csv_cells(path: Path, subject: str) -> Iterator[Cells]:
     """Yield the rows of a CSV file that are not blank.
 
     Args:
         path: The file.
-        what: What the file contains, for messages.
+        subject: What the file contains, for messages.
 
     Raises:
         CorpusError: The file cannot be read to its end, or is not UTF-8.
@@ -335,28 +358,37 @@ def csv_cells(path: Path, what: str) -> Iterator[Cells]:
     """
     with open_text(path) as stream:
         lines = _decoded(stream, newline="")
-        first = next(lines, "")
-        named = named_delimiter(first)
-        skipped = 1 if named else 0
-        if named:
-            first = next(lines, "")
-        delimiter = named or delimiter_in(first) or ","
-        end = skipped
+        head = next(lines, "")
+        # Excel lets a first line of its own name the delimiter.
+        delimiter = named_delimiter(head)
+        skipped = 0
+        if delimiter:
+            head = next(lines, "")
+            skipped = 1
+        else:
+            delimiter = delimiter_in(head) or ","
+
         # Strict, because otherwise an unclosed quotation mark would swallow the rows after it.
         reader = csv.reader(
-            chain([first], lines), delimiter=delimiter, strict=True, skipinitialspace=True
+            chain([head], lines), delimiter=delimiter, strict=True, skipinitialspace=True
         )
+        last_line = skipped
         try:
             for cells in reader:
                 if any(cells):
-                    yield end + 1, cells
-                end = skipped + reader.line_num
+                    yield last_line + 1, cells
+                last_line = skipped + reader.line_num
         except csv.Error as error:
-            raise wrong_line(path, end + 1, f"it is not CSV ({one_line(error)})", what) from None
+            problem = f"it is not CSV ({one_line(error)})"
+            raise wrong_line(path, last_line + 1, problem, subject) from None
 
 
 def wrong_line(
-    path: Path, line: int, problem: object, what: str = "file", kind: type[InputError] = SourceError
+    path: Path,
+    line: int,
+    problem: object,
+    subject: str = "file",
+    kind: type[InputError] = SourceError,
 ) -> InputError:
     """Return the error about a line of a file.
 
@@ -364,10 +396,10 @@ def wrong_line(
         path: The file.
         line: Its number.
         problem: What is wrong, as ``it has no id``.
-        what: What the file contains.
+        subject: What the file contains.
         kind: The class of the error.
     """
-    return kind(f"The {what} {path}, line {line}: {problem}; correct it.")
+    return kind(f"The {subject} {path}, line {line}: {problem}; correct it.")
 
 
 def read_documents(path: Path, schema: Schema | None = None) -> Iterator[Document]:
@@ -382,7 +414,10 @@ def read_documents(path: Path, schema: Schema | None = None) -> Iterator[Documen
     """
     for number, line in document_lines(path):
         try:
-            yield parse_document(line, schema) if schema else parse_line(line)
+            document = parse_document(line, schema) if schema else parse_line(line)
         except ValueError as error:
-            hint = f" ('fairqr corpus check {path}' lists all such lines)" if schema else ""
-            raise wrong_line(path, number, f"{error}{hint}", "documents", CorpusError) from None
+            problem = str(error)
+            if schema is not None:
+                problem += f" ('fairqr corpus check {path}' lists all such lines)"
+            raise wrong_line(path, number, problem, "documents", CorpusError) from None
+        yield document

@@ -47,7 +47,8 @@ def other_form_of_objects(line: str) -> str:
     """
     if _BULK.match(line):
         return f"it is a request of _bulk; {FROM_BULK}"
-    if json_form := other_form_of_json(line):
+    json_form = other_form_of_json(line)
+    if json_form:
         return json_form
     if _MARKUP.match(line):
         return 'it is SGML, XML or HTML; write each document as a line {"id": …, "text": …}'
@@ -57,14 +58,17 @@ def other_form_of_objects(line: str) -> str:
 
 
 def _form_of_table(line: str) -> str:
-    """Return what a table is whose first line this is, and what helps; empty if it is none."""
-    if sign := named_delimiter(line):
-        shown = sign.replace("\t", r"\t")
-        return f"it is a table for Excel; {FROM_TABLE.format(SKIP, shown)}"
+    """Return what a table is whose first line this is, and what helps; empty if it is no table."""
+    delimiter = named_delimiter(line)
+    if delimiter:
+        escaped = delimiter.replace("\t", r"\t")
+        return f"it is a table for Excel; {FROM_TABLE.format(SKIP, escaped)}"
     if "\t" in line:
         command = FROM_TABLE.format("", r"\t") if _NAMED_ID.match(line) else FROM_TABS
         return f"it is a table with tabs; {command}"
-    semicolons, commas = map(line.count, ";,")
+
+    semicolons = line.count(";")
+    commas = line.count(",")
     if semicolons > commas:
         return f"it is a table with semicolons; {FROM_TABLE.format('', ';')}"
     if commas:
@@ -77,8 +81,8 @@ def named_delimiter(line: str) -> str:
 
     It is empty if the line does not do that.
     """
-    named = _NAMES_DELIMITER.match(line)
-    return named[1] if named else ""
+    match = _NAMES_DELIMITER.match(line)
+    return match[1] if match else ""
 
 
 def other_form_of_json(line: str) -> str:

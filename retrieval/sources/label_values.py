@@ -33,15 +33,16 @@ def weighted_values(label: object, *, strict: bool = False) -> Iterator[tuple[An
     value = _plain(label)
     if _is_missing(value):
         return
+    is_text = isinstance(value, str | bytes | bytearray)
     if isinstance(value, Mapping):
         yield from _weights(value, strict=strict)
-    elif isinstance(value, Sequence | Set) and not isinstance(value, str | bytes | bytearray):
+    elif isinstance(value, Sequence | Set) and not is_text:
         yield from _distinct(value, strict=strict)
     elif isinstance(value, str | bool | int | float | date):
         yield value, 1.0
     elif strict:
-        shown = one_line(repr(value), 100)
-        raise ValueError(f"a label must be text, a list or a mapping, not {shown}")
+        quoted = one_line(repr(value), 100)
+        raise ValueError(f"a label must be text, a list or a mapping, not {quoted}")
     else:
         yield UNREADABLE, 1.0
 
@@ -73,20 +74,29 @@ def _distinct(parts: Iterable[object], *, strict: bool) -> Iterator[tuple[Any, f
 
 def _weights(label: Mapping[Any, Any], *, strict: bool) -> Iterator[tuple[Any, float]]:
     """Yield the values of a mapping with their weights; an object with other things has none."""
-    plain = {str(value): _plain(weight) for value, weight in label.items()}
-    # Tables with nested columns have all values in each row.
-    weights = {value: weight for value, weight in plain.items() if not _is_missing(weight)}
+    weights = {}
+    for value, weight in label.items():
+        plain_weight = _plain(weight)
+        # Tables with nested columns have all values in each row.
+        if not _is_missing(plain_weight):
+            weights[str(value)] = plain_weight
+
     for value, weight in weights.items():
-        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if is_number and 0 <= weight < math.inf:
+        if _is_weight(weight):
             continue
         if strict:
-            shown = one_line(repr(weight), 100)
-            raise ValueError(f"the weight of {value!r} must be 0 or more, not {shown}")
+            quoted = one_line(repr(weight), 100)
+            raise ValueError(f"the weight of {value!r} must be 0 or more, not {quoted}")
         yield UNREADABLE, 1.0
         return
     for value, weight in weights.items():
         yield value, float(weight)
+
+
+def _is_weight(value: Any) -> bool:
+    """Return whether a value is a finite number of 0 or more."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value < math.inf
 
 
 def _plain(value: Any) -> Any:

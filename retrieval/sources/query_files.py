@@ -44,6 +44,7 @@ IDS = ("id", "_id", "qid", "query_id", "query-id")
 JSON_LINES = (".json", ".jsonl", ".ndjson")
 
 MARKUP = ("<top", "<?xml", "<!doctype")
+"""How a file of topics in SGML or XML begins."""
 
 NamedRow = tuple[int, dict[str, Any]]
 """The line on which a row starts, and its values by the names of their columns, case-folded."""
@@ -142,33 +143,44 @@ def query_rows(
 def _lines_of_table(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file, but a first one that only names the delimiter for Excel."""
     lines = numbered_lines(path)
-    for number, first in itertools.islice(lines, 1):
-        if not named_delimiter(first):
-            yield number, first
+    for number, line in itertools.islice(lines, 1):
+        if not named_delimiter(line):
+            yield number, line
     yield from lines
 
 
 def _rows(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRow]:
-    """Yield the rows by the names of their columns: ``id`` and ``text`` if the file names none."""
+    """Yield the rows by the names of their columns: ``id`` and ``text`` where these are unnamed."""
     name = path.name.lower().removesuffix(".gz")
     if name.endswith(JSON_LINES):
         yield from named_rows(path, "queries")
-        return
-    is_csv = name.endswith(".csv")
-    cells = csv_cells(path, "queries") if is_csv else _tabbed_cells(path)
-    number, first = next(cells, (1, []))
-    if not is_csv:
-        _require_no_markup(path, number, first)
-    is_list = len(first) == 1 and not is_csv and not need_ids
+    elif name.endswith(".csv"):
+        cells = csv_cells(path, "queries")
+        number, head = next(cells, (1, []))
+        if not need_ids or _names_columns(head, columns, need_ids):
+            yield from _named(path, head, number, cells, "queries")
+        else:
+            yield from _ids_and_texts(path, number, head, cells, need_ids)
+    else:
+        yield from _rows_of_text(path, columns, need_ids)
+
+
+def _rows_of_text(path: Path, columns: QueryColumns, need_ids: bool) -> Iterator[NamedRow]:
+    """Yield the rows of a file with tabs between columns, or with a text on each line."""
+    cells = _tabbed_cells(path)
+    number, head = next(cells, (1, []))
+    _require_no_markup(path, number, head)
+
+    is_list = len(head) == 1 and not need_ids
     if is_list:
         if columns.named:
             problem = f"it has no columns, so none is called '{columns.named[0]}'"
             raise _wrong(path, number, problem)
-        yield from _listed_texts(number, first, cells)
-    elif _names_columns(first, columns, need_ids) or (is_csv and not need_ids):
-        yield from _named(path, first, number, cells, "queries")
+        yield from _listed_texts(number, head, cells)
+    elif _names_columns(head, columns, need_ids):
+        yield from _named(path, head, number, cells, "queries")
     else:
-        yield from _ids_and_texts(path, number, first, cells, need_ids)
+        yield from _ids_and_texts(path, number, head, cells, need_ids)
 
 
 def _tabbed_cells(path: Path) -> Iterator[Cells]:
@@ -177,45 +189,45 @@ def _tabbed_cells(path: Path) -> Iterator[Cells]:
         yield number, line.rstrip("\n").split("\t")
 
 
-def _require_no_markup(path: Path, number: int, first: Sequence[str]) -> None:
+def _require_no_markup(path: Path, number: int, head: Sequence[str]) -> None:
     """Refuse a file of topics as TREC once wrote them.
 
     Raises:
         SourceError: The first row begins as SGML or XML does.
     """
-    start = "".join(first).lstrip().lower()
+    start = "".join(head).lstrip().lower()
     if start.startswith(MARKUP):
         problem = "it is SGML or XML; write each topic as its id, a tab, its text"
         raise _wrong(path, number, problem)
 
 
-def _names_columns(first: Sequence[str], columns: QueryColumns, need_ids: bool) -> bool:
-    """Return whether the first row names the columns: those that we look for, or any by request."""
+def _names_columns(head: Sequence[str], columns: QueryColumns, need_ids: bool) -> bool:
+    """Return whether the first row names the columns: those that we look for, or by request."""
     if columns.named:
         return True
-    names = {_key(cell) for cell in first}
+    names = {_key(cell) for cell in head}
     has_text = any(_key(text) in names for text in columns.texts)
     has_id = not names.isdisjoint(IDS)
     return has_text and (has_id or not need_ids)
 
 
-def _listed_texts(number: int, first: Sequence[str], rows: Iterable[Cells]) -> Iterator[NamedRow]:
+def _listed_texts(number: int, head: Sequence[str], rows: Iterable[Cells]) -> Iterator[NamedRow]:
     """Yield the rows of a file that has a text on each line."""
-    for line, row in itertools.chain([(number, first)], rows):
+    for line, row in itertools.chain([(number, head)], rows):
         yield line, {"text": " ".join(row)}
 
 
 def _ids_and_texts(
-    path: Path, number: int, first: Sequence[str], rows: Iterable[Cells], need_ids: bool
+    path: Path, number: int, head: Sequence[str], rows: Iterable[Cells], need_ids: bool
 ) -> Iterator[NamedRow]:
     """Yield the rows of a table of ids and texts whose columns have no names.
 
     Raises:
         SourceError: A row has other columns; the error names its line.
     """
-    if not first:
+    if not head:
         return
-    for line, row in itertools.chain([(number, first)], rows):
+    for line, row in itertools.chain([(number, head)], rows):
         if len(row) < 2:
             raise _wrong(path, line, "it lacks the two columns, id and text")
         # Otherwise we would send the numbers of an export with unknown column names.
@@ -261,16 +273,16 @@ def _value(row: Mapping[str, Any], names: Sequence[str]) -> Any:
     for name in names:
         if _key(name) in row:
             return row[_key(name)]
-    there = ", ".join(f"'{name}'" for name in list(row)[:20])
-    wanted = " or ".join(f"'{name}'" for name in names)
-    raise ValueError(f"it has no {wanted}, only {one_line(there)}; say which columns to read")
+    present = ", ".join(f"'{name}'" for name in list(row)[:20])
+    expected = " or ".join(f"'{name}'" for name in names)
+    raise ValueError(f"it has no {expected}, only {one_line(present)}; say which columns to read")
 
 
 def _id_of(row: Mapping[str, Any], columns: QueryColumns) -> str | None:
-    """Return the id in a row; None if no column is asked for, and none of the usual ones has one.
+    """Return the id in a row; None if the usual columns have no id and the user named no column.
 
     Raises:
-        ValueError: It is none, or the column that is asked for is missing.
+        ValueError: It is no id, or the column that the user named is missing.
     """
     if columns.id is not None:
         id_ = _value(row, [columns.id])
@@ -286,52 +298,54 @@ def _typed(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Its id is that of one search. Without it, all searches with the same text are one query.
     """
-    source = row.get("_source")
-    search = row if USER_QUERY in row else source
+    search = row if USER_QUERY in row else row.get("_source")
     if not isinstance(search, Mapping) or USER_QUERY not in search:
         return row
-    kept = {key: value for key, value in search.items() if _key(key) not in IDS}
-    return {**kept, TEXTS[0]: search[USER_QUERY]}
+    without_id = {name: value for name, value in search.items() if _key(name) not in IDS}
+    return {**without_id, TEXTS[0]: search[USER_QUERY]}
 
 
-def named_rows(path: Path, what: str) -> Iterator[NamedRow]:
+def named_rows(path: Path, subject: str) -> Iterator[NamedRow]:
     """Yield the rows of JSON Lines or CSV by the names of their columns, each with its line.
 
     Args:
         path: The file.
-        what: What the file contains, for messages.
+        subject: What the file contains, for messages.
 
     Raises:
         CorpusError: The file cannot be read.
         SourceError: A line is wrong; the error names it.
     """
     if not path.name.lower().removesuffix(".gz").endswith(JSON_LINES):
-        cells = csv_cells(path, what)
-        number, first = next(cells, (1, []))
-        yield from _named(path, first, number, cells, what)
+        cells = csv_cells(path, subject)
+        number, head = next(cells, (1, []))
+        yield from _named(path, head, number, cells, subject)
         return
+
     for number, line in numbered_lines(path):
         try:
             row = parse_object(line)
         except ValueError as error:
-            raise wrong_line(path, number, error, what) from None
+            raise wrong_line(path, number, error, subject) from None
         yield number, {_key(name): value for name, value in row.items()}
 
 
 def _named(
-    path: Path, first: Sequence[str], number: int, rows: Iterable[Cells], what: str
+    path: Path, head: Sequence[str], number: int, rows: Iterable[Cells], subject: str
 ) -> Iterator[NamedRow]:
-    """Yield the rows of a table by the names in its first line."""
-    names = [_key(name) for name in first]
-    if twice := [name for name in names if name and names.count(name) > 1]:
-        raise wrong_line(path, number, f"it names the column '{twice[0]}' twice", what)
-    for number, cells in rows:
+    """Yield the rows of a table by the names in its head, which is the line of that number."""
+    names = [_key(name) for name in head]
+    repeated = [name for name in names if name and names.count(name) > 1]
+    if repeated:
+        raise wrong_line(path, number, f"it names the column '{repeated[0]}' twice", subject)
+
+    for line, cells in rows:
         # Otherwise an unquoted text with a comma would be cut off there.
         if any(cell.strip() for cell in cells[len(names) :]):
             problem = "it has more columns than the first line, perhaps from an unquoted comma"
-            raise wrong_line(path, number, problem, what)
+            raise wrong_line(path, line, problem, subject)
         values = [cell.strip() for cell in cells]
-        yield number, dict(zip(names, values, strict=False))
+        yield line, dict(zip(names, values, strict=False))
 
 
 def weight_of(value: Any) -> float:

@@ -54,7 +54,7 @@ WITH_TAG = """awk '{print $1, $2, $3, $4, $5, "run"}' FILE"""
 
 _SAMPLE = re.compile(r"#[0-9]+$")
 
-Places = dict[str, tuple[float, int]]
+Entries = dict[str, tuple[float, int]]
 """The score and the rank of each document of a ranking."""
 
 
@@ -93,38 +93,52 @@ def read_run(path: Path, *, ties: Ties = "rank") -> SystemRun:
         InputError: ``ties`` has an unknown value.
     """
     check_ties(ties)
-    found: dict[str, dict[str, Places]] = {}
-    places: Places = {}
-    name, last = "", ("", "")
-    for line, fields in trec_fields(path, SHAPE):
-        query, _, document, rank, score, tag = fields
-        problem = ""
-        if last != (query, tag):
-            last, system = (query, tag), _SAMPLE.sub("", tag)
-            places = found.setdefault(query, {}).setdefault(tag, {})
+    name = ""
+    system = ""
+    last_ranking = ("", "")
+    entries: Entries = {}
+    entries_by_query: dict[str, dict[str, Entries]] = {}
+    for line, (query, _, document, rank, score, tag) in trec_fields(path, SHAPE):
+        # Files have millions of lines, and the next line mostly is of the same ranking.
+        if (query, tag) != last_ranking:
+            last_ranking = (query, tag)
+            system = _SAMPLE.sub("", tag)
             name = name or system
-            if system != name:
-                problem = f"its tag '{one_line(tag)}' belongs to another run than '{name}'"
-        if document in places:
-            problem = f"the document '{one_line(document)}' comes twice"
+            entries = entries_by_query.setdefault(query, {}).setdefault(tag, {})
         try:
-            places[document] = float(score), whole_number(rank)
-        except (ValueError, OverflowError):
-            places[document] = math.nan, 0
-        if not math.isfinite(places[document][0]):
-            place = f"its rank '{one_line(rank, 60)}' or its score '{one_line(score, 60)}'"
-            problem = f"{place} is not a finite number"
-        if problem:
-            raise wrong_line(path, line, problem, "run", CorpusError)
-    if not found:
+            entry = _entry(rank, score)
+            if document in entries:
+                raise ValueError(f"the document '{one_line(document)}' comes twice")
+            if system != name:
+                raise ValueError(f"its tag '{one_line(tag)}' belongs to another run than '{name}'")
+        except ValueError as error:
+            raise wrong_line(path, line, error, "run", CorpusError) from None
+        entries[document] = entry
+    if not entries_by_query:
         raise CorpusError(f"The run {path} is empty; name a file with rankings.")
+
     rankings: dict[str, list[Ranking]] = {}
     tied = 0
-    for query, tags in found.items():
-        ranked = [_ranked(places, ties) for places in tags.values()]
-        rankings[query] = [ranking for ranking, _ in ranked]
-        tied += sum(count for _, count in ranked)
+    for query, entries_by_tag in entries_by_query.items():
+        rankings[query] = [_ranked(entries, ties) for entries in entries_by_tag.values()]
+        tied += sum(map(_count_ties, rankings[query]))
     return SystemRun(name, rankings, tied, TIES[ties])
+
+
+def _entry(rank: str, score: str) -> tuple[float, int]:
+    """Return the score and the rank of a document.
+
+    Raises:
+        ValueError: The score is not a finite number, or the rank not a whole one.
+    """
+    try:
+        entry = float(score), whole_number(rank)
+    except (ValueError, OverflowError):
+        entry = math.nan, 0
+    if not math.isfinite(entry[0]):
+        numbers = f"its rank '{one_line(rank, 60)}' or its score '{one_line(score, 60)}'"
+        raise ValueError(f"{numbers} is not a finite number")
+    return entry
 
 
 def check_ties(ties: str) -> None:
@@ -137,17 +151,24 @@ def check_ties(ties: str) -> None:
         raise InputError(f"Equal scores cannot be ordered by '{ties}'; choose {', '.join(TIES)}.")
 
 
-def _ranked(places: Places, ties: Ties) -> tuple[Ranking, int]:
-    """Return the ranking of a query, and how many scores are the same as the one before them."""
-    ids, scores = list(places), np.array([score for score, _ in places.values()])
-    if (np.diff(scores) >= 0).any():
+def _ranked(entries: Entries, ties: Ties) -> Ranking:
+    """Return the ranking of a query: by score, and as ``ties`` says where scores are equal."""
+    ids = list(entries)
+    scores = np.array([score for score, _ in entries.values()])
+    is_ranked = not (np.diff(scores) >= 0).any()
+    if not is_ranked:
         # Sort by id first, then by what matters more: sorting keeps the order of equals.
         ids.sort(reverse=ties == "trec_eval")
         if ties == "rank":
-            ids.sort(key=lambda id_: places[id_][1])
-        ids.sort(key=lambda id_: -places[id_][0])
-        scores = np.array([places[id_][0] for id_ in ids])
-    return Ranking(ids, scores.tolist()), int((np.diff(scores) == 0).sum())
+            ids.sort(key=lambda id_: entries[id_][1])
+        ids.sort(key=lambda id_: -entries[id_][0])
+        scores = np.array([entries[id_][0] for id_ in ids])
+    return Ranking(ids, scores.tolist())
+
+
+def _count_ties(ranking: Ranking) -> int:
+    """Return how many documents have the same score as the one before them."""
+    return int((np.diff(ranking.scores) == 0).sum())
 
 
 def trec_fields(path: Path, *shapes: str) -> Iterator[tuple[int, list[str]]]:
@@ -165,25 +186,27 @@ def trec_fields(path: Path, *shapes: str) -> Iterator[tuple[int, list[str]]]:
     Raises:
         CorpusError: The file cannot be read, or a line has more or fewer fields.
     """
-    named = shapes[-1].split()  # The one without what nobody reads.
-    delimiter, first = _head_of_table(path)
-    if names := _names_of_fields(first, delimiter, named):
-        yield from _fields_of_table(path, delimiter, names, named)
+    fields_of_table = shapes[-1].split()  # The shape without what nobody reads.
+    delimiter, head = _head_of_table(path)
+    names = _names_of_fields(head, delimiter, fields_of_table)
+    if names:
+        yield from _fields_of_table(path, delimiter, names, fields_of_table)
         return
-    counts = {len(shape.split()): shape for shape in shapes}
-    found = 0
+
+    shape_by_size = {len(shape.split()): shape for shape in shapes}
+    size = 0
     for number, line in numbered_lines(path):
-        fields = line.split()
         if line.lstrip().startswith("#"):
             continue
-        has_shape = len(fields) in counts and found in (0, len(fields))
-        if not has_shape or _is_json(fields):
-            # A file that began with one shape cannot go on with another.
-            wanted = [counts[found]] if found else shapes
-            raise wrong_line(path, number, _say_wrong_shape(fields, wanted), kind=CorpusError)
-        is_first = not found
-        found = len(fields)
-        if not (is_first and _names_columns(fields, counts[found])):
+        fields = line.split()
+        # A file that began with one shape cannot go on with another.
+        allowed = [size] if size else list(shape_by_size)
+        if len(fields) not in allowed or _is_json(fields):
+            problem = _wrong_shape(fields, [shape_by_size[count] for count in allowed])
+            raise wrong_line(path, number, problem, kind=CorpusError)
+        is_head = not size and _names_columns(fields, shape_by_size[len(fields)])
+        size = len(fields)
+        if not is_head:
             yield number, fields
 
 
@@ -195,12 +218,12 @@ def column_name(name: object) -> str:
 def _head_of_table(path: Path) -> tuple[str | None, str]:
     """Return what stands between the cells of a table, None being white space, and its head."""
     lines = numbered_lines(path)
-    _, first = next(lines, (1, ""))
-    named = named_delimiter(first)
-    if not named:
-        return delimiter_in(first), first
-    _, head = next(lines, (2, ""))
-    return named, head
+    _, first_line = next(lines, (1, ""))
+    delimiter = named_delimiter(first_line)
+    if not delimiter:
+        return delimiter_in(first_line), first_line
+    _, second_line = next(lines, (2, ""))
+    return delimiter, second_line
 
 
 def _names_of_fields(line: str, delimiter: str | None, fields: Sequence[str]) -> list[str]:
@@ -215,21 +238,25 @@ def _fields_of_table(
     path: Path, delimiter: str | None, names: Sequence[str], fields: Sequence[str]
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each row, read by the names of its columns."""
-    places = {}
+    position_of = {}
     for field_ in fields:
         column = next((name for name in COLUMNS.get(field_, ()) if name in names), None)
-        if column is not None and names.count(column) > 1:
+        if column is None:
+            continue
+        if names.count(column) > 1:
             raise wrong_line(path, 1, f"it names the column '{column}' twice", kind=CorpusError)
-        if column is not None:
-            places[field_] = names.index(column)
+        position_of[field_] = names.index(column)
+
     for line, cells in _rows_of_table(path, delimiter):
         if len(cells) != len(names):
             problem = f"it has {len(cells)} columns, and the first line names {len(names)}"
             raise wrong_line(path, line, problem, kind=CorpusError)
-        row = [
-            cells[places[field_]].strip() if field_ in places else DEFAULTS[field_]
-            for field_ in fields
-        ]
+        row = []
+        for field_ in fields:
+            if field_ in position_of:
+                row.append(cells[position_of[field_]].strip())
+            else:
+                row.append(DEFAULTS[field_])
         yield line, row
 
 
@@ -249,28 +276,31 @@ def _rows_of_table(path: Path, delimiter: str | None) -> Iterator[tuple[int, lis
 
 def _names_columns(fields: list[str], shape: str) -> bool:
     """Return whether a line has names of columns where numbers belong."""
-    named = shape.split()
-    places = [named.index(name) for name in NUMBERED if name in named]
-    return all(_COLUMN.search(fields[place]) for place in places)
+    names = shape.split()
+    positions = [names.index(name) for name in NUMBERED if name in names]
+    return all(_COLUMN.search(fields[position]) for position in positions)
 
 
-def _say_wrong_shape(fields: list[str], shapes: Sequence[str]) -> str:
-    """Return what is wrong with a line, and the command that makes what is wanted."""
-    wanted = " or ".join(f"the {len(shape.split())} in '{shape}'" for shape in shapes)
+def _wrong_shape(fields: list[str], shapes: Sequence[str]) -> str:
+    """Return what is wrong with a line, and the command that makes what we need."""
+    expected = " or ".join(f"the {len(shape.split())} in '{shape}'" for shape in shapes)
     if _is_json(fields):
-        problem = f"it is JSON, but a line has {wanted}"
+        problem = f"it is JSON, but a line has {expected}"
         return f"{problem}; save it in TREC's format, as with kind='trec' in ranx"
-    problem = f"it has {len(fields)} fields instead of {wanted}"
-    if len(fields) == 1 and "," in fields[0]:
-        if fields[0].startswith((",", '"",')):  # pandas' index
-            needed = [name for name in shapes[-1].split() if name not in DEFAULTS]
-            return f"{problem}; name its columns {', '.join(needed)} in the first line"
+
+    problem = f"it has {len(fields)} fields instead of {expected}"
+    has_commas = len(fields) == 1 and "," in fields[0]
+    has_index_of_pandas = has_commas and fields[0].startswith((",", '"",'))
+    if has_index_of_pandas:
+        needed = [name for name in shapes[-1].split() if name not in DEFAULTS]
+        return f"{problem}; name its columns {', '.join(needed)} in the first line"
+    if has_commas:
         return f"{problem}; {FROM_COMMAS} makes tabs of commas"
-    if SHAPE not in shapes:
-        return problem
-    if len(fields) == 3:
+
+    is_run = SHAPE in shapes
+    if is_run and len(fields) == 3:
         return f"{problem}; {FROM_RANKS} makes it of query, document and rank"
-    if len(fields) in (5, 7):
+    if is_run and len(fields) in (5, 7):
         return f"{problem}; {WITH_TAG} gives it the tag 'run'"
     return problem
 
@@ -283,7 +313,7 @@ def whole_number(text: str) -> int:
     """Return a whole number, which may be written as ``1.0``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a whole number.
     """
     number = float(text)
     if not number.is_integer():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
@@ -17,13 +16,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
-    Discriminator,
     Field,
-    FiniteFloat,
     PrivateAttr,
     StringConstraints,
-    Tag,
     ValidationError,
     field_serializer,
     model_validator,
@@ -39,6 +34,13 @@ from fairqr.base.errors import (
 )
 from fairqr.base.yaml_file import load_yaml
 from fairqr.retrieval.sources.dates import year_of
+from fairqr.retrieval.sources.group_values import (
+    GroupName,
+    Range,
+    Values,
+    as_name,
+    other_forms,
+)
 from fairqr.retrieval.sources.label_values import UNREADABLE, as_text, weighted_values
 
 UNKNOWN = "unknown"
@@ -56,93 +58,8 @@ LAST_BOUND = 2999
 
 LAST_YEAR = 9999
 
-SWITCHES = (("true", "True", "TRUE", "1"), ("false", "False", "FALSE", "0"))
-WHOLE_NUMBER = re.compile(r"-?\d+\.0+")
-
 NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]*$")
 Name = Annotated[str, StringConstraints(pattern=NAME, max_length=64)]
-
-
-def as_name(value: object) -> str:
-    """Return what a value is called as a group: "1" for "1.0", and without spaces around."""
-    text = as_text(value).strip()
-    return text.partition(".")[0] if WHOLE_NUMBER.fullmatch(text) else text
-
-
-def other_forms(value: object) -> list[str]:
-    """Return other texts that mean the same value, as engines, tables and programs write it.
-
-    A switch may be ``True``, ``true`` or 1, a whole number ``1.0``; and there may be spaces around.
-    """
-    text = as_text(value).strip()
-    whole = as_name(text)
-    for forms in SWITCHES:
-        if whole in forms:
-            return [text, whole, *forms]
-    return [text, whole]
-
-
-class Range(BaseModel, frozen=True, extra="forbid"):
-    """The values of one group, if the field has numbers, or dates, which count by their years."""
-
-    gte: FiniteFloat | None = Field(None, description="The smallest value.")
-    gt: FiniteFloat | None = Field(None, description="Values must be above this.")
-    lte: FiniteFloat | None = Field(None, description="The largest value.")
-    lt: FiniteFloat | None = Field(None, description="Values must be below this.")
-
-    @model_validator(mode="after")
-    def _has_one_sensible_bound_a_side(self) -> Range:
-        if not self.model_dump(exclude_none=True):
-            raise ValueError("a range needs gte, gt, lte or lt")
-        if None not in (self.gte, self.gt) or None not in (self.lte, self.lt):
-            raise ValueError("a range takes one lower bound and one upper bound")
-        return self
-
-    @cached_property
-    def _ends(self) -> tuple[tuple[Any, int] | None, tuple[Any, int] | None]:
-        """The first and the last value; 1 is just above a bound, and -1 just below."""
-        first = (self.gte, 0) if self.gt is None else (self.gt, 1)
-        last = (self.lte, 0) if self.lt is None else (self.lt, -1)
-        return None if None in first else first, None if None in last else last
-
-    def holds(self, found: float | None) -> bool:
-        """Return whether a number is in the range; None is in none."""
-        first, last = self._ends
-        return found is not None and (
-            (first is None or first <= (found, 0)) and (last is None or (found, 0) <= last)
-        )
-
-    def reaches(self, other: Range) -> bool:
-        """Return whether the upper bound reaches the start of another range."""
-        last, first = self._ends[1], other._ends[0]
-        return last is None or first is None or last >= first
-
-
-def _listed(given: object) -> object:
-    """Return the values of a group as a list; a file may write a single one as it is."""
-    if given is None:
-        return ()
-    is_one = isinstance(given, str) or not isinstance(given, Sequence | Mapping)
-    return [given] if is_one else given
-
-
-def _kind(given: object) -> str:
-    return "range" if isinstance(given, Range | Mapping) else "values"
-
-
-def _group_name(given: object) -> object:
-    """Return a boolean, number or date that a file has for a group's name as text."""
-    return as_text(given) if isinstance(given, bool | int | float | date) else given
-
-
-GroupName = Annotated[str, BeforeValidator(_group_name)]
-Text = Annotated[str, BeforeValidator(as_text)]
-Texts = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
-Values = Annotated[
-    Annotated[Texts, Field(min_length=1), Tag("values")] | Annotated[Range, Tag("range")],
-    Discriminator(_kind),
-]
-"""The field's values for one group: a set of values, or a range."""
 
 
 class Attribute(BaseModel, frozen=True, extra="forbid"):
@@ -206,6 +123,7 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             raise ValueError(
                 "there is no entry 'open'; if each value is a group, write groups: any"
             )
+
         groups = data.get("groups", ())
         if groups == ANY:
             return {**data, "groups": (), "open": True}
@@ -216,7 +134,8 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             )
         if not isinstance(groups, Mapping):
             return data
-        values = {as_text(group): its for group, its in groups.items()}
+
+        values = {as_text(group): group_values for group, group_values in groups.items()}
         return {**data, "groups": list(values), "values": values}
 
     @field_serializer("groups")
@@ -229,7 +148,17 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("an attribute needs either a field or a file of labels")
         if self.open:
             self._check_open()
-        elif len(self.groups) == 1 or not (self.groups or self.labels):
+        else:
+            self._check_groups()
+        if self.population is not None:
+            self._check_population(self.population)
+        return self
+
+    def _check_groups(self) -> None:
+        """Refuse groups that cannot be told apart or have no name."""
+        # A file of labels may name the groups.
+        may_have_no_groups = bool(self.labels)
+        if len(self.groups) == 1 or not (self.groups or may_have_no_groups):
             raise ValueError("an attribute needs at least two groups")
         if len(set(self.groups)) < len(self.groups):
             raise ValueError("a group is named twice")
@@ -237,11 +166,15 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("each group needs a name")
         if UNKNOWN in self.groups:
             raise ValueError(f"'{UNKNOWN}' is reserved; write 'unknown: group' instead")
-        if self.population is not None:
-            check_shares(self.population, "the population")
-            if self.groups and (others := self.population.keys() - self.universe):
-                raise ValueError(f"population names '{min(others)}', which is no group")
-        return self
+
+    def _check_population(self, population: Mapping[str, float]) -> None:
+        """Refuse shares that do not sum to 1, and shares of groups that do not exist."""
+        check_shares(population, "the population")
+        if not self.groups:
+            return
+        unknown_groups = population.keys() - self.universe
+        if unknown_groups:
+            raise ValueError(f"population names '{min(unknown_groups)}', which is no group")
 
     def _check_open(self) -> None:
         """Refuse what needs listed groups."""
@@ -254,39 +187,26 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
     def _values_belong_to_one_group(self) -> Attribute:
         if self.values and set(self.values) != set(self.groups):
             raise ValueError("each group needs its values")
-        for group, value in self._pairs:
-            if (owner := self._group_by_value[value]) != group:
-                shown = one_line(value, 60)
-                raise ValueError(f"the value '{shown}' is in both '{group}' and '{owner}'")
-        for (group, one), (other_group, other) in combinations(self._ranges, 2):
-            if one.reaches(other) and other.reaches(one):
+
+        for group, value in self._groups_and_values:
+            # Of a value that stands twice, the last group counts.
+            owner = self._group_by_value[value]
+            if owner != group:
+                quoted = one_line(value, 60)
+                raise ValueError(f"the value '{quoted}' is in both '{group}' and '{owner}'")
+
+        for (group, first), (other_group, second) in combinations(self._ranges, 2):
+            if first.overlaps(second):
                 raise ValueError(f"the ranges of '{group}' and '{other_group}' overlap")
         return self
 
     @model_validator(mode="after")
     def _labels_say_something(self) -> Attribute:
-        if self.confusion is None:
-            return self
-        import numpy as np  # Few attributes have a matrix, and this module is imported first.
-
-        names = self.groups or tuple(self.confusion)
-        if self.unknown == "group":
-            raise ValueError("confusion needs 'unknown: exclude'")
-        labels = set(names).union(*self.confusion.values())
-        if not {*self.confusion} == {*names} == labels:
-            raise ValueError("confusion needs a row for each group, with groups as labels")
-        rows = np.array([[self.confusion[g].get(label, 0.0) for label in names] for g in names])
-        totals = rows.sum(axis=1, keepdims=True)
-        is_counted = (totals > 1) & (rows % 1 == 0).all(axis=1, keepdims=True)
-        if (rows < 0).any() or not (is_counted | np.isclose(totals, 1, rtol=0, atol=1e-6)).all():
-            raise ValueError("each row of confusion must be counts, or shares that sum to 1")
-        shares = rows / totals
-        for group, other in np.argwhere(shares >= shares.diagonal()):
-            if group != other:
-                problem = f"'{names[group]}' has the label '{names[other]}' as often as its own"
-                raise ValueError(f"{problem}, so the labels say nothing")
-        if np.linalg.cond(shares) > 1e3:
-            raise ValueError("the rows of confusion are too alike, so the labels say too little")
+        if self.confusion is not None:
+            if self.unknown == "group":
+                raise ValueError("confusion needs 'unknown: exclude'")
+            groups = self.groups or tuple(self.confusion)
+            _check_confusion(self.confusion, groups)
         return self
 
     @cached_property
@@ -301,7 +221,9 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
                 f"The groups of '{self.name}' are whatever a search finds, and this needs groups "
                 "that are listed; name other attributes, or list its groups in the source."
             )
-        return (*self.groups, UNKNOWN) if self.unknown == "group" else self.groups
+        if self.unknown == "group":
+            return (*self.groups, UNKNOWN)
+        return self.groups
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -330,15 +252,24 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         weights = dict.fromkeys((*self.groups, UNKNOWN), 0.0)
         for value, weight in weighted_values(label, strict=strict):
             group = None if value is UNREADABLE else self.group_of(value)
-            if group is None and strict and not self.values and value != UNKNOWN:
-                what, groups = self.field or self.name, ", ".join(self.groups)
-                shown = repr(value) if isinstance(value, str) else as_text(value)
-                raise ValueError(f"{what} is {shown}, which is not one of {groups}")
+            if group is None and strict:
+                self._check_value_without_group(value)
             weights[group or UNKNOWN] += weight
+
         total = sum(weights.values())
         if total == 0:
-            weights[UNKNOWN] = total = 1.0
+            weights[UNKNOWN] = 1.0
+            total = 1.0
         return tuple(weights[group] / total for group in self.universe)
+
+    def _check_value_without_group(self, value: object) -> None:
+        """Refuse a value that is no group's, unless the attribute lists values or it is unknown."""
+        if self.values or value == UNKNOWN:
+            return
+        subject = self.field or self.name
+        quoted = repr(value) if isinstance(value, str) else as_text(value)
+        groups = ", ".join(self.groups)
+        raise ValueError(f"{subject} is {quoted}, which is not one of {groups}")
 
     @property
     def is_found(self) -> bool:
@@ -378,12 +309,16 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
                 shares[group] = shares.get(group, 0.0) + weight
         return {group: weight / total for group, weight in shares.items()}
 
-    def with_groups(self, found: Sequence[str]) -> Attribute:
-        """Return an open attribute with the groups that were found, and ``other`` as the last."""
-        groups = (*(group for group in found if group != OTHER), OTHER)
+    def with_groups(self, names: Sequence[str]) -> Attribute:
+        """Return an open attribute with the groups of a search, and ``other`` as the last."""
+        named = [name for name in names if name != OTHER]
         # We do not check it again: the checks are for what users write.
         attribute = Attribute.model_construct(
-            name=self.name, field=self.field, labels=self.labels, groups=groups, unknown="exclude"
+            name=self.name,
+            field=self.field,
+            labels=self.labels,
+            groups=(*named, OTHER),
+            unknown="exclude",
         )
         attribute._is_found = True
         return attribute
@@ -392,15 +327,27 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         """Return the group of one value of the field, or None if no group has it."""
         if self.open:
             return next(iter(self.named_shares(value)), None)
+
         for text in (as_text(value), *other_forms(value)):
-            if (group := self._group_by_value.get(text)) is not None:
+            group = self._group_by_value.get(text)
+            if group is not None:
                 return group
+        return self._group_by_range(value)
+
+    def _group_by_range(self, value: object) -> str | None:
+        """Return the group whose range has a value, or None."""
         if not self._ranges:
             return None
         number = year_of(value, self.dates) if self.dates else _as_number(value)
-        if number is not None and self._are_years and abs(number) > LAST_YEAR:
+        if number is None:
+            return None
+        is_no_year = abs(number) > LAST_YEAR
+        if self._are_years and is_no_year:
             return None  # a date in a form that nobody stated
-        return next((group for group, range_ in self._ranges if range_.holds(number)), None)
+        for group, range_ in self._ranges:
+            if range_.holds(number):
+                return group
+        return None
 
     def spellings(self, group: str) -> list[str]:
         """Return the values of a group in all the forms that :meth:`group_of` reads.
@@ -410,9 +357,13 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
         values = self.values.get(group, (group,))
         if isinstance(values, Range):
             return []
-        forms = [form for value in values for form in (value, *other_forms(value))]
-        numbers = [f"{form}.0" for form in forms]
-        return [form for form in dict.fromkeys(forms + numbers) if self.group_of(form) == group]
+
+        forms: list[str] = []
+        for value in values:
+            forms += [value, *other_forms(value)]
+        forms += [f"{form}.0" for form in forms]
+        distinct = dict.fromkeys(forms)
+        return [form for form in distinct if self.group_of(form) == group]
 
     @property
     def has_ranges(self) -> bool:
@@ -422,24 +373,61 @@ class Attribute(BaseModel, frozen=True, extra="forbid"):
     @cached_property
     def _are_years(self) -> bool:
         """Whether the groups are ranges of years, as far as their bounds tell."""
-        bounds = [bound for _, it in self._ranges for bound in it.model_dump().values()]
-        stated = [bound for bound in bounds if bound is not None]
-        return bool(stated) and all(FIRST_BOUND <= bound <= LAST_BOUND for bound in stated)
+        bounds: list[float] = []
+        for _, range_ in self._ranges:
+            bounds += range_.model_dump(exclude_none=True).values()
+        return bool(bounds) and all(FIRST_BOUND <= bound <= LAST_BOUND for bound in bounds)
 
     @cached_property
-    def _pairs(self) -> list[tuple[str, str]]:
-        by_group = [(group, its) for group, its in self.values.items() if isinstance(its, tuple)]
-        return [(group, value) for group, its in by_group for value in its]
+    def _groups_and_values(self) -> list[tuple[str, str]]:
+        """Each value that the attribute lists, with its group."""
+        pairs = []
+        for group, values in self.values.items():
+            if isinstance(values, tuple):
+                pairs += [(group, value) for value in values]
+        return pairs
 
     @cached_property
     def _group_by_value(self) -> dict[str, str]:
         if not self.values:
             return {group: group for group in self.groups}
-        return {value: group for group, value in self._pairs}
+        return {value: group for group, value in self._groups_and_values}
 
     @cached_property
     def _ranges(self) -> list[tuple[str, Range]]:
-        return [(g, values) for g, values in self.values.items() if isinstance(values, Range)]
+        """Each range that the attribute lists, with its group."""
+        return [
+            (group, values) for group, values in self.values.items() if isinstance(values, Range)
+        ]
+
+
+def _check_confusion(confusion: Mapping[str, Mapping[str, float]], groups: Sequence[str]) -> None:
+    """Refuse a matrix of labels by groups that is not complete, or from which nothing follows.
+
+    Args:
+        confusion: How many documents of each group have each label, as counts or as shares.
+        groups: All groups.
+    """
+    import numpy as np  # Few attributes have a matrix, and this module is imported first.
+
+    labels = set(groups).union(*confusion.values())
+    if not {*confusion} == {*groups} == labels:
+        raise ValueError("confusion needs a row for each group, with groups as labels")
+
+    rows = np.array([[confusion[group].get(label, 0.0) for label in groups] for group in groups])
+    totals = rows.sum(axis=1, keepdims=True)
+    are_counts = (totals > 1) & (rows % 1 == 0).all(axis=1, keepdims=True)
+    are_shares = np.isclose(totals, 1, rtol=0, atol=1e-6)
+    if (rows < 0).any() or not (are_counts | are_shares).all():
+        raise ValueError("each row of confusion must be counts, or shares that sum to 1")
+
+    shares = rows / totals
+    for group, label in np.argwhere(shares >= shares.diagonal()):
+        if group != label:
+            problem = f"'{groups[group]}' has the label '{groups[label]}' as often as its own"
+            raise ValueError(f"{problem}, so the labels say nothing")
+    if np.linalg.cond(shares) > 1e3:
+        raise ValueError("the rows of confusion are too alike, so the labels say too little")
 
 
 def _as_number(value: Any) -> float | None:
@@ -459,15 +447,20 @@ class DescribedModel(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def _attributes_know_their_names(cls, data: Any) -> Any:
         """Copy each attribute's key to its name, so that a file states it once."""
+        if not isinstance(data, Mapping):
+            return data
         # A draft may have an empty key.
-        attributes = (data.get("attributes") or {}) if isinstance(data, Mapping) else None
+        attributes = data.get("attributes") or {}
         if not isinstance(attributes, Mapping):
             return data
-        named = {
-            key: {"name": key, **value} if isinstance(value, Mapping) else value
-            for key, value in attributes.items()
-        }
-        return {**data, "attributes": named}
+
+        with_names = {}
+        for name, attribute in attributes.items():
+            if isinstance(attribute, Mapping):
+                with_names[name] = {"name": name, **attribute}
+            else:
+                with_names[name] = attribute
+        return {**data, "attributes": with_names}
 
 
 class Schema(DescribedModel):
@@ -500,32 +493,34 @@ def load_schema(path: Path) -> Schema:
     return validated(Schema, data, f"The schema {path}", SchemaError)
 
 
-def validated(model: type[Model], data: Any, what: str, error_type: type[FairqrError]) -> Model:
+def validated(model: type[Model], data: Any, subject: str, error_type: type[FairqrError]) -> Model:
     """Return data as a model.
 
     Args:
         model: The class of the model.
         data: What a person wrote.
-        what: What the data is, for the message: ``The schema people.yaml``.
+        subject: What the data is, for the message: ``The schema people.yaml``.
         error_type: The class of errors to raise.
 
     Raises:
         FairqrError: The data does not fit the model; of the class that was named.
     """
     if not isinstance(data, Mapping | model):
-        raise error_type(f"{what} must be a mapping of names to values.")
+        raise error_type(f"{subject} must be a mapping of names to values.")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        where, reason = first_problem(error)
-        place = f" at {where}" if where else ""
-        raise error_type(f"{what} is wrong{place}: {reason}.") from None
+        location, reason = first_problem(error)
+        position = f" at {location}" if location else ""
+        raise error_type(f"{subject} is wrong{position}: {reason}.") from None
 
 
-def check_shares(shares: Mapping[Any, float], what: str) -> None:
+def check_shares(shares: Mapping[Any, float], subject: str) -> None:
     """Raise ValueError unless shares are 0 or more and sum to 1."""
     for name, share in shares.items():
         if not 0 <= share < math.inf:
-            raise ValueError(f"the share of '{name}' in {what} must be 0 or more, not {share}")
-    if not math.isclose(total := sum(shares.values()), 1, abs_tol=1e-6):
-        raise ValueError(f"the shares of {what} must sum to 1, not {total:g}")
+            raise ValueError(f"the share of '{name}' in {subject} must be 0 or more, not {share}")
+
+    total = sum(shares.values())
+    if not math.isclose(total, 1, abs_tol=1e-6):
+        raise ValueError(f"the shares of {subject} must sum to 1, not {total:g}")

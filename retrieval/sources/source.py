@@ -26,7 +26,8 @@ from fairqr.base.errors import SourceError
 from fairqr.base.settings import is_web_address
 from fairqr.base.yaml_file import load_yaml
 from fairqr.retrieval.engines.request_template import QUERY, check_template
-from fairqr.retrieval.sources.schema import Attribute, DescribedModel, Texts, validated
+from fairqr.retrieval.sources.group_values import Texts
+from fairqr.retrieval.sources.schema import Attribute, DescribedModel, validated
 
 SourceName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,99}$")]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -144,26 +145,31 @@ class ElasticsearchSource(Source):
     @field_validator("url")
     @classmethod
     def _urls_are_addresses(cls, url: Any) -> Any:
-        for one in (url,) if isinstance(url, str) else url or ():
-            check_server(one)
+        addresses = [url] if isinstance(url, str) else url or []
+        for address in addresses:
+            check_server(address)
         return url
 
     @model_validator(mode="after")
-    def _fits_together(self) -> ElasticsearchSource:
+    def _names_one_server(self) -> ElasticsearchSource:
         if self.url and self.cloud_id:
             raise ValueError("give url or cloud_id, not both")
-        kinds = {base.__name__.lower() for base in type(self.client).__mro__}
-        if self.client is not None and f"async{self.engine}" not in kinds:
-            raise ValueError(f"client is not an asynchronous client of {self.engine}")
-        if self.body is not None and self.query is not None:
-            raise ValueError("give query or body, not both")
+        if self.client is not None:
+            # We compare names, because importing a client takes long.
+            kinds = {base.__name__.lower() for base in type(self.client).__mro__}
+            if f"async{self.engine}" not in kinds:
+                raise ValueError(f"client is not an asynchronous client of {self.engine}")
+        return self
+
+    @model_validator(mode="after")
+    def _says_how_to_search(self) -> ElasticsearchSource:
         if self.body is not None:
-            check_template(self.body)
-            if hiding := [part for part in HIDING if part in self.body]:
-                raise ValueError(
-                    f"body has '{hiding[0]}', which hides matching documents; remove it"
-                )
-        if not (self.text or self.title or self.query or self.body):
+            if self.query is not None:
+                raise ValueError("give query or body, not both")
+            _check_body(self.body)
+            return self
+        has_fields = self.text or self.title or self.query
+        if not has_fields:
             raise ValueError("name the fields to search: text, title, or query")
         return self
 
@@ -172,7 +178,17 @@ class ElasticsearchSource(Source):
         """The fields to match words in, with their boosts."""
         if self.query is not None and self.query.fields:
             return self.query.fields
-        return (*((self.title,) if self.title else ()), *self.text)
+        if self.title:
+            return (self.title, *self.text)
+        return self.text
+
+
+def _check_body(body: dict[str, Any]) -> None:
+    """Refuse a request that is no template, or that hides documents which match."""
+    check_template(body)
+    hiding = [part for part in HIDING if part in body]
+    if hiding:
+        raise ValueError(f"body has '{hiding[0]}', which hides matching documents; remove it")
 
 
 class OpenSearchSource(ElasticsearchSource):
@@ -204,7 +220,8 @@ class HttpSource(Source):
 
     @model_validator(mode="after")
     def _can_be_asked(self) -> HttpSource:
-        check_server(urlsplit(self.url)._replace(path="", query="", fragment="").geturl())
+        server = urlsplit(self.url)._replace(path="", query="", fragment="")
+        check_server(server.geturl())
         if self.body is not None and self.method == "GET":
             raise ValueError("a GET request has no body; write 'method: POST'")
         if self.body is not None or QUERY not in self.url:
@@ -247,10 +264,10 @@ def load_source(path: Path) -> Source:
     return validated(Source, data, f"The source {path}", SourceError)
 
 
-def source_of(described: Mapping[str, Any]) -> Source:
+def source_of(description: Mapping[str, Any]) -> Source:
     """Return a source described by a program; paths in it are relative to the working folder.
 
     Raises:
         SourceError: It does not describe a source.
     """
-    return validated(Source, described, "The source", SourceError)
+    return validated(Source, description, "The source", SourceError)

@@ -18,7 +18,7 @@ import functools
 import re
 import threading
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import tantivy
 
 ANALYZER_NAME = "fairqr_english"
+"""The name of our analyzer in the schemas of indexes."""
 
 # A token is a run of letters, marks, digits and underscores; an apostrophe, full stop or middle dot
 # joins letters, a full stop or comma joins digits.
@@ -77,6 +78,7 @@ def _analyzer(pattern: str, english: bool, thread: int) -> tantivy.TextAnalyzer:
 
 
 def _finder(pattern: str) -> tantivy.TextAnalyzer:
+    """Return this thread's analyzer that finds a pattern and changes nothing."""
     return _analyzer(pattern, False, threading.get_ident())
 
 
@@ -103,7 +105,7 @@ def folded_words(text: str) -> list[str]:
 
 
 def folded_runs(text: str) -> list[str]:
-    """Return the same, but each run without spaces as one word."""
+    """Return the folded words of a text, but each run without spaces as one word."""
     return words_in(_folded(text))
 
 
@@ -123,6 +125,17 @@ def segmented(text: str, *, letters: bool = False) -> str:
 
 def _in_pairs(run: str, *, letters: bool) -> str:
     """Return a run as pairs with a space around each; signs that are no letters stand apart."""
+    words: list[str] = []
+    for stretch in _stretches(run):
+        pairs = [first + second for first, second in pairwise(stretch)]
+        words += pairs or stretch
+        if letters and pairs:
+            words += stretch
+    return f" {' '.join(words)} "
+
+
+def _stretches(run: str) -> list[list[str]]:
+    """Return the letters of a run, each with its marks, cut where a sign is no letter."""
     stretches: list[list[str]] = [[]]
     for character in run:
         kind = unicodedata.category(character)[0]
@@ -132,13 +145,7 @@ def _in_pairs(run: str, *, letters: bool) -> str:
             stretches[-1].append(character)
         else:
             stretches += [[character], []]
-    found: list[str] = []
-    for stretch in stretches:
-        pairs = [first + second for first, second in pairwise(stretch)]
-        found += pairs or stretch
-        if letters and pairs:
-            found += stretch
-    return f" {' '.join(found)} "
+    return stretches
 
 
 def _folded(text: str) -> str:
@@ -164,25 +171,30 @@ def holders_of(names: Collection[str], texts: Mapping[str, str]) -> set[str]:
 def holders_by_name(names: Collection[str], texts: Mapping[str, str]) -> dict[str, set[str]]:
     """Return the ids of the texts that hold each name whole; see :func:`holders_of`."""
     holders: dict[str, set[str]] = {name: set() for name in names}
-    words_of_names = {name: words for name in names if (words := folded_words(name))}
+    words_of_names = {}
+    for name in names:
+        words = folded_words(name)
+        if words:
+            words_of_names[name] = words
+
     for id_, text in texts.items():
-        folded = _folded(text)
         # To cut a text into words takes long, and most texts hold none of the names.
-        likely = {
-            name: words
-            for name, words in words_of_names.items()
-            if all(word in folded for word in words)
-        }
-        line = _in_a_row(text) if likely else ""
-        for name, words in likely.items():
-            if f" {' '.join(words)} " in line:
+        folded = _folded(text)
+        likely_names = [
+            name for name, words in words_of_names.items() if all(word in folded for word in words)
+        ]
+        if not likely_names:
+            continue
+        line = _in_a_row(folded_words(text))
+        for name in likely_names:
+            if _in_a_row(words_of_names[name]) in line:
                 holders[name].add(id_)
     return holders
 
 
-def _in_a_row(text: str) -> str:
-    """Return the folded words of a text, with a space around each."""
-    return f" {' '.join(folded_words(text))} "
+def _in_a_row(words: Iterable[str]) -> str:
+    """Return words with a space around each."""
+    return f" {' '.join(words)} "
 
 
 def english_analyzer() -> tantivy.TextAnalyzer:
@@ -207,7 +219,7 @@ def indexed_text(text: str) -> str:
 
 def terms_of(text: str) -> list[str]:
     """Return the stems of a text's words, in order and with repeats; stop words are left out."""
-    return [term for word in folded_words(text) if (term := term_of(word))]
+    return [term for term in map(term_of, folded_words(text)) if term]
 
 
 @functools.lru_cache(maxsize=1 << 17)

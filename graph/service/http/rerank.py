@@ -38,7 +38,7 @@ from fairqr.graph.service.http.access import RERANK, access_key_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import unless_gone
-from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
+from fairqr.retrieval.engines.elasticsearch.hit_reader import reader_of
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.fairness.claims import say_shared
 from fairqr.retrieval.sources.documents import value_at

@@ -43,7 +43,7 @@ from fairqr.graph.service.proxy.requests import (
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
-from fairqr.retrieval.engines.elasticsearch.mapping import reader_of
+from fairqr.retrieval.engines.elasticsearch.hit_reader import reader_of
 from fairqr.retrieval.engines.engine import (
     Hits,
     Memberships,

@@ -17,7 +17,8 @@ from fairqr.graph.service.proxy.ordering import IndexOrder, kept_lists, reranked
 from fairqr.graph.service.proxy.requests import SIZE, ProxiedSearch
 from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.sources.schema import Attribute, Range
+from fairqr.retrieval.sources.group_values import Range
+from fairqr.retrieval.sources.schema import Attribute
 
 LISTS = 3
 """So many lists of each kind are made."""

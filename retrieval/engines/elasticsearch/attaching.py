@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fairqr.retrieval.engines.elasticsearch import contents
 from fairqr.retrieval.engines.elasticsearch.client import SearchServer
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch.mapping import read_index
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.report import SAMPLE_SIZE, SourceReport, report_on
+from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import ElasticsearchSource
 
 SAMPLED = 10_000
+"""How many random documents the check reads the labels of."""
+
 SAMPLED_TEXTS = 20
+"""How many of them it looks at for words to search."""
+
 SAMPLED_WORDS = 3
+"""How many words the sample query has."""
 
 
 async def open_elasticsearch(
@@ -42,25 +50,40 @@ async def check(engine: ElasticsearchEngine) -> SourceReport:
         SourceError: A field has no value that a group takes, or two documents share an id.
         FairqrError: The index cannot be searched as the source describes it.
     """
-    request = contents.request_for(engine.mapping)
-    with_texts = engine.sample(contents.SAMPLED_TEXTS, request)
-    labelled = engine.sample(SAMPLED, engine.reader.request)
-    sampled, read = await engine.msearch([labelled, with_texts])
-    found = sampled["hits"]["hits"]
-    ids, values = engine.reader.ids(found), engine.reader.values(found)
-    some = await engine.documents(ids[:SAMPLED_TEXTS])
-    texts = [f"{document.title} {document.text}".strip() for document in some]
-    query = " ".join(max(texts, key=bool, default="").split()[:SAMPLED_WORDS])
-    (hits,) = await engine.search([Query(query, SAMPLE_SIZE)])
+    for_labels = engine.requests.sample(SAMPLED, engine.reader.request)
+    for_contents = engine.requests.sample(
+        contents.SAMPLED_TEXTS, contents.request_for(engine.mapping)
+    )
+    labelled, with_texts = await engine.msearch([for_labels, for_contents])
+    ids = engine.reader.ids(labelled["hits"]["hits"])
+    labels = engine.reader.values(labelled["hits"]["hits"])
+
+    sample_query = _sample_query(await engine.documents(ids[:SAMPLED_TEXTS]))
+    (hits,) = await engine.search([Query(sample_query, SAMPLE_SIZE)])
     remarks = [*hits.warnings]
     if not ids:
         remarks.append("The index has no documents; correct the index, or the filter.")
-    elif not query:
+    elif not sample_query:
         remarks.append("We tried no sample query, because the documents have no texts to read.")
     elif not hits.ids:
-        remarks.append(f"The sample query '{query}' finds nothing; check the searched fields.")
-    fields = contents.contents_of(engine.mapping, read["hits"]["hits"])
+        remarks.append(
+            f"The sample query '{sample_query}' finds nothing; check the searched fields."
+        )
+    fields = contents.contents_of(engine.mapping, with_texts["hits"]["hits"])
     remarks += contents.remarks_on_searched(engine.source, engine.mapping, fields)
-    report = await report_on(engine, engine.labels.reports(values, ids), query, hits, remarks)
-    able = {*report.capabilities, *(["vectors"] if engine.source.vectors else [])}
-    return report.model_copy(update={"capabilities": sorted(able)})
+
+    attributes = engine.labels.reports(labels, ids)
+    report = await report_on(engine, attributes, sample_query, hits, remarks)
+    capabilities = set(report.capabilities)
+    if engine.source.vectors:
+        capabilities.add("vectors")
+    return report.model_copy(update={"capabilities": sorted(capabilities)})
+
+
+def _sample_query(documents: Sequence[Document]) -> str:
+    """Return the first words of the first document that has any."""
+    for document in documents:
+        words = f"{document.title} {document.text}".split()
+        if words:
+            return " ".join(words[:SAMPLED_WORDS])
+    return ""

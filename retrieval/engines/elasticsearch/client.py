@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,6 +40,8 @@ CLIENT = __version__[0]
 """The version of Elasticsearch's client that is installed: 8 or 9."""
 
 REDIRECTED = "the server redirects"
+"""What a client says after a redirect, which we refuse."""
+
 CUT_OFF = "broke off its reply; try again, or look at what stands between"
 PAGE = re.compile(r"<(!doctype html|html|head|body|h1)\b|text/html", re.IGNORECASE)
 """What shows a page, which a login or a proxy sends in place of the server's reply."""
@@ -112,7 +114,8 @@ class BusyPartError(Exception):
 
     def __init__(self, part: Mapping[str, Any]) -> None:
         super().__init__()
-        self.status_code, self.body = int(part["status"]), part
+        self.status_code = int(part["status"])
+        self.body = part
 
 
 class SearchServer:
@@ -131,24 +134,23 @@ class SearchServer:
             UnsupportedError: The client of OpenSearch is not installed.
         """
         self.product = "OpenSearch" if isinstance(source, OpenSearchSource) else "Elasticsearch"
-        self._source, self._clients = source, PerLoop[Any]()
+        self._source = source
+        self._clients: PerLoop[Any] = PerLoop()
+        # The loop that a client of the user's works in.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._limits = RequestLimits(source.concurrency, source.requests_per_second)
         self._errors: tuple[type[Exception], ...] = (BusyPartError, ApiError, TransportError)
         if self.product == "OpenSearch":
             self._errors = (BusyPartError, _opensearch().OpenSearchException)
-        self.url, self.credentials = "the address of the given client", Credentials()
-        if source.client:
-            return
-        named = source.cloud_id or source.url or default_url()
-        if named is None:
-            raise SourceError("No server is named; give its url, or set FAIRQR_ELASTICSEARCH_URL.")
-        self._places = [named] if isinstance(named, str) else [*named]
-        self.url = named.partition(":")[0] if named == source.cloud_id else self._places[0]
-        allowed = [credentials_for(source.credentials, place) for place in self._places]
-        # The nodes share one client, so we send only credentials that may go to all of them.
-        if all(one == allowed[0] for one in allowed):
-            self.credentials = allowed[0]
+
+        self.url = "the address of the given client"
+        self.credentials = Credentials()
+        if not source.client:
+            self._addresses = _addresses_of(source)
+            self.url = self._addresses[0]
+            if source.cloud_id:
+                self.url = source.cloud_id.partition(":")[0]
+            self.credentials = _credentials_for_all(source.credentials, self._addresses)
 
     async def ask(self, function: str, **arguments: Any) -> Any:
         """Call a function of the client, waiting while the server is busy, and return the response.
@@ -172,21 +174,33 @@ class SearchServer:
                 except self._errors as error:
                     if status_of(error) == 429:
                         raise
-                    raise self._told(error) from None
+                    raise self._our_error(error) from None
             answer = getattr(answer, "body", answer)
-            if not isinstance(answer, Mapping):
-                raise self.another_product()
-            for part in answer.get("responses", [None] if function == "msearch" else ()):
-                if not isinstance(part, Mapping):
-                    raise self.another_product()
-                if part.get("status") in (429, *NODE_FAILED):
-                    raise BusyPartError(part)
+            self._check_answer(answer, has_parts=function == "msearch")
             return answer
 
         try:
             return await with_retries(attempt)
         except self._errors as error:
-            raise self._told(error) from None
+            raise self._our_error(error) from None
+
+    def _check_answer(self, answer: Any, *, has_parts: bool) -> None:
+        """Refuse an answer that is no JSON of this product.
+
+        Raises:
+            AnotherProductError: It is something else.
+            BusyPartError: A part of it may succeed later.
+        """
+        if not isinstance(answer, Mapping):
+            raise self.another_product()
+        parts = answer.get("responses")
+        if parts is None and has_parts:
+            raise self.another_product()
+        for part in parts or ():
+            if not isinstance(part, Mapping):
+                raise self.another_product()
+            if part.get("status") in (429, *NODE_FAILED):
+                raise BusyPartError(part)
 
     async def require_product(self) -> None:
         """Refuse an old Elasticsearch that looks like OpenSearch, as it does not tell its name.
@@ -208,7 +222,8 @@ class SearchServer:
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
-        if client := self._clients.pop():
+        client = self._clients.pop()
+        if client:
             await client.close()
 
     def _client(self) -> Any:
@@ -225,11 +240,15 @@ class SearchServer:
         return self._source.client
 
     def _new_client(self) -> Any:
+        """Make a client for the running event loop."""
         timeout = self._source.timeout
         options: dict[str, Any] = {"headers": self.credentials.request_headers()}
-        where = "cloud_id" if self._source.cloud_id else "hosts"
-        options[where] = self._source.cloud_id or list(map(_with_port, self._places))
-        if not self.url.startswith("http:") and (trusted := self.credentials.trusted()):
+        if self._source.cloud_id:
+            options["cloud_id"] = self._source.cloud_id
+        else:
+            options["hosts"] = list(map(_with_port, self._addresses))
+        trusted = None if self.url.startswith("http:") else self.credentials.trusted()
+        if trusted:
             options["ssl_context"] = trusted
         try:
             if self.product == "OpenSearch":
@@ -237,86 +256,138 @@ class SearchServer:
             options |= {"node_class": _Node, "retry_on_status": NODE_FAILED}
             return AsyncElasticsearch(request_timeout=timeout, **options)
         except ValueError as error:
-            why = one_line(error, 100)
-            said = f"The server {self.url} cannot be used ({why}); correct url or cloud_id."
-            raise SourceError(said) from None
+            reason = one_line(error, 100)
+            raise SourceError(
+                f"The server {self.url} cannot be used ({reason}); correct url or cloud_id."
+            ) from None
 
     def another_product(self) -> FairqrError:
         """Return the error for a server that is not the product named in the source."""
-        said = f"The server at {self.url} is not {self.product}; correct its url, or its engine."
-        return AnotherProductError(said)
+        return AnotherProductError(
+            f"The server at {self.url} is not {self.product}; correct its url, or its engine."
+        )
 
     def too_old(self, version: str) -> FairqrError:
         """Return the error for a server of an Elasticsearch before version 8."""
-        said = f"The server at {self.url} is Elasticsearch {version}; upgrade it to 8 or later."
-        return IndexUnavailableError(said)
+        return IndexUnavailableError(
+            f"The server at {self.url} is Elasticsearch {version}; upgrade it to 8 or later."
+        )
 
     def too_new(self) -> FairqrError:
         """Return the error for a client of the user's that the server finds too new."""
-        said = (
+        return IndexUnavailableError(
             f"Your client is Elasticsearch's version {CLIENT}, whose requests the older server "
             "refuses; give its url in place of the client, or a client of the server's version."
         )
-        return IndexUnavailableError(said)
 
     def no_index(self, index: object) -> FairqrError:
         """Return the error for an index that does not exist."""
-        said = f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index'."
-        return IndexNotFoundError(said)
+        return IndexNotFoundError(
+            f"There is no index '{one_line(index, 100)}' at {self.url}; correct 'index'."
+        )
 
-    def _told(self, error: Any) -> FairqrError:
+    def _our_error(self, error: Any) -> FairqrError:
         """Return our error for an error of a client; it quotes neither headers nor the query."""
-        status, kind = status_of(error), type(error).__name__
-        if status is None and "Serialization" not in kind:
-            said = f"{kind} {error}"
-            why = next(UNREACHABLE[sign] for sign in UNREACHABLE if sign in said)
-            return IndexUnavailableError(f"{self.product} at {self.url} {why}.")
+        status = status_of(error)
+        kind = type(error).__name__
+        is_unreadable = "Serialization" in kind
+        if status is None and not is_unreadable:
+            return self._unreachable(f"{kind} {error}")
+
         body = getattr(error, "body", None) or getattr(error, "info", None)
-        is_page = not isinstance(body, Mapping) and PAGE.search(f"{body} {error}")
-        if is_page and (status or 0) < 500:
-            return IndexUnavailableError(
-                f"{self.product} at {self.url} sends a page of HTML; correct its url, or look at "
-                "what stands before it."
+        code = int(status or 0)
+        if code < 500 and _is_page(body, error):
+            return self._unavailable(
+                "sends a page of HTML; correct its url, or look at what stands before it"
             )
-        if "Serialization" in kind:
-            return IndexUnavailableError(f"{self.product} at {self.url} {CUT_OFF}.")
+        if is_unreadable:
+            return self._unavailable(CUT_OFF)
         says_why = isinstance(body, Mapping) and "error" in body
-        if says_why or status in REFUSED or (status or 0) >= 500:
-            return self.refusal(int(status or 0), body)
+        is_refused = code in REFUSED or code >= 500
+        if says_why or is_refused:
+            return self.refusal(code, body)
         return self.another_product()
+
+    def _unreachable(self, text: str) -> FairqrError:
+        """Return the error for a server that did not answer, by what the client says of it."""
+        problem = next(UNREACHABLE[sign] for sign in UNREACHABLE if sign in text)
+        return self._unavailable(problem)
+
+    def _unavailable(self, problem: str) -> FairqrError:
+        return IndexUnavailableError(f"{self.product} at {self.url} {problem}.")
 
     def refusal(self, status: int, body: Any) -> FairqrError:
         """Return the error for a response, or a part of one, that is not a success."""
         error = body.get("error") if isinstance(body, Mapping) else None
-        error = error if isinstance(error, Mapping) else {"reason": error}
+        if not isinstance(error, Mapping):
+            error = {"reason": error}
         kind = str(error.get("type"))
+        index = error.get("index", "that is named")
         if kind == "index_not_found_exception":
-            return self.no_index(error.get("index", "that is named"))
+            return self.no_index(index)
         if kind == "index_closed_exception":
-            name = one_line(error.get("index", "that is named"), 100)
             return IndexUnavailableError(
-                f"The index '{name}' is closed; open it, or name only open ones in 'index'."
+                f"The index '{one_line(index, 100)}' is closed; open it, or name only open ones in "
+                "'index'."
             )
         if kind == TOO_OLD:
             return self.too_new() if self._source.client else self.too_old("7")
         if "maxClauseCount" in str(error) or "too_many" in kind:
             return QueryError(f"The query has more words than {self.product} accepts; shorten it.")
-        said = REFUSED.get(status)
-        if said is None or kind == "cluster_block_exception":
-            causes = (error.get("root_cause") or [error])[0], error.get("caused_by")
-            reasons = [it.get("reason") for it in causes if isinstance(it, Mapping)]
-            why = ": ".join(map(str, filter(None, reasons))) or "no reason given"
+
+        problem = REFUSED.get(status)
+        if problem is None or kind == "cluster_block_exception":
+            reason = one_line(_reasons_in(error), 300)
             hint = "look into its log, and try again" if status >= 500 else "correct the source"
-            said = f"does not do this ({one_line(why, 300)}); {hint}"
-        return IndexUnavailableError(f"{self.product} at {self.url} {said} (status {status}).")
+            problem = f"does not do this ({reason}); {hint}"
+        return self._unavailable(f"{problem} (status {status})")
+
+
+def _addresses_of(source: ElasticsearchSource) -> list[str]:
+    """Return the addresses of a source's server, or the id of its deployment.
+
+    Raises:
+        SourceError: Neither the source nor a variable names a server.
+    """
+    address = source.cloud_id or source.url or default_url()
+    if address is None:
+        raise SourceError("No server is named; give its url, or set FAIRQR_ELASTICSEARCH_URL.")
+    return [address] if isinstance(address, str) else [*address]
+
+
+def _credentials_for_all(name: str | None, addresses: Sequence[str]) -> Credentials:
+    """Return the credentials that may be sent to all nodes, since they share one client.
+
+    Raises:
+        ConfigError: The entry of that name may not be sent there.
+    """
+    allowed = [credentials_for(name, address) for address in addresses]
+    is_same = all(credentials == allowed[0] for credentials in allowed)
+    return allowed[0] if is_same else Credentials()
+
+
+def _is_page(body: Any, error: Any) -> bool:
+    """Return whether a page came in place of the server's reply."""
+    return not isinstance(body, Mapping) and PAGE.search(f"{body} {error}") is not None
+
+
+def _reasons_in(error: Mapping[str, Any]) -> str:
+    """Return why a server does not do something, as it says it."""
+    root_cause = (error.get("root_cause") or [error])[0]
+    reasons = []
+    for cause in (root_cause, error.get("caused_by")):
+        if isinstance(cause, Mapping) and cause.get("reason"):
+            reasons.append(str(cause["reason"]))
+    return ": ".join(reasons) or "no reason given"
 
 
 def _with_port(url: str) -> str:
     """Return an address with the port that it means, which the client of Elasticsearch needs."""
     parts = urlsplit(url)
-    host = parts.netloc if parts.port else parts.netloc.rstrip(":")
-    port = "" if parts.port else f":{443 if parts.scheme == 'https' else 80}"
-    return parts._replace(netloc=f"{host}{port}").geturl()
+    if parts.port:
+        return parts.geturl()
+    port = 443 if parts.scheme == "https" else 80
+    return parts._replace(netloc=f"{parts.netloc.rstrip(':')}:{port}").geturl()
 
 
 def _refuse_redirects(session: aiohttp.ClientSession | None) -> None:

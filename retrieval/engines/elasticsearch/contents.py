@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,15 +10,22 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fairqr.retrieval.engines.elasticsearch.client import Body
-from fairqr.retrieval.engines.elasticsearch.mapping import KEYWORDS, TEXTS, Hit, IndexMapping
+from fairqr.retrieval.engines.elasticsearch.mapping import (
+    KEYWORDS,
+    TEXTS,
+    Hit,
+    IndexMapping,
+    MappedField,
+)
 from fairqr.retrieval.sources.source import ElasticsearchSource
 
 LONG = 10
-"""From so many words on average, a field holds texts that people search."""
+"""A field with at least this many words on average holds texts that people search."""
 
 MOST_FIELDS = 200
+"""How many fields of an index we look at."""
 SAMPLED_TEXTS = 100
-"""So many random documents show what fields hold."""
+"""How many random documents we read to see what fields hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,57 +63,83 @@ def fields_with_text(mapping: IndexMapping) -> list[str]:
     A part of another field, such as ``title.raw``, and one that others are copied to hold the same
     as those.
     """
-    same: set[str] = set()
-    for name, held in mapping.fields.items():
-        same |= {f"{name}.{part}" for part in held.settings.get("fields", {})}
-        same |= {*_copies_of(held.settings)}
-    found = [
-        name
-        for name, held in mapping.fields.items()
-        if held.type in TEXTS | KEYWORDS and not held.nested and "path" not in held.settings
-    ]
-    return [name for name in found if name not in same and mapping.keeps(name)][:MOST_FIELDS]
+    repeated: set[str] = set()
+    for name, field in mapping.fields.items():
+        repeated.update(_parts_of(name, field.settings))
+        repeated.update(_copies_of(field.settings))
+
+    names = []
+    for name, field in mapping.fields.items():
+        if name in repeated or not _has_own_text(field):
+            continue
+        if mapping.keeps(name):
+            names.append(name)
+    return names[:MOST_FIELDS]
+
+
+def _has_own_text(field: MappedField) -> bool:
+    """Return whether a field has texts or keywords, and is no alias of another one."""
+    is_alias = "path" in field.settings
+    return field.type in TEXTS | KEYWORDS and not field.nested and not is_alias
+
+
+def _parts_of(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return the full names of a field's parts, such as ``title.raw``."""
+    return [f"{name}.{part}" for part in settings.get("fields", {})]
 
 
 def request_for(mapping: IndexMapping) -> Body:
     """Return what is requested of documents that show what the fields hold."""
     names = fields_with_text(mapping)
-    # OpenSearch refuses even none where documents are not kept.
-    return {"_source": False, **({"fields": names} if names else {})}
+    # OpenSearch refuses an empty list where documents are not kept.
+    if not names:
+        return {"_source": False}
+    return {"_source": False, "fields": names}
 
 
 def contents_of(mapping: IndexMapping, hits: Sequence[Hit]) -> list[FieldContents]:
     """Return what each field holds in these documents; fields without any value are left out."""
-    found: list[FieldContents] = []
+    contents: list[FieldContents] = []
     for name in fields_with_text(mapping):
-        values = [hit["fields"][name] for hit in hits if name in hit.get("fields", {})]
-        texts = [" ".join(map(str, each)) for each in values]
-        texts = [text for text in texts if text.strip()]
+        texts = _texts_in(name, hits)
         if not texts:
             continue
-        contents = FieldContents(
-            name=name,
-            is_analysed=mapping.fields[name].type in TEXTS,
-            documents=len(texts) / len(hits),
-            words=sum(len(text.split()) for text in texts) / len(texts),
-            distinct=len({*texts}) / len(texts),
+        contents.append(
+            FieldContents(
+                name=name,
+                is_analysed=mapping.fields[name].type in TEXTS,
+                documents=len(texts) / len(hits),
+                words=sum(len(text.split()) for text in texts) / len(texts),
+                distinct=len(set(texts)) / len(texts),
+            )
         )
-        found.append(contents)
-    return found
+    return contents
+
+
+def _texts_in(name: str, hits: Sequence[Hit]) -> list[str]:
+    """Return the text of a field in each document that has words there."""
+    texts = []
+    for hit in hits:
+        values = hit.get("fields", {}).get(name, [])
+        text = " ".join(map(str, values))
+        if text.strip():
+            texts.append(text)
+    return texts
 
 
 def remarks_on_searched(
     source: ElasticsearchSource, mapping: IndexMapping, contents: Sequence[FieldContents]
 ) -> list[str]:
     """Return a warning for each field of long texts that the source does not search."""
-    return [
-        f"The field '{each.name}' holds texts ({each.in_words}) and is not searched; add it to "
-        "'text', or to the fields of 'query'."
-        for each in contents
-        if each.is_analysed
-        and each.is_long
-        and not _is_searched(source, each.name, mapping.fields[each.name].settings)
-    ]
+    remarks = []
+    for field in contents:
+        is_for_search = field.is_analysed and field.is_long
+        if is_for_search and not _is_searched(source, field.name, mapping):
+            remarks.append(
+                f"The field '{field.name}' holds texts ({field.in_words}) and is not searched; add "
+                "it to 'text', or to the fields of 'query'."
+            )
+    return remarks
 
 
 def _copies_of(settings: Mapping[str, Any]) -> list[str]:
@@ -114,14 +148,12 @@ def _copies_of(settings: Mapping[str, Any]) -> list[str]:
     return [copies] if isinstance(copies, str) else [*copies]
 
 
-def _is_searched(source: ElasticsearchSource, name: str, settings: Mapping[str, Any]) -> bool:
-    names = [
-        name,
-        *_copies_of(settings),
-        *(f"{name}.{part}" for part in settings.get("fields", {})),
-    ]
+def _is_searched(source: ElasticsearchSource, name: str, mapping: IndexMapping) -> bool:
+    """Return whether a source searches a field, a part of it, or a field it is copied to."""
+    settings = mapping.fields[name].settings
+    names = [name, *_copies_of(settings), *_parts_of(name, settings)]
     if source.body is not None:
         body = json.dumps(source.body, ensure_ascii=False, default=str)
-        return "*" in body or any(one in body for one in names)
+        return "*" in body or any(field in body for field in names)
     patterns = [field.partition("^")[0] for field in source.searched_fields]
-    return any(fnmatchcase(one, pattern) for one in names for pattern in patterns)
+    return any(fnmatchcase(*pair) for pair in itertools.product(names, patterns))

@@ -19,15 +19,12 @@ from typing import Any, TypeVar
 
 from fairqr.base.errors import IndexUnavailableError, SourceError
 from fairqr.retrieval.engines.elasticsearch.client import Body, SearchServer
-from fairqr.retrieval.engines.elasticsearch.mapping import (
-    ALL,
-    NONE,
-    VECTORS,
-    WORDS,
-    Hit,
-    HitReader,
-    IndexMapping,
-    warnings_of,
+from fairqr.retrieval.engines.elasticsearch.hit_reader import ALL, HitReader, warnings_of
+from fairqr.retrieval.engines.elasticsearch.mapping import VECTORS, WORDS, Hit, IndexMapping
+from fairqr.retrieval.engines.elasticsearch.requests import (
+    Search,
+    SearchRequests,
+    ranks_by_query,
 )
 from fairqr.retrieval.engines.elasticsearch.titles import Titles, joined
 from fairqr.retrieval.engines.engine import (
@@ -40,15 +37,10 @@ from fairqr.retrieval.engines.engine import (
     require,
     require_groups,
 )
-from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.labels import LabelReader
-from fairqr.retrieval.sources.source import ElasticsearchSource, QueryFields
-from fairqr.retrieval.texts.words import sendable
-
-Search = tuple[Query, Body]
-"""The body to send, and the query that it is for."""
+from fairqr.retrieval.sources.source import ElasticsearchSource
 
 Result = TypeVar("Result")
 Step = Generator[list[Body], list[Any], Result]
@@ -58,30 +50,12 @@ Plan = Step[Hits]
 """How a query is answered."""
 
 PREFERENCE = "fairqr"
-DOCUMENTS_AT_ONCE = 1000
+"""Sends each search to the same shard copies."""
+
 SHARES_SECONDS = 600.0
+"""How long the counted shares of groups stand."""
 TIME_FOR_PARTS = 0.8
 """The share of the time limit after which the server should return a partial answer, if allowed."""
-
-RANDOM = {"seed": 1, "field": "_seq_no"}
-
-NOT_NEEDED = ("aggregations", "aggs", "highlight", "suggest", "explain", "profile")
-OTHER_RANKINGS = ("knn", "retriever", "rank", "sub_searches", "rescore", "collapse")
-"""Parts of a source's own request that affect the ranking beyond its query."""
-
-
-def random_query(matching: Body) -> Body:
-    """Return the search that puts documents in a random order, which is the same each time."""
-    random = {"query": matching, "random_score": RANDOM, "boost_mode": "replace"}
-    return {"query": {"function_score": random}}
-
-
-def _ranks_by_query(body: Mapping[str, Any]) -> bool:
-    """Return whether a source's own request ranks by its query alone, which others may hold."""
-    query = body.get("query")
-    # OpenSearch takes a hybrid query only by itself, and a pipeline makes its scores.
-    is_hybrid = isinstance(query, Mapping) and "hybrid" in query
-    return query is not None and not is_hybrid and not {*OTHER_RANKINGS} & {*body}
 
 
 class ElasticsearchEngine:
@@ -102,229 +76,160 @@ class ElasticsearchEngine:
         Raises:
             SourceError: The source does not fit the mapping.
         """
-        labels = labels.with_dates(mapping.date_formats())
-        self.source, self.server, self.labels, self.mapping = source, server, labels, mapping
-        self.name, self.schema, self.most = source.name, labels.schema, mapping.window
-        every = frozenset(held.type for held in mapping.fields.values())
-        for name in filter(None, (source.title, *source.text, source.link)):
-            mapping.require(name, "a title, a text or a link", every)
-        for name in () if source.body else source.searched_fields:
-            if "*" not in name:
-                mapping.require(name.partition("^")[0], "a field to search", WORDS)
-        if source.vectors:
-            mapping.require(source.vectors.field, "the field of vectors", VECTORS)
-        self.reader = HitReader(source.id, labels.field_attributes, mapping)
+        _check_fields(source, mapping)
+        self.source = source
+        self.server = server
+        self.labels = labels.with_dates(mapping.date_formats())
+        self.mapping = mapping
+        self.name = source.name
+        self.schema = self.labels.schema
+        self.reader = HitReader(source.id, self.labels.field_attributes, mapping)
+        self._titles = Titles(source.title, mapping)
+        self.requests = SearchRequests(source, self.reader, self._titles, mapping.window)
+        # When the shares were counted, and they.
+        self._shares: tuple[float, Mapping[str, FloatArray]] = (-math.inf, {})
+
         # Only a query can also score given documents, count, and be limited to a group.
-        by_query = source.body is None or _ranks_by_query(source.body)
-        if source.filter and not by_query:
+        is_by_query = ranks_by_query(source)
+        if source.filter and not is_by_query:
             raise SourceError(
                 "The filter cannot be added to this body, because the body ranks by more than its "
                 "query; put the filter into the body."
             )
-        self.filterable = frozenset(
-            (label.attribute.name, group)
-            for label in self.reader.labels
-            for group in label.attribute.groups
-            if by_query and label.query(group) is not None
-        )
-        can: dict[Capability, object] = {
+        self.filterable = self._filterable() if is_by_query else frozenset()
+        abilities: dict[Capability, object] = {
             "new_queries": True,
             "read_by_id": True,
-            "rescore": by_query,
-            "document_frequencies": by_query,
+            "rescore": is_by_query,
+            "document_frequencies": is_by_query,
             "corpus_shares": self.reader.labels,
             "within_group": self.filterable,
         }
-        self.capabilities = frozenset(capability for capability, able in can.items() if able)
-        self._shares: tuple[float, Mapping[str, FloatArray]] = (-math.inf, {})
-        self._titles = Titles(source.title, mapping)
+        self.capabilities = frozenset(
+            capability for capability, is_able in abilities.items() if is_able
+        )
+
+    def _filterable(self) -> frozenset[tuple[str, str]]:
+        """Return the groups whose documents a query can find."""
+        groups = set()
+        for label in self.reader.labels:
+            for group in label.attribute.groups:
+                if label.query(group) is not None:
+                    groups.add((label.attribute.name, group))
+        return frozenset(groups)
 
     async def info(self) -> EngineInfo:
         """Return what we know of the index."""
-        (hits,), version = await self.search([Query("", 0)]), await self.server.version()
+        (hits,) = await self.search([Query("", 0)])
+        version = await self.server.version()
         location = f"{self.server.url}/{self.source.index}"
-        known = f"{self.source.fingerprint} {self.mapping.fingerprint} {hits.total}"
+        state = f"{self.source.fingerprint} {self.mapping.fingerprint} {hits.total}"
         return EngineInfo(
             name=self.name,
             engine=self.source.engine,
             documents=hits.total,
             location=location,
             source=location,
-            fingerprint=sha256(known.encode()).hexdigest(),
+            fingerprint=sha256(state.encode()).hexdigest(),
             server=f"{self.server.product} {version}" if version else NOT_TOLD,
         )
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries in one request, each with at most ``n`` hits."""
         require_groups(self, queries)
-        return await self.run([self.plan(self.sought(query), query.n) for query in queries])
+        return await self.run([self.plan(self.search_for(query), query.n) for query in queries])
 
     async def run(self, plans: Sequence[Plan]) -> list[Hits]:
         """Carry out plans side by side; one request sends all that they ask for next."""
         results: dict[int, Hits] = {}
         answers: dict[int, Any] = dict.fromkeys(range(len(plans)))
         while answers:
-            asked: dict[int, list[Body]] = {}
+            bodies_of: dict[int, list[Body]] = {}
             for number, answer in answers.items():
                 try:
-                    asked[number] = plans[number].send(answer)
+                    bodies_of[number] = plans[number].send(answer)
                 except StopIteration as end:
                     results[number] = end.value
-            found = iter(await self.msearch([body for own in asked.values() for body in own]))
-            answers = {number: list(islice(found, len(own))) for number, own in asked.items()}
+
+            bodies: list[Body] = []
+            for bodies_of_plan in bodies_of.values():
+                bodies += bodies_of_plan
+            responses = iter(await self.msearch(bodies))
+            answers = {
+                number: list(islice(responses, len(bodies_of_plan)))
+                for number, bodies_of_plan in bodies_of.items()
+            }
         return [results[number] for number in range(len(plans))]
 
     def plan(self, search: Search, n: int) -> Plan:
         """Answer a query of n hits by one search; a warning says if the server returns fewer."""
-        query, _ = search
-        (hits,) = yield from self.found([search])
-        wanted = n if query.only is None else min(n, len(query.only))
-        if not len(hits) == self.most < wanted:
+        (hits,) = yield from self.send([search])
+        only = search.query.only
+        expected = n if only is None else min(n, len(only))
+        window = self.requests.window
+        is_cut_off = len(hits) == window and expected > window
+        if not is_cut_off:
             return hits
-        said = f"'{self.source.index}' returns at most {self.most:,} hits at once, not {wanted:,}."
-        return replace(hits, warnings=(*hits.warnings, said))
+        warning = (
+            f"'{self.source.index}' returns at most {window:,} hits at once, not {expected:,}."
+        )
+        return replace(hits, warnings=(*hits.warnings, warning))
 
-    def found(self, searches: Sequence[Search]) -> Step[list[Hits]]:
+    def send(self, searches: Sequence[Search]) -> Step[list[Hits]]:
         """Send searches as a step of a plan, and return their hits."""
-        is_titled = any(query.with_titles for query, _ in searches)
-        probe = self._titles.probe(self.filtered(ALL)) if is_titled else []
-        answers = yield [*(body for _, body in searches), *probe]
-        pairs = zip(searches, answers, strict=False)
-        found = [self._hits(query, answer) for (query, _), answer in pairs]
+        bodies = [search.body for search in searches]
+        if any(search.query.with_titles for search in searches):
+            bodies += self._titles.probe(self.requests.filtered(ALL))
+        answers = yield bodies
+        hits = []
+        for search, answer in zip(searches, answers, strict=False):
+            hits.append(self._hits(search.query, answer))
         for answer in answers[len(searches) :]:
             self._titles.learn(answer)
-        return found
+        return hits
 
-    def sought(self, query: Query) -> Search:
+    def search_for(self, query: Query) -> Search:
         """Return the search that answers a query by its words, or counts what matches them.
 
         Raises:
             UnsupportedError: The source's own request cannot answer it.
         """
-        query = replace(query, text=sendable(query.text))
-        if query.n < 1:
-            return self._counted(query)
-        if query.only is not None:
-            return self._rescored(query)
-        filters = self.filters(query)
-        body: Body = {}
-        if self.source.body is not None:
-            filled = fill_template(self.source.body, query.text, min(query.n, self.most))
-            body = {key: part for key, part in filled.items() if key not in NOT_NEEDED}
-        # Otherwise the source's own request is sent as it is.
-        if not body or filters or query.every_word:
-            body["query"] = {"bool": {"must": [self._matching(query)], "filter": filters}}
-        return self.limited(query, body)
-
-    def _counted(self, query: Query) -> Search:
-        """Return the search that counts what matches all words of a query.
-
-        Raises:
-            UnsupportedError: The source's own request cannot answer it.
-        """
-        must = ALL
-        if query.text:
+        if query.text and query.n < 1:
             require(self, "document_frequencies", "Counting the documents that match")
-            must = self._matching(query)
-        body = {"query": {"bool": {"must": [must], "filter": self.filters(query)}}}
-        return self.limited(query, body)
-
-    def _rescored(self, query: Query) -> Search:
-        """Return the search that ranks given documents by the words of a query.
-
-        Raises:
-            UnsupportedError: The source's own request cannot answer it.
-        """
-        wanted: list[Body] = []
-        if query.text:
+        elif query.text and query.only is not None:
             require(self, "rescore", "Ranking given documents")
-            wanted = [self._matching(query)]
-        ranked = {"filter": self.filters(query), "should": wanted, "minimum_should_match": 0}
-        return self.limited(query, {"query": {"bool": ranked}})
-
-    def limited(self, query: Query, body: Body) -> Search:
-        """Return a search for no more hits than the server allows, with what we read of each."""
-        if query.n < 1:
-            return query, {**body, "size": 0, "track_total_hits": True}
-        size = min(query.n, self.most, math.inf if query.only is None else len(query.only))
-        # We count given documents to find out whether two share an id.
-        counts = {"size": size, "track_total_hits": query.only is not None}
-        request = self.reader.request
-        if query.with_titles:
-            request = self._titles.with_hits(request)
-        return replace(query, n=min(query.n, self.most)), {**body, **counts, **request}
-
-    def filters(self, query: Query) -> list[Body]:
-        """Return the source's filter and the filters for what the query is limited to."""
-        filters = [self.source.filter] if self.source.filter else []
-        if query.only is not None:
-            filters.append(self.reader.among(list(dict.fromkeys(query.only))))
-        if query.within is not None:
-            attribute, group = query.within
-            label = next(one for one in self.reader.labels if one.attribute.name == attribute)
-            filters.append(label.query(group) or NONE)
-        return filters
-
-    def _matching(self, query: Query) -> Body:
-        """Return the query for documents that match the words."""
-        if self.source.body is not None:
-            each = query.text.split() if query.every_word else []
-            filled = [fill_template(self.source.body, it, query.n) for it in each or [query.text]]
-            return {"bool": {"must": [body["query"] for body in filled]}}
-        return self._words(query.text, every=query.every_word)
-
-    def _words(self, text: str, *, every: bool = False) -> Body:
-        how = self.source.query or QueryFields()
-        words: Body = {"query": text, "fields": self.source.searched_fields}
-        if every and how.type != "phrase":
-            # The words may be in different fields, each with its own analyzer.
-            return {
-                "simple_query_string": {**words, "default_operator": "and", "flags": "WHITESPACE"}
-            }
-        return {"multi_match": {**words, "type": how.type, "operator": how.operator}}
-
-    def pieces(self, ids: Iterable[str]) -> list[list[str]]:
-        """Return distinct ids in pieces that the server returns in one search."""
-        distinct, most = list(dict.fromkeys(ids)), min(self.most, DOCUMENTS_AT_ONCE)
-        return [distinct[at : at + most] for at in range(0, len(distinct), most)]
-
-    def reading(self, ids: Iterable[str], request: Mapping[str, Any]) -> list[Body]:
-        """Return the searches that read parts of given documents, in any order."""
-        return [
-            {"query": self.filtered(self.reader.among(piece)), "size": len(piece), **request}
-            for piece in self.pieces(ids)
-        ]
+        return self.requests.search_for(query)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
-        answers = await self.msearch(self.reading(ids, self._whole))
-        found = self._documents([hit for answer in answers for hit in answer["hits"]["hits"]])
-        return [found[id_] for id_ in ids if id_ in found]
+        documents = await self._read(ids, self.requests.with_texts())
+        return [documents[id_] for id_ in ids if id_ in documents]
 
     async def titles(self, ids: Sequence[str]) -> Mapping[str, str]:
         """Return the titles of these documents by id, without ids that the index lacks.
 
         We ask for those that no search and no reading of the last ten minutes has returned.
         """
-        known = self._titles.known(ids)
-        missing = [id_ for id_ in ids if id_ not in known]
+        titles = self._titles.known(ids)
+        missing = [id_ for id_ in ids if id_ not in titles]
         request = self._titles.in_documents(self.reader.request)
-        answers = await self.msearch(self.reading(missing, request))
-        found = self._documents([hit for answer in answers for hit in answer["hits"]["hits"]])
-        return {**known, **{id_: document.title for id_, document in found.items()}}
+        for id_, document in (await self._read(missing, request)).items():
+            titles[id_] = document.title
+        return titles
 
     @property
     def sample_key(self) -> str:
         """Changes when the documents, or the texts that we read of them, may be others."""
         source = self.source
         index = [self.server.url, self.mapping.fingerprint, source.credentials]
-        read = [source.title, source.text, source.filter]
-        # A filter in YAML may hold dates.
-        return sha256(json.dumps([index, read], default=str).encode()).hexdigest()
+        texts = [source.title, source.text, source.filter]
+        # A filter in YAML may contain dates.
+        return sha256(json.dumps([index, texts], default=str).encode()).hexdigest()
 
     async def random_documents(self, n: int) -> list[Document]:
         """Return n random documents, or all if there are fewer; the same ones each time."""
-        (answer,) = await self.msearch([self.sample(n, self._whole)])
+        body = self.requests.sample(n, self.requests.with_texts())
+        (answer,) = await self.msearch([body])
         return [*self._documents(answer["hits"]["hits"]).values()]
 
     async def corpus_shares(self) -> Mapping[str, FloatArray]:
@@ -335,21 +240,31 @@ class ElasticsearchEngine:
         count, are left out. So is an attribute that only part of the index counted; it is
         counted again next time.
         """
-        counted, shares = self._shares
-        if time.monotonic() - counted <= SHARES_SECONDS:
-            return shares
+        last_time, last_shares = self._shares
+        if time.monotonic() - last_time <= SHARES_SECONDS:
+            return last_shares
+
         labels = [label for label in self.reader.labels if label.countable]
-        body = {"size": 0, "track_total_hits": True, "query": self.filtered(ALL)}
-        bodies = [{**body, "aggs": label.counted()} for label in labels]
+        query = self.requests.filtered(ALL)
+        bodies: list[Body] = []
+        for label in labels:
+            aggregations = label.aggregations()
+            bodies.append(
+                {"size": 0, "track_total_hits": True, "query": query, "aggs": aggregations}
+            )
         answers = await self.msearch(bodies, refuse=False)  # The server may forbid scripts.
-        whole, shares = True, {}
+
+        is_complete = True
+        shares = {}
         for label, answer in zip(labels, answers, strict=True):
             if warnings_of(answer, self.source.index):
-                whole = False
-            elif (share := label.shares(answer)) is not None:
-                shares[label.attribute.name] = share
-        if whole:
-            self._shares = time.monotonic(), shares
+                is_complete = False
+                continue
+            shares_of_label = label.shares(answer)
+            if shares_of_label is not None:
+                shares[label.attribute.name] = shares_of_label
+        if is_complete:
+            self._shares = (time.monotonic(), shares)
         return shares
 
     async def labelled(self, hits: Sequence[Hit]) -> list[Hit]:
@@ -361,11 +276,13 @@ class ElasticsearchEngine:
         Raises:
             FairqrError: The server does not answer.
         """
-        wanted = {"query": {"ids": {"values": [hit["_id"] for hit in hits]}}, "size": len(hits)}
-        (answer,) = await self.msearch([{**wanted, **self.reader.request}])
-        found = {(hit["_index"], hit["_id"]): hit for hit in answer["hits"]["hits"]}
+        query = {"ids": {"values": [hit["_id"] for hit in hits]}}
+        body = {"query": query, "size": len(hits), **self.reader.request}
+        (answer,) = await self.msearch([body])
+        # The indices of a pattern may have documents of the same id.
+        hit_of = {(hit["_index"], hit["_id"]): hit for hit in answer["hits"]["hits"]}
         keys = [(hit.get("_index"), hit["_id"]) for hit in hits]
-        return [found[key] for key in keys if key in found]
+        return [hit_of[key] for key in keys if key in hit_of]
 
     async def names(self) -> frozenset[str]:
         """Return the names by which these documents are searched: of indices, and of aliases.
@@ -374,8 +291,10 @@ class ElasticsearchEngine:
             FairqrError: The server does not say.
         """
         answer = await self.server.ask("indices.get_alias", index=self.source.index)
-        aliases = [name for state in answer.values() for name in state.get("aliases", ())]
-        return frozenset([self.source.index, *answer, *aliases])
+        names = {self.source.index, *answer}
+        for state in answer.values():
+            names.update(state.get("aliases", ()))
+        return frozenset(names)
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop."""
@@ -393,57 +312,64 @@ class ElasticsearchEngine:
         """
         if not bodies:
             return []
-        partial, index = self.source.allow_partial, self.source.index
-        header = {"preference": PREFERENCE, "allow_partial_search_results": partial}
-        milliseconds = max(1, int(self.source.timeout * TIME_FOR_PARTS * 1000))
-        limit = {"timeout": f"{milliseconds}ms"} if partial else {}
-        lines = [line for body in bodies for line in (header, {**limit, **body})]
-        answer = await self.server.ask("msearch", index=index, body=lines)
-        for part in answer["responses"] if refuse else ():
-            if "error" in part:
-                raise self.server.refusal(int(part.get("status", 500)), part)
-            if part["_shards"]["total"] == 0:
-                raise self.server.no_index(index)
-            if not partial and (warnings := warnings_of(part, index)):
-                raise IndexUnavailableError(
-                    f"{warnings[0]} Try again, or accept such results with 'allow_partial: true'."
-                )
-        return list(answer["responses"])
+        allow_partial = self.source.allow_partial
+        header = {"preference": PREFERENCE, "allow_partial_search_results": allow_partial}
+        limit = {}
+        if allow_partial:
+            milliseconds = max(1, int(self.source.timeout * TIME_FOR_PARTS * 1000))
+            limit = {"timeout": f"{milliseconds}ms"}
+        lines: list[Body] = []
+        for body in bodies:
+            lines += [header, {**limit, **body}]
+        answer = await self.server.ask("msearch", index=self.source.index, body=lines)
+        responses = list(answer["responses"])
+        if refuse:
+            for response in responses:
+                self._refuse_failed(response)
+        return responses
 
-    def filtered(self, query: Body) -> Body:
-        """Return a query, limited to the documents that match the source's filter."""
-        return {"bool": {"filter": [query, *([self.source.filter] if self.source.filter else [])]}}
+    def _refuse_failed(self, response: Any) -> None:
+        """Refuse the response to a search that failed, completely or in part.
 
-    def sample(self, n: int, request: Mapping[str, Any], matching: Body = ALL) -> Body:
-        """Return the search for n random documents, which are the same each time."""
-        return {**random_query(self.filtered(matching)), "size": min(n, self.most), **request}
+        Raises:
+            IndexUnavailableError: It did.
+        """
+        if "error" in response:
+            raise self.server.refusal(int(response.get("status", 500)), response)
+        if response["_shards"]["total"] == 0:
+            raise self.server.no_index(self.source.index)
+        warnings = warnings_of(response, self.source.index)
+        if warnings and not self.source.allow_partial:
+            raise IndexUnavailableError(
+                f"{warnings[0]} Try again, or accept such results with 'allow_partial: true'."
+            )
 
     def _hits(self, query: Query, answer: Any) -> Hits:
         """Return the hits in the server's response to a query, with their groups."""
-        found = answer["hits"]["hits"]
-        ids = self.reader.ids(found)
-        memberships = self.labels.memberships(ids, self.reader.values(found))
+        server_hits = answer["hits"]["hits"]
+        ids = self.reader.ids(server_hits)
+        memberships = self.labels.memberships(ids, self.reader.values(server_hits))
         if query.with_titles:
-            self._titles.keep(ids, found)
+            self._titles.keep(ids, server_hits)
         warnings = warnings_of(answer, self.source.index)
         total = answer["hits"].get("total", {"value": 0})["value"]
         if query.n < 1:
             return Hits([], [], memberships, total, tuple(warnings))
-        if query.only is not None and total > len({*query.only}):
+        if query.only is not None and total > len(set(query.only)):
             self.reader.refuse_repeated("An id")
-        if any(hit["_score"] is None for hit in found):
+        if any(hit["_score"] is None for hit in server_hits):
             raise SourceError(
                 "The body gives no scores; remove 'sort', or add 'track_scores: true'."
             )
-        scores = [float(hit["_score"]) for hit in found]
+        scores = [float(hit["_score"]) for hit in server_hits]
         return best_first(ids, scores, memberships, query.n, warnings=warnings)
 
-    @property
-    def _whole(self) -> Body:
-        """What is requested of documents that are read with their texts."""
-        names = [self.source.title, *self.source.text, self.source.link]
-        request = self.reader.request
-        return {**request, "fields": [*request["fields"], *filter(None, names)]}
+    async def _read(self, ids: Iterable[str], request: Mapping[str, Any]) -> dict[str, Document]:
+        """Read documents, and return those that the index has by id."""
+        hits: list[Hit] = []
+        for answer in await self.msearch(self.requests.by_ids(ids, request)):
+            hits += answer["hits"]["hits"]
+        return self._documents(hits)
 
     def _documents(self, hits: Sequence[Hit]) -> dict[str, Document]:
         """Return the documents in hits by id, and keep their titles."""
@@ -453,8 +379,29 @@ class ElasticsearchEngine:
         return documents
 
     def _document(self, id_: str, hit: Hit) -> Document:
-        fields, link = hit.get("fields", {}), self.source.link
-        title = joined(fields.get(self.source.title, ()))
-        texts = [joined(fields.get(name, ())) for name in self.source.text]
-        more = {link: next(iter(fields.get(link, ())), None)} if link else {}
-        return Document(id_, title, "\n".join(filter(None, texts)), more)
+        """Return the document in a hit."""
+        values = hit.get("fields", {})
+        title = joined(values.get(self.source.title, ()))
+        texts = [joined(values.get(name, ())) for name in self.source.text]
+        fields = {}
+        link = self.source.link
+        if link:
+            fields[link] = next(iter(values.get(link, ())), None)
+        return Document(id_, title, "\n".join(filter(None, texts)), fields)
+
+
+def _check_fields(source: ElasticsearchSource, mapping: IndexMapping) -> None:
+    """Refuse a source whose fields the index lacks, or that cannot be read or searched.
+
+    Raises:
+        SourceError: It names such a field.
+    """
+    any_type = frozenset(field.type for field in mapping.fields.values())
+    for name in filter(None, (source.title, *source.text, source.link)):
+        mapping.require(name, "a title, a text or a link", any_type)
+    if source.body is None:
+        for name in source.searched_fields:
+            if "*" not in name:
+                mapping.require(name.partition("^")[0], "a field to search", WORDS)
+    if source.vectors:
+        mapping.require(source.vectors.field, "the field of vectors", VECTORS)

@@ -16,10 +16,13 @@ from fairqr.retrieval.engines.elasticsearch.client import Body
 from fairqr.retrieval.engines.elasticsearch.mapping import Hit, IndexMapping
 
 LARGE = 10_000
-"""From so many characters on, a document is large: 500 titles of such cost the server 15 ms."""
+"""A document of this many characters is large: 500 titles of such documents take 15 ms."""
 
 SECONDS_KEPT = 600.0
+"""How long we keep titles."""
+
 MOST_KEPT = 100_000
+"""With more titles than that, we forget all."""
 
 
 class Titles:
@@ -34,7 +37,10 @@ class Titles:
         self._column = mapping.column_of(name) if name else None
         is_readable = name is not None and (self._column or mapping.keeps(name))
         self._name = name if is_readable else None
-        self._is_cheap: bool | None = None if self._name and not self._column else True
+        # None until the answer to the probe is there.
+        self._is_cheap: bool | None = True
+        if self._name and not self._column:
+            self._is_cheap = None
         self._known: dict[str, str] = {}
         self._since = time.monotonic()
 
@@ -59,21 +65,25 @@ class Titles:
         if self._column:
             columns = [*request["docvalue_fields"], {"field": self._column}]
             return {**request, "docvalue_fields": columns}
-        return dict(request) if self._is_cheap is False else self.in_documents(request)
+        if self._is_cheap is False:
+            return dict(request)
+        return self.in_documents(request)
 
     def in_documents(self, request: Mapping[str, Any]) -> Body:
         """Return what is requested of each hit, and its title as the document has it."""
-        fields = [*request["fields"], *([self._name] if self._name else [])]
+        fields = [*request["fields"]]
+        if self._name:
+            fields.append(self._name)
         return {**request, "fields": fields}
 
     def keep(self, ids: Sequence[str], hits: Sequence[Hit]) -> None:
         """Keep the titles in hits that were requested by :meth:`with_hits`."""
-        found: dict[str, str] = {}
+        titles: dict[str, str] = {}
         for id_, hit in zip(ids, hits, strict=True):
             title = self._title_in_column(hit) if self._column else self._title_in_document(hit)
             if title is not None:
-                found[id_] = title
-        self.keep_all(found)
+                titles[id_] = title
+        self.keep_all(titles)
 
     def keep_all(self, titles: Mapping[str, str]) -> None:
         """Keep titles by id."""
@@ -84,8 +94,8 @@ class Titles:
 
     def known(self, ids: Iterable[str]) -> dict[str, str]:
         """Return the titles that are known, by id."""
-        known = self._known
-        return {id_: known[id_] for id_ in ids if id_ in known}
+        titles = self._known
+        return {id_: titles[id_] for id_ in ids if id_ in titles}
 
     def _title_in_column(self, hit: Hit) -> str | None:
         """Return the title in a hit's column; None for one that only the document says."""

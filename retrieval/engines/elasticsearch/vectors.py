@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,11 +16,11 @@ from fairqr.retrieval.encoders.encoder import (
     Float32Array,
     KeptVectors,
     encode_query,
-    unit_rows,
 )
 from fairqr.retrieval.engines.elasticsearch.client import Body
-from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine, Plan, Search, Step
-from fairqr.retrieval.engines.elasticsearch.mapping import NONE, MappedField
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine, Plan, Step
+from fairqr.retrieval.engines.elasticsearch.requests import Search
+from fairqr.retrieval.engines.elasticsearch.vector_search import VectorSearch
 from fairqr.retrieval.engines.engine import (
     Capability,
     EngineOverWords,
@@ -46,97 +46,52 @@ from fairqr.retrieval.fairness.relevance import (
     rank_evidence,
     standardised,
 )
-from fairqr.retrieval.sources.documents import value_at
 
 BY_WORDS = 1000
 """How many documents words find: what a TREC run has for each topic."""
 
-CANDIDATES = 1000
-MOST_CANDIDATES = 10_000
-"""The fewest and the most candidates among which a shard looks for the nearest neighbours."""
-
 SAMPLED = 500
 """On notables, the estimates are off by .03 on average with 500 documents, by .06 with 200."""
 
-HAS_VECTOR = "doc.containsKey(params.field) && doc[params.field].size() > 0"
-READ = f"return {HAS_VECTOR} ? doc[params.field].vectorValue : null;"
-COSINE = (
-    f"if (!({HAS_VECTOR})) {{ return 0; }} double cosine = cosineSimilarity(params.vector, %s); "
-    "return Double.isNaN(cosine) ? 0 : Math.max(0, 2 + cosine);"
-)
-"""A score of 2 + cosine, positive because scores must be; 0 without a vector."""
 
-
-class VectorSearch:
-    """Builds the searches over a field of vectors, and reads its vectors.
-
-    Nearest neighbours are the server's own, approximate over at least 1,000 candidates a shard.
-    Scripts on the server compute cosines, however the field compares vectors and however the server
-    compresses them for the search.
-
-    Attributes:
-        name: The name of the field.
-        dimensions: Those of its vectors; 0 if the mapping does not say.
-        usable: Whether the field can be searched, also among given documents.
-    """
-
-    def __init__(self, name: str, mapped: MappedField) -> None:
-        settings = mapped.settings
-        self.name = name
-        self._opensearch = mapped.type == "knn_vector"
-        self._path = str(settings.get("path", name))
-        self.dimensions = int(settings.get("dims") or settings.get("dimension") or 0)
-        kinds = {settings.get("element_type", "float"), settings.get("data_type", "float")}
-        unable = settings.get("index") is False or mapped.nested or kinds != {"float"}
-        # The other engines of OpenSearch cannot search among given documents.
-        filtering = settings.get("method", {}).get("engine") in ("lucene", "faiss")
-        self.usable = not unable and (filtering or not self._opensearch)
-
-    def nearest(self, vector: Float32Array, n: int, filters: Sequence[Body]) -> Body:
-        """Return the query for documents with the highest cosines, as :meth:`by_cosine` scores."""
-        if self._opensearch:
-            chosen = {"filter": {"bool": {"filter": [*filters]}}} if filters else {}
-            knn: Body = {self.name: {"vector": vector.tolist(), "k": n, **chosen}}
-        else:
-            candidates = min(MOST_CANDIDATES, max(CANDIDATES, 2 * n))
-            knn = {"field": self.name, "query_vector": vector.tolist(), "filter": [*filters]}
-            knn["num_candidates"] = candidates
-        return self.by_cosine(vector, {"bool": {"must": [{"knn": knn}], "filter": [*filters]}})
-
-    def by_cosine(self, vector: Float32Array, matching: Body) -> Body:
-        """Return a query that scores documents by 2 + cosine, and by 0 without a vector."""
-        if not vector.any():
-            return NONE
-        compared = "doc[params.field]" if self._opensearch else "params.field"
-        params = {"field": self.name, "vector": vector.tolist()}
-        script = {"source": COSINE % compared, "params": params}
-        return {"script_score": {"query": matching, "script": script}}
-
-    def with_vectors(self, request: Mapping[str, Any]) -> Body:
-        """Return what is requested for each hit, and its vector."""
-        if self._opensearch:  # Its scripts cannot read them.
-            return {**request, "_source": [self._path]}
-        script = {"source": READ, "params": {"field": self.name}}
-        return {**request, "script_fields": {"vector": {"script": script}}}
-
-    def read(self, hits: Sequence[Any], dimensions: int) -> Float32Array:
-        """Return the vectors of hits, of length 1, or zeros without a vector, shape (n, d)."""
-        rows = np.zeros((len(hits), dimensions))
-        for row, hit in zip(rows, hits, strict=True):
-            (vector,) = hit.get("fields", {}).get("vector") or [None]
-            if self._opensearch:
-                vector = value_at(hit.get("_source", {}), self._path)
-            if vector and len(vector) == dimensions:
-                row[:] = vector
-        return unit_rows(rows)
-
-
-def _cosines(found: Sequence[Hits]) -> dict[str, float]:
+def _cosines(answers: Sequence[Hits]) -> dict[str, float]:
     """Return the cosines of documents that were scored by 2 + cosine; 0 is no vector."""
     scores: dict[str, float] = {}
-    for hits in found:
+    for hits in answers:
         scores.update(zip(hits.ids, hits.scores, strict=True))
     return {id_: score - 2 for id_, score in scores.items() if score > 0}
+
+
+class _FirstAnswers(NamedTuple):
+    """What the first request of a query returns.
+
+    Attributes:
+        leading: The best of all documents by words, whose ranks are evidence also for a query that
+            is limited to some.
+        nearest: The nearest of all documents by vectors.
+        ranking: The server's ranking of those that the query is limited to.
+    """
+
+    leading: Hits
+    nearest: Hits
+    ranking: Hits
+
+
+class _SecondAnswers(NamedTuple):
+    """What the last request of a query returns.
+
+    Attributes:
+        neighbours: The neighbours of the moved vector; None for given documents.
+        compared: The documents of the server's ranking, scored by their cosine.
+    """
+
+    neighbours: Hits | None
+    compared: list[Hits]
+
+    @property
+    def answers(self) -> list[Hits]:
+        """All of them."""
+        return self.compared if self.neighbours is None else [self.neighbours, *self.compared]
 
 
 class FieldHybridEngine(EngineOverWords):
@@ -203,33 +158,28 @@ class FieldHybridEngine(EngineOverWords):
                     f"The vectors of '{encoder.name}' do not fit the field '{name}', which has "
                     f"{field.dimensions} dimensions; name the field's own encoder in 'vectors'.",
                 )
-            request = field.with_vectors(lexical.reader.request)
-            sample = lexical.sample(SAMPLED, request, {"exists": {"field": name}})
-            probe = np.full(mark.dimensions, mark.dimensions**-0.5, dtype=np.float32)
-            tried = {"query": field.nearest(probe, 1, []), "size": 1}
             unrelated = await unrelated_vectors(KeptVectors(encoder, mark))
-            compared = [
-                {**request, "query": field.nearest(vector, NEAREST, []), "size": NEAREST}
-                for vector in unrelated
-            ]
-            bodies = [tried, *compared, sample] if field.usable else []
+            bodies = _bodies_to_open(lexical, field, unrelated, mark)
             answers = await lexical.msearch(bodies, refuse=False)
         except BaseException:
             await lexical.aclose()
             raise
         if not bodies or any("error" in answer for answer in answers):
             return None
-        vectors = field.read(answers[-1]["hits"]["hits"], mark.dimensions)
+
+        _, *nearest_answers, sample = answers
+        vectors = field.read(sample["hits"]["hits"], mark.dimensions)
         if not vectors.any():
             return None
         background = vectors[vectors.any(axis=1)]
-        nearest = []
-        for vector, answer in zip(unrelated, answers[1:-1], strict=True):
+        similarities = []
+        for vector, answer in zip(unrelated, nearest_answers, strict=True):
             rows = field.read(answer["hits"]["hits"], mark.dimensions)
-            nearest.append(nearest_mean(np.vecdot(rows, vector)))
+            similarities.append(nearest_mean(np.vecdot(rows, vector)))
         # The scale is that of the sample; the nearest are those of all documents.
         scale = background_of(background, unrelated, encoder).scale
-        return cls(lexical, field, encoder, background, Background(float(np.mean(nearest)), scale))
+        usual = Background(float(np.mean(similarities)), scale)
+        return cls(lexical, field, encoder, background, usual)
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries in at most three requests.
@@ -237,106 +187,130 @@ class FieldHybridEngine(EngineOverWords):
         Behind at most ``n`` hits of the server's own ranking come at most 200 others.
         """
         require_groups(self, queries)
-        words = [query.text if query.is_ranking else "" for query in queries]
+        texts = [query.text if query.is_ranking else "" for query in queries]
         dimensions = self.background.shape[1]
-        vectors = await run_together(encode_query(self._encoder, it, dimensions) for it in words)
+        vectors = await run_together(
+            encode_query(self._encoder, text, dimensions) for text in texts
+        )
         return await self.lexical.run(list(map(self._plan, queries, vectors)))
 
     def _plan(self, query: Query, vector: Float32Array) -> Plan:
         """Search by words and vectors, then by the vector moved toward the best of both."""
         lexical = self.lexical
         if not query.is_ranking:
-            return (yield from lexical.plan(lexical.sought(query), query.n))
-        leading, nearest, scored = yield from self._first_searches(query, vector)
-        if not (vector.any() or leading.ids):
-            return first_of(scored, query.n)
-        best = fused_best([leading.ids, nearest.ids])
-        near = nearest.ids[:NEAREST]
-        read = yield from self._with_vectors([*best, *near])
-        moved = moved_toward(vector, self._vectors(best, read))
-        neighbours, compared = yield from self._second_searches(query, scored, moved)
-        found = [*neighbours, *compared]
+            return (yield from lexical.plan(lexical.search_for(query), query.n))
+        first = yield from self._first_searches(query, vector)
+        if not vector.any() and not first.leading.ids:
+            return first_of(first.ranking, query.n)
 
-        behind = neighbours[0] if neighbours else first_of(scored, 0)
-        ranked = frozenset(scored.ids)
-        new = [row for row, id_ in enumerate(behind.ids) if id_ not in ranked]
-        ids = [*scored.ids, *(behind.ids[row] for row in new)]
-        cosines = _cosines(found)
-        probabilities = self.calibrations.field.probability(
-            rank_evidence(ids, leading.ids),
-            standardised(
-                np.array([cosines.get(id_, np.nan) for id_ in ids]), self.background @ moved
-            ),
+        best = fused_best([first.leading.ids, first.nearest.ids])
+        nearest = first.nearest.ids[:NEAREST]
+        hits_with_vectors = yield from self._with_vectors([*best, *nearest])
+        moved = moved_toward(vector, self._vectors(best, hits_with_vectors))
+        second = yield from self._second_searches(query, first.ranking, moved)
+
+        hits = self._merged(query, first, second, moved)
+        warnings = list(first.ranking.warnings)
+        for answer in second.answers:
+            warnings += answer.warnings
+        nearest_vectors = self._vectors(nearest, hits_with_vectors)
+        return replace(
+            hits,
+            warnings=tuple(dict.fromkeys(warnings)),
+            answerable=self._answerable(vector, nearest_vectors),
+            claims=self._claims(query, [hits_with_vectors.get(id_, {}) for id_ in hits.ids]),
         )
+
+    def _merged(
+        self, query: Query, first: _FirstAnswers, second: _SecondAnswers, moved: Float32Array
+    ) -> Hits:
+        """Return the server's own ranking, and behind it other neighbours by their probability.
+
+        Args:
+            query: The query.
+            first: The answers to the first request.
+            second: The answers to the last request.
+            moved: The query's moved vector.
+        """
+        ranking = first.ranking
+        neighbours = second.neighbours
+        if neighbours is None:
+            neighbours = first_of(ranking, 0)
+        ranked_ids = frozenset(ranking.ids)
+        new = [row for row, id_ in enumerate(neighbours.ids) if id_ not in ranked_ids]
+        ids = [*ranking.ids, *(neighbours.ids[row] for row in new)]
+        cosines = _cosines(second.answers)
+        similarity = np.array([cosines.get(id_, np.nan) for id_ in ids])
+        probabilities = self.calibrations.field.probability(
+            rank_evidence(ids, first.leading.ids),
+            standardised(similarity, self.background @ moved),
+        )
+
         # The server's own hits keep their order; see ``Hits.own``.
-        own = min(len(scored), query.n)
+        own = min(len(ranking), query.n)
         rows = [*range(own)]
-        if neighbours:
+        if second.neighbours is not None:
             by_probability = np.argsort(-probabilities[own:].round(9), kind="stable")
             rows += (own + by_probability[:POOL]).tolist()
-        last_score = min(0.0, scored.scores[own - 1]) if own else 0.0
-        memberships = {
-            name: np.concatenate([shares, behind.memberships[name][new]])[rows]
-            for name, shares in scored.memberships.items()
-        }
-        warnings = [warning for hits in (scored, *found) for warning in hits.warnings]
+        score_behind = min(0.0, ranking.scores[own - 1]) if own else 0.0
+        memberships = {}
+        for name, shares in ranking.memberships.items():
+            shares_of_all = np.concatenate([shares, neighbours.memberships[name][new]])
+            memberships[name] = shares_of_all[rows]
         return Hits(
             [ids[row] for row in rows],
-            [*scored.scores[:own], *[last_score] * (len(rows) - own)],
+            [*ranking.scores[:own], *[score_behind] * (len(rows) - own)],
             memberships,
-            warnings=tuple(dict.fromkeys(warnings)),
             relevance=probabilities[rows],
-            answerable=self._answerable(vector, self._vectors(near, read)),
             own=own,
-            claims=self._claims(query, [read.get(ids[row], {}) for row in rows]),
         )
 
-    def _first_searches(self, query: Query, vector: Float32Array) -> Step[tuple[Hits, Hits, Hits]]:
-        """Search by words and by vectors in one request.
-
-        Returns:
-            The best of all documents by words, whose ranks are evidence also for a query that is
-            limited to some; the nearest of all; and the server's ranking of those it is limited to.
-        """
+    def _first_searches(self, query: Query, vector: Float32Array) -> Step[_FirstAnswers]:
+        """Search by words and by vectors in one request."""
         lexical = self.lexical
-        whole = replace(query, n=min(BY_WORDS, lexical.most), only=None, within=None)
-        count = whole.n if query.only is None else max(1, len(query.only))
-        given = replace(query, n=count)
+        n = min(BY_WORDS, lexical.requests.window)
+        among_all = replace(query, n=n, only=None, within=None)
+        near = self._nearest(replace(among_all, n=FUSED, with_titles=False), vector)
+        searches = [lexical.search_for(among_all), near]
+
+        limited = replace(query, n=n if query.only is None else max(1, len(query.only)))
         if query.only is not None and "rescore" not in lexical.capabilities:
             # A body that cannot score given documents still has their groups.
-            given = replace(given, text="")
-        near = self._nearest(replace(whole, n=FUSED, with_titles=False), vector)
-        searches = [lexical.sought(whole), near]
-        if given != whole:
-            searches.append(lexical.sought(given))
-        leading, nearest, *limited = yield from lexical.found(searches)
-        return leading, nearest, limited[0] if limited else leading
+            limited = replace(limited, text="")
+        is_limited = limited != among_all
+        if is_limited:
+            searches.append(lexical.search_for(limited))
+        leading, nearest, *rankings = yield from lexical.send(searches)
+        return _FirstAnswers(leading, nearest, rankings[0] if is_limited else leading)
 
     def _with_vectors(self, ids: Sequence[str]) -> Step[dict[str, Any]]:
         """Read the vectors of documents; return their hits by id."""
         reader = self.lexical.reader
         request = self._field.with_vectors(reader.request)
-        answers = yield self.lexical.reading(ids, request)
-        hits = [hit for answer in answers for hit in answer["hits"]["hits"]]
-        return {reader.id_of(hit): hit for hit in hits}
+        answers = yield self.lexical.requests.by_ids(ids, request)
+        hit_of = {}
+        for answer in answers:
+            for hit in answer["hits"]["hits"]:
+                hit_of[reader.id_of(hit)] = hit
+        return hit_of
 
     def _second_searches(
-        self, query: Query, scored: Hits, moved: Float32Array
-    ) -> Step[tuple[list[Hits], list[Hits]]]:
-        """Search for the neighbours of the moved vector, and for cosines of the scored documents.
+        self, query: Query, ranking: Hits, moved: Float32Array
+    ) -> Step[_SecondAnswers]:
+        """Search for neighbours of the moved vector, and for cosines of the ranked documents."""
+        searches = []
+        if query.only is None:
+            searches.append(self._nearest(query, moved))
+        for ids in self.lexical.requests.pieces(ranking.ids):
+            searches.append(self._compared(query, ids, moved))
+        answers = yield from self.lexical.send(searches)
+        if query.only is None:
+            return _SecondAnswers(answers[0], answers[1:])
+        return _SecondAnswers(None, answers)
 
-        Returns:
-            The neighbours, of which given documents have none, and the scored ones by cosine.
-        """
-        lexical = self.lexical
-        neighbours = [self._nearest(query, moved)] if query.only is None else []
-        compared = [self._compared(query, ids, moved) for ids in lexical.pieces(scored.ids)]
-        found = yield from lexical.found([*neighbours, *compared])
-        return found[: len(neighbours)], found[len(neighbours) :]
-
-    def _vectors(self, ids: Sequence[str], read: Mapping[str, Any]) -> Float32Array:
+    def _vectors(self, ids: Sequence[str], hit_of: Mapping[str, Any]) -> Float32Array:
         """Return the vectors of those documents whose hits were read, shape (n, d)."""
-        hits = [read[id_] for id_ in ids if id_ in read]
+        hits = [hit_of[id_] for id_ in ids if id_ in hit_of]
         return self._field.read(hits, self.background.shape[1])
 
     def _answerable(self, vector: Float32Array, nearest: Float32Array) -> float:
@@ -345,26 +319,52 @@ class FieldHybridEngine(EngineOverWords):
         above = self.unrelated.above(similarity)
         return self.calibrations.field.answerable.probability(above, words=0.0)
 
-    def _claims(self, query: Query, read: Sequence[Any]) -> Claims | None:
+    def _claims(self, query: Query, hits: Sequence[Any]) -> Claims | None:
         """Return which documents say the same, as far as that is known; None if nobody asks.
 
         Args:
             query: The query.
-            read: The hit of each document whose vector was read, which are few; others are empty.
+            hits: The hit of each document whose vector was read, which are few; others are empty.
         """
         if not query.with_claims:
             return None
-        vectors = self._field.read(read, self.background.shape[1])
+        vectors = self._field.read(hits, self.background.shape[1])
         return claims_by_vector(vectors, self._encoder.name)
 
     def _nearest(self, query: Query, vector: Float32Array) -> Search:
         """Return the search for documents with the highest cosines."""
-        n = min(query.n, self.lexical.most)
-        near = self._field.nearest(vector, n, self.lexical.filters(query))
-        return self.lexical.limited(query, {"query": near})
+        requests = self.lexical.requests
+        n = min(query.n, requests.window)
+        nearest = self._field.nearest(vector, n, requests.filters(query))
+        return requests.limited(query, {"query": nearest})
 
     def _compared(self, query: Query, ids: Sequence[str], vector: Float32Array) -> Search:
         """Return the search for the cosines of documents."""
-        asked = replace(query, n=len(ids), only=tuple(ids), with_titles=False)
-        given = {"bool": {"filter": self.lexical.filters(asked)}}
-        return self.lexical.limited(asked, {"query": self._field.by_cosine(vector, given)})
+        requests = self.lexical.requests
+        among_these = replace(query, n=len(ids), only=tuple(ids), with_titles=False)
+        matching = {"bool": {"filter": requests.filters(among_these)}}
+        by_cosine = self._field.by_cosine(vector, matching)
+        return requests.limited(among_these, {"query": by_cosine})
+
+
+def _bodies_to_open(
+    lexical: ElasticsearchEngine,
+    field: VectorSearch,
+    unrelated: Float32Array,
+    mark: EncoderMark,
+) -> list[Body]:
+    """Return the searches that open hybrid retrieval; empty if the field cannot be searched.
+
+    The first tries whether the server can search the field at all. Then come the nearest documents
+    of unrelated queries, and then a sample of all documents.
+    """
+    if not field.usable:
+        return []
+    request = field.with_vectors(lexical.reader.request)
+    probe = np.full(mark.dimensions, mark.dimensions**-0.5, dtype=np.float32)
+    bodies: list[Body] = [{"query": field.nearest(probe, 1, []), "size": 1}]
+    for vector in unrelated:
+        nearest = field.nearest(vector, NEAREST, [])
+        bodies.append({**request, "query": nearest, "size": NEAREST})
+    bodies.append(lexical.requests.sample(SAMPLED, request, {"exists": {"field": field.name}}))
+    return bodies

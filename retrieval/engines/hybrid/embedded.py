@@ -9,7 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from filelock import AsyncFileLock
@@ -80,12 +80,14 @@ def read_vectors(path: Path, mark: EncoderMark) -> Float16Array:
     """
     try:
         with path.open("rb") as stream:
-            probe, vectors = np.load(stream), np.load(stream)
+            probe = np.load(stream)
+            vectors = np.load(stream)
     except (OSError, ValueError, EOFError):
         return np.zeros((0, mark.dimensions), dtype=np.float16)
+
     width = vectors.shape[1]
-    is_as_wide = width == mark.dimensions
-    if not is_as_wide or not np.allclose(probe, mark.probe, rtol=0, atol=PROBE_TOLERANCE):
+    has_width = width == mark.dimensions
+    if not has_width or not np.allclose(probe, mark.probe, rtol=0, atol=PROBE_TOLERANCE):
         raise InputError(
             f"The vectors '{mark.name}' in {path.parent} were made by another model of that name, "
             f"with {width} dimensions; give your encoder another name, or delete that folder."
@@ -101,7 +103,7 @@ def write_vectors(path: Path, mark: EncoderMark, vectors: Float16Array) -> None:
 
 
 def read_background(path: Path, rows: int) -> Background | None:
-    """Return what cosines unrelated queries reach, if that was kept for so many vectors.
+    """Return what cosines unrelated queries reach, if that was kept for this number of vectors.
 
     Args:
         path: The file.
@@ -111,13 +113,12 @@ def read_background(path: Path, rows: int) -> Background | None:
         kept = KeptBackground.model_validate_json(path.read_bytes())
     except (OSError, ValueError):
         return None
-    if (kept.rows, kept.queries) != (rows, _unrelated_digest()):
-        return None
-    return Background(kept.nearest, kept.scale)
+    is_current = kept.rows == rows and kept.queries == _unrelated_digest()
+    return Background(kept.nearest, kept.scale) if is_current else None
 
 
 def write_background(path: Path, rows: int, background: Background) -> None:
-    """Keep what cosines unrelated queries reach among so many vectors."""
+    """Keep what cosines unrelated queries reach among this number of vectors."""
     kept = KeptBackground(
         rows=rows,
         queries=_unrelated_digest(),
@@ -164,8 +165,9 @@ def cosines(vectors: Float32Array, query: Float32Array) -> Float32Array:
     # As fast as a matrix product, whose threads would compete for the cores.
     products: Float32Array = np.vecdot(vectors, query).clip(-1, 1)
     # Only rows with product 0 can be zeros.
-    zero = np.flatnonzero(products == 0)
-    products[zero[~(vectors[zero].any(axis=1) & query.any())]] = np.nan
+    candidates = np.flatnonzero(products == 0)
+    has_cosine = vectors[candidates].any(axis=1) & query.any()
+    products[candidates[~has_cosine]] = np.nan
     return products
 
 
@@ -177,8 +179,9 @@ def highest(values: FloatArray | Float32Array, n: int, among: Eligible) -> Numbe
     """
     rows = np.flatnonzero(~np.isnan(values) & among)
     if n < len(rows):
-        some = values[rows]
-        rows = rows[some >= np.partition(some, -n)[-n]]
+        candidates = values[rows]
+        nth_value = np.partition(candidates, -n)[-n]
+        rows = rows[candidates >= nth_value]
     return rows
 
 
@@ -201,7 +204,8 @@ class VectorEngine(EngineOverWords):
     def __init__(self, lexical: TantivyEngine, texts: KeptVectors) -> None:
         """Take what :meth:`open` has prepared; no vectors are loaded yet."""
         super().__init__(lexical)
-        self.retriever, self._texts = f"{self.kind}:{texts.mark.name}", texts
+        self.retriever = f"{self.kind}:{texts.mark.name}"
+        self._texts = texts
         self._encoded: Snapshot | None = None
         self._path = vectors_path(lexical.folder, texts.mark.name)
         self._vectors = np.zeros((0, texts.dimensions), dtype=np.float32)
@@ -234,11 +238,11 @@ class VectorEngine(EngineOverWords):
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         """Answer all queries, each with at most ``n`` hits."""
         require_groups(self, queries)
-        now = await asyncio.to_thread(self.lexical.snapshot)
-        if now is not self._encoded:
-            await self._update(now)
+        snapshot = await asyncio.to_thread(self.lexical.snapshot)
+        if snapshot is not self._encoded:
+            await self._update(snapshot)
         vectors = await asyncio.gather(*map(self._vector_of, queries))
-        return await asyncio.to_thread(self._search, now, queries, vectors)
+        return await asyncio.to_thread(self._search, snapshot, queries, vectors)
 
     async def _vector_of(self, query: Query) -> Float32Array | None:
         """Return the vector of a query, or None if its answer needs no vectors."""
@@ -246,7 +250,7 @@ class VectorEngine(EngineOverWords):
             return None
         return await self._texts.encode_query(query.text)
 
-    async def _update(self, now: Snapshot, progress: ProgressFunction | None = None) -> None:
+    async def _update(self, snapshot: Snapshot, progress: ProgressFunction | None = None) -> None:
         """Encode the documents that have no row yet.
 
         Waits if another process is doing so.
@@ -254,38 +258,45 @@ class VectorEngine(EngineOverWords):
         try:
             stored = await asyncio.to_thread(read_vectors, self._path, self._texts.mark)
             # With nothing to encode we need neither the lock nor the right to write.
-            if len(stored) < await asyncio.to_thread(lambda: len(now.live)):
+            number_of_rows = await asyncio.to_thread(lambda: len(snapshot.live))
+            if len(stored) < number_of_rows:
                 if not self.lexical.folder.exists():
                     refuse_damaged(self.lexical.folder, "it is gone")  # It must stay deleted.
                 # Not in a thread: many may be waiting, and there are few threads.
                 async with AsyncFileLock(self._path.parent / "lock", run_in_executor=False):
-                    stored = await self._encode_missing(now, progress)
-            loaded = await asyncio.to_thread(unit_vectors, stored)
+                    stored = await self._encode_missing(snapshot, progress)
+            vectors = await asyncio.to_thread(unit_vectors, stored)
         except OSError as error:
             raise IndexUnavailableError(
                 f"The vectors of the index '{self.name}' cannot be saved in "
                 f"{self._path.parent} ({error.strerror or error}); fix that, or use the "
                 "retriever bm25."
             ) from None
+        self._encoded = snapshot
         # Another search may have loaded more of them meanwhile.
-        self._encoded, self._vectors = now, max(self._vectors, loaded, key=len)
+        self._vectors = max(self._vectors, vectors, key=len)
 
     async def _encode_missing(
-        self, now: Snapshot, progress: ProgressFunction | None
+        self, snapshot: Snapshot, progress: ProgressFunction | None
     ) -> Float16Array:
         """Encode the documents that have no row, and return all rows; the caller holds the lock.
 
         If this is interrupted, what was encoded is in the user's cache.
         """
         stored = await asyncio.to_thread(read_vectors, self._path, self._texts.mark)
-        total, done = int(now.live[len(stored) :].sum()), 0
-        documents = now.numbered_documents(len(stored) - 1)
-        rows = np.zeros((max(len(now.live), len(stored)), stored.shape[1]), dtype=np.float16)
+        number_of_rows = max(len(snapshot.live), len(stored))
+        rows = np.zeros((number_of_rows, stored.shape[1]), dtype=np.float16)
         rows[: len(stored)] = stored
-        while some := await asyncio.to_thread(lambda: [*islice(documents, DOCUMENTS_AT_ONCE)]):
-            numbers = [number for number, _ in some]
-            rows[numbers] = await self._texts.encode([text_of(document) for _, document in some])
-            done += len(some)
+
+        total = int(snapshot.live[len(stored) :].sum())
+        done = 0
+        documents = snapshot.numbered_documents(len(stored) - 1)
+        # Reading blocks, so each batch is read in a thread.
+        while batch := await asyncio.to_thread(lambda: [*islice(documents, DOCUMENTS_AT_ONCE)]):
+            numbers = [number for number, _ in batch]
+            texts = [text_of(document) for _, document in batch]
+            rows[numbers] = await self._texts.encode(texts)
+            done += len(batch)
             if progress:
                 progress(done, total)
         await asyncio.to_thread(write_vectors, self._path, self._texts.mark, rows)
@@ -294,40 +305,54 @@ class VectorEngine(EngineOverWords):
     # The methods below block and run in threads.
 
     def _search(
-        self, now: Snapshot, queries: Sequence[Query], vectors: Sequence[Float32Array | None]
+        self, snapshot: Snapshot, queries: Sequence[Query], vectors: Sequence[Float32Array | None]
     ) -> list[Hits]:
-        rows = self._vectors[: len(now.live)]
-        return [
-            now.answer(query) if vector is None else self._answer(now, rows, query, vector)
-            for query, vector in zip(queries, vectors, strict=True)
-        ]
+        rows = self._vectors[: len(snapshot.live)]
+        answers = []
+        for query, vector in zip(queries, vectors, strict=True):
+            if vector is None:
+                answers.append(snapshot.answer(query))
+            else:
+                answers.append(self._answer(snapshot, rows, query, vector))
+        return answers
 
     def _answer(
-        self, now: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
+        self, snapshot: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its vector; ``rows`` has one for each number."""
-        similar = cosines(rows, vector)
+        similarity = cosines(rows, vector)
         if query.only is None:
-            numbers = highest(similar, query.n, now.eligible(query.within))
+            numbers = highest(similarity, query.n, snapshot.eligible(query.within))
         else:
-            given = replace(query, text="", n=len(query.only))
-            numbers, _ = now.ranked(given)
-        scores = np.nan_to_num((1 + similar[numbers].astype(np.float64)) / 2)
-        return self._hits(now, rows, query, now.best(numbers, scores, query.n))
+            numbers, _ = snapshot.ranked(replace(query, text="", n=len(query.only)))
+        scores = np.nan_to_num((1 + similarity[numbers].astype(np.float64)) / 2)
+        return self._hits(snapshot, rows, query, snapshot.best(numbers, scores, query.n))
 
     def _hits(
         self,
-        now: Snapshot,
+        snapshot: Snapshot,
         rows: Float32Array,
         query: Query,
         best: tuple[Numbers, FloatArray],
     ) -> Hits:
         """Return the best documents, numbers and scores, as hits, with their claims if asked."""
         numbers, scores = best
-        hits = now.hits(numbers, scores)
+        hits = snapshot.hits(numbers, scores)
         if not query.with_claims:
             return hits
         return replace(hits, claims=claims_by_vector(rows[numbers], self._texts.mark.name))
+
+
+class _Evidence(NamedTuple):
+    """What says how likely documents are relevant to a query, by number.
+
+    Attributes:
+        words: BM25 as a share of the highest score, shape (N,); 0 without any of the words.
+        cosines: With the query's moved vector, shape (N,); nan without a vector.
+    """
+
+    words: FloatArray
+    cosines: Float32Array
 
 
 class HybridEngine(VectorEngine):
@@ -352,75 +377,88 @@ class HybridEngine(VectorEngine):
         self._background = Background(0.0, 1.0)
         self._compared_rows = -1
 
-    async def _update(self, now: Snapshot, progress: ProgressFunction | None = None) -> None:
+    async def _update(self, snapshot: Snapshot, progress: ProgressFunction | None = None) -> None:
         """Encode the documents that have no row yet, and compare all with unrelated queries."""
-        await super()._update(now, progress)
+        await super()._update(snapshot, progress)
         rows = self._vectors
         if len(rows) == self._compared_rows:
             return
         path = self._path.with_name("unrelated.json")
         background = await asyncio.to_thread(read_background, path, len(rows))
         if background is None:
-            unrelated = await unrelated_vectors(self._texts)
-            encoder = self._texts.encoder
-            background = await asyncio.to_thread(background_of, rows, unrelated, encoder)
+            background = await self._compare(rows)
             # Without the right to write, each process compares for itself.
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(write_background, path, len(rows), background)
         self._background = background
         self._compared_rows = len(rows)
 
+    async def _compare(self, rows: Float32Array) -> Background:
+        """Return what cosines unrelated queries reach."""
+        unrelated = await unrelated_vectors(self._texts)
+        return await asyncio.to_thread(background_of, rows, unrelated, self._texts.encoder)
+
     def _answer(
-        self, now: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
+        self, snapshot: Snapshot, rows: Float32Array, query: Query, vector: Float32Array
     ) -> Hits:
         """Answer a query by its words and its vector."""
         # A document's relevance is the same within its group as among all documents.
-        candidates = replace(query, n=CANDIDATES, only=None, within=None)
-        by_words, scores = now.ranked(candidates)
-        if not (vector.any() or len(by_words)):
-            nothing = self._answerable(now, query, np.zeros(0, np.float32), [])
-            unlikely = now.answer(query)
-            return replace(unlikely, relevance=np.zeros(len(unlikely)), answerable=nothing)
-        similar = cosines(rows, vector)
-        nearest = highest(similar, FUSED, now.live)
-        nearest = nearest[np.lexsort((nearest, -similar[nearest]))]
-        best = fused_best([by_words.tolist(), nearest.tolist()])
-        moved = cosines(rows, moved_toward(vector, rows[best]))
-        most = scores.max(initial=0.0) or 1.0
-        shares = np.zeros(len(rows))
-        shares[by_words] = scores / most
+        by_words, scores = snapshot.ranked(replace(query, n=CANDIDATES, only=None, within=None))
+        if not vector.any() and not len(by_words):
+            return self._answer_nothing(snapshot, query)
 
-        def best_of(numbers: Numbers, n: int) -> tuple[Numbers, FloatArray]:
-            likeness = standardised(moved[numbers].astype(np.float64), moved)
-            probabilities = self.calibrations.words.probability(shares[numbers], likeness)
-            return now.best(numbers, probabilities, n)
+        similarity = cosines(rows, vector)
+        nearest = highest(similarity, FUSED, snapshot.live)
+        nearest = nearest[np.lexsort((nearest, -similarity[nearest]))]
+        best_by_both = fused_best([by_words.tolist(), nearest.tolist()])
+        moved = cosines(rows, moved_toward(vector, rows[best_by_both]))
+        highest_score = scores.max(initial=0.0) or 1.0
+        evidence = _Evidence(np.zeros(len(rows)), moved)
+        evidence.words[by_words] = scores / highest_score
 
         # Whatever the query is limited to, it is answerable by all documents.
-        likely = highest(moved, FIRST, now.live)
-        first = now.hits(*best_of(np.union1d(by_words, likely), FIRST))
-        answerable = self._answerable(now, query, similar[now.live], first.ids)
+        likely = np.union1d(by_words, highest(moved, FIRST, snapshot.live))
+        first = snapshot.hits(*self._best(snapshot, evidence, likely, FIRST))
+        answerable = self._answerable(snapshot, query, similarity[snapshot.live], first.ids)
+
         if query.only is None:
-            eligible = now.eligible(query.within)
-            alike = highest(standardised(moved, moved), query.n, eligible)
-            numbers = np.union1d(by_words[eligible[by_words]], alike)
+            eligible = snapshot.eligible(query.within)
+            nearest = highest(standardised(moved, moved), query.n, eligible)
+            numbers = np.union1d(by_words[eligible[by_words]], nearest)
         else:
-            numbers, scores = now.ranked(replace(query, n=len(query.only)))
-            shares[:] = 0
-            shares[numbers] = scores / most
-        hits = self._hits(now, rows, query, best_of(numbers, query.n))
+            # Words count for given documents, though they are not among the first 1,000.
+            numbers, scores = snapshot.ranked(replace(query, n=len(query.only)))
+            evidence.words[:] = 0
+            evidence.words[numbers] = scores / highest_score
+        hits = self._hits(snapshot, rows, query, self._best(snapshot, evidence, numbers, query.n))
         return replace(hits, relevance=np.array(hits.scores), answerable=answerable)
 
+    def _answer_nothing(self, snapshot: Snapshot, query: Query) -> Hits:
+        """Answer a query that has no word which any document has."""
+        answerable = self._answerable(snapshot, query, np.zeros(0, np.float32), [])
+        hits = snapshot.answer(query)
+        return replace(hits, relevance=np.zeros(len(hits)), answerable=answerable)
+
+    def _best(
+        self, snapshot: Snapshot, evidence: _Evidence, numbers: Numbers, n: int
+    ) -> tuple[Numbers, FloatArray]:
+        """Return the best n of some documents by their probabilities, with these."""
+        likeness = standardised(evidence.cosines[numbers].astype(np.float64), evidence.cosines)
+        regression = self.calibrations.words
+        probabilities = regression.probability(evidence.words[numbers], likeness)
+        return snapshot.best(numbers, probabilities, n)
+
     def _answerable(
-        self, now: Snapshot, query: Query, similar: Float32Array, first: Sequence[str]
+        self, snapshot: Snapshot, query: Query, similarity: Float32Array, first: Sequence[str]
     ) -> float:
         """Return the probability that the index has relevant documents for a query.
 
         Args:
-            now: The index.
+            snapshot: The index.
             query: The query.
-            similar: The cosines of its own vector with the documents.
+            similarity: The cosines of its own vector with the documents.
             first: The ids of the most likely documents.
         """
         regression = self.calibrations.words.answerable
-        similarity = self._background.above(nearest_mean(similar))
-        return regression.probability(similarity, now.words_held(query.text, first))
+        above_unrelated = self._background.above(nearest_mean(similarity))
+        return regression.probability(above_unrelated, snapshot.words_held(query.text, first))

@@ -45,18 +45,19 @@ Numbers = NDArray[np.int64]
 Eligible = NDArray[np.bool_]
 """Which documents a query may return, by number."""
 
-ID_COLUMNS = [f"id{place}" for place in range(MAX_ID_BYTES // 8 + 1)]
+ID_COLUMNS = [f"id{position}" for position in range(MAX_ID_BYTES // 8 + 1)]
 """The columns of an id, eight bytes each; those behind its end stay empty and take no room."""
 
 SEGMENT = 2**32
 """More than the documents of a segment, which tantivy numbers with 32 bits."""
 
-QUICK, QUICK_HITS = 100_000, 1_000
-"""One search for so many hits, among so many documents, takes a millisecond. That is as long as a
+QUICK = 100_000
+QUICK_HITS = 1_000
+"""A search for this many hits, among this many documents, takes a millisecond. That is as long as a
 thread would need to be woken, so the event loop answers itself."""
 
 USUALLY_TIED = 50
-"""We take so many documents more than asked for, so that few queries are searched twice."""
+"""How many documents more than requested we take, so that few queries are searched twice."""
 
 
 class IndexManifest(BaseModel, frozen=True):
@@ -95,12 +96,12 @@ def open_index(folder: Path) -> tuple[tantivy.Index, IndexManifest]:
         # Readers check for new writes themselves; see TantivyEngine.snapshot.
         index.config_reader("Manual")
     except (OSError, ValueError) as error:
-        refuse_damaged(folder, error)
+        refuse_damaged(folder, reason=error)
     index.register_tokenizer(ANALYZER_NAME, english_analyzer())
     return index, manifest
 
 
-def refuse_damaged(folder: Path, why: object) -> NoReturn:
+def refuse_damaged(folder: Path, reason: object) -> NoReturn:
     """Raise the error for a folder that this version cannot read.
 
     Raises:
@@ -111,17 +112,18 @@ def refuse_damaged(folder: Path, why: object) -> NoReturn:
             f"The index in {folder} was rebuilt or deleted in the meantime; open it again."
         ) from None
     raise IndexVersionError(
-        f"The index in {folder} is damaged or of another version of fairqr ({one_line(why)}); "
+        f"The index in {folder} is damaged or of another version of fairqr ({one_line(reason)}); "
         "delete it with 'fairqr index delete' and create it again."
     ) from None
 
 
 def columns_of(schema: Schema) -> Mapping[str, list[str]]:
     """Return for each attribute the names of its groups' columns, in order; open ones have none."""
-    return {
-        name: [f"group{place}_{group}" for group in range(len(attribute.listed))]
-        for place, (name, attribute) in enumerate(schema.attributes.items())
-    }
+    columns = {}
+    for position, (name, attribute) in enumerate(schema.attributes.items()):
+        groups = range(len(attribute.listed))
+        columns[name] = [f"group{position}_{group}" for group in groups]
+    return columns
 
 
 def with_ids(schema: tantivy.Schema, ids: Sequence[str]) -> tantivy.Query:
@@ -138,17 +140,27 @@ class Snapshot:
 
     def __init__(self, index: tantivy.Index, schema: Schema) -> None:
         """Take the state that the index loaded last."""
-        self.searcher, self.text_schema = index.searcher(), index.schema
-        self.schema, self.columns = schema, columns_of(schema)
-        greatest = {"number": {"max": {"field": "number"}}}
-        found = self.searcher.aggregate(tantivy.Query.all_query(), greatest)["number"]["value"]
-        size = int(found or 0) + 1
+        self.searcher = index.searcher()
+        self.text_schema = index.schema
+        self.schema = schema
+        self.columns = columns_of(schema)
+
         # By number; ids and shares take memory as they are read.
-        self._is_read, self._ids = np.zeros(size, dtype=np.bool_), np.empty(size, dtype=object)
-        self._shares: dict[str, NDArray[Any]] = {
-            name: np.empty((size, len(columns))) if columns else np.empty(size, dtype=object)
-            for name, columns in self.columns.items()
-        }
+        size = self._highest_number() + 1
+        self._is_read = np.zeros(size, dtype=np.bool_)
+        self._ids = np.empty(size, dtype=object)
+        self._shares: dict[str, NDArray[Any]] = {}
+        for name, columns in self.columns.items():
+            if columns:
+                self._shares[name] = np.empty((size, len(columns)))
+            else:
+                self._shares[name] = np.empty(size, dtype=object)
+
+    def _highest_number(self) -> int:
+        """Return the highest number of a document; 0 if there are no documents."""
+        aggregation = {"number": {"max": {"field": "number"}}}
+        results = self.searcher.aggregate(tantivy.Query.all_query(), aggregation)
+        return int(results["number"]["value"] or 0)
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -158,63 +170,82 @@ class Snapshot:
         """Answer one query."""
         if query.n >= 1:
             return self.hits(*self.ranked(query))
-        anything = query.text or query.only is not None or query.within is not None
+        return Hits([], [], self._memberships(np.zeros(0, np.int64)), self._count(query))
+
+    def _count(self, query: Query) -> int:
+        """Return how many documents match a query."""
+        has_conditions = query.only is not None or query.within is not None
+        if not query.text and not has_conditions:
+            return len(self)
         # This does not count deleted documents.
-        matching = self.searcher.search(self._parsed(query), 1) if anything else None
-        total = matching.count if matching else len(self)  # type: ignore[attr-defined]
-        return Hits([], [], self._memberships(np.zeros(0, np.int64)), total)
+        result = self.searcher.search(self._parsed(query), 1)
+        return int(result.count)  # type: ignore[attr-defined]
 
     def _parsed(self, query: Query) -> tantivy.Query:
         """Return a query in tantivy's own form."""
-        occur, counts = tantivy.Occur, query.n < 1
-        parts: list[tuple[tantivy.Occur, tantivy.Query]] = []
+        must = tantivy.Occur.Must
+        only_counts = query.n < 1
+        clauses: list[tuple[tantivy.Occur, tantivy.Query]] = []
         if query.only is not None:
-            given = with_ids(self.text_schema, query.only)
-            parts.append((occur.Must, tantivy.Query.const_score_query(given, 0.0)))
+            with_these_ids = with_ids(self.text_schema, query.only)
+            clauses.append((must, tantivy.Query.const_score_query(with_these_ids, 0.0)))
         if query.within is not None:
-            parts.append((occur.Must, self._in_group(query.within)))
-        if query.text or (query.only is None and not counts):
+            clauses.append((must, self._in_group(query.within)))
+        if query.only is None:
+            if query.text or not only_counts:
+                clauses.append((must, self._matching(query)))
+        elif query.text:
             # Given documents that do not match are hits of a ranking too, but are not counted.
-            among = occur.Must if query.only is None or counts else occur.Should
-            parts.append((among, self._matching(query)))
-        return parts[0][1] if len(parts) == 1 else tantivy.Query.boolean_query(parts)
+            occur = must if only_counts else tantivy.Occur.Should
+            clauses.append((occur, self._matching(query)))
+        if len(clauses) == 1:
+            return clauses[0][1]
+        return tantivy.Query.boolean_query(clauses)
 
     def _in_group(self, within: tuple[str, str]) -> tantivy.Query:
         """Return the query for documents with a share of a group, each with score 0."""
         attribute, group = within
-        place = self.schema.attribute(attribute).universe.index(group)
-        column, kind = self.columns[attribute][place], tantivy.FieldType.Float
+        position = self.schema.attribute(attribute).universe.index(group)
         above_zero = tantivy.Query.range_query(
-            self.text_schema, column, kind, 0.0, None, include_lower=False
+            self.text_schema,
+            self.columns[attribute][position],
+            tantivy.FieldType.Float,
+            0.0,
+            None,
+            include_lower=False,
         )
         return tantivy.Query.const_score_query(above_zero, 0.0)
 
     def _matching(self, query: Query) -> tantivy.Query:
         """Return the query for documents that match the words."""
-        occur = tantivy.Occur
-        each = occur.Must if query.every_word else occur.Should
-        # tantivy does not accept a lone surrogate, which a query can contain.
-        terms = query_terms(query.text)
-        return tantivy.Query.boolean_query(
-            [(each, tantivy.Query.term_query(self.text_schema, "body", term)) for term in terms]
-        )
+        occur = tantivy.Occur.Must if query.every_word else tantivy.Occur.Should
+        clauses = []
+        for term in query_terms(query.text):
+            has_term = tantivy.Query.term_query(self.text_schema, "body", term)
+            clauses.append((occur, has_term))
+        return tantivy.Query.boolean_query(clauses)
 
     def ranked(self, query: Query) -> tuple[Numbers, FloatArray]:
         """Return the best documents of a query, best first: numbers and scores; all are read."""
-        n, parsed = min(query.n, len(self)), self._parsed(query)
+        n = min(query.n, len(self))
+        parsed = self._parsed(query)
         if n < 1:
             return np.zeros(0, np.int64), np.zeros(0)
+
         # A segment is sorted by id; ties come in the order of segments, then of documents. So one
         # segment breaks ties by id; with several, we take all documents tied with the last one.
-        limit = n if self.searcher.num_segments == 1 else n + USUALLY_TIED
-        found = self.searcher.search(parsed, limit, count=False).hits
-        while len(found) == limit > n and found[n - 1][0] == found[-1][0]:
+        is_sorted = self.searcher.num_segments == 1
+        limit = n if is_sorted else n + USUALLY_TIED
+        hits = self.searcher.search(parsed, limit, count=False).hits
+        while len(hits) == limit > n and hits[n - 1][0] == hits[-1][0]:
             limit *= 2
-            found = self.searcher.search(parsed, limit, count=False).hits
-        addresses = [address for _, address in found]
-        numbers, scores = self._numbers(addresses), np.array([score for score, _ in found])
+            hits = self.searcher.search(parsed, limit, count=False).hits
+
+        addresses = [address for _, address in hits]
+        scores = np.array([score for score, _ in hits])
+        numbers = self._numbers(addresses)
         ids = self._read(numbers, addresses)
-        if limit == n:
+        if is_sorted:
             return numbers, scores
         best = best_positions(ids, scores)[:n]
         return numbers[best], scores[best]
@@ -228,18 +259,20 @@ class Snapshot:
         words = set(query_terms(text))
         if not words or not ids:
             return 0.0
-        occur = tantivy.Occur
-        held: list[tuple[tantivy.Occur, tantivy.Query]] = []
+
+        must = tantivy.Occur.Must
+        should = tantivy.Occur.Should
+        clauses: list[tuple[tantivy.Occur, tantivy.Query]] = []
         for word in words:
-            having = self.searcher.doc_freq("body", word)
-            weight = inverse_frequency(len(self), having)
+            frequency = self.searcher.doc_freq("body", word)
+            weight = inverse_frequency(len(self), frequency)
             has_word = tantivy.Query.term_query(self.text_schema, "body", word)
-            held.append((occur.Should, tantivy.Query.const_score_query(has_word, weight)))
-        given = tantivy.Query.const_score_query(with_ids(self.text_schema, ids), 0.0)
-        weighed = tantivy.Query.boolean_query(held)
-        query = tantivy.Query.boolean_query([(occur.Must, given), (occur.Should, weighed)])
-        found = self.searcher.search(query, len(ids), count=False).hits
-        return float(sum(score for score, _ in found)) / len(ids)
+            clauses.append((should, tantivy.Query.const_score_query(has_word, weight)))
+        sum_of_weights = tantivy.Query.boolean_query(clauses)
+        with_these_ids = tantivy.Query.const_score_query(with_ids(self.text_schema, ids), 0.0)
+        query = tantivy.Query.boolean_query([(must, with_these_ids), (should, sum_of_weights)])
+        hits = self.searcher.search(query, len(ids), count=False).hits
+        return float(sum(score for score, _ in hits)) / len(ids)
 
     def best(self, numbers: Numbers, scores: FloatArray, n: int) -> tuple[Numbers, FloatArray]:
         """Return the best n of some documents, ties in order of id, as :meth:`ranked` does.
@@ -250,10 +283,13 @@ class Snapshot:
             n: How many to return, at least 1.
         """
         if n < len(numbers):
-            last = np.partition(scores, -n)[-n]
-            numbers, scores = numbers[scores >= last], scores[scores >= last]
-        segments, places = np.divmod(self._packed[numbers], SEGMENT)
-        addresses = list(map(tantivy.DocAddress, segments.tolist(), places.tolist()))
+            # Also those that are tied with the last one.
+            nth_score = np.partition(scores, -n)[-n]
+            may_be_best = scores >= nth_score
+            numbers = numbers[may_be_best]
+            scores = scores[may_be_best]
+        segments, documents = np.divmod(self._packed[numbers], SEGMENT)
+        addresses = list(map(tantivy.DocAddress, segments.tolist(), documents.tolist()))
         best = best_positions(self._read(numbers, addresses), scores)[:n]
         return numbers[best], scores[best]
 
@@ -266,8 +302,9 @@ class Snapshot:
         """Return which documents exist and have a share of a group, if one is given, by number."""
         if within is None:
             return self.live
+        addresses = self._addresses(self._in_group(within), len(self))
         matching = np.zeros(len(self._packed), dtype=np.bool_)
-        matching[self._numbers(self._found(self._in_group(within), len(self)))] = True
+        matching[self._numbers(addresses)] = True
         return matching
 
     @property
@@ -278,30 +315,34 @@ class Snapshot:
     @cached_property
     def _packed(self) -> Numbers:
         """The address of each document as one value, by number; −1 where there is none."""
-        every = self._found(tantivy.Query.all_query(), len(self))
-        numbers = self._numbers(every)
+        addresses = self._addresses(tantivy.Query.all_query(), len(self))
+        numbers = self._numbers(addresses)
         packed = np.full(numbers.max(initial=-1) + 1, -1, dtype=np.int64)
-        packed[numbers] = [SEGMENT * address.segment_ord + address.doc for address in every]
+        packed[numbers] = [SEGMENT * address.segment_ord + address.doc for address in addresses]
         return packed
 
-    def _found(self, query: tantivy.Query, most: int) -> Addresses:
-        hits = self.searcher.search(query, max(1, most), count=False).hits
+    def _addresses(self, query: tantivy.Query, limit: int) -> Addresses:
+        """Return the addresses of the documents that match a query."""
+        hits = self.searcher.search(query, max(1, limit), count=False).hits
         return [address for _, address in hits]
 
     def _read(self, numbers: Numbers, addresses: Addresses) -> list[str]:
         """Return the ids of documents; afterwards these and the groups are in memory."""
         unread = np.flatnonzero(~self._is_read.take(numbers))
         if len(unread):
-            new, places = numbers[unread], [addresses[place] for place in unread.tolist()]
-            read = self.searcher.fast_field_values
-            for name, columns in self.columns.items():
-                if columns:
-                    self._shares[name][new] = np.array([read(it, places) for it in columns]).T
-            self._read_open(new, places)
-            self._ids[new] = np.array(self._ids_at(places), dtype=object)
-            self._is_read[new] = True  # last, for other threads
+            self._read_new(numbers[unread], [addresses[row] for row in unread.tolist()])
         ids: list[str] = self._ids.take(numbers).tolist()
         return ids
+
+    def _read_new(self, numbers: Numbers, addresses: Addresses) -> None:
+        """Read the ids and groups of documents into memory."""
+        for name, columns in self.columns.items():
+            if columns:
+                shares = [self.searcher.fast_field_values(column, addresses) for column in columns]
+                self._shares[name][numbers] = np.array(shares).T
+        self._read_open(numbers, addresses)
+        self._ids[numbers] = np.array(self._ids_at(addresses), dtype=object)
+        self._is_read[numbers] = True  # last, for other threads
 
     def _read_open(self, numbers: Numbers, addresses: Addresses) -> None:
         """Read the groups of documents in open attributes, which stand beside their texts."""
@@ -318,17 +359,21 @@ class Snapshot:
         columns = []
         for name in ID_COLUMNS:
             words = self.searcher.fast_field_values(name, addresses)
-            if (shorter := words.count(None)) == len(words):
+            number_of_shorter = words.count(None)
+            if number_of_shorter == len(words):
                 break
-            words = [word or 0 for word in words] if shorter else words
+            if number_of_shorter:
+                words = [word or 0 for word in words]
             columns.append(np.fromiter(words, np.uint64, len(words)))
         if not columns:
             return []
+
         packed = np.array(columns).T.astype(">u8", order="C").view(f"S{8 * len(columns)}")
         # numpy leaves out the zeros at the end, and before them comes the mark of the end.
-        return [held[:-1].decode() for held in packed.ravel().tolist()]
+        return [id_and_mark[:-1].decode() for id_and_mark in packed.ravel().tolist()]
 
     def _numbers(self, addresses: Addresses) -> Numbers:
+        """Return the numbers of the documents at these addresses."""
         return np.array(self.searcher.fast_field_values("number", addresses), dtype=np.int64)
 
     def _memberships(self, numbers: Numbers) -> Memberships:
@@ -337,28 +382,35 @@ class Snapshot:
 
     def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
-        found = self._found(with_ids(self.text_schema, ids), len(ids))
-        addresses = dict(zip(self._ids_at(found), found, strict=True))
-        return [self._document(addresses[id_]) for id_ in ids if id_ in addresses]
+        addresses = self._addresses(with_ids(self.text_schema, ids), len(ids))
+        address_of = dict(zip(self._ids_at(addresses), addresses, strict=True))
+        return [self._document(address_of[id_]) for id_ in ids if id_ in address_of]
 
     @cached_property
     def shares(self) -> dict[str, FloatArray]:
         """For each attribute the mean membership over all documents; 0 if there are none."""
-        wanted = {c: {"sum": {"field": c}} for columns in self.columns.values() for c in columns}
-        sums = self.searcher.aggregate(tantivy.Query.all_query(), wanted)
-        return {
-            name: np.array([sums[c]["value"] or 0.0 for c in columns]) / max(1, len(self))
-            for name, columns in self.columns.items()
-            if columns
-        }
+        aggregations = {}
+        for columns in self.columns.values():
+            for column in columns:
+                aggregations[column] = {"sum": {"field": column}}
+        results = self.searcher.aggregate(tantivy.Query.all_query(), aggregations)
+
+        shares = {}
+        for name, columns in self.columns.items():
+            if columns:
+                sums = np.array([results[column]["value"] or 0.0 for column in columns])
+                shares[name] = sums / max(1, len(self))
+        return shares
 
     def numbered_documents(self, after: int) -> Iterator[tuple[int, Document]]:
         """Yield the documents with higher numbers than this, in order of number."""
         for number, packed in enumerate(self._packed[after + 1 :].tolist(), start=after + 1):
             if packed >= 0:
-                yield number, self._document(tantivy.DocAddress(*divmod(packed, SEGMENT)))
+                segment, document = divmod(packed, SEGMENT)
+                yield number, self._document(tantivy.DocAddress(segment, document))
 
     def _document(self, address: tantivy.DocAddress) -> Document:
+        """Return the document at an address."""
         id_, title, text, fields, _ = self._stored(address)
         return Document(id_, title, text, fields)
 
@@ -385,8 +437,11 @@ class TantivyEngine:
         Raises:
             IndexVersionError: The folder has no index that this version can read.
         """
-        self.folder, self.name = folder, name
-        self._lock, self._stamp = threading.Lock(), self.stamp()
+        self.folder = folder
+        self.name = name
+        self._lock = threading.Lock()
+        # Taken before the index is opened, so that a write in the meantime shows.
+        self._stamp = self.stamp()
         self._index, self.manifest = open_index(folder)
         self.schema = self.manifest.corpus_schema
         self.filterable = frozenset(
@@ -415,8 +470,10 @@ class TantivyEngine:
         def answer() -> list[Hits]:
             return list(map(self.snapshot().answer, queries))
 
-        is_quick = len(queries) == 1 and queries[0].n <= QUICK_HITS and len(self._snapshot) <= QUICK
-        return answer() if is_quick else await asyncio.to_thread(answer)
+        asks_little = len(queries) == 1 and queries[0].n <= QUICK_HITS
+        if asks_little and len(self._snapshot) <= QUICK:
+            return answer()
+        return await asyncio.to_thread(answer)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return these documents, in this order; ids that the index lacks are left out."""
@@ -445,5 +502,6 @@ class TantivyEngine:
                 # We cannot load an index while it is being replaced; keep reading the old one.
                 with contextlib.suppress(ValueError):
                     self._index.reload()
-                    self._stamp, self._snapshot = stamp, Snapshot(self._index, self.schema)
+                    self._snapshot = Snapshot(self._index, self.schema)
+                    self._stamp = stamp
             return self._snapshot

@@ -49,8 +49,11 @@ Announce = Callable[[str], ProgressFunction]
 T = TypeVar("T")
 
 WAIT_SECONDS = 0.1
+"""Between two looks whether another process has built an index."""
 WRITER_BYTES = 64 << 20
+"""The memory of a writer."""
 DOCUMENTS_AT_ONCE = 500
+"""How many documents are labelled and written together."""
 
 _DISK_ERRORS = ("An error occurred in a thread", "An IO error occurred")
 """How tantivy begins what it says when it cannot write."""
@@ -66,25 +69,26 @@ class EmbeddedIndexes:
         """Return the names of all indexes."""
         return sorted({path.parts[-3] for path in self._folder.glob("*/v*/manifest.json")})
 
-    async def open(self, name: str, shown: str | None = None) -> TantivyEngine:
+    async def open(self, name: str, engine_name: str | None = None) -> TantivyEngine:
         """Open an index.
 
         Args:
             name: The name of the index.
-            shown: The name the engine gives itself; the index name by default.
+            engine_name: The name the engine gives itself; the index name by default.
 
         Raises:
             IndexNotFoundError: There is no such index.
             IndexVersionError: It is damaged, or was written by another version.
         """
         engine = await asyncio.to_thread(self._open, name)
-        engine.name = shown or name
+        engine.name = engine_name or name
         return engine
 
     def version(self, name: str) -> str:
         """Return the current version of an index, if there is one; each build makes a new one."""
-        found = [path.parent.name for path in (self._folder / name).glob("v*/manifest.json")]
-        return max(found, key=lambda version: int(version[1:]), default="")
+        manifests = (self._folder / name).glob("v*/manifest.json")
+        versions = [manifest.parent.name for manifest in manifests]
+        return max(versions, key=_number_of, default="")
 
     async def create(
         self, name: str, corpus: Corpus, source: str, progress: ProgressFunction | None = None
@@ -102,7 +106,8 @@ class EmbeddedIndexes:
             BuildInProgressError: Another process is writing to the same index.
         """
         manifest = await asyncio.to_thread(_manifest, corpus, source)
-        return await self._build(name, corpus, manifest, await self._labels(manifest), progress)
+        labels = await self._labels(manifest)
+        return await self._build(name, corpus, manifest, labels, progress)
 
     async def up_to_date(
         self,
@@ -110,30 +115,33 @@ class EmbeddedIndexes:
         corpus: Corpus,
         source: str,
         announce: Announce | None = None,
-        shown: str | None = None,
+        engine_name: str | None = None,
     ) -> TantivyEngine:
         """Open the index of a corpus, building it first if it is missing or the corpus changed.
 
         If another process is building it, this waits and opens the result.
         """
-        shown = shown or name
+        engine_name = engine_name or name
         engine = None
         with contextlib.suppress(IndexNotFoundError, IndexVersionError):
-            engine = await self.open(name, shown)
+            engine = await self.open(name, engine_name)
         files = await asyncio.to_thread(corpus.files)
         if engine is not None and files and files == engine.manifest.files:
             return engine
+
+        # To hash the content takes longer than to look at sizes and times.
         manifest = await asyncio.to_thread(_manifest, corpus, source)
         if engine is not None and manifest.fingerprint == engine.manifest.fingerprint:
             # Note the files, so that we need not hash them again; a folder may be read-only.
             with contextlib.suppress(OSError):
-                noted = engine.manifest.model_copy(update={"files": manifest.files})
-                await asyncio.to_thread(noted.write, engine.folder)
+                updated = engine.manifest.model_copy(update={"files": manifest.files})
+                await asyncio.to_thread(updated.write, engine.folder)
             return engine
-        labels = await self._labels(manifest, announced(announce, f"labels of {shown}"))
-        progress = announced(announce, shown)
+
+        labels = await self._labels(manifest, announced(announce, f"labels of {engine_name}"))
+        progress = announced(announce, engine_name)
         engine = await self._build(name, corpus, manifest, labels, progress, share=True)
-        engine.name = shown
+        engine.name = engine_name
         return engine
 
     async def upsert(self, name: str, path: Path, progress: ProgressFunction | None = None) -> int:
@@ -185,7 +193,7 @@ class EmbeddedIndexes:
         """Build an index and open it; with ``share``, use what others make of this corpus."""
         # With the groups that label files name.
         manifest = manifest.model_copy(update={"corpus_schema": labels.schema})
-        index, stop = self._folder / name, threading.Event()
+        stop = threading.Event()
 
         def documents() -> Iterator[Document]:
             for document in corpus.documents():
@@ -193,28 +201,17 @@ class EmbeddedIndexes:
                     raise asyncio.CancelledError
                 yield document
 
-        def work() -> TantivyEngine:
+        def build() -> TantivyEngine:
             if share:
-                with contextlib.suppress(IndexNotFoundError, IndexVersionError):
-                    made = self._open(name)
-                    if made.manifest.fingerprint == manifest.fingerprint:
-                        return made
-            old = self.version(name)
-            # Remove what killed builds left behind.
-            _remove_versions(index, keep=old)
-            new = index / f"v{int(old[1:] or 0) + 1}"
-            try:
-                build_index(new, manifest, documents(), labels, progress)
-            except BaseException:
-                shutil.rmtree(new if old else index, ignore_errors=True)
-                raise
-            # Readers of the old version keep their files open.
-            _remove_versions(index, keep=new.name)
+                engine = self._open_if_built(name, manifest.fingerprint)
+                if engine is not None:
+                    return engine
+            self._replace(name, manifest, documents(), labels, progress)
             return self._open(name)
 
         while True:
             try:
-                return await self._locked(name, work)
+                return await self._locked(name, build)
             except asyncio.CancelledError:
                 # The thread continues alone; this makes it leave everything unchanged.
                 stop.set()
@@ -225,9 +222,40 @@ class EmbeddedIndexes:
                 # Not in a thread: many may be waiting, and there are few threads.
                 await asyncio.sleep(WAIT_SECONDS)
 
+    def _open_if_built(self, name: str, fingerprint: str) -> TantivyEngine | None:
+        """Open an index if it is one of the corpus with this fingerprint."""
+        with contextlib.suppress(IndexNotFoundError, IndexVersionError):
+            engine = self._open(name)
+            if engine.manifest.fingerprint == fingerprint:
+                return engine
+        return None
+
+    def _replace(
+        self,
+        name: str,
+        manifest: IndexManifest,
+        documents: Iterable[Document],
+        labels: LabelReader,
+        progress: ProgressFunction | None,
+    ) -> None:
+        """Write the next version of an index, and remove the others."""
+        index = self._folder / name
+        old = self.version(name)
+        # Remove what killed builds left behind.
+        _remove_versions(index, keep=old)
+        new = index / f"v{_number_of(old) + 1}"
+        try:
+            build_index(new, manifest, documents, labels, progress)
+        except BaseException:
+            shutil.rmtree(new if old else index, ignore_errors=True)
+            raise
+        # Readers of the old version keep their files open.
+        _remove_versions(index, keep=new.name)
+
     async def _labels(
         self, manifest: IndexManifest, progress: ProgressFunction | None = None
     ) -> LabelReader:
+        """Open the labels of the documents of an index."""
         return await LabelReader.open(
             manifest.corpus_schema.attributes,
             manifest.labels_folder,
@@ -236,9 +264,15 @@ class EmbeddedIndexes:
         )
 
     def _current(self, name: str) -> Path:
-        if version := self.version(name):
-            return self._folder / name / version
-        raise _no_such(name)
+        """Return the folder of the current version of an index.
+
+        Raises:
+            IndexNotFoundError: There is no such index.
+        """
+        version = self.version(name)
+        if not version:
+            raise _no_such(name)
+        return self._folder / name / version
 
     def _open(self, name: str) -> TantivyEngine:
         folder = self._current(name)
@@ -253,7 +287,7 @@ class EmbeddedIndexes:
     async def _locked(self, name: str, work: Callable[[], T]) -> T:
         """Work in a thread under the lock on an index, which ends when the process dies."""
 
-        def locked() -> T:
+        def work_under_lock() -> T:
             self._folder.mkdir(parents=True, exist_ok=True)
             try:
                 with FileLock(self._folder / f".{name}.lock", timeout=0):
@@ -263,7 +297,7 @@ class EmbeddedIndexes:
                     f"Another process is writing to the index '{name}'; wait until it has finished."
                 ) from None
 
-        return await asyncio.to_thread(locked)
+        return await asyncio.to_thread(work_under_lock)
 
 
 def announced(announce: Announce | None, name: str) -> ProgressFunction | None:
@@ -272,10 +306,10 @@ def announced(announce: Announce | None, name: str) -> ProgressFunction | None:
         return None
     announce_once = functools.cache(announce)
 
-    def tell(done: int, /, *total: int | None) -> None:
+    def report_progress(done: int, /, *total: int | None) -> None:
         announce_once(name)(done, *total)
 
-    return tell
+    return report_progress
 
 
 def build_index(
@@ -300,9 +334,9 @@ def build_index(
     index = _create(folder / "text", manifest.corpus_schema)
     hashes = array("q")
     with _writer(index, folder) as writer:
-        for some in _told(documents, progress):
-            hashes.extend(hash(document.id) for document in some)
-            _add(writer, index.schema, some, labels, len(hashes) - len(some))
+        for batch in _batches(documents, progress):
+            _add(writer, index.schema, batch, labels, len(hashes))
+            hashes.extend(hash(document.id) for document in batch)
     if not hashes:
         raise CorpusError(f"The corpus {manifest.source} is empty; add at least one document.")
     # By chance two of ten million ids have one hash in one of 300,000 builds. Python's hashes
@@ -325,19 +359,20 @@ def upsert_documents(
 
     An error changes nothing. Only one process may write at a time; see :class:`EmbeddedIndexes`.
     """
-    (index, _), count = open_index(folder), 0
+    index, _ = open_index(folder)
+    count = 0
     with _writer(index, folder) as writer:
         # tantivy counts all additions and deletions that were ever committed. So from here on no
         # number was used, whatever was removed since.
         number = writer.commit_opstamp
-        for some in _told(documents, progress):
+        for batch in _batches(documents, progress):
             # The last of several with one id counts.
-            last = list({document.id: document for document in some}.values())
-            writer.delete_documents_by_query(with_ids(index.schema, [it.id for it in last]))
-            _add(writer, index.schema, last, labels, number)
+            document_of = {document.id: document for document in batch}
+            writer.delete_documents_by_query(with_ids(index.schema, list(document_of)))
+            _add(writer, index.schema, list(document_of.values()), labels, number)
             # Those that come twice are not added twice, and so tantivy does not count them.
-            number += len(last)
-            count += len(some)
+            number += len(document_of)
+            count += len(batch)
     return count
 
 
@@ -365,6 +400,11 @@ def _remove_versions(index: Path, keep: str) -> None:
     for path in index.glob("v*"):
         if path.name != keep:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _number_of(version: str) -> int:
+    """Return the number of a version such as ``v3``; 0 if there is no version."""
+    return int(version[1:] or 0)
 
 
 def _no_such(name: str) -> IndexNotFoundError:
@@ -411,14 +451,14 @@ def _writer(index: tantivy.Index, folder: Path) -> Iterator[tantivy.IndexWriter]
         ) from None
 
 
-def _told(
+def _batches(
     documents: Iterable[Document], progress: ProgressFunction | None
 ) -> Iterator[list[Document]]:
-    """Yield documents in lists, and tell after each how many were handled."""
+    """Yield documents in lists, and report after each how many were handled."""
     done = 0
-    for some in chunks(documents, DOCUMENTS_AT_ONCE):
-        yield some
-        done += len(some)
+    for batch in chunks(documents, DOCUMENTS_AT_ONCE):
+        yield batch
+        done += len(batch)
         if progress:
             progress(done)
 
@@ -428,26 +468,39 @@ def _add(
     schema: tantivy.Schema,
     documents: Sequence[Document],
     labels: LabelReader,
-    number: int,
+    first_number: int,
 ) -> None:
     """Add documents, with numbers from this one on."""
-    memberships = labels.memberships([it.id for it in documents], labels.in_fields(documents))
-    columns_by_name = columns_of(labels.schema)
-    columns = [column for columns in columns_by_name.values() for column in columns]
-    of_listed = [memberships[name] for name, own in columns_by_name.items() if own]
-    shares = np.hstack(of_listed).tolist() if of_listed else [[]] * len(documents)
-    of_open = {name: memberships[name] for name, own in columns_by_name.items() if not own}
+    ids = [document.id for document in documents]
+    memberships = labels.memberships(ids, labels.in_fields(documents))
+    columns: list[str] = []
+    listed_shares = []
+    open_shares = {}
+    for name, columns_of_attribute in columns_of(labels.schema).items():
+        if columns_of_attribute:
+            columns += columns_of_attribute
+            listed_shares.append(memberships[name])
+        else:
+            open_shares[name] = memberships[name]
+    rows = np.hstack(listed_shares).tolist() if listed_shares else [[]] * len(documents)
+
     for row, document in enumerate(documents):
-        id_bytes = document.id.encode() + b"."  # The mark of the end; zeros follow.
-        words = np.frombuffer(id_bytes + bytes(-len(id_bytes) % 8), ">u8").tolist()
-        open_shares = {name: array[row] for name, array in of_open.items()}
-        parts = [document.id, document.title, document.text, dict(document.fields), open_shares]
+        shares_by_name = {name: shares[row] for name, shares in open_shares.items()}
+        parts = [document.id, document.title, document.text, dict(document.fields), shares_by_name]
         fields = {
             "id": document.id,
             "body": indexed_text(f"{document.title}\n{document.text}"),
             "source": json.dumps(parts, ensure_ascii=False).encode(),
-            "number": number + row,
-            **dict(zip(ID_COLUMNS, words, strict=False)),
-            **dict(zip(columns, shares[row], strict=True)),
+            "number": first_number + row,
+            **dict(zip(ID_COLUMNS, _words_of_id(document.id), strict=False)),
+            **dict(zip(columns, rows[row], strict=True)),
         }
         writer.add_document(tantivy.Document.from_dict(fields, schema))
+
+
+def _words_of_id(id_: str) -> list[int]:
+    """Return an id as numbers of eight bytes."""
+    id_bytes = id_.encode() + b"."  # The mark of the end; zeros follow.
+    padding = bytes(-len(id_bytes) % 8)
+    words: list[int] = np.frombuffer(id_bytes + padding, ">u8").tolist()
+    return words

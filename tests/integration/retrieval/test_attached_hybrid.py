@@ -23,11 +23,11 @@ from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.encoders.encoder import Encoder, text_of
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.encoders.opening import Retriever
-from fairqr.retrieval.engines.elasticsearch import engine as engine_module
 from fairqr.retrieval.engines.elasticsearch import vectors as vectors_module
+from fairqr.retrieval.engines.elasticsearch.requests import RANDOM
 from fairqr.retrieval.engines.elasticsearch.vectors import FieldHybridEngine
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine, lexical_of
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.sources.documents import Document
@@ -264,7 +264,7 @@ async def test_similarities_are_read_against_a_random_sample(
     drawn = []
     with index(elasticsearch_url, sent()) as source:
         for seed in (1, 1, 2):
-            monkeypatch.setitem(engine_module.RANDOM, "seed", seed)
+            monkeypatch.setitem(RANDOM, "seed", seed)
             async with opened(source, tmp_path) as engine:
                 assert isinstance(engine, FieldHybridEngine)
                 drawn.append(engine.background.tolist())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairqr.retrieval.engines.engine import Query, SearchEngine, titles_of
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from tests.integration.attached_people import Server, attached, described
 from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.unit.engines import hits_of

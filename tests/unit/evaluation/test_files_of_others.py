@@ -16,7 +16,7 @@ from fairqr.evaluation.collections.collection import read_topics
 from fairqr.evaluation.inputs import as_qrels, as_run
 from fairqr.evaluation.qrels import read_qrels
 from fairqr.retrieval.sources.documents import read_documents
-from fairqr.retrieval.sources.labels import read_labels
+from fairqr.retrieval.sources.label_files import read_labels
 from fairqr.retrieval.sources.query_files import query_rows, read_queries
 from fairqr.retrieval.sources.runs import read_run
 from fairqr.retrieval.sources.schema import Schema

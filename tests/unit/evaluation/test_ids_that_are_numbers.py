@@ -15,7 +15,8 @@ from fairqr.evaluation.collections.collection import load_collection
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.run import open_run
 from fairqr.retrieval.sources.documents import in_known_forms, known_form, other_form
-from fairqr.retrieval.sources.labels import LabelReader, open_label_store
+from fairqr.retrieval.sources.label_files import open_label_store
+from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import RunSource
 

@@ -22,9 +22,9 @@ from fairqr.agents.refiners.refiner import Refinement
 from fairqr.base.errors import InputError, SourceError
 from fairqr.graph.search import pool
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
-from fairqr.retrieval.engines.hybrid import texts
+from fairqr.retrieval.engines.hybrid import encoded_pool
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.target import DEFAULT_TARGET
 from tests.unit.engines import hits_of
@@ -295,7 +295,7 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
     lexical: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All women stand below the documents that are encoded, though they are relevant."""
-    monkeypatch.setattr(texts, "POOL", 30)
+    monkeypatch.setattr(encoded_pool, "POOL", 30)
     monkeypatch.setattr(pool, "ENCODED", 30)
     encoder = CountingEncoder(dimensions=64)
     engine = await EncodedPoolEngine.open(lexical, encoder, keeps_order=False)

@@ -12,7 +12,7 @@ import pytest
 from fairqr.base.errors import SourceError
 from fairqr.retrieval.engines.engine import Query, searched
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.answerable import (
     ALWAYS,

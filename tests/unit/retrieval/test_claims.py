@@ -18,7 +18,7 @@ from fairqr import from_langchain
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import Query, SearchEngine, rows_of
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.fairness.claims import (
     ALIKE,
     EQUAL,

@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError, SourceError
 from fairqr.retrieval.engines.report import remarks_on_labels
-from fairqr.retrieval.sources.labels import LabelReader, open_label_store
+from fairqr.retrieval.sources.label_files import open_label_store
+from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Attribute
 from tests.patience import PATIENCE
 

@@ -12,7 +12,7 @@ import pytest
 from fairqr.base.errors import FairqrError
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import read_documents
-from fairqr.retrieval.sources.labels import read_labels
+from fairqr.retrieval.sources.label_files import read_labels
 from fairqr.retrieval.sources.query_files import read_queries
 from fairqr.retrieval.sources.runs import read_run
 from fairqr.retrieval.sources.schema import load_schema

@@ -15,7 +15,7 @@ import pytest
 
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
-from fairqr.retrieval.engines.hybrid import texts as module
+from fairqr.retrieval.engines.hybrid import text_reader, texts
 from fairqr.retrieval.engines.hybrid.embedded import VectorEngine
 from fairqr.retrieval.engines.hybrid.texts import (
     TextRelevance,
@@ -172,7 +172,7 @@ async def test_the_engine_is_asked_for_texts_alone(
     before = await estimated(relevance, "w5", DOCUMENTS[:30])
     await upsert(lexical, [Document("d000", "w5", "w5 w5 w5 w5", {"gender": "female"})])
     assert await estimated(relevance, "w5", DOCUMENTS[:30]) == before
-    monkeypatch.setattr(module, "SECONDS_KEPT", -1.0)
+    monkeypatch.setattr(text_reader, "SECONDS_KEPT", -1.0)
     assert (await estimated(relevance, "w5", DOCUMENTS[:30]))["d000"] > before["d000"]
 
 
@@ -216,7 +216,7 @@ async def test_an_engine_that_answers_its_own_queries_alone(
     lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sample is drawn from what they find, whatever the ranks; without them there is none."""
-    monkeypatch.setattr(module, "SAMPLED", 40)
+    monkeypatch.setattr(texts, "SAMPLED", 40)
     watched, pool = WatchedEngine(lexical, without=["new_queries"]), DOCUMENTS[:50]
     without = await opened(watched, WORDS[:9])
     assert watched.searches == []

@@ -17,7 +17,8 @@ import fairqr
 from fairqr.graph.integrations.order import Given, fair_list
 from fairqr.retrieval.engines.langchain import from_langchain
 from fairqr.retrieval.sources.documents import Document
-from fairqr.retrieval.sources.labels import LabelReader, open_label_store
+from fairqr.retrieval.sources.label_files import open_label_store
+from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.unit.engines import hits_of
 from tests.unit.retrieval.embedded import built

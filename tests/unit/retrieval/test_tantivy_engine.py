@@ -12,9 +12,9 @@ import pytest
 
 from fairqr.base.errors import CorpusError, IndexVersionError, UnsupportedError
 from fairqr.retrieval.engines.engine import Hits, Query
-from fairqr.retrieval.engines.hybrid import texts
+from fairqr.retrieval.engines.hybrid import encoded_pool
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine, VectorEngine
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Schema
@@ -230,9 +230,9 @@ async def test_an_encoded_pool_is_that_of_the_group(
     """Scores are those of a search whose pool holds all documents."""
     lexical = WatchedEngine(built(tmp_path / "v1", people(), SCHEMA))
     engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), keeps_order=False)
-    monkeypatch.setattr(texts, "POOL", COUNT)
+    monkeypatch.setattr(encoded_pool, "POOL", COUNT)
     assert (await compare_within(engine, RANKED, COUNT, counts=False, rounded=True)) > 500
-    monkeypatch.setattr(texts, "POOL", 20)
+    monkeypatch.setattr(encoded_pool, "POOL", 20)
     lexical.searches.clear()
     (found,) = await engine.search([Query("w1 w2", 20, within=FEMALE)])
     assert [query.within for query in lexical.searches[0]] == [FEMALE, None]

@@ -25,7 +25,7 @@ from fairqr.base.errors import (
 from fairqr.retrieval.encoders.encoder import Encoder, EncoderMark, text_of, unit_rows
 from fairqr.retrieval.encoders.opening import Retriever
 from fairqr.retrieval.engines.engine import Query, SearchEngine, lexical_of
-from fairqr.retrieval.engines.hybrid import texts as pool_module
+from fairqr.retrieval.engines.hybrid import encoded_pool
 from fairqr.retrieval.engines.hybrid.embedded import (
     HybridEngine,
     VectorEngine,
@@ -34,7 +34,7 @@ from fairqr.retrieval.engines.hybrid.embedded import (
     vectors_path,
     write_vectors,
 )
-from fairqr.retrieval.engines.hybrid.texts import EncodedPoolEngine
+from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
 from fairqr.retrieval.engines.opening import with_retriever
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -393,7 +393,7 @@ async def test_only_the_pool_is_encoded(
     lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What other queries had encoded stands below this one's pool and changes nothing."""
-    monkeypatch.setattr(pool_module, "POOL", 10)
+    monkeypatch.setattr(encoded_pool, "POOL", 10)
     encoder = CountingEncoder()
     engine = await pooled(lexical, encoder)
     sampled = set(encoder.taken())
@@ -411,7 +411,7 @@ async def test_given_documents_have_the_same_estimates_whatever_else_is_given(
     lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch, without: Sequence[Any]
 ) -> None:
     """Also below the pool, if other words found them, and if the engine cannot score them."""
-    monkeypatch.setattr(pool_module, "POOL", 5)
+    monkeypatch.setattr(encoded_pool, "POOL", 5)
     engine = await pooled(WatchedEngine(lexical, without=without), keeps_order=True)
     searched = await probabilities(engine, "w1 w2")
     given = [*searched, next(d.id for d in DOCUMENTS if d.id not in searched)]

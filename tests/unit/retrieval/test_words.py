@@ -10,7 +10,7 @@ import pytest
 
 from fairqr.agents.attribution.overlap import content_words
 from fairqr.agents.refiners.cleaning import KEYWORDS_LIMIT, clean_words
-from fairqr.retrieval.engines.hybrid.texts import hashed_terms
+from fairqr.retrieval.engines.hybrid.text_reader import hashed_terms
 from fairqr.retrieval.texts.words import (
     document_terms,
     folded_words,

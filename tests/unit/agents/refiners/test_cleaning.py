@@ -47,7 +47,7 @@ replies = st.fixed_dictionaries({}, optional=dict.fromkeys(LIMITS, entries) | {"
 
 
 def refinement(reply: dict[str, Any], query: str = "physicist", **more: Any) -> Refinement:
-    return make_refinement(reply, query=query, subject="female", who="The model", **more)
+    return make_refinement(reply, query=query, subject="female", proposer="The model", **more)
 
 
 def words_of(text: str) -> list[str]:

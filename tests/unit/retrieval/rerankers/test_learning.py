@@ -18,16 +18,11 @@ from fairqr.retrieval.fairness.divergence import kullback_leibler
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure, normalise
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
-from fairqr.retrieval.rerankers import learning
+from fairqr.retrieval.rerankers import deltr, dlf, learning
 from fairqr.retrieval.rerankers.base import Candidates
-from fairqr.retrieval.rerankers.learning import (
-    FEATURES,
-    DeltrTraining,
-    TopicExample,
-    TrainingOptions,
-    train_deltr,
-    train_dlf,
-)
+from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
+from fairqr.retrieval.rerankers.dlf import train_dlf
+from fairqr.retrieval.rerankers.learning import FEATURES, TopicExample, TrainingOptions
 from fairqr.retrieval.rerankers.registry import open_reranker
 
 Make = Callable[..., Candidates]
@@ -60,14 +55,14 @@ def test_deltrs_loss_is_the_formula(seed: int, gamma: float, at: FloatArray) -> 
     expected, contrasts = 0.0, np.zeros((3, 7))
     for row, held in enumerate(MASK):
         drawn, mark = softmax(columns[row][held] @ at), protected[row][held]
-        contrasts[row][held] = learning.contrast(mark)
+        contrasts[row][held] = deltr.contrast(mark)
         expected -= (softmax(grades[row][held]) * np.log(drawn)).sum() / 3
         if 0 < mark.sum() < len(mark):
             apart = drawn[mark == 0].mean() - drawn[mark == 1].mean()
             expected += gamma * max(0.0, apart / np.log(2)) ** 2 / 3
 
     def loss(scores: FloatArray) -> tuple[float, FloatArray]:
-        return learning.deltr_loss(scores, grades, MASK, contrasts, gamma)
+        return deltr.deltr_loss(scores, grades, MASK, contrasts, gamma)
 
     check(loss, columns, at, expected, 1e-6 * (1 + gamma))
 
@@ -88,7 +83,7 @@ def test_dlfs_loss_is_the_formula(seed: int, at: FloatArray) -> None:
         means.append(np.mean([kullback_leibler(t, normalise(s)) for t, s in pairs if s.sum()]))
 
     def loss(scores: FloatArray) -> tuple[float, FloatArray]:
-        return learning.distribution_loss(scores, MASK, members, targets)
+        return dlf.distribution_loss(scores, MASK, members, targets)
 
     check(loss, columns, at, float(np.mean(means)), 1e-6)
 

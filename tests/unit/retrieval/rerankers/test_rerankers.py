@@ -21,6 +21,7 @@ from fairqr.retrieval.fairness.divergence import jensen_shannon
 from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import Candidates, by_rank, min_max
+from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
 from fairqr.retrieval.rerankers.diversification import (
     Aspects,
     Diversifier,
@@ -28,15 +29,9 @@ from fairqr.retrieval.rerankers.diversification import (
     Pm2,
     Xquad,
 )
+from fairqr.retrieval.rerankers.dlf import train_dlf
 from fairqr.retrieval.rerankers.fair import ExposureAwareStep, FairStep
-from fairqr.retrieval.rerankers.learning import (
-    FEATURES,
-    DeltrTraining,
-    TopicExample,
-    TrainingOptions,
-    train_deltr,
-    train_dlf,
-)
+from fairqr.retrieval.rerankers.learning import FEATURES, TopicExample, TrainingOptions
 from fairqr.retrieval.rerankers.protection import group_of_each
 from fairqr.retrieval.rerankers.registry import ABOUT, RERANKERS, TRAINED, open_reranker
 from fairqr.retrieval.texts.words import terms_of
