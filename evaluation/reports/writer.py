@@ -110,20 +110,6 @@ def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] =
     return re.sub(r"\n{3,}", "\n\n", found).strip() + "\n"
 
 
-def paragraphs(template: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the paragraphs of a template of plain text, each on one line.
-
-    Args:
-        template: Its name, such as ``audit_sentences`` for ``audit_sentences.txt.j2``.
-        values: What it shows.
-
-    Raises:
-        InputError: Jinja is not installed.
-    """
-    found = _template(f"{template}.txt.j2", finalize=text.plain).render(values)
-    return [" ".join(it.split()) for it in re.split(r"\n\s*\n", found) if it.strip()]
-
-
 @functools.cache
 def _template(name: str, **options: Any) -> Any:
     """Return a template, which is compiled once."""

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from fairqr.api import Named, check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_errors
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import LAYOUTS, Audit
+from fairqr.evaluation.audit.finishing import Audit
 from fairqr.evaluation.audit.lists import SeenSearches, UserRecords
 from fairqr.evaluation.audit.pairs import read_pairs
+from fairqr.evaluation.audit.preparing import AuditInputs, AuditOptions
 from fairqr.evaluation.audit.queries import collect_queries
+from fairqr.evaluation.audit.report import LAYOUTS
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -129,22 +131,23 @@ async def audit(
                 weighted_by=weight,
                 origin=f"queries {queries}" if isinstance(queries, Path) else "queries given",
             )
-            found = await audit_engine(
+            inputs = AuditInputs(
                 spec,
-                engine,
                 collected,
-                AuditFolder(Path(place)),
                 qrels=qrels,
                 pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
                 users=UserRecords(seen, of_clicks),
-                watcher=watcher,
+            )
+            handling = AuditOptions(
+                concurrency,
                 rate=rate,
-                concurrency=concurrency,
                 redact=redact,
                 layout=layout,
                 withhold_place=withhold_place,
                 command=command,
+                watcher=watcher,
             )
+            found = await audit_engine(engine, inputs, AuditFolder(Path(place)), handling)
         weakref.finalize(found, made.pop_all().close)
     return found
 
