@@ -48,7 +48,7 @@ def some_lists(folder: Path, named: str = "", status: str = "refused") -> Any:
     def refuses(number: int, task: Task) -> dict[str, Any] | None:
         failures = {status: 2, "timeout": 1}
         refused = made.ranks(range(len(task.items)), failures=failures)
-        return refused if task.asked.window == "20/10" else None
+        return refused if task.entrant.window == "20/10" else None
 
     def repaired(number: int, task: Task) -> dict[str, Any]:
         more = {"repairs": {"missing": 3, status: 1}, "warnings": (f"Cut: {status}.",)}
