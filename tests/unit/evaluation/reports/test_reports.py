@@ -22,9 +22,10 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.measuring import SPENT
 from fairqr.evaluation.experiments.specification import SearchRecord
 from fairqr.evaluation.probes.running import Task, measure
-from fairqr.evaluation.rag.measures import KEYS, POLICY, Name, curves_of
+from fairqr.evaluation.rag.measures import KEYS, POLICY, Name
 from fairqr.evaluation.rag.report import figures_of
 from fairqr.evaluation.rag.store import AnswerRecord
+from fairqr.evaluation.rag.summaries import curves_of
 from fairqr.evaluation.reports import text, writer
 from tests.golden.reports import check_report
 from tests.unit.evaluation.experiments import small
