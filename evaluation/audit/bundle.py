@@ -24,8 +24,8 @@ from fairqr.base.files import open_beside, write_beside
 from fairqr.base.secrets import WITHHELD
 from fairqr.evaluation.audit.lists import SEEN
 from fairqr.evaluation.audit.queries import Queries
-from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.folder import Folder, Lines, Record, SealedManifest
+from fairqr.evaluation.experiments.tasks import Done
 from fairqr.evaluation.user_clicks import CLICKS
 from fairqr.retrieval.fairness.table import CodedMemberships
 from fairqr.retrieval.sources.schema import Attribute

@@ -79,7 +79,7 @@ class _SharedLabels:
     def shared(self) -> FloatArray:
         """Return the sum of squares that exceeds what single queries explain, shape (3,)."""
         by_document = np.array([*self.documents.values()])
-        return np.maximum((by_document**2).sum(axis=0) - self.squares, 0.0)
+        return np.asarray(np.maximum((by_document**2).sum(axis=0) - self.squares, 0.0))
 
 
 class SharedLabels:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fairqr.base.errors import FairqrError, IndexUnavailableError, one_line
 from fairqr.evaluation.audit.bundle import Observation
 from fairqr.evaluation.audit.queries import AuditQuery
-from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.experiments.tasks import Done
 from fairqr.evaluation.qrels import Qrels
 from fairqr.retrieval.engines.engine import (
     PROBES,

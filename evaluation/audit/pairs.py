@@ -19,7 +19,7 @@ from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.errors import FairqrError, InputError, SourceError, one_line
 from fairqr.evaluation.audit.bundle import PairScores
 from fairqr.evaluation.estimates import ROUNDING, Estimate, divided, estimate, p_of_means, shares
-from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.experiments.tasks import Done
 from fairqr.evaluation.reports.text import counted
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.exposure import FloatArray

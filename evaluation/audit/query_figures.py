@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -169,7 +169,9 @@ class QueryFigures:
         saturated = self.saturated()
         groups = []
         for position, group in enumerate(self.dimension.groups):
-            of_group = {name: figures[position] for name, figures in by_name.items()}
+            of_group: dict[str, Any] = {
+                name: estimates_of[position] for name, estimates_of in by_name.items()
+            }
             figures = GroupFigures(
                 attribute=self.dimension.name,
                 group=group,
@@ -229,7 +231,7 @@ class QueryFigures:
 
         def total(by_label: FloatArray) -> FloatArray:
             by_group = self._labels.corrected(by_label[rows]).sum(axis=0)
-            return by_group.round(10).clip(0)
+            return np.asarray(by_group.round(10).clip(0))
 
         return total(selected), total(candidates)
 

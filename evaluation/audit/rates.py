@@ -119,7 +119,8 @@ class RelativeRates:
         rest = (self._whole - self._above).round(10)
         with_rest = estimates.effective_queries(by_query * (rest > 0))
         of_groups = np.minimum(with_some, possible)
-        return np.minimum(np.minimum(of_groups, of_groups[self._leader]), with_rest)
+        of_pairs = np.minimum(of_groups, of_groups[self._leader])
+        return np.asarray(np.minimum(of_pairs, with_rest))
 
     def _with_ends_of_shares(self, ratios: list[Estimate]) -> list[Estimate]:
         """Widen intervals where queries that are all alike leave the spread of a rate unknown."""

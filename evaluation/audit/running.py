@@ -25,9 +25,9 @@ from fairqr.evaluation.audit.preparing import (
     prepare,
 )
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
-from fairqr.evaluation.experiments.engine import Done, run_tasks
 from fairqr.evaluation.experiments.folder import Lines
 from fairqr.evaluation.experiments.progress import StageWatcher, time_left
+from fairqr.evaluation.experiments.tasks import Done, Tasks, run_tasks
 from fairqr.evaluation.reports.text import counted
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.texts.words import sendable
@@ -208,18 +208,17 @@ class _Asking:
         name: str,
     ) -> None:
         """Do the tasks that lack a record; ``name`` says in sentences what answers them."""
-        await run_tasks(
-            tasks,
-            do,
-            lines,
+        plan = Tasks(
+            tasks=tasks,
+            do=do,
+            lines=lines,
             title=title,
             keys=lambda task: [(task.id,)],
             start=self._start,
-            model=lambda _: name,
-            watcher=self._watcher,
-            at_once=self._options.concurrency,
+            name_at=lambda _: name,
             tolerated=IndexUnavailableError,  # the report lists the failed queries
         )
+        await run_tasks(plan, watcher=self._watcher, at_once=self._options.concurrency)
 
     async def _start(self, _: None) -> None:
         """Look up judged documents, and begin the folder."""

@@ -65,14 +65,13 @@ def ends_of(estimate: Estimate, form: str) -> str:
     """
     if math.isnan(estimate.low):
         return ""
-    ends = (estimate.low, estimate.high)
-    if form == "points":
-        low, high = map(in_points, ends)
-    elif form == "percent":
-        low, high = map(text.percent, ends)
-    else:
-        low, high = (format(end, form) for end in ends)
-    return f" ({low} to {high})"
+
+    def written(end: float) -> str:
+        if form == "points":
+            return in_points(end)
+        return text.percent(end) if form == "percent" else format(end, form)
+
+    return f" ({written(estimate.low)} to {written(estimate.high)})"
 
 
 def listing(texts: Sequence[str], most: int = 5) -> str:

@@ -19,9 +19,15 @@ from fairqr.agents.models.opening import CAUSAL, open_language_model
 from fairqr.agents.ranking import preference, rankers
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.tasks import (
+    Done,
+    Tasks,
+    check_answered,
+    refusal_of,
+    run_tasks,
+)
 from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
 from fairqr.evaluation.probes import collection, tuning
 from fairqr.evaluation.probes.collection import GROUP_KINDS, ProbeCollection, planned_pairs
@@ -222,7 +228,7 @@ async def opened(tools: Tools, entrant: Entrant) -> Any:
     return await tools.started("ranker", entrant, opened_ranker)
 
 
-async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
+async def do_task(tools: Tools, task: Task) -> Done[Any]:
     """Rank a list, or compare the items of a pair in both orders.
 
     Raises:
@@ -234,14 +240,14 @@ async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
     return await _rank(opened_entrant, task)
 
 
-async def _compare(judge: PairwiseJudge, task: Task) -> engine.Done[PairRecord]:
+async def _compare(judge: PairwiseJudge, task: Task) -> Done[PairRecord]:
     """Compare the items of a pair in both orders."""
     compared = await judge.compare(task.query, task.items, task.group)
     first = compared.one_first
     second = compared.other_first
     checked = [
-        engine.check_answered(first.status, first.message),
-        engine.check_answered(second.status, second.message),
+        check_answered(first.status, first.message),
+        check_answered(second.status, second.message),
     ]
     preferred = compared.preferred(preference.PROTECTED, preference.UNPROTECTED)
     record = PairRecord(
@@ -251,13 +257,13 @@ async def _compare(judge: PairwiseJudge, task: Task) -> engine.Done[PairRecord]:
         log_odds=(first.log_odds, second.log_odds),
         spent=spent(compared.usage),
     )
-    return engine.Done((record,), judge.warnings, refusal=engine.refusal_of(checked))
+    return Done((record,), judge.warnings, refusal=refusal_of(checked))
 
 
-async def _rank(ranker: rankers.ItemRanker, task: Task) -> engine.Done[RankingRecord]:
+async def _rank(ranker: rankers.ItemRanker, task: Task) -> Done[RankingRecord]:
     """Rank a list."""
     ranking = await ranker.rank(task.query, task.items, group=task.group)
-    checked = [engine.check_answered(status, ranking.message) for status in ranking.failures]
+    checked = [check_answered(status, ranking.message) for status in ranking.failures]
     record = RankingRecord(
         **dict(zip(RankingRecord.keys, task.key, strict=True)),
         order=ranking.order,
@@ -267,8 +273,8 @@ async def _rank(ranker: rankers.ItemRanker, task: Task) -> engine.Done[RankingRe
         warnings=ranking.warnings,
         spent=spent(ranking.usage),
     )
-    refusal = engine.refusal_of(checked) if record.failed else None
-    return engine.Done((record,), ranking.warnings, refusal=refusal)
+    refusal = refusal_of(checked) if record.failed else None
+    return Done((record,), ranking.warnings, refusal=refusal)
 
 
 class ProbePlan(NamedTuple):
@@ -410,19 +416,18 @@ async def run_probe(
                 await tuning.tune(store, plan.manifest, plan.batches, judge, watcher)
                 tuned = replace(base, model=f"{CAUSAL}:{store.adapter}")
                 tasks = [replace(task, entrant=tuned) for task in tasks]
-            await engine.run_tasks(
-                tasks,
-                lambda task: tools.do(do_task, task),
-                store.lines(stage),
+            stage_tasks: Tasks[Task, Any] = Tasks(
+                tasks=tasks,
+                do=lambda task: tools.do(do_task, task),
+                lines=store.lines(stage),
                 title=title,
                 keys=lambda task: [task.key],
-                place=lambda task: task.entrant,
                 start=start,
-                model=lambda entrant: entrant.name,
+                name_at=lambda entrant: entrant.name,
+                place=lambda task: task.entrant,
                 questions=lambda task: max(1, plan.costs[task.key].calls),
-                watcher=watcher,
-                at_once=tools.at_once,
             )
+            await run_tasks(stage_tasks, watcher=watcher, at_once=tools.at_once)
             store.start(plan.manifest, plan.collections)
 
 
