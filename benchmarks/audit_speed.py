@@ -30,10 +30,10 @@ from benchmarks.measuring import keep, on_elasticsearch, table
 from fairqr.agents.statistics import stream
 from fairqr.api import open_engine
 from fairqr.evaluation.audit.bundle import AuditFolder
+from fairqr.evaluation.audit.preparing import AuditInputs, AuditOptions
 from fairqr.evaluation.audit.queries import collect_queries
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
-from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.retrieval.encoders.encoder import KeptVectors, text_of
 from fairqr.retrieval.encoders.opening import open_encoder
 from fairqr.retrieval.engines.engine import Query
@@ -81,9 +81,9 @@ async def measured(way: str, count: int, place: str, server: str) -> dict[str, A
             if way == "unknown":  # as without MiniLM
                 os.environ["FAIRQR_CACHE_DIR"] = folder
             qrels = {text: {id_: 1} for text, id_ in found.items()} if way == "judged" else None
-            options = {"qrels": qrels, "concurrency": AT_ONCE, "watcher": StageWatcher()}
+            inputs = AuditInputs(spec, queries, qrels=qrels)
             out = AuditFolder(Path(folder) / "out")
-            await audit_engine(spec, engine, queries, out, **options)
+            await audit_engine(engine, inputs, out, AuditOptions(AT_ONCE))
     megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     busy = round(busy_seconds(server) - start, 1)
     return {"queries": count, "way": way, "processor": busy, "MB": megabytes}

@@ -31,10 +31,12 @@ class _FairMeasure(ir_measures.measures.Measure):
 
     def __init__(self, measure: Measure, groups: Any, options: dict[str, Any]) -> None:
         ir_measures.measures.Measure.__init__(self)
-        self._measure, self._groups, self._options = measure, groups, options
+        self._measure = measure
+        self._groups = groups
+        self._options = options
 
     def __matmul__(self, k: int) -> _FairMeasure:
-        cut = self._measure.changed(lambda it: dataclasses.replace(it, k=k))
+        cut = self._measure.changed(lambda part: dataclasses.replace(part, k=k))
         return _FairMeasure(cut, self._groups, self._options)
 
     def __repr__(self) -> str:
@@ -54,11 +56,11 @@ class _FairMeasure(ir_measures.measures.Measure):
         return _Mean()  # type: ignore[no-untyped-call]
 
     def runtime_impl(self, qrels: Any, run: Any) -> Iterator[ir_measures.Metric]:
-        found = evaluate(run, qrels, self._measure, groups=self._groups, **self._options)
-        if len(found.results) > 1:
-            choices = " or ".join(found.results)
+        evaluation = evaluate(run, qrels, self._measure, groups=self._groups, **self._options)
+        if len(evaluation.results) > 1:
+            choices = " or ".join(evaluation.results)
             raise InputError(f"{self._measure} is of several attributes; write {choices}.")
-        (result,) = found.results.values()
+        (result,) = evaluation.results.values()
         for query, value in result.defined().items():
             yield ir_measures.Metric(query, self, value)
 

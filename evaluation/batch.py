@@ -53,13 +53,13 @@ class Batch:
     ) -> None:
         self.queries = queries
         self.judged = judged
-        kept = [[ranking for ranking in own if ranking] for own in rankings]
-        self.rankings = [ranking for own in kept for ranking in own]
-        counts = np.array([len(own) for own in kept], dtype=np.intp)
+        by_query = [list(filter(None, of_query)) for of_query in rankings]
+        self.rankings = list(itertools.chain.from_iterable(by_query))
+        counts = np.array([len(of_query) for of_query in by_query], dtype=np.intp)
         self.owner = np.repeat(np.arange(len(queries)), counts)
         self.starts = np.concatenate(([0], counts.cumsum()))
         self.lengths = np.array([len(ranking) for ranking in self.rankings], dtype=np.intp)
-        self.relevant = [[id_ for id_, grade in own.items() if grade > 0] for own in judged]
+        self.relevant = [_relevant(grades) for grades in judged]
         self.relevant_counts = np.array([len(ids) for ids in self.relevant], dtype=np.intp)
         # Measure.targeted has checked that there are groups if a measure needs them.
         self.groups = cast("Groups", groups)
@@ -89,8 +89,8 @@ class Batch:
             grades = np.zeros((len(self.rankings), depth))
             for row, ids in enumerate(self.rankings):
                 judged = self.judged[self.owner[row]]
-                found = [judged.get(id_, 0) for id_ in ids[:depth]]
-                grades[row, : len(found)] = found
+                of_ranking = [judged.get(id_, 0) for id_ in ids[:depth]]
+                grades[row, : len(of_ranking)] = of_ranking
             return np.maximum(grades, 0.0, out=grades)
 
         return self._to_depth("grades", k, fill)
@@ -98,9 +98,11 @@ class Batch:
     def ideal_grades(self, k: int | None = None) -> FloatArray:
         """Return the grades of each query's relevant documents, highest first, shape (Q, m)."""
         most = int(self.relevant_counts.max(initial=0))
-        grades = np.zeros((len(self.queries), most if k is None else min(k, most)))
-        for row, own in enumerate(self.judged):
-            best = sorted((g for g in own.values() if g > 0), reverse=True)[:k]
+        depth = most if k is None else min(k, most)
+        grades = np.zeros((len(self.queries), depth))
+        for row, judged in enumerate(self.judged):
+            positive = [grade for grade in judged.values() if grade > 0]
+            best = sorted(positive, reverse=True)[:k]
             grades[row, : len(best)] = best
         return grades
 
@@ -108,10 +110,11 @@ class Batch:
         """Return the memberships of the document at each rank, shape (R, n, G)."""
 
         def fill(depth: int) -> FloatArray:
-            shown = [ids[:depth] for ids in self.rankings]
-            rows = self.groups.in_dimension(dimension, list(itertools.chain.from_iterable(shown)))
-            members = np.zeros((len(shown), depth, len(dimension.groups)))
-            members[np.arange(depth) < np.minimum(self.lengths, depth)[:, None]] = rows
+            prefixes = [ids[:depth] for ids in self.rankings]
+            ids = list(itertools.chain.from_iterable(prefixes))
+            is_ranked = np.arange(depth) < np.minimum(self.lengths, depth)[:, None]
+            members = np.zeros((len(prefixes), depth, len(dimension.groups)))
+            members[is_ranked] = self.groups.in_dimension(dimension, ids)
             return members
 
         return self._to_depth(_key(dimension), k, fill)
@@ -130,18 +133,19 @@ class Batch:
         wanted = rule or self._target
 
         def resolve() -> Targets:
-            size, why = len(dimension.groups), dict[int, Reason]()
+            size = len(dimension.groups)
+            reasons: dict[int, Reason] = {}
             targets = np.full((len(self.queries), size), 1 / size)
-            for place, relevant in enumerate(self.relevant):
-                found = query_targets.resolve_target(dimension, wanted, self.groups, relevant)
-                if isinstance(found, Reason):
-                    why[place] = found
+            for query, relevant in enumerate(self.relevant):
+                target = query_targets.resolve_target(dimension, wanted, self.groups, relevant)
+                if isinstance(target, Reason):
+                    reasons[query] = target
                 else:
-                    targets[place] = found
-            return targets, why
+                    targets[query] = target
+            return targets, reasons
 
-        found: Targets = self._once((str(wanted), *_key(dimension)), resolve)
-        return found
+        resolved: Targets = self._once((str(wanted), *_key(dimension)), resolve)
+        return resolved
 
     def expected_exposure(self, query: int, discount: Discount, k: int | None) -> ExpectedExposure:
         """Return the expected exposure of what is judged or ranked for a query.
@@ -153,18 +157,18 @@ class Batch:
         """
 
         def expect() -> ExpectedExposure:
-            own = [self.rankings[place] for place in self.of_query(query)]
-            pool = sorted(set(self.judged[query]).union(*own))
-            place = {id_: number for number, id_ in enumerate(pool)}
-            samples = np.full((len(own), max(map(len, own))), -1)
-            for row, ranking in enumerate(own):
-                samples[row, : len(ranking)] = [place[id_] for id_ in ranking]
+            rankings = [self.rankings[row] for row in self.of_query(query)]
+            pool = sorted(set(self.judged[query]).union(*rankings))
+            positions = {id_: position for position, id_ in enumerate(pool)}
+            samples = np.full((len(rankings), max(map(len, rankings))), -1)
+            for row, ranking in enumerate(rankings):
+                samples[row, : len(ranking)] = [positions[id_] for id_ in ranking]
             useful = np.zeros(len(pool), dtype=bool)
-            useful[[place[id_] for id_ in self.relevant[query]]] = True
+            useful[[positions[id_] for id_ in self.relevant[query]]] = True
             return expected_exposure(samples, useful, discount, k)
 
-        found: ExpectedExposure = self._once((query, discount, k), expect)
-        return found
+        exposure: ExpectedExposure = self._once((query, discount, k), expect)
+        return exposure
 
     def _once(self, key: object, make: Callable[[], Any]) -> Any:
         """Return what was made for a key, which is done the first time."""
@@ -180,8 +184,13 @@ class Batch:
         depth = longest if k is None else min(k, longest)
         if key not in self._kept or self._kept[key].shape[1] < depth:
             self._kept[key] = fill(depth)
-        found: FloatArray = self._kept[key][:, :depth]
-        return found
+        array: FloatArray = self._kept[key][:, :depth]
+        return array
+
+
+def _relevant(grades: Mapping[str, int]) -> list[str]:
+    """Return the ids of the documents with a grade above 0."""
+    return [id_ for id_, grade in grades.items() if grade > 0]
 
 
 def _key(dimension: Dimension) -> tuple[str, ...]:

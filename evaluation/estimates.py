@@ -85,19 +85,32 @@ class Estimate:
     p: float | None = None
 
 
-def as_data(found: Any) -> Any:
+def as_data(value: Any) -> Any:
     """Return figures for JSON: dataclasses by their fields, numbers rounded, and NaN as None."""
-    if isinstance(found, float):
-        return float(f"{found:.{DIGITS}g}") + 0.0 if math.isfinite(found) else None
-    if is_dataclass(found):
-        held = {it.name: as_data(getattr(found, it.name)) for it in fields(found)}
-        if isinstance(found, Estimate):
-            ends = [held.pop("low"), held.pop("high")]
-            return held | {"interval": None if None in ends else ends}
-        return held
-    if isinstance(found, Mapping):
-        return {name: as_data(value) for name, value in found.items()}
-    return [as_data(value) for value in found] if isinstance(found, list | tuple) else found
+    if isinstance(value, float):
+        return _rounded(value)
+    if isinstance(value, Estimate):
+        ends = [as_data(value.low), as_data(value.high)]
+        return {
+            "value": as_data(value.value),
+            "queries": value.queries,
+            "p": as_data(value.p),
+            "interval": None if None in ends else ends,
+        }
+    if is_dataclass(value):
+        return {field.name: as_data(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: as_data(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_data(part) for part in value]
+    return value
+
+
+def _rounded(number: float) -> float | None:
+    """Return a number with few digits, and 0 without a sign; None if it is not finite."""
+    if not math.isfinite(number):
+        return None
+    return float(f"{number:.{DIGITS}g}") + 0.0
 
 
 def effective_queries(weights: FloatArray) -> FloatArray:
@@ -123,7 +136,7 @@ def estimate(
             all, shape (M,); below two there is no interval. ``comparisons``, with how many others a
             figure is compared at the same time (Bonferroni).
     """
-    return _listed(_jackknifed(parts, weights, statistic, **options), len(parts))
+    return _as_estimates(_jackknifed(parts, weights, statistic, **options), len(parts))
 
 
 def from_deletions(
@@ -137,19 +150,20 @@ def from_deletions(
         weights: The weights of the queries, shape (n,).
         scale: Where the interval is computed.
     """
-    each = np.array(without)[:, None]
-    (found,) = _listed(_with_ends(np.array([value]), lambda: each, weights, scale), len(weights))
-    return found
+    deletions = np.array(without)[:, None]
+    ends = _with_ends(np.array([value]), lambda: deletions, weights, scale)
+    (estimate,) = _as_estimates(ends, len(weights))
+    return estimate
 
 
 def _jackknifed(
-    parts: FloatArray, weights: FloatArray, statistic: Statistic, *on: Any, **options: Any
+    parts: FloatArray, weights: FloatArray, statistic: Statistic, **options: Any
 ) -> FloatArray:
     """Return figures with the ends of their intervals, shape (3, M)."""
     weighted = weights[:, None] * parts
     totals = weighted.sum(axis=0)
     values = statistic(totals)
-    return _with_ends(values, lambda: statistic(totals - weighted), weights, *on, **options)
+    return _with_ends(values, lambda: statistic(totals - weighted), weights, **options)
 
 
 def _with_ends(
@@ -174,11 +188,12 @@ def _with_ends(
     if statistics.too_few(int(effective), 1 - LEVEL):
         return np.array([values, values * np.nan, values * np.nan])
     # A query whose weight is nearly all leaves no rest to compare with: NaN.
-    on, back = _SCALES[scale]
+    to_scale, from_scale = _SCALES[scale]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        whole = on(values)
-        changes = on(without()) - whole
-        square, fourth = ((changes**power).sum(axis=0) for power in (2, 4))
+        whole = to_scale(values)
+        changes = to_scale(without()) - whole
+        square = (changes**2).sum(axis=0)
+        fourth = (changes**4).sum(axis=0)
         freedom = 3 * divided(square**2, fourth, otherwise=np.inf)
         freedom = np.minimum(np.minimum(telling, effective), freedom) - 1
         enough = np.where(np.isfinite(square) & (freedom >= 1), freedom, np.nan)
@@ -186,11 +201,14 @@ def _with_ends(
         half = np.sqrt(square) * special.stdtrit(enough, (1 + level) / 2)
         # What no query changes, but for rounding, says nothing of its spread.
         half = np.where(half <= ROUNDING * (1 + np.abs(whole)), np.nan, half)
-        return np.array([values, back(whole - half), back(whole + half)])
+        return np.array([values, from_scale(whole - half), from_scale(whole + half)])
 
 
-def _listed(ends: FloatArray, queries: int) -> list[Estimate]:
-    # Machines add in different orders, which shows in the last digits; nothing goes by these.
+def _as_estimates(ends: FloatArray, queries: int) -> list[Estimate]:
+    """Return figures and their ends, shape (3, M), as estimates.
+
+    Machines add in different orders, which shows in the last digits; nothing goes by these.
+    """
     figures = ends.round(10).T.tolist()
     return [Estimate(value, low, high, queries) for value, low, high in figures]
 
@@ -202,7 +220,7 @@ def means(values: FloatArray, weights: FloatArray) -> list[Estimate]:
         values: Shape (n, M).
         weights: The weights of the queries, shape (n,).
     """
-    return _listed(_ratio(values, np.ones_like(values), weights), len(values))
+    return _as_estimates(_ratio(values, np.ones_like(values), weights), len(values))
 
 
 def shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
@@ -213,19 +231,23 @@ def shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Es
         below: What ``above`` is part of, shape (n, M).
         weights: The weights of the queries, shape (n,).
     """
-    return _listed(_shares(above, below, weights), len(above))
+    return _as_estimates(_shares(above, below, weights), len(above))
 
 
 def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> FloatArray:
-    rest = below - above > ROUNDING * below
-    held = np.stack([above > 0, rest, below], axis=1)
-    some, others, trials = effective_queries(weights[:, None, None] * held)
-    value, low, high = _ratio(above, below, weights, "logit", np.minimum(some, others))
+    """Return shares with the ends of their intervals, shape (3, M)."""
+    has_rest = below - above > ROUNDING * below
+    counted = np.stack([above > 0, has_rest, below], axis=1)
+    with_some, with_rest, trials = effective_queries(weights[:, None, None] * counted)
+    telling = np.minimum(with_some, with_rest)
+    value, low, high = _ratio(above, below, weights, scale="logit", telling=telling)
     if statistics.too_few(int(effective_queries(weights)), 1 - LEVEL):
         trials = trials * np.nan
     least, most = statistics.exact_ends(value * trials, trials, LEVEL)
-    each = divided(above, below)
-    is_constant = np.nanmax(each, axis=0, initial=0) - np.nanmin(each, axis=0, initial=1) <= ALIKE
+    shares_of_queries = divided(above, below)
+    highest = np.nanmax(shares_of_queries, axis=0, initial=0)
+    lowest = np.nanmin(shares_of_queries, axis=0, initial=1)
+    is_constant = highest - lowest <= ALIKE
     low, high = np.where(
         is_constant,
         _of_all_alike(value, trials, 0.0),
@@ -236,7 +258,7 @@ def _shares(above: FloatArray, below: FloatArray, weights: FloatArray) -> FloatA
 
 def ratios(above: FloatArray, below: FloatArray, weights: FloatArray) -> list[Estimate]:
     """Return Σ above / Σ below of each column with its interval, both above 0, shape (n, M)."""
-    return _listed(_ratio(above, below, weights, "log"), len(above))
+    return _as_estimates(_ratio(above, below, weights, scale="log"), len(above))
 
 
 def differences(
@@ -252,29 +274,40 @@ def differences(
     """
     if not len(first):
         return means(first, weights)
-    one, other = (_shares(it, np.ones_like(it), weights) for it in (first, second))
+    value_1, low_1, high_1 = _shares(first, np.ones_like(first), weights)
+    value_2, low_2, high_2 = _shares(second, np.ones_like(second), weights)
     if is_known:
-        one = np.array([one[0]] * 3)
+        low_1 = value_1
+        high_1 = value_1
     with np.errstate(divide="ignore", invalid="ignore"):
-        rest = (weights / (weights.sum() - weights))[:, None]
-        changes, others = rest * (one[0] - first), rest * (other[0] - second)
-        together = np.sqrt((changes**2).sum(axis=0) * (others**2).sum(axis=0))
-        correlation = divided((changes * others).sum(axis=0), together, otherwise=0.0)
-    value = one[0] - other[0]
-    below, above = (np.abs(end - one[0]) for end in one[1:])
-    under, over = (np.abs(end - other[0]) for end in other[1:])
-    low = value - np.sqrt(below**2 + over**2 - 2 * correlation * below * over)
-    high = value + np.sqrt(above**2 + under**2 - 2 * correlation * above * under)
+        scale = (weights / (weights.sum() - weights))[:, None]
+        changes_1 = scale * (value_1 - first)
+        changes_2 = scale * (value_2 - second)
+        product = np.sqrt((changes_1**2).sum(axis=0) * (changes_2**2).sum(axis=0))
+        correlation = divided((changes_1 * changes_2).sum(axis=0), product, otherwise=0.0)
+    value = value_1 - value_2
+    below_1 = np.abs(low_1 - value_1)
+    above_1 = np.abs(high_1 - value_1)
+    below_2 = np.abs(low_2 - value_2)
+    above_2 = np.abs(high_2 - value_2)
+    low = value - np.sqrt(below_1**2 + above_2**2 - 2 * correlation * below_1 * above_2)
+    high = value + np.sqrt(above_1**2 + below_2**2 - 2 * correlation * above_1 * below_2)
     # Both may change from query to query, and their difference be the same in all.
     is_alike = (np.ptp(first - second, axis=0) <= ALIKE) & ~np.isnan(low) & (not is_known)
     alike = _of_all_alike(value, effective_queries(weights), -1.0)
     low, high = np.where(is_alike, alike, [low, high])
-    return _listed(np.array([value, low, high]), len(first))
+    return _as_estimates(np.array([value, low, high]), len(first))
 
 
-def _ratio(above: FloatArray, below: FloatArray, weights: FloatArray, *on: Any) -> FloatArray:
-    parts, size = np.concatenate([above, below], axis=1), above.shape[1]
-    return _jackknifed(parts, weights, lambda t: divided(t[..., :size], t[..., size:]), *on)
+def _ratio(above: FloatArray, below: FloatArray, weights: FloatArray, **options: Any) -> FloatArray:
+    """Return Σ above / Σ below of each column with the ends of its interval, shape (3, M)."""
+    size = above.shape[1]
+    parts = np.concatenate([above, below], axis=1)
+
+    def quotients(totals: FloatArray) -> FloatArray:
+        return divided(totals[..., :size], totals[..., size:])
+
+    return _jackknifed(parts, weights, quotients, **options)
 
 
 def divided(above: FloatArray, below: FloatArray, *, otherwise: float = np.nan) -> FloatArray:
@@ -291,44 +324,56 @@ def _of_all_alike(value: FloatArray, trials: FloatArray, least: float) -> FloatA
         trials: How many queries there are.
         least: What it can be at least; at most it is 1.
     """
-    others = statistics.exact_ends(np.zeros_like(value), trials, LEVEL)[1]
-    return np.array([value - others * (value - least), value + others * (1 - value)])
+    rate_of_others = statistics.exact_ends(np.zeros_like(value), trials, LEVEL)[1]
+    low = value - rate_of_others * (value - least)
+    high = value + rate_of_others * (1 - value)
+    return np.array([low, high])
 
 
-def wider_by(found: Estimate, ends: Sequence[float], *, is_ratio: bool = False) -> Estimate:
+def wider_by(estimate: Estimate, ends: Sequence[float], *, is_ratio: bool = False) -> Estimate:
     """Return a figure with an interval that also holds another error, which has these ends.
 
     Errors are independent, so their squares add up; those of a ratio on the scale of its logarithm.
     """
-    if math.isnan(found.low):
-        return found
-    every = np.array([found.value, found.low, found.high, *ends])
+    if math.isnan(estimate.low):
+        return estimate
+    numbers = np.array([estimate.value, estimate.low, estimate.high, *ends])
     with np.errstate(divide="ignore", invalid="ignore"):
-        value, low, high, least, most = np.log(np.maximum(every, 0.0)) if is_ratio else every
-        low = value - np.hypot(value - low, max(value - least, 0.0))
-        high = value + np.hypot(high - value, max(most - value, 0.0))
-    low, high = np.exp([low, high]).tolist() if is_ratio else (float(low), float(high))
-    return replace(found, low=low, high=high)
+        if is_ratio:
+            numbers = np.log(np.maximum(numbers, 0.0))
+        value, low, high, least, most = numbers
+        new_ends = np.array(
+            [
+                value - np.hypot(value - low, max(value - least, 0.0)),
+                value + np.hypot(high - value, max(most - value, 0.0)),
+            ]
+        )
+    if is_ratio:
+        new_ends = np.exp(new_ends)
+    low, high = new_ends.tolist()
+    return replace(estimate, low=low, high=high)
 
 
-def wider_by_spread(found: Estimate, error: float) -> Estimate:
+def wider_by_spread(estimate: Estimate, error: float) -> Estimate:
     """Return a figure with an interval that also holds chance of this half width."""
-    return wider_by(found, (found.value - error, found.value + error))
+    return wider_by(estimate, (estimate.value - error, estimate.value + error))
 
 
-def wider_by_bias(found: Estimate, bias: float) -> Estimate:
+def wider_by_bias(estimate: Estimate, bias: float) -> Estimate:
     """Return a figure with an interval that also holds a bias of at most so much.
 
     A bias is the same in all queries, so it does not even out. Each end lies so far off that with
     the bias at its worst, 95 of 100 intervals hold the true value (Armstrong & Kolesár 2018): by
     the root of a quantile of the noncentral χ² distribution, in standard errors.
     """
-    if math.isnan(found.low) or not bias:
-        return found
-    errors = np.array([found.value - found.low, found.high - found.value]) / NORMAL
-    errors = np.maximum(errors, bias / 1_000)
+    if math.isnan(estimate.low) or not bias:
+        return estimate
+    widths = np.array([estimate.value - estimate.low, estimate.high - estimate.value])
+    errors = np.maximum(widths / NORMAL, bias / 1_000)
     below, above = errors * np.sqrt(special.chndtrix(LEVEL, 1, (bias / errors) ** 2))
-    return replace(found, low=found.value - float(below), high=found.value + float(above))
+    low = estimate.value - float(below)
+    high = estimate.value + float(above)
+    return replace(estimate, low=low, high=high)
 
 
 def middle_of(drawn: FloatArray) -> list[list[float]]:
@@ -338,12 +383,13 @@ def middle_of(drawn: FloatArray) -> list[list[float]]:
     the group was seen, and says nothing. Where there are many, the figure may be anything. To leave
     it out would leave those in where chance makes a group look larger than it is.
     """
-    known = np.isfinite(drawn).mean(axis=0) >= POSSIBLE
-    ends = np.full((2, drawn.shape[1]), [[-np.inf], [np.inf]])
+    is_possible = np.isfinite(drawn).mean(axis=0) >= POSSIBLE
+    possible = drawn[:, is_possible]
     quantiles = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     # Where nothing is missing, the other function does the same, many times as fast.
-    quantile = np.nanquantile if np.isnan(drawn[:, known]).any() else np.quantile
-    ends[:, known] = quantile(drawn[:, known], quantiles, axis=0)
+    quantile = np.nanquantile if np.isnan(possible).any() else np.quantile
+    ends = np.full((2, drawn.shape[1]), [[-np.inf], [np.inf]])
+    ends[:, is_possible] = quantile(possible, quantiles, axis=0)
     return ends.T.tolist()
 
 
@@ -382,8 +428,10 @@ def mean_with_ends(values: ArrayLike) -> tuple[float, float, float, int]:
     sample = np.asarray(values, dtype=np.float64)
     defined = sample[~np.isnan(sample)]
     interval = statistics.mean_interval(defined)
-    ends = (interval.low, interval.high) if interval else (np.nan, np.nan)
-    return float(defined.mean()) if defined.size else np.nan, *ends, defined.size
+    mean = float(defined.mean()) if defined.size else np.nan
+    low = interval.low if interval else np.nan
+    high = interval.high if interval else np.nan
+    return mean, low, high, defined.size
 
 
 def means_by(values: Series, count: str) -> DataFrame:

@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation import results
 from fairqr.evaluation.batch import Batch
-from fairqr.evaluation.collections import query_targets
 from fairqr.evaluation.collections.labels import Groups
+from fairqr.evaluation.collections.query_targets import (
+    DEFAULT_TARGET,
+    TargetRule,
+    as_target,
+    check_target,
+)
 from fairqr.evaluation.estimates import as_data, ratios
 from fairqr.evaluation.inputs import as_groups, as_qrels, as_run
 from fairqr.evaluation.measures.kinds import GROUPS, QRELS, TARGET
 from fairqr.evaluation.measures.measure import Measure, parse_measures
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.reports.text import counted
+from fairqr.evaluation.results import Evaluation, GroupShare, MeasureResult, Missing, Note
 from fairqr.evaluation.scores import Reason, Score
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, exposure
@@ -44,12 +49,12 @@ def evaluate(
     measures: Any,
     *,
     groups: Any = None,
-    target: query_targets.TargetRule | str | Sequence[str] | None = None,
+    target: TargetRule | str | Sequence[str] | None = None,
     attributes: str | Sequence[str] = (),
-    missing: results.Missing = "zero",
+    missing: Missing = "zero",
     ties: Ties = "rank",
     name: str = "run",
-) -> results.Evaluation:
+) -> Evaluation:
     """Measure the relevance and the fairness of a run, for the judged queries and no others.
 
     Without judgements all queries of the run are measured.
@@ -85,49 +90,66 @@ def evaluate(
     ranked = as_run(run, name, ties=ties)
     judged = _in_forms_of(ranked, as_qrels(qrels))
     is_read = isinstance(groups, Corpus | Source | str | Path)
-    found = as_groups(groups, ids_of([ranked], judged) if is_read else ())
+    labels = as_groups(groups, ids_of([ranked], judged) if is_read else ())
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
-    known = {} if found is None else found.schema.attributes
-    populated = all(attribute.population is not None for attribute in known.values())
-    default = query_targets.DEFAULT_TARGET if populated else WITHOUT_POPULATION
-    rule = default if target is None else query_targets.as_target(target, default)
-    names = [attributes] if isinstance(attributes, str) else [*(attributes or known)]
-    bound = _bound(parse_measures(measures), found, names, rule, judged)
+    schema_attributes = {} if labels is None else labels.schema.attributes
+    has_populations = all(
+        attribute.population is not None for attribute in schema_attributes.values()
+    )
+    default = DEFAULT_TARGET if has_populations else WITHOUT_POPULATION
+    rule = default if target is None else as_target(target, default)
+    names = [attributes] if isinstance(attributes, str) else [*(attributes or schema_attributes)]
+    bound = _bound(parse_measures(measures), labels, names, rule, judged)
     queries = tuple(ranked.rankings if judged is None else judged)
     if not queries:
         raise InputError(
             "No query is judged, so there is nothing to measure; name other judgements."
         )
     values: dict[Measure, dict[str, Score]] = {measure: {} for measure in bound}
-    by_group = [] if found is None or judged is None else map(found.dimension, names)
-    depth = depth_of(bound)
-    shares: list[tuple[Any, list[Any]]] = [(dimension, []) for dimension in by_group]
+    shares: list[_SharesOfGroups] = []
+    if labels is not None and judged is not None:
+        depth = depth_of(bound)
+        shares = [_SharesOfGroups(labels.dimension(name), depth) for name in names]
     for part in _parts(ranked, queries):
         batch = Batch(
             part,
-            [[it.ids for it in ranked.rankings.get(query, ())] for query in part],
+            [[ranking.ids for ranking in ranked.rankings.get(query, ())] for query in part],
             [(judged or {}).get(query, {}) for query in part],
-            groups=found,
+            groups=labels,
             target=rule,
         )
-        for measure, own in values.items():
-            own.update(zip(part, measure.scores(batch), strict=True))
-        for dimension, gathered in shares:
-            gathered.append(_exposed_and_relevant(batch, dimension, depth))
-    for measure, own in values.items():
-        if missing == "zero" and measure.counts_missing:
-            own |= {q: 0.0 for q, it in own.items() if it == Reason.MISSING}
-    return results.Evaluation(
+        for measure, scores in values.items():
+            scores.update(zip(part, measure.scores(batch), strict=True))
+        for of_dimension in shares:
+            of_dimension.add(batch)
+    if missing == "zero":
+        _count_missing_as_zero(values)
+    by_group: list[GroupShare] = []
+    for of_dimension in shares:
+        by_group += of_dimension.means()
+    return Evaluation(
         run=ranked.name,
         queries=queries,
-        results={str(m): results.MeasureResult.of(m, it) for m, it in values.items()},
+        results={
+            str(measure): MeasureResult.of(measure, scores) for measure, scores in values.items()
+        },
         target=str(rule),
-        unknown={name: attribute.unknown for name, attribute in known.items()},
+        unknown={name: attribute.unknown for name, attribute in schema_attributes.items()},
         missing=missing,
-        notes=notes_on(ranked, judged, queries, found, bound, missing),
-        by_group=tuple(s for dimension, own in shares for s in _group_shares(dimension, own)),
+        notes=notes_on(ranked, judged, queries, labels, bound, missing),
+        by_group=tuple(by_group),
     )
+
+
+def _count_missing_as_zero(values: dict[Measure, dict[str, Score]]) -> None:
+    """Give queries that the run lacks a value of 0 in measures of relevance."""
+    for measure, scores in values.items():
+        if not measure.counts_missing:
+            continue
+        for query, score in scores.items():
+            if score == Reason.MISSING:
+                scores[query] = 0.0
 
 
 def _in_forms_of(run: SystemRun, qrels: Qrels | None) -> Qrels | None:
@@ -141,49 +163,67 @@ def _in_forms_of(run: SystemRun, qrels: Qrels | None) -> Qrels | None:
 
 def _parts(run: SystemRun, queries: Sequence[str]) -> Iterator[list[str]]:
     """Split the queries into parts, so that arrays over ranks stay small."""
-    each = [[len(ranking) for ranking in rankings] for rankings in run.rankings.values()]
-    most = max((len(own) * max(own) for own in each if own), default=1)
-    return chunks(queries, max(1, RANKS_AT_ONCE // max(1, most)))
+    most = 1
+    for rankings in run.rankings.values():
+        longest = max((len(ranking) for ranking in rankings), default=0)
+        most = max(most, len(rankings) * longest)
+    return chunks(queries, max(1, RANKS_AT_ONCE // most))
 
 
-def _exposed_and_relevant(
-    batch: Batch, dimension: Dimension, k: int | None
-) -> tuple[FloatArray, FloatArray]:
-    """Return the shares of each group in the exposure of a query and among its relevant documents.
-
-    Two arrays of shape (n, G), over the n queries that have both.
-    """
-    gained = exposure(batch.memberships(dimension, k))
-    means, counts = batch.means(gained, gained.any(axis=1))
-    relevant, without = batch.targets(dimension, Target(parts={"relevance": 1.0}))
-    both = [place for place in np.flatnonzero(counts).tolist() if place not in without]
-    return means[both], relevant[both]
-
-
-def _group_shares(
-    dimension: Dimension, parts: Sequence[tuple[FloatArray, FloatArray]]
-) -> list[results.GroupShare]:
-    """Return the shares of each group over all queries; none if no query has both.
+class _SharesOfGroups:
+    """Gathers the shares of groups in the exposure and among the relevant documents.
 
     Args:
         dimension: The groups.
-        parts: The parts of `exposed_and_relevant`, for batches of the queries.
+        k: How many ranks are exposed; all by default.
     """
-    exposures, relevant = map(np.concatenate, zip(*parts, strict=True))
-    if not len(exposures):
-        return []
-    found = ratios(exposures, relevant, np.ones(len(exposures)))
-    ends = as_data([{"ratio": it.value, "low": it.low, "high": it.high} for it in found])
-    shares = ([float(own.mean()) for own in it.T] for it in (exposures, relevant))
-    return [
-        results.GroupShare(dimension.name, group, seen, target, **own, queries=len(exposures))
-        for group, seen, target, own in zip(dimension.groups, *shares, ends, strict=True)
-    ]
+
+    def __init__(self, dimension: Dimension, k: int | None) -> None:
+        self._dimension = dimension
+        self._k = k
+        self._exposures: list[FloatArray] = []
+        self._relevant: list[FloatArray] = []
+
+    def add(self, batch: Batch) -> None:
+        """Take in the queries of a batch that have both."""
+        exposures = exposure(batch.memberships(self._dimension, self._k))
+        means, counts = batch.means(exposures, exposures.any(axis=1))
+        relevant, without = batch.targets(self._dimension, Target(parts={"relevance": 1.0}))
+        both = [row for row in np.flatnonzero(counts).tolist() if row not in without]
+        self._exposures.append(means[both])
+        self._relevant.append(relevant[both])
+
+    def means(self) -> list[GroupShare]:
+        """Return the shares of each group over all queries; none if no query has both."""
+        exposures = np.concatenate(self._exposures)
+        relevant = np.concatenate(self._relevant)
+        queries = len(exposures)
+        if not queries:
+            return []
+        estimates = ratios(exposures, relevant, np.ones(queries))
+        shares = []
+        for column, group in enumerate(self._dimension.groups):
+            estimate = estimates[column]
+            share = GroupShare(
+                attribute=self._dimension.name,
+                group=group,
+                exposure=float(exposures[:, column].mean()),
+                relevant=float(relevant[:, column].mean()),
+                ratio=as_data(estimate.value),
+                low=as_data(estimate.low),
+                high=as_data(estimate.high),
+                queries=queries,
+            )
+            shares.append(share)
+        return shares
 
 
 def ids_of(runs: Iterable[SystemRun], qrels: Qrels | None) -> set[str]:
     """Return the ids of all documents that are ranked or judged."""
-    ids = {id_ for run in runs for rs in run.rankings.values() for r in rs for id_ in r.ids}
+    ids: set[str] = set()
+    for run in runs:
+        for rankings in run.rankings.values():
+            ids.update(*(ranking.ids for ranking in rankings))
     return ids.union(*(qrels or {}).values())
 
 
@@ -191,7 +231,7 @@ def _bound(
     measures: Iterable[Measure],
     groups: Groups | None,
     attributes: Sequence[str],
-    rule: query_targets.TargetRule,
+    rule: TargetRule,
     qrels: Qrels | None,
 ) -> list[Measure]:
     """Return the measures for each attribute, with the target's policy for the unknown.
@@ -201,8 +241,10 @@ def _bound(
     """
     bound: dict[Measure, None] = {}
     for measure in measures:
-        each = map(measure.with_attribute, attributes) if attributes else [measure]
-        bound |= dict.fromkeys(it.for_target(rule) for it in each)
+        of_attributes = [measure]
+        if attributes:
+            of_attributes = [measure.with_attribute(attribute) for attribute in attributes]
+        bound |= dict.fromkeys(of_one.for_target(rule) for of_one in of_attributes)
     by_judgements = not isinstance(rule, Target) or rule.parts.get("relevance")
     targeted = []
     for measure in bound:
@@ -211,7 +253,7 @@ def _bound(
             raise InputError(f"{measure} needs judgements; {QRELS_NEEDED}.")
         if qrels is None and TARGET in measure.needs and by_judgements:
             raise InputError(f"The target of {measure} needs judgements; {QRELS_NEEDED}.")
-    query_targets.check_target(rule, targeted)
+    check_target(rule, targeted)
     return list(bound)
 
 
@@ -222,46 +264,121 @@ def notes_on(
     groups: Groups | None,
     measures: Sequence[Measure],
     missing: str,
-) -> tuple[results.Note, ...]:
+) -> tuple[Note, ...]:
     """Return the notes on the evaluation of a run."""
-    name, judged, notes = run.name, qrels or {}, list[results.Note]()
-    rankings = {query: [r.ids for r in run.rankings.get(query, ()) if r.ids] for query in queries}
-
-    def note(kind: str, count: int, text: str, *nouns: str) -> None:
-        if count:
-            said = counted(count, *nouns) if nouns else f"{count:,}"
-            notes.append(results.Note(kind, count, f"{said} {text}"))
-
+    name = run.name
+    notes = _Notes()
+    rankings = {}
+    for query in queries:
+        rankings[query] = [ranking.ids for ranking in run.rankings.get(query, ()) if ranking.ids]
     unjudged = len(run.rankings.keys() - rankings.keys())
-    note("unjudged_queries", unjudged, f"of {name} without judgements: left out.", *QUERIES)
+    notes.add(
+        "unjudged_queries",
+        unjudged,
+        f"{counted(unjudged, *QUERIES)} of {name} without judgements: left out.",
+    )
+    absent = sum(not ids for ids in rankings.values())
     how = "counted as 0 in measures of relevance" if missing == "zero" else "left out"
-    text = f"of {counted(len(rankings), *QUERIES)} missing from {name}: {how}, and without a"
-    absent = sum(not own for own in rankings.values())
-    note("missing_queries", absent, f"{text} value in measures of exposure.")
+    notes.add(
+        "missing_queries",
+        absent,
+        f"{absent:,} of {counted(len(rankings), *QUERIES)} missing from {name}: {how}, and without "
+        "a value in measures of exposure.",
+    )
     if groups is not None and any(GROUPS in measure.needs for measure in measures):
-        depth = depth_of(measures)
-        ranked = {id_ for own in rankings.values() for ids in own for id_ in ids[:depth]}
-        known = groups.known(ranked)
-        text = f"of {counted(len(ranked), 'document')} ranked by {name} are not in the corpus: they"
-        text += " keep their rank, and give exposure to no group."
-        note("unknown_documents", len(ranked) - len(known), text)
-        useful = {id_ for q in queries for id_, grade in judged.get(q, {}).items() if grade > 0}
-        text = f"of {len(useful):,} relevant documents are not in the corpus: they count as"
-        absent = len(useful) - len(groups.known(useful))
-        note("unknown_relevant", absent, f"{text} relevant, but not for the target.")
-        attributes = (factor.attribute for measure in measures for factor in measure.parts)
-        text = f"of {counted(len(known), 'document')} ranked by {name} have no known"
-        for attribute in dict.fromkeys(filter(None, attributes)):
-            members = groups.in_dimension(groups.dimension(attribute, "exclude"), known)
-            without = int((members.sum(axis=1) == 0).sum())
-            note("unlabelled_documents", without, f"{text} {attribute}.")
-    text = f"of {name} have the same score as their neighbour; their order is by {run.ties}."
-    note("ties", run.tied, text, "document")
-    return tuple(notes)
+        ranked = _first_documents(rankings.values(), depth_of(measures))
+        relevant = _relevant_documents(qrels or {}, queries)
+        _add_notes_on_groups(notes, name, groups, measures, ranked, relevant)
+    notes.add(
+        "ties",
+        run.tied,
+        f"{counted(run.tied, 'document')} of {name} have the same score as their neighbour; their "
+        f"order is by {run.ties}.",
+    )
+    return tuple(notes.notes)
+
+
+class _Notes:
+    """Gathers notes on what there is any of."""
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+
+    def add(self, kind: str, count: int, sentence: str) -> None:
+        """Add a note, unless the count is 0."""
+        if count:
+            self.notes.append(Note(kind, count, sentence))
+
+
+def _first_documents(rankings: Iterable[Sequence[Sequence[str]]], depth: int | None) -> set[str]:
+    """Return the documents down to a rank."""
+    ids: set[str] = set()
+    for of_query in rankings:
+        ids.update(*(ranking[:depth] for ranking in of_query))
+    return ids
+
+
+def _relevant_documents(qrels: Qrels, queries: Iterable[str]) -> set[str]:
+    """Return the documents that are relevant to any of these queries."""
+    ids: set[str] = set()
+    for query in queries:
+        ids |= {id_ for id_, grade in qrels.get(query, {}).items() if grade > 0}
+    return ids
+
+
+def _add_notes_on_groups(
+    notes: _Notes,
+    name: str,
+    groups: Groups,
+    measures: Sequence[Measure],
+    ranked: Collection[str],
+    relevant: Collection[str],
+) -> None:
+    """Add what is not known of the groups of documents.
+
+    Args:
+        notes: Where to.
+        name: The name of the run.
+        groups: The labels of documents.
+        measures: What was measured.
+        ranked: The documents that measures look at.
+        relevant: The relevant documents.
+    """
+    documents = counted(len(ranked), "document")
+    known = groups.known(ranked)
+    unknown = len(ranked) - len(known)
+    notes.add(
+        "unknown_documents",
+        unknown,
+        f"{unknown:,} of {documents} ranked by {name} are not in the corpus: they keep their rank, "
+        "and give exposure to no group.",
+    )
+    unknown_relevant = len(relevant) - len(groups.known(relevant))
+    notes.add(
+        "unknown_relevant",
+        unknown_relevant,
+        f"{unknown_relevant:,} of {len(relevant):,} relevant documents are not in the corpus: they "
+        "count as relevant, but not for the target.",
+    )
+    attributes: dict[str, None] = {}
+    for measure in measures:
+        names = [factor.attribute for factor in measure.parts if factor.attribute]
+        attributes |= dict.fromkeys(names)
+    for attribute in attributes:
+        members = groups.in_dimension(groups.dimension(attribute, "exclude"), known)
+        unlabelled = int((members.sum(axis=1) == 0).sum())
+        notes.add(
+            "unlabelled_documents",
+            unlabelled,
+            f"{unlabelled:,} of {counted(len(known), 'document')} ranked by {name} have no known "
+            f"{attribute}.",
+        )
 
 
 def depth_of(measures: Iterable[Measure]) -> int | None:
     """Return the deepest cut-off of measures of groups; None for the whole list."""
     factors = [factor for measure in measures for factor in measure.parts]
     depths = [factor.k for factor in factors if GROUPS in factor.needs]
-    return None if None in depths else max(filter(None, depths), default=None)
+    if None in depths:
+        return None
+    return max(filter(None, depths), default=None)

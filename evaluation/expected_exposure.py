@@ -111,27 +111,32 @@ class ExpectedExposure:
         Returns:
             A reason where all rankings get the same value; the unbiased one also for one ranking.
         """
-        published, value = normalization == "fair-rag", getattr(self, what)
+        is_published = normalization == "fair-rag"
+        value = getattr(self, what)
         if unbiased and what != "relevance":
             if self.unbiased_disparity is None:
                 return Reason.ONE_RANKING
             value += self.unbiased_disparity - self.disparity
-        elif published and what == "relevance":
+        elif is_published and what == "relevance":
             value = self.useful_relevance
         if normalization == "none":
             return float(value)
+        reason = self.without_room(what)
+        if reason:
+            return reason
         low, high = getattr(self.bounds, what)
-        less = 0 if published else low
-        return self.without_room(what) or float((value - less) / (high - less))
+        least = 0 if is_published else low
+        return float((value - least) / (high - least))
 
     def without_room(self, what: What) -> Reason | None:
         """Return why all rankings get the same value, if they do."""
         low, high = getattr(self.bounds, what)
         if high - low > ROOM * max(1.0, high):
             return None
-        # Which items are useful changes nothing for the disparity.
-        why = {0: Reason.NO_RELEVANT, self.items: Reason.ALL_RELEVANT}
-        return Reason.NO_ROOM if what == "disparity" else why.get(self.useful, Reason.NO_ROOM)
+        if what == "disparity":  # which items are useful changes nothing for it
+            return Reason.NO_ROOM
+        reasons = {0: Reason.NO_RELEVANT, self.items: Reason.ALL_RELEVANT}
+        return reasons.get(self.useful, Reason.NO_ROOM)
 
 
 def target_exposure(
@@ -146,16 +151,19 @@ def target_exposure(
         k: The cut-off, beyond which weights are 0.
     """
     weights = _weights(n, discount, k)
-    useful = float(weights[:m].sum())
+    first = float(weights[:m].sum())
     rest = float(weights[m:].sum())
-    return useful / m if m else 0.0, rest / (n - m) if n > m else 0.0
+    useful = first / m if m else 0.0
+    other = rest / (n - m) if n > m else 0.0
+    return useful, other
 
 
 def exposure_bounds(n: int, m: int, discount: Discount = LOG2, k: int | None = None) -> Bounds:
     """Return the bounds of all three measures; see the module. Arguments as above."""
     weights = _weights(n, discount, k)
     useful, other = target_exposure(n, m, discount, k)
-    total, squares = float(weights.sum()), float(weights @ weights)
+    total = float(weights.sum())
+    squares = float(weights @ weights)
     first = float(weights[:m].sum())
     last = total - float(weights[: n - m].sum())
     highest = first * useful + (total - first) * other
@@ -187,20 +195,24 @@ def expected_exposure(
         InputError: There is no ranking or no item, or a position beyond the items.
     """
     labels = np.asarray(useful, dtype=bool)
-    n, m = labels.size, int(np.count_nonzero(labels))
+    n = labels.size
+    m = int(np.count_nonzero(labels))
     ranked = np.asarray(samples)
-    if ranked.ndim != 2 or not len(ranked) or not ((ranked >= -1) & (ranked < n)).all():
+    has_rankings = ranked.ndim == 2 and len(ranked) > 0
+    if not has_rankings or not ((ranked >= -1) & (ranked < n)).all():
         raise InputError(f"Expected exposure needs rankings of items from 0 to {n - 1}.")
     weights = _weights(n, discount, k)
     ranked = ranked[:, : weights.size]
-    listed, count = ranked >= 0, len(ranked)
-    length = listed.sum(axis=1)
+    count = len(ranked)
+    is_item = ranked >= 0
+    length = is_item.sum(axis=1)
     # What the items left out of a ranking get, each.
-    left = weights.sum() - np.concatenate(([0.0], weights.cumsum()))[length]
-    share = np.where(length < weights.size, left / np.maximum(n - length, 1), 0.0)
+    total = weights.sum()
+    rest = total - np.concatenate(([0.0], weights.cumsum()))[length]
+    share = np.where(length < weights.size, rest / np.maximum(n - length, 1), 0.0)
     exposures = np.repeat(share[:, None], n, axis=1)
-    rows, ranks = np.nonzero(listed)
-    exposures[rows, ranked[listed]] = weights[ranks]
+    rows, ranks = np.nonzero(is_item)
+    exposures[rows, ranked[is_item]] = weights[ranks]
 
     system = exposures.mean(axis=0)
     wanted_useful, wanted_other = target_exposure(n, m, discount, k)
@@ -208,11 +220,11 @@ def expected_exposure(
     disparity = float(system @ system)
     unbiased = None
     if count > 1:
-        own_squares = float(np.vdot(exposures, exposures))
-        unbiased = (count**2 * disparity - own_squares) / (count * (count - 1))
+        squares = float(np.vdot(exposures, exposures))
+        unbiased = (count**2 * disparity - squares) / (count * (count - 1))
     return ExpectedExposure(
         disparity=disparity,
-        relevance=to_useful * wanted_useful + (float(weights.sum()) - to_useful) * wanted_other,
+        relevance=to_useful * wanted_useful + (float(total) - to_useful) * wanted_other,
         useful_relevance=to_useful * wanted_useful,
         unbiased_disparity=unbiased,
         bounds=exposure_bounds(n, m, discount, k),

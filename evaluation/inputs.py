@@ -88,24 +88,24 @@ def as_qrels(qrels: Any) -> Qrels | None:
     if isinstance(qrels, str | Path):
         if Path(qrels).exists():
             return read_qrels(Path(qrels))
-        there_is = f"There is no file {one_line(qrels)}"
+        no_file = f"There is no file {one_line(qrels)}"
         try:
-            datasets = library("ir_datasets", f"{there_is}. A dataset of that id")
+            datasets = library("ir_datasets", f"{no_file}. A dataset of that id")
             qrels = datasets.load(str(qrels))
         except KeyError:
-            raise InputError(f"{there_is}, and no ir_datasets dataset has that id.") from None
+            raise InputError(f"{no_file}, and no ir_datasets dataset has that id.") from None
     if hasattr(qrels, "qrels_iter"):
         qrels = list(qrels.qrels_iter())
-    wanted = f"a whole number of at most {HIGHEST_GRADE:,}"
-    found: dict[str, dict[str, int]] = {}
+    range_of_grades = f"a whole number of at most {HIGHEST_GRADE:,}"
+    by_query: dict[str, dict[str, int]] = {}
     for query, documents in _by_query(qrels, "relevance", "judgements").items():
-        of = f"for '{one_line(query)}'"
+        for_query = f"for '{one_line(query)}'"
         if not isinstance(documents, Mapping):
-            raise InputError(f"The judgements {of} are not a dict from document to grade.")
-        own = _by_id(documents)
-        grades = _numbers(own.values(), f"grade {of}", wanted, _is_grade)
-        found[query] = dict(zip(own, grades.astype(int).tolist(), strict=True))
-    return found
+            raise InputError(f"The judgements {for_query} are not a dict from document to grade.")
+        by_id = _by_id(documents)
+        grades = _numbers(by_id.values(), f"grade {for_query}", range_of_grades, _is_grade)
+        by_query[query] = dict(zip(by_id, grades.astype(int).tolist(), strict=True))
+    return by_query
 
 
 def _is_grade(numbers: FloatArray) -> Any:
@@ -126,23 +126,29 @@ def as_groups(groups: Any, ids: Collection[str]) -> Groups | None:
         return groups
     if isinstance(groups, str | Path):
         path = Path(BUILT_IN.get(str(groups), groups))
-        is_file = path.suffix not in (".yaml", ".yml") and path.exists()
-        groups = find_corpus(path) if is_file else str(groups)
+        is_corpus = path.suffix not in (".yaml", ".yml") and path.exists()
+        groups = find_corpus(path) if is_corpus else str(groups)
     if isinstance(groups, Corpus):
         return scan_corpus(groups, ids)
     if isinstance(groups, str | Source):
-        return run_blocking(_asked(groups, ids))
+        return run_blocking(_queried(groups, ids))
     labels = _labels(groups)
-    names = dict.fromkeys(name for own in labels.values() for name in own)
-    read = [_memberships(str(it), [own.get(it) for own in labels.values()]) for it in names]
-    schema = Schema(attributes={attribute.name: attribute for attribute, _ in read})
-    arrays = {attribute.name: array for attribute, array in read}
+    names: dict[Any, None] = {}
+    for of_document in labels.values():
+        names |= dict.fromkeys(of_document)
+    attributes = {}
+    arrays = {}
+    for name in names:
+        values = [of_document.get(name) for of_document in labels.values()]
+        attribute, array = _memberships(str(name), values)
+        attributes[attribute.name] = attribute
+        arrays[attribute.name] = array
     rows = {id_: row for row, id_ in enumerate(labels)}
     shares = {name: array.mean(axis=0) for name, array in arrays.items()}
-    return Groups(schema, rows, arrays, shares)
+    return Groups(Schema(attributes=attributes), rows, arrays, shares)
 
 
-async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
+async def _queried(source: str | Source, ids: Collection[str]) -> Groups:
     from fairqr.retrieval.sources.catalog import Catalog
 
     async with aclosing(await Catalog().resolve(source)) as engine:
@@ -151,46 +157,55 @@ async def _asked(source: str | Source, ids: Collection[str]) -> Groups:
 
 def _ranking(query: str, documents: Any, ties: Ties) -> Ranking:
     """Return the documents in order."""
-    of = f"for '{one_line(query)}'"
+    for_query = f"for '{one_line(query)}'"
     if isinstance(documents, Mapping):
-        own = _by_id(documents)
-        scores = _numbers(own.values(), f"score {of}", "a finite number", np.isfinite)
-        ids = list(own)
+        by_id = _by_id(documents)
+        scores = _numbers(by_id.values(), f"score {for_query}", "a finite number", np.isfinite)
+        ids = list(by_id)
         order = best_positions(ids, scores, descending=ties == "trec_eval")
-        return Ranking([ids[place] for place in order.tolist()], scores[order].tolist())
+        return Ranking([ids[position] for position in order.tolist()], scores[order].tolist())
     if not isinstance(documents, Sequence) or isinstance(documents, str):
-        raise _of_other_type(f"ranking {of}", documents)
-    ids = [_id(it) for it in documents]
+        raise _of_other_type(f"ranking {for_query}", documents)
+    ids = [_id(document) for document in documents]
     if len(set(ids)) < len(ids):
-        raise InputError(f"The ranking {of} has a document twice; keep one.")
-    return Ranking(ids, [float(-place) for place in range(len(ids))])
+        raise InputError(f"The ranking {for_query} has a document twice; keep one.")
+    return Ranking(ids, [float(-position) for position in range(len(ids))])
 
 
 def _numbers(
-    given: Collection[Any], what: str, wanted: str, fits: Callable[[FloatArray], Any]
+    values: Collection[Any], noun: str, allowed: str, fits: Callable[[FloatArray], Any]
 ) -> FloatArray:
-    """Return numbers, all of which must fit."""
+    """Return numbers, all of which must fit.
+
+    Args:
+        values: The numbers.
+        noun: What they are called in the message.
+        allowed: What they have to be, in words.
+        fits: Says which of them are.
+    """
     try:
-        found = np.array([*given])
+        array = np.array([*values])
     except ValueError:  # lists of several lengths
-        found = np.array(None)
-    is_known = found.dtype.kind in "biuf" and found.ndim == 1
-    # Half precision holds no number as large as some limits.
-    if not is_known or not fits(found := found.astype(np.float64)).all():
-        raise InputError(f"Each {what} must be {wanted}.")
-    return found
+        array = np.array(None)
+    if array.dtype.kind in "biuf" and array.ndim == 1:
+        # Half precision holds no number as large as some limits.
+        numbers = array.astype(np.float64)
+        if fits(numbers).all():
+            return numbers
+    raise InputError(f"Each {noun} must be {allowed}.")
 
 
-def _by_id(given: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return what is given by ids as text; 1 and "1" are the same id."""
-    if set(map(type, given)) <= {str}:
-        return dict(given)
-    found: dict[str, Any] = {}
-    for id_, value in given.items():
-        if (text := _id(id_)) in found:
+def _by_id(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return values by their ids as text; 1 and "1" are the same id."""
+    if set(map(type, values)) <= {str}:
+        return dict(values)
+    by_id: dict[str, Any] = {}
+    for id_, value in values.items():
+        text = _id(id_)
+        if text in by_id:
             raise InputError(f"The id '{text}' is there as a number and as text; keep one.")
-        found[text] = value
-    return found
+        by_id[text] = value
+    return by_id
 
 
 def _id(value: Any) -> str:
@@ -201,42 +216,51 @@ def _id(value: Any) -> str:
     raise InputError(f"An id must be text or a whole number, not {one_line(repr(value), 60)}.")
 
 
-def _by_query(given: Any, value: str, what: str) -> dict[str, Any]:
-    """Return what is given by query; rows of a data frame, or records, as dicts by document."""
-    if isinstance(given, Mapping):
-        return _by_id(given)
-    if not hasattr(given, "columns"):
-        if not isinstance(given, Iterable):
-            raise _of_other_type(what, given)
-        given = library("pandas", "A list of records").DataFrame([*given])
+def _by_query(data: Any, value: str, noun: str) -> dict[str, Any]:
+    """Return data by query; rows of a data frame, or records, as dicts by document.
+
+    Args:
+        data: In any form.
+        value: The column with the number of each document.
+        noun: What the data are called in messages.
+    """
+    if isinstance(data, Mapping):
+        return _by_id(data)
+    if not hasattr(data, "columns"):
+        if not isinstance(data, Iterable):
+            raise _of_other_type(noun, data)
+        data = library("pandas", "A list of records").DataFrame([*data])
     names = ["query_id", "doc_id", value]
-    frame = given[[_column(given, name, what) for name in names]].set_axis(names, axis=1)
+    columns = [_column(data, name, noun) for name in names]
+    frame = data[columns].set_axis(names, axis=1)
     for query, document, _ in frame[frame.duplicated(names[:2])].itertuples(index=False):
-        twice = f"the document '{one_line(document)}' twice for '{one_line(query)}'"
-        raise InputError(f"The {what} has {twice}; keep one.")
-    found: dict[Any, dict[Any, Any]] = {}
+        raise InputError(
+            f"The {noun} has the document '{one_line(document)}' twice for '{one_line(query)}'; "
+            "keep one."
+        )
+    by_query: dict[Any, dict[Any, Any]] = {}
     for query, document, number in zip(*(frame[name].tolist() for name in names), strict=True):
-        found.setdefault(query, {})[document] = number
-    return _by_id(found)
+        by_query.setdefault(query, {})[document] = number
+    return _by_id(by_query)
 
 
-def _of_other_type(what: str, given: Any) -> InputError:
-    kind = type(given).__name__
+def _of_other_type(noun: str, data: Any) -> InputError:
+    kind = type(data).__name__
     return InputError(
-        f"The {what} cannot be of type {kind}; help(fairqr.evaluate) lists the forms."
+        f"The {noun} cannot be of type {kind}; help(fairqr.evaluate) lists the forms."
     )
 
 
-def _column(frame: Any, name: str, what: str) -> Any:
+def _column(frame: Any, name: str, noun: str) -> Any:
     """Return what a data frame calls a column, which it must have once."""
-    there = list(frame.columns)
-    names = [column_name(column) for column in there]
-    for known in [name, *COLUMNS[FIELDS.get(name, name)]]:
-        if names.count(known) == 1:
-            return there[names.index(known)]
+    columns = list(frame.columns)
+    names = [column_name(column) for column in columns]
+    for known_name in [name, *COLUMNS[FIELDS.get(name, name)]]:
+        if names.count(known_name) == 1:
+            return columns[names.index(known_name)]
     raise InputError(
-        f"The data frame of the {what} needs the column {name}, once; it has "
-        f"{', '.join(map(str, there)) or 'none'}."
+        f"The data frame of the {noun} needs the column {name}, once; it has "
+        f"{', '.join(map(str, columns)) or 'none'}."
     )
 
 
@@ -245,15 +269,22 @@ def _labels(groups: Any) -> dict[str, Mapping[Any, Any]]:
     if hasattr(groups, "columns"):
         frame = groups.set_index(_column(groups, "doc_id", "groups"))
         if not frame.index.is_unique:
-            twice = one_line(frame.index[frame.index.duplicated()][0])
-            raise InputError(f"The groups have the document '{twice}' in several rows; keep one.")
+            id_ = one_line(frame.index[frame.index.duplicated()][0])
+            raise InputError(f"The groups have the document '{id_}' in several rows; keep one.")
         return _by_id(frame.astype(object).mask(frame.isna(), None).to_dict(orient="index"))
     if not isinstance(groups, Mapping):
         raise _of_other_type("groups", groups)
-    own = _by_id(groups)
-    named = any(map(_has_attributes, own.values()))
-    plain = {id_: {} if named and not label else {ATTRIBUTE: label} for id_, label in own.items()}
-    return plain | {id_: label for id_, label in own.items() if _has_attributes(label)}
+    by_id = _by_id(groups)
+    are_attributes = any(map(_has_attributes, by_id.values()))
+    labels: dict[str, Mapping[Any, Any]] = {}
+    for id_, label in by_id.items():
+        if _has_attributes(label):
+            labels[id_] = label
+        elif are_attributes and not label:
+            labels[id_] = {}
+        else:
+            labels[id_] = {ATTRIBUTE: label}
+    return labels
 
 
 def _has_attributes(label: Any) -> bool:
@@ -264,15 +295,19 @@ def _has_attributes(label: Any) -> bool:
     )
 
 
-def _memberships(name: str, given: Sequence[Any]) -> tuple[Attribute, Any]:
-    """Return the attribute whose groups these labels name, and the memberships, shape (n, G+1)."""
-    keys = [repr([*weighted_values(label)]) for label in given]
-    labels = dict(zip(keys, given, strict=True))
-    named = {as_name(value) for label in labels.values() for value in values_of(label)}
+def _memberships(name: str, labels: Sequence[Any]) -> tuple[Attribute, Any]:
+    """Return the attribute whose groups labels name, and the memberships, shape (n, G+1)."""
+    keys = [repr([*weighted_values(label)]) for label in labels]
+    distinct = dict(zip(keys, labels, strict=True))
+    groups: set[str] = set()
+    for label in distinct.values():
+        groups.update(map(as_name, values_of(label)))
     try:
-        attribute = Attribute(name=name, field=name, groups=tuple(sorted(named - {UNKNOWN})))
-        known = {key: attribute.membership(label) for key, label in labels.items()}
+        attribute = Attribute(name=name, field=name, groups=tuple(sorted(groups - {UNKNOWN})))
+        memberships = {key: attribute.membership(label) for key, label in distinct.items()}
     except ValueError as error:
-        why = first_problem(error)[1] if isinstance(error, ValidationError) else one_line(error)
-        raise InputError(f"The groups of '{one_line(name)}' are wrong: {why}.") from None
-    return attribute, with_unknown([known[key] for key in keys])
+        reason = one_line(error)
+        if isinstance(error, ValidationError):
+            _, reason = first_problem(error)
+        raise InputError(f"The groups of '{one_line(name)}' are wrong: {reason}.") from None
+    return attribute, with_unknown([memberships[key] for key in keys])

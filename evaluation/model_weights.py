@@ -133,16 +133,16 @@ def relative_change(after: FloatArray, before: FloatArray) -> Change:
     """
     above = _by_topic(after)
     below = _by_topic(before)
-    (found,) = ratios(above, below, np.ones(len(above)))
-    value, low, high = (100 * (end - 1) for end in _ends(found))
-    return _as_change(Estimate(value, low, high, found.queries))
+    (ratio,) = ratios(above, below, np.ones(len(above)))
+    value, low, high = (100 * (end - 1) for end in (ratio.value, ratio.low, ratio.high))
+    return _as_change(Estimate(value, low, high, ratio.queries))
 
 
 def absolute_change(after: FloatArray, before: FloatArray) -> Change:
     """Return by how much the mean changed, with an interval over topics; see above."""
     differences = _by_topic(after) - _by_topic(before)
-    (found,) = means(differences, np.ones(len(differences)))
-    return _as_change(found)
+    (mean,) = means(differences, np.ones(len(differences)))
+    return _as_change(mean)
 
 
 def closed_share(after: FloatArray, before: FloatArray, lacking: FloatArray) -> float:
@@ -166,11 +166,14 @@ def _by_topic(values: FloatArray) -> FloatArray:
     return np.asarray(np.nanmean(values[has_any], axis=1, keepdims=True))
 
 
-def _ends(found: Estimate) -> tuple[float, float, float]:
-    return found.value, found.low, found.high
-
-
-def _as_change(found: Estimate) -> Change:
+def _as_change(estimate: Estimate) -> Change:
     """Return an estimate for a profile, with few digits."""
-    value, low, high = (None if np.isnan(end) else round(end, 4) for end in _ends(found))
-    return Change(value=value or 0.0, low=low, high=high)
+    return Change(
+        value=_rounded(estimate.value) or 0.0,
+        low=_rounded(estimate.low),
+        high=_rounded(estimate.high),
+    )
+
+
+def _rounded(number: float) -> float | None:
+    return None if np.isnan(number) else round(number, 4)

@@ -47,5 +47,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
 
 def write_qrels(path: Path, qrels: Qrels) -> None:
     """Write judgements, whole or not at all."""
-    lines = (f"{q} 0 {d} {g}\n" for q, judged in qrels.items() for d, g in judged.items())
+    lines = []
+    for query, judged in qrels.items():
+        lines += [f"{query} 0 {document} {grade}\n" for document, grade in judged.items()]
     write_beside(path, "".join(lines))

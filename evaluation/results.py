@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -59,7 +60,7 @@ class MeasureResult:
     @classmethod
     def of(cls, measure: Measure, values: Mapping[str, Score]) -> MeasureResult:
         """Return the values with their mean and its interval."""
-        defined = np.array([v for v in values.values() if not isinstance(v, Reason)])
+        defined = np.array([score for score in values.values() if not isinstance(score, Reason)])
         mean = float(defined.mean()) if defined.size else None
         return cls(measure, values, mean, statistics.mean_interval(defined))
 
@@ -70,11 +71,15 @@ class MeasureResult:
 
     def defined(self) -> dict[str, float]:
         """Return the values of the queries that have one."""
-        return {q: v for q, v in self.values.items() if not isinstance(v, Reason)}
+        return {
+            query: score for query, score in self.values.items() if not isinstance(score, Reason)
+        }
 
     def reasons(self) -> dict[str, str]:
         """Return why the other queries have none."""
-        return {q: str(v) for q, v in self.values.items() if isinstance(v, Reason)}
+        return {
+            query: str(score) for query, score in self.values.items() if isinstance(score, Reason)
+        }
 
     def undefined(self) -> dict[str, int]:
         """Return how many queries have no value, by reason."""
@@ -82,7 +87,7 @@ class MeasureResult:
 
     def as_json(self, *, by_query: bool = False) -> dict[str, Any]:
         """Return it as an object for JSON."""
-        return {
+        content = {
             "measure": str(self.measure),
             "mean": self.mean,
             "count": self.count,
@@ -90,8 +95,11 @@ class MeasureResult:
             "interval": asdict(self.interval) if self.interval else None,
             "higher_is_better": self.measure.kind.higher_is_better,
             "best": self.measure.kind.best,
-            **({"values": self.defined(), "reasons": self.reasons()} if by_query else {}),
         }
+        if by_query:
+            content["values"] = self.defined()
+            content["reasons"] = self.reasons()
+        return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +173,9 @@ class Evaluation:
             InputError: The other has another target for a measure of both, or no measure of this
                 one.
         """
-        shared = [it.measure for text, it in self.results.items() if text in other.results]
-        aimed = any(TARGET in measure.needs for measure in shared)
-        if aimed and other.target != self.target:
+        shared = [result.measure for text, result in self.results.items() if text in other.results]
+        has_target = any(TARGET in measure.needs for measure in shared)
+        if has_target and other.target != self.target:
             raise InputError(
                 f"The runs were measured with two targets, {self.target} and {other.target}; "
                 "measure both with one."
@@ -186,7 +194,8 @@ class Evaluation:
     def rows(self) -> Iterator[tuple[str, str, str, float | None, str]]:
         """Yield run, query, measure, value, and the reason for a missing value."""
         for measure, result in self.results.items():
-            values, reasons = result.defined(), result.reasons()
+            values = result.defined()
+            reasons = result.reasons()
             for query in result.values:
                 yield self.run, query, measure, values.get(query), reasons.get(query, "")
 
@@ -209,7 +218,7 @@ def values_csv(evaluations: Iterable[Evaluation]) -> bytes:
 
     Where ``value`` is empty, ``reason`` says why.
     """
-    rows = (row for evaluation in evaluations for row in evaluation.rows())
+    rows = itertools.chain.from_iterable(evaluation.rows() for evaluation in evaluations)
     return csv_of(frame(rows, ("run", "query", "measure", "value", "reason")))
 
 
@@ -225,7 +234,7 @@ class Comparison:
         count: The number of queries with a value in both.
         interval: Student's interval of the difference; None for too few queries.
         randomisation: The p value of the paired randomisation test.
-        randomisation_corrected: It, corrected by Holm for all comparisons made.
+        randomisation_corrected: The same, corrected by Holm for all comparisons made.
     """
 
     measure: Measure
@@ -265,30 +274,42 @@ class Comparisons:
 
     def as_json(self) -> dict[str, Any]:
         """Return them as an object for JSON."""
-        rows = [
-            asdict(row)
-            | {"measure": str(row.measure), "holds": row.holds}
-            | {"too_few": self.too_few(row), "sentence": self._sentence(row)}
-            for row in self.rows
-        ]
+        rows = [asdict(row) | self._derived(row) for row in self.rows]
         return {"alpha": ALPHA, "tests": self.tests, "rows": rows}
 
+    def _derived(self, row: Comparison) -> dict[str, Any]:
+        """Return what follows from the figures of a row."""
+        return {
+            "measure": str(row.measure),
+            "holds": row.holds,
+            "too_few": self.too_few(row),
+            "sentence": self._sentence(row),
+        }
+
     def _sentence(self, row: Comparison) -> str:
-        of = f"{row.measure}: {row.run}"
+        """Say whether the difference of a row holds."""
         if row.difference is None:
             return f"{row.measure}: no query has a value in both {row.run} and {row.baseline}."
-        over = "1 query" if row.count == 1 else f"{row.count} queries"
+        subject = f"{row.measure}: {row.run}"
+        queries = "1 query" if row.count == 1 else f"{row.count} queries"
         if row.difference == 0:
-            return f"{of} and {row.baseline} have the same mean over {over}."
-        up, above = row.measure.kind.higher_is_better, row.difference > 0
-        better = "" if up is None else f" ({'better' if above == up else 'worse'})"
-        verdict = "the difference " + ("holds" if row.holds else "does not hold")
+            return f"{subject} and {row.baseline} have the same mean over {queries}."
+        is_above = row.difference > 0
+        side = "above" if is_above else "below"
+        higher_is_better = row.measure.kind.higher_is_better
+        better = ""
+        if higher_is_better is not None:
+            better = " (better)" if is_above == higher_is_better else " (worse)"
         if self.too_few(row):
             verdict = "these are too few to show any difference"
+        elif row.holds:
+            verdict = "the difference holds"
+        else:
+            verdict = "the difference does not hold"
         return (
-            f"{of} is {abs(row.difference):.4f} {'above' if above else 'below'} "
-            f"{row.baseline}{better} over {over}; {verdict} at {ALPHA} (randomisation "
-            f"{_p(row.randomisation_corrected)}, Holm-corrected for {self.tests})."
+            f"{subject} is {abs(row.difference):.4f} {side} {row.baseline}{better} over {queries}; "
+            f"{verdict} at {ALPHA} (randomisation {_p(row.randomisation_corrected)}, "
+            f"Holm-corrected for {self.tests})."
         )
 
 
@@ -323,8 +344,10 @@ def compare_pairs(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> Comparisons
                 f"{', '.join(baseline.results)}, and {', '.join(other.results)}."
             )
         for text in shared:
-            ours, theirs = (it.results[text].defined() for it in (baseline, other))
-            differences = np.array([theirs[it] - ours[it] for it in ours if it in theirs])
+            before = baseline.results[text].defined()
+            after = other.results[text].defined()
+            common = [query for query in before if query in after]
+            differences = np.array([after[query] - before[query] for query in common])
             random = statistics.stream(0, f"{baseline.run}\n{other.run}\n{text}")
             row = Comparison(
                 baseline.results[text].measure,
@@ -337,10 +360,10 @@ def compare_pairs(pairs: Sequence[tuple[Evaluation, Evaluation]]) -> Comparisons
             )
             rows.append(row)
     corrected = statistics.corrected_by_holm([row.randomisation for row in rows])
-    found = (
+    corrected_rows = [
         replace(row, randomisation_corrected=p) for row, p in zip(rows, corrected, strict=True)
-    )
-    return Comparisons(tuple(found), tests=sum(p is not None for p in corrected))
+    ]
+    return Comparisons(tuple(corrected_rows), tests=sum(p is not None for p in corrected))
 
 
 def _p(value: float | None) -> str:

@@ -139,7 +139,7 @@ Searches = dict[str, ShownSearch]
 """Searches by their id, in the order of time."""
 
 
-def read_clicks(given: Iterable[Path | Row]) -> Searches:
+def read_clicks(sources: Iterable[Path | Row]) -> Searches:
     """Return the searches in files, JSON Lines or CSV, and in rows.
 
     Clicks may stand before the search that they belong to. Of several searches with one id, the
@@ -153,18 +153,18 @@ def read_clicks(given: Iterable[Path | Row]) -> Searches:
     searches: Searches = {}
     clicked: _Clicked = defaultdict(set)
     impressions: Searches = {}
-    for where, row in _rows(given):
+    for place, row in _rows(sources):
         try:
             _add(row, searches, clicked, impressions)
         except (ValueError, LookupError, TypeError, AttributeError):
             raise InputError(
-                f"{where} is no search, event or click; a search has query_id and "
+                f"{place} is no search, event or click; a search has query_id and "
                 "query_response_hit_ids, an event query_id, action_name and event_attributes, a "
                 "click query_id and document."
             ) from None
-    for id_, search in impressions.items():
-        known = searches.setdefault(id_, search)
-        known.ranks = known.ranks or search.ranks
+    for id_, impression in impressions.items():
+        search = searches.setdefault(id_, impression)
+        search.ranks = search.ranks or impression.ranks
     for id_, clicks in clicked.items():
         if id_ in searches:
             searches[id_].clicked |= _documents_of(clicks, searches[id_].ranks)
@@ -191,14 +191,14 @@ def _documents_of(clicks: Iterable[tuple[str, int]], ranks: Mapping[str, int]) -
     }
 
 
-def _rows(given: Iterable[Path | Row]) -> Iterable[tuple[str, Row]]:
+def _rows(sources: Iterable[Path | Row]) -> Iterable[tuple[str, Row]]:
     """Yield all rows, and where each stands."""
-    for number, one in enumerate(given, start=1):
-        if isinstance(one, Path):
-            for line, row in named_rows(one, "clicks"):
-                yield f"Line {line} of {one}", row
+    for number, source in enumerate(sources, start=1):
+        if isinstance(source, Path):
+            for line, row in named_rows(source, "clicks"):
+                yield f"Line {line} of {source}", row
         else:
-            yield f"Row {number} of the clicks", one
+            yield f"Row {number} of the clicks", source
 
 
 def _add(
@@ -212,28 +212,38 @@ def _add(
     Raises:
         ValueError, LookupError, TypeError, AttributeError: It is in none of the forms.
     """
-    held = row.get("_source", row)
-    if "action_name" in held:
-        _add_event(held, clicked, impressions)
+    content = row.get("_source", row)
+    if "action_name" in content:
+        _add_event(content, clicked, impressions)
         return
-    id_ = str(held["query_id"] if "query_id" in held else held["query"])
-    if "query_response_hit_ids" in held or "user_query" in held:
-        documents = held.get("query_response_hit_ids") or []
-        if isinstance(documents, str) or id_ in searches or _is_further_page(held.get("query")):
-            return
-        ranks: dict[str, int] = {}
-        for rank, document in enumerate(documents, start=1):
-            ranks.setdefault(str(document), rank)
-        searches[id_] = ShownSearch(
-            query=str(held.get("user_query") or id_),
-            ranks=ranks,
-            swap=int(held.get("swap") or 0),
-            arm=str(held.get("arm") or ""),
-            share=float(held.get("share") or 0),
-        )
+    id_ = str(content["query_id"] if "query_id" in content else content["query"])
+    if "query_response_hit_ids" in content or "user_query" in content:
+        _add_search(id_, content, searches)
     else:
-        document = held["document"] if "document" in held else held["object_id"]
+        document = content["document"] if "document" in content else content["object_id"]
         clicked[id_].add((str(document), 0))
+
+
+def _add_search(id_: str, content: Row, searches: Searches) -> None:
+    """Add a search, unless it is known or for a further page.
+
+    Raises:
+        ValueError, TypeError, AttributeError: It has another form.
+    """
+    documents = content.get("query_response_hit_ids") or []
+    is_known = id_ in searches
+    if isinstance(documents, str) or is_known or _is_further_page(content.get("query")):
+        return
+    ranks: dict[str, int] = {}
+    for rank, document in enumerate(documents, start=1):
+        ranks.setdefault(str(document), rank)
+    searches[id_] = ShownSearch(
+        query=str(content.get("user_query") or id_),
+        ranks=ranks,
+        swap=int(content.get("swap") or 0),
+        arm=str(content.get("arm") or ""),
+        share=float(content.get("share") or 0),
+    )
 
 
 def _add_event(event: Row, clicked: _Clicked, impressions: Searches) -> None:
@@ -253,8 +263,8 @@ def _add_event(event: Row, clicked: _Clicked, impressions: Searches) -> None:
     if "click" in words:
         clicked[str(search)].add((str(document), rank))
     elif "impression" in words and rank > 0:
-        shown = ShownSearch(query=str(event.get("user_query") or search))
-        impressions.setdefault(str(search), shown).ranks[str(document)] = rank
+        new = ShownSearch(query=str(event.get("user_query") or search))
+        impressions.setdefault(str(search), new).ranks[str(document)] = rank
 
 
 def _is_further_page(query: object) -> bool:
@@ -279,12 +289,12 @@ def measured(searches: Searches, most: int, margin: float = MARGIN) -> ClickFigu
     """
     trial = _trial(searches.values(), margin)
     try:
-        found = measured_discount(searches, most)
+        discount = measured_discount(searches, most)
     except InputError as error:
         if trial is None:
             raise
         return ClickFigures(why_not=str(error), trial=trial)
-    return ClickFigures(examination=found, trial=trial)
+    return ClickFigures(examination=discount, trial=trial)
 
 
 def measured_discount(searches: Searches, most: int) -> MeasuredDiscount:
@@ -300,31 +310,31 @@ def measured_discount(searches: Searches, most: int) -> MeasuredDiscount:
         InputError: Not even the second rank can be compared with the first.
     """
     most = min(most, MOST_WEIGHTS)
-    tossed = [it for it in searches.values() if it.swap]
-    whys = list[str]()
-    ways: list[tuple[Literal["intervention", "regression"], _Find]] = []
+    tossed = [search for search in searches.values() if search.swap]
+    methods: dict[Literal["intervention", "regression"], Callable[[], _Estimate]] = {}
     if tossed:
-        ways.append(("intervention", lambda: _by_intervention(tossed, most)))
-    ways.append(("regression", lambda: _by_regression([*searches.values()], most)))
-    for by, find in ways:
+        methods["intervention"] = lambda: _by_intervention(tossed, most)
+    methods["regression"] = lambda: _by_regression([*searches.values()], most)
+    reasons: list[str] = []
+    for name, estimate_by in methods.items():
         try:
-            found = find()
+            estimate = estimate_by()
         except InputError as error:
-            whys.append(f"by {by}: {error}")
+            reasons.append(f"by {name}: {error}")
             continue
-        values, low, high = (
-            tuple(round(float(it), DIGITS) for it in ends)
-            for ends in (found.of.values, found.of.low, found.of.high)
-        )
         return MeasuredDiscount(
-            by=by,
-            searches=found.searches,
-            clicks=found.clicks,
-            values=values,
-            low=low,
-            high=high,
+            by=name,
+            searches=estimate.searches,
+            clicks=estimate.clicks,
+            values=_rounded(estimate.examination.values),
+            low=_rounded(estimate.examination.low),
+            high=_rounded(estimate.examination.high),
         )
-    raise InputError(f"These clicks do not say how likely ranks are looked at: {' '.join(whys)}")
+    raise InputError(f"These clicks do not say how likely ranks are looked at: {' '.join(reasons)}")
+
+
+def _rounded(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(round(float(value), DIGITS) for value in values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,18 +350,15 @@ class _Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """An estimate, and what it is of."""
+class _Estimate:
+    """How likely ranks are looked at, and from how many searches and clicks that is known."""
 
-    of: Examination
+    examination: Examination
     searches: int
     clicks: int
 
 
-_Find = Callable[[], _Found]
-
-
-def _by_intervention(tossed: Sequence[ShownSearch], most: int) -> _Found:
+def _by_intervention(tossed: Sequence[ShownSearch], most: int) -> _Estimate:
     """Compare two ranks over the searches in which chance put either document there.
 
     The unit is the rank that was swapped with the first, in all these searches.
@@ -359,7 +366,7 @@ def _by_intervention(tossed: Sequence[ShownSearch], most: int) -> _Found:
     Raises:
         InputError: These ranks cannot be compared.
     """
-    numbers = _numbers(it.query for it in tossed)
+    numbers = _numbers(search.query for search in tossed)
     rows: list[tuple[int, int, int, int, int]] = []
     searches = 0
     for search in tossed:
@@ -373,7 +380,7 @@ def _by_intervention(tossed: Sequence[ShownSearch], most: int) -> _Found:
     return _estimated(_observed(rows, searches))
 
 
-def _by_regression(searches: Sequence[ShownSearch], most: int) -> _Found:
+def _by_regression(searches: Sequence[ShownSearch], most: int) -> _Estimate:
     """Compare ranks over documents that stood at several for the same query.
 
     Raises:
@@ -387,15 +394,16 @@ def _by_regression(searches: Sequence[ShownSearch], most: int) -> _Found:
                 key = (search.query, document, rank)
                 shown[key] += 1
                 clicked[key] += document in search.clicked
-    places = Counter((query, document) for query, document, _ in shown)
-    moved = {unit for unit, count in places.items() if count > 1}  # others say nothing
+    ranks = Counter((query, document) for query, document, _ in shown)
+    moved = {unit for unit, count in ranks.items() if count > 1}  # others say nothing
     units = _numbers(moved)
     queries = _numbers(query for query, _ in moved)
-    rows = [
-        (units[key[:2]], key[2], clicked[key], count, queries[key[0]])
-        for key, count in shown.items()
-        if key[:2] in units
-    ]
+    rows: list[tuple[int, int, int, int, int]] = []
+    for key, count in shown.items():
+        query, document, rank = key
+        unit = (query, document)
+        if unit in units:
+            rows.append((units[unit], rank, clicked[key], count, queries[query]))
     count = sum(search.query in queries for search in searches)
     return _estimated(_observed(rows, count))
 
@@ -411,7 +419,7 @@ def _observed(rows: Sequence[tuple[int, int, int, int, int]], searches: int) -> 
     return _Observed(units, ranks, clicks, shown, clusters, searches)
 
 
-def _estimated(observed: _Observed) -> _Found:
+def _estimated(observed: _Observed) -> _Estimate:
     """Estimate as many of the first ranks as can be compared with the first.
 
     Raises:
@@ -425,24 +433,25 @@ def _estimated(observed: _Observed) -> _Found:
             f"Only {_queries_about(observed, 2)} queries with clicks had different documents at "
             f"ranks 1 and 2, and {LEAST_QUERIES} are needed."
         )
-    why = InputError("")
+    reason = InputError("")
     for deepest in range(last, 1, -1):
-        kept = observed.ranks <= deepest
+        is_compared = observed.ranks <= deepest
+        clicks = observed.clicks[is_compared]
         try:
-            found = examination(
-                observed.units[kept],
-                observed.ranks[kept],
-                observed.clicks[kept],
-                shown=observed.shown[kept],
-                clusters=observed.clusters[kept],
+            estimate = examination(
+                observed.units[is_compared],
+                observed.ranks[is_compared],
+                clicks,
+                shown=observed.shown[is_compared],
+                clusters=observed.clusters[is_compared],
             )
         except InputError as error:
-            why = error
+            reason = error
             continue
-        if np.isfinite(found.high).all():
-            return _Found(found, observed.searches, int(observed.clicks[kept].sum()))
-        why = InputError(f"There are too few clicks for an interval at rank {deepest}.")
-    raise why
+        if np.isfinite(estimate.high).all():
+            return _Estimate(estimate, observed.searches, int(clicks.sum()))
+        reason = InputError(f"There are too few clicks for an interval at rank {deepest}.")
+    raise reason
 
 
 def _queries_about(observed: _Observed, rank: int) -> int:
@@ -477,20 +486,21 @@ def _trial(searches: Iterable[ShownSearch], margin: float) -> Trial | None:
         if search.arm and 0 < search.share < 1 and not search.swap:
             first.setdefault(search.query, search)
     units = [*first.values()]
-    is_fair = np.array([it.arm == "fair" for it in units], dtype=bool)
+    is_fair = np.array([search.arm == "fair" for search in units], dtype=bool)
     if len(units) < 2 or is_fair.all() or not is_fair.any():
         return None
-    clicks = np.array([len(it.clicked) for it in units], dtype=np.float64)
-    found = sequential_difference(clicks, is_fair, share=[it.share for it in units], margin=margin)
+    clicks = np.array([len(search.clicked) for search in units], dtype=np.float64)
+    shares = [search.share for search in units]
+    difference = sequential_difference(clicks, is_fair, share=shares, margin=margin)
     # Before, the interval, which holds in the limit of many, would end a trial too early.
     has_begun = np.count_nonzero(clicks) >= LEAST_QUERIES
     arms = {"engine": ~is_fair, "fair": is_fair}
     return Trial(
         queries={name: int(arm.sum()) for name, arm in arms.items()},
         rates={name: round(float(clicks[arm].mean()), DIGITS) for name, arm in arms.items()},
-        value=round(found.value, DIGITS),
-        low=round(found.low, DIGITS),
-        high=round(found.high, DIGITS),
+        value=round(difference.value, DIGITS),
+        low=round(difference.low, DIGITS),
+        high=round(difference.high, DIGITS),
         margin=margin,
-        decision=found.decision if has_begun else "go on",
+        decision=difference.decision if has_begun else "go on",
     )

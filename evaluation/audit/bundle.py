@@ -24,16 +24,19 @@ from fairqr.base.files import open_beside, write_beside
 from fairqr.base.secrets import WITHHELD
 from fairqr.evaluation.audit.lists import SEEN
 from fairqr.evaluation.audit.queries import Queries
-from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.folder import Folder, Lines, Record, SealedManifest
+from fairqr.evaluation.experiments.tasks import Done
 from fairqr.evaluation.user_clicks import CLICKS
 from fairqr.retrieval.fairness.table import CodedMemberships
 from fairqr.retrieval.sources.schema import Attribute
 
-QUERIES, TITLES = "raw/queries.json", "raw/titles.json"
-OBSERVATIONS, PAIRS = "raw/observations.jsonl", "raw/pairs.jsonl"
+QUERIES = "raw/queries.json"
+TITLES = "raw/titles.json"
+OBSERVATIONS = "raw/observations.jsonl"
+PAIRS = "raw/pairs.jsonl"
 
-PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+PRIVATE = 0o600
+PRIVATE_FOLDER = 0o700
 
 REDACTED: Mapping[str, Any] = {
     "redacted": True,
@@ -136,19 +139,15 @@ class Observation(AuditRecord):
         size = len(self.pool)
         if len(set(self.pool)) != size:
             raise ValueError("the pool has an id twice")
-        for found in filter(None, (self.relevance, self.by_words, self.by_similarity)):
-            if len(found) != size or not _are_shares(found):
+        for estimates in filter(None, (self.relevance, self.by_words, self.by_similarity)):
+            if len(estimates) != size or not _are_shares(estimates):
                 raise ValueError("'relevance' is not one number from 0 to 1 for each of the pool")
         if self.claims and not _are_claims(self.claims, size):
             raise ValueError("'claims' are not rows of the pool, each that of the first alike")
-        for groups, count in (self.groups, size), (self.judged, None):
-            for name, coded in groups.items():
-                patterns, rows = coded["patterns"], coded["rows"]
-                fits = set(range(len(patterns))).issuperset(rows)
-                if count not in (None, len(rows)) or not fits:
-                    raise ValueError(f"the groups of '{name}' are not those of the pool")
-                if not _are_memberships(patterns):
-                    raise ValueError(f"the memberships in '{name}' are not shares from 0 to 1")
+        for name, coded in self.groups.items():
+            _check_groups(name, coded, size)
+        for name, coded in self.judged.items():
+            _check_groups(name, coded, len(coded["rows"]))
         return self
 
 
@@ -179,17 +178,41 @@ class PairScores(AuditRecord):
 
 
 def _are_claims(claims: Sequence[int], size: int) -> bool:
-    """Return whether each of so many documents has a claim: its own, or that of an earlier one."""
+    """Return whether each of so many documents has a claim: its own, or an earlier document's."""
     if len(claims) != size:
         return False
-    return all(0 <= row <= place and claims[row] == row for place, row in enumerate(claims))
+    return all(
+        0 <= claim <= position and claims[claim] == claim for position, claim in enumerate(claims)
+    )
+
+
+def _check_groups(name: str, coded: CodedMemberships, size: int) -> None:
+    """Check the memberships of so many documents in an attribute.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    patterns = coded["patterns"]
+    rows = coded["rows"]
+    has_patterns = set(range(len(patterns))).issuperset(rows)
+    if len(rows) != size or not has_patterns:
+        raise ValueError(f"the groups of '{name}' are not those of the pool")
+    if not _are_memberships(patterns):
+        raise ValueError(f"the memberships in '{name}' are not shares from 0 to 1")
 
 
 def _are_memberships(patterns: Sequence[Sequence[float] | Mapping[str, float]]) -> bool:
     """Return whether patterns are shares of groups in one order, or by the names of groups."""
-    sizes = {len(pattern) for pattern in patterns if not isinstance(pattern, Mapping)}
-    shares = [pattern.values() if isinstance(pattern, Mapping) else pattern for pattern in patterns]
-    return len(sizes) <= 1 and all(map(_are_shares, shares))
+    sizes = set()
+    for pattern in patterns:
+        if isinstance(pattern, Mapping):
+            are_shares = _are_shares(pattern.values())
+        else:
+            are_shares = _are_shares(pattern)
+            sizes.add(len(pattern))
+        if not are_shares:
+            return False
+    return len(sizes) <= 1
 
 
 def _are_shares(numbers: Iterable[float]) -> bool:
@@ -220,7 +243,13 @@ class AuditManifest(SealedManifest):
         layout: The layout of the report.
     """
 
-    free = SealedManifest.free | {*("command", "documents", "corpus_shares", "redacted", "layout")}
+    free = SealedManifest.free | {
+        "command",
+        "documents",
+        "corpus_shares",
+        "redacted",
+        "layout",
+    }
 
     spec: dict[str, JsonValue]
     source: dict[str, JsonValue] = Field({})
@@ -284,7 +313,7 @@ class AuditFolder(Folder[AuditManifest]):
     def begin(self, manifest: AuditManifest) -> AuditManifest:
         """Write what the audit is made with, or check that it is what the folder was begun with.
 
-        A finished audit is none any more.
+        A finished audit is unfinished from then on.
 
         Raises:
             InputError: The folder holds another audit, or a finished one with redacted queries.
@@ -296,9 +325,10 @@ class AuditFolder(Folder[AuditManifest]):
         return begun
 
     def is_pseudonymous(self, queries: Queries) -> bool:
-        """Return whether a kill left observations under pseudonyms: then all is asked."""
+        """Return whether all was asked, and a kill left the observations under pseudonyms."""
         done = self.observations.done()
-        return bool(done) and done.isdisjoint((query.id,) for query in queries.queries)
+        ids = {(query.id,) for query in queries.queries}
+        return bool(done) and done.isdisjoint(ids)
 
     def settle(self, queries: Queries, *, redact: bool = False) -> None:
         """Keep the queries, and put what was observed of them into their order.
@@ -310,24 +340,28 @@ class AuditFolder(Folder[AuditManifest]):
         Raises:
             InputError: A query has no observation, or a line is damaged.
         """
-        kept, ids = queries, [query.id for query in queries.queries]
+        settled = queries
+        ids = [query.id for query in queries.queries]
         if redact:
-            kept, ids = pseudonymous(queries)
-        names: dict[str | int, str] = dict(zip(ids, (it.id for it in kept.queries), strict=True))
+            settled, ids = pseudonymous(queries)
+        new_ids = [query.id for query in settled.queries]
+        names: dict[str | int, str] = dict(zip(ids, new_ids, strict=True))
 
-        def shown(record: A) -> A:
-            withheld = f"{WITHHELD}, as it may quote the query"
-            message = withheld if redact and record.message else record.message
+        def renamed(record: A) -> A:
+            message = record.message
+            if redact and message:
+                message = f"{WITHHELD}, as it may quote the query"
             # The queries of pairs are numbers, and stay.
             query = names.get(record.query, record.query)
             return record.model_copy(update={"query": query, "message": message})
 
-        self.write(QUERIES, kept)
+        self.write(QUERIES, settled)
         self.write(TITLES, {})
-        if pairs := sorted(self.pairs.read(), key=lambda record: record.key):
-            self.pairs.rewrite(map(shown, pairs))
+        pairs = sorted(self.pairs.read(), key=lambda record: record.key)
+        if pairs:
+            self.pairs.rewrite(map(renamed, pairs))
         # This comes last: once no observation has the id of a query, pseudonyms stand everywhere.
-        self.observations.rewrite(map(shown, self.observed(ids)))
+        self.observations.rewrite(map(renamed, self.observed(ids)))
 
     def observed(self, ids: Sequence[str]) -> Iterator[Observation]:
         """Yield what was observed of queries, in this order, one at a time in memory.
@@ -336,9 +370,9 @@ class AuditFolder(Folder[AuditManifest]):
             InputError: A query has no observation, or a line is damaged.
         """
         count = 0
-        for found in self.observations.in_order((id_,) for id_ in ids):
+        for observation in self.observations.in_order((id_,) for id_ in ids):
             count += 1
-            yield found
+            yield observation
         if count < len(ids):
             raise InputError(
                 f"The audit in {self.folder} has observed {count:,} of {len(ids):,} queries; run "

@@ -104,12 +104,14 @@ class Calibrating:
         def certainties(totals: FloatArray) -> FloatArray:
             above = totals[..., :size]
             below = totals[..., size:]
-            others = [whole.sum(axis=-1, keepdims=True) - whole for whole in (above, below)]
-            return np.concatenate([divided(above, below), divided(*others)], axis=-1)
+            others_above = above.sum(axis=-1, keepdims=True) - above
+            others_below = below.sum(axis=-1, keepdims=True) - below
+            of_groups = divided(above, below)
+            return np.concatenate([of_groups, divided(others_above, others_below)], axis=-1)
 
         def differences(totals: FloatArray) -> FloatArray:
-            own, others = np.split(certainties(totals), 2, axis=-1)
-            return np.asarray(own - others)
+            of_groups, of_others = np.split(certainties(totals), 2, axis=-1)
+            return np.asarray(of_groups - of_others)
 
         certain = estimate(parts, weights, certainties, scale="logit")
         less_certain = estimate(parts, weights, differences, comparisons=size)

@@ -5,79 +5,39 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.concentration import gini_change
-from fairqr.evaluation.audit.exposures import Choices
-from fairqr.evaluation.audit.figures import ALPHA, QueryFigures
+from fairqr.evaluation.audit.changes import (
+    Change,
+    Common,
+    ConcentrationChange,
+    concentration_changes,
+    corrected_changes,
+    schema_of,
+    weights_of,
+)
+from fairqr.evaluation.audit.dimensions import Sizes, largest_groups, sizes_of_groups
 from fairqr.evaluation.audit.finishing import Audit, measured
-from fairqr.evaluation.audit.measuring import AllGroups, Sizes, largest_groups, sizes_of_groups
-from fairqr.evaluation.estimates import Estimate, as_data, differences, p_of_means
-from fairqr.evaluation.reports.writer import paragraphs, write_report
-from fairqr.retrieval.fairness.dimension import TIMES, Dimension
-from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.sources.schema import Schema
+from fairqr.evaluation.audit.query_figures import QueryFigures
+from fairqr.evaluation.audit.wording import paragraph
+from fairqr.evaluation.estimates import as_data
+from fairqr.evaluation.reports.writer import write_report
+from fairqr.retrieval.fairness.dimension import Dimension
 
 ENGINE = ("name", "engine", "location", "retriever", "state", "server", "documents", "source")
 """What is known of the engine."""
 
-GAP_ONLY = {"fairqr", "relevance", "encoder", "judgements", "depth", "widen"}
-"""Settings that change which documents count as relevant, and so the gap, not the exposure."""
+SOURCE = "source: "
+"""How the names of settings begin that a source file has."""
 
-
-@dataclass(slots=True)
-class Change:
-    """How a figure of a group changed.
-
-    Attributes:
-        attribute: The attribute.
-        group: The group.
-        figure: ``gap``, which was tested, or ``exposure``.
-        before: In the first audit, over the queries of both.
-        after: In the second one.
-        change: After − before. Its p is corrected for all tests of the comparison.
-        direction: ``up`` or ``down`` if the test says so and only the engine can be the reason;
-            ``settings`` if these may be the reason, too; ``same_answers`` if the engine cannot be;
-            else ``too_few`` or ``cannot_tell``.
-    """
-
-    attribute: str
-    group: str
-    figure: str
-    before: float
-    after: float
-    change: Estimate
-    direction: str = ""
-
-
-@dataclass(slots=True)
-class ConcentrationChange:
-    """How it changed whether exposure follows the target over all groups of an open attribute.
-
-    Attributes:
-        attribute: The attribute.
-        before: The figures of the first audit, as its ``audit.json`` has them as ``concentration``,
-            but over the queries whose target is known in both audits.
-        after: The same of the second one.
-        change: The Gini index after − before, with its interval. It has no p.
-        direction: As that of :class:`Change`, by whether the interval holds 0.
-    """
-
-    attribute: str
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    change: Estimate
-    direction: str = ""
+CLEAR = ("up", "down", "settings")
+"""The directions of changes that are no chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +67,85 @@ class AuditComparison:
     too_many_failed: Sequence[str]
 
     def sentences(self) -> list[str]:
-        """Return what changed, in plain words."""
-        return paragraphs("audit_comparison", {"it": self})
+        """Return what changed, in plain words: first the settings, then the engine's answers."""
+        sentences = [f"Compared over {self.queries:,} queries that both audits answered."]
+        for audit in self.too_many_failed:
+            sentences.append(
+                f"So many queries of the {audit} audit failed that it gives no verdict."
+            )
+        sentences += self._on_settings()
+        is_same = self.same == self.queries
+        number = "all" if is_same else f"{self.same:,}"
+        reason = ""
+        if is_same and self.settings:
+            reason = ", so any difference comes from the settings"
+        sentences.append(f"The engine answered {number} of these queries the same{reason}.")
+        for concentration in self.concentrations:
+            if concentration.direction in CLEAR:
+                sentences.append(_on_gini(concentration))
+        clear = [change for change in self.changes if change.direction in CLEAR]
+        sentences += [_on_group(change) for change in clear] or self._without_clear_change()
+        return [words for sentence in sentences for words in paragraph([sentence])]
+
+    def _on_settings(self) -> list[str]:
+        """Say which settings differ, and what is known of the engine."""
+        sentences = ["Both audits have the same settings."]
+        if self.settings:
+            sentences = [
+                f"Settings differ: {_differences(self.settings)}. Here both audits have the "
+                "target, population, k and discount of the second."
+            ]
+        if self.engine:
+            sentences.append(f"The engine differs: {_differences(self.engine)}.")
+        return sentences
+
+    def _without_clear_change(self) -> list[str]:
+        """Say what it means that no group changed clearly."""
+        directions = {change.direction for change in self.changes}
+        if directions == {"too_few"}:
+            return ["There are too few common queries to tell what changed."]
+        if directions == {"same_answers"}:
+            return []
+        has_other_change = any(change.direction in CLEAR for change in self.concentrations)
+        alone = " of a group alone" if has_other_change else ""
+        return [f"We found no clear change{alone}. This does not show that there is none."]
+
+
+def _differences(settings: Mapping[str, str]) -> str:
+    """List settings that differ, with both values where these are known."""
+    names = [f"{name} ({detail})" if detail else name for name, detail in settings.items()]
+    return "; ".join(names)
+
+
+def _in_words(direction: str) -> str:
+    return "differs, but by other settings, too" if direction == "settings" else f"went {direction}"
+
+
+def _on_group(change: Change) -> str:
+    """Say how a figure of a group changed."""
+    figure = change.figure.replace("_", " ")
+    return (
+        f"{change.attribute}: the {figure} of {change.group} {_in_words(change.direction)}: "
+        f"{change.before:.3f}, then {change.after:.3f}."
+    )
+
+
+def _on_gini(change: ConcentrationChange) -> str:
+    """Say how the Gini index over all groups changed."""
+    before = change.before
+    after = change.after
+    interval = change.change
+    sentence = (
+        f"{change.attribute}: the Gini index over all groups {_in_words(change.direction)}: "
+        f"{before['gini'].value:.2f}, then {after['gini'].value:.2f} "
+        f"({interval.low:+.2f} to {interval.high:+.2f})."
+    )
+    if not math.isnan(before["gini_by_lot"]):
+        sentence += (
+            f" Lists drawn by lot would have {before['gini_by_lot']:.2f}, then "
+            f"{after['gini_by_lot']:.2f}."
+        )
+    return sentence
 
 
 def compare(first: Audit, second: Audit) -> AuditComparison:
@@ -129,85 +166,147 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
     if first.manifest.redacted or second.manifest.redacted:
         raise InputError("Redacted queries cannot be paired; compare audits without --redact.")
     if first.spec.depth < second.spec.k:
-        why = f"looked at {first.spec.depth} results, and the second counts {second.spec.k}"
-        raise InputError(f"The first audit {why}; make one with another k or depth.")
+        raise InputError(
+            f"The first audit looked at {first.spec.depth} results, and the second counts "
+            f"{second.spec.k}; make one with another k or depth."
+        )
     depth = min(first.spec.depth, second.spec.depth)
-    (answers, labels), (others, other_labels) = (_observed(it, depth) for it in (first, second))
-    earlier, later = _ids(first), _ids(second)
-    pairs = [(earlier[it], later[it]) for it in earlier if it in later]
-    common = [(one, two) for one, two in pairs if one in answers and two in others]
-    if not common:
-        raise InputError("The audits answered no query that is the same in both.")
-    same = sum(answers[one] == others[two] for one, two in common)
-    relabelled = Counter(it[0] for it, held in labels.items() if other_labels.get(it, held) != held)
-    one, two = _settings(first), _settings(second)
-    settings = {it: f"{was}, then {two[it]}" for it, was in one.items() if was != two.get(it, was)}
-    settings |= {it: "" for it in settings if it.startswith("source: ")}
-    settings |= {f"labels of {it}": f"other for {n:,} documents" for it, n in relabelled.items()}
-    # Labels that both audits have of the same documents, and have alike, are no others.
-    for name in {name for name, _ in labels.keys() & other_labels.keys()} - relabelled.keys():
-        settings.pop(f"labels of {name}", None)
+    before = _observed(first, depth)
+    after = _observed(second, depth)
+    common = _common_queries(first, second, before, after)
+    same = sum(before.answers[earlier] == after.answers[later] for earlier, later in common)
     is_same = same == len(common)
-    alike = _measured_alike(first, second)
-    changes = [it for pair in alike for it in changes_of(*pair, common)]
-    for change, p in zip(changes, corrected_by_holm([it.change.p for it in changes]), strict=True):
-        change.change = replace(change.change, p=p)
-        change.direction = "same_answers" if is_same else _direction(change, settings)
-    concentrations = _concentration_changes(first, second, common, _weights_of(*alike[0], common))
-    for moved in concentrations:
-        moved.direction = "same_answers" if is_same else _direction_of_gini(moved, settings)
-    both = {"first": first, "second": second}
+    differing = _settings_that_differ(first, second, before, after)
+    tables = _measured_alike(first, second)
+    weights = weights_of(*tables[0], common)
+    audits = {"first": first, "second": second}
     return AuditComparison(
         audits=[
-            (it.manifest.engine["name"], it.manifest.started, it.digest) for it in both.values()
+            (audit.manifest.engine["name"], audit.manifest.started, audit.digest)
+            for audit in audits.values()
         ],
-        engine={it: settings.pop(it) for it in [*settings] if it.startswith(ENGINE)},
-        settings=settings,
+        settings={
+            name: values for name, values in differing.items() if not name.startswith(ENGINE)
+        },
+        engine={name: values for name, values in differing.items() if name.startswith(ENGINE)},
         queries=len(common),
         same=same,
-        changes=changes,
-        concentrations=concentrations,
-        too_many_failed=[name for name, it in both.items() if it.figures.too_many_failed],
+        changes=corrected_changes(tables, common, differing, is_same=is_same),
+        concentrations=concentration_changes(
+            first, second, common, weights, differing, is_same=is_same
+        ),
+        too_many_failed=[name for name, audit in audits.items() if audit.figures.too_many_failed],
     )
 
 
-def _observed(audit: Audit, depth: int) -> tuple[dict[str, int], dict[tuple[str, str], object]]:
-    """Return a hash of each query's answer, and the groups of documents by attribute and id."""
-    answers, labels = dict[str, int](), dict[tuple[str, str], object]()
-    for it in AuditFolder(audit.folder).observed([it.id for it in audit.queries.queries]):
-        if it.status == "ok":
-            answers[it.query] = hash(it.ids[:depth])
-        for name, coded in it.groups.items():
-            for id_, row in zip(it.pool, coded["rows"], strict=True):
-                labels[name, id_] = coded["patterns"][row]
-    return answers, labels
+class _Observed(NamedTuple):
+    """What was observed of an audit.
+
+    Attributes:
+        answers: A hash of each query's answer, by the id of the query.
+        labels: The groups of documents, by attribute and id.
+    """
+
+    answers: dict[str, int]
+    labels: dict[tuple[str, str], object]
+
+
+def _observed(audit: Audit, depth: int) -> _Observed:
+    """Return what was observed, of answers the first documents alone."""
+    observed = _Observed({}, {})
+    ids = [query.id for query in audit.queries.queries]
+    for observation in AuditFolder(audit.folder).observed(ids):
+        if observation.status == "ok":
+            observed.answers[observation.query] = hash(observation.ids[:depth])
+        for name, coded in observation.groups.items():
+            for id_, row in zip(observation.pool, coded["rows"], strict=True):
+                observed.labels[name, id_] = coded["patterns"][row]
+    return observed
+
+
+def _common_queries(first: Audit, second: Audit, before: _Observed, after: _Observed) -> Common:
+    """Return the queries that both audits answered, by their ids in each of them.
+
+    Raises:
+        InputError: There are none.
+    """
+    later = _ids(second)
+    common = []
+    for key, earlier_id in _ids(first).items():
+        later_id = later.get(key)
+        if later_id is None:
+            continue
+        if earlier_id in before.answers and later_id in after.answers:
+            common.append((earlier_id, later_id))
+    if not common:
+        raise InputError("The audits answered no query that is the same in both.")
+    return common
 
 
 def _ids(audit: Audit) -> dict[tuple[str, int], str]:
-    """Return the ids of queries by their texts, and by the places of those with the same text."""
-    ordered = sorted(audit.queries.queries, key=lambda it: (it.text, it.id))
-    alike = (enumerate(held) for _, held in groupby(ordered, lambda it: it.text))
-    return {(it.text, place): it.id for held in alike for place, it in held}
+    """Return the ids of queries by their texts, and by the positions of those of the same text."""
+    ids: dict[tuple[str, int], str] = {}
+    counts = Counter[str]()
+    for query in sorted(audit.queries.queries, key=lambda query: (query.text, query.id)):
+        ids[query.text, counts[query.text]] = query.id
+        counts[query.text] += 1
+    return ids
+
+
+def _settings_that_differ(
+    first: Audit, second: Audit, before: _Observed, after: _Observed
+) -> dict[str, str]:
+    """Return both values of each setting that differs, or how much differs, by its name."""
+    earlier = _settings(first)
+    later = _settings(second)
+    differing: dict[str, str] = {}
+    for name, value in earlier.items():
+        if value != later.get(name, value):
+            is_long = name.startswith(SOURCE)
+            differing[name] = "" if is_long else f"{value}, then {later[name]}"
+    relabelled = Counter[str]()
+    for (name, id_), groups in before.labels.items():
+        if after.labels.get((name, id_), groups) != groups:
+            relabelled[name] += 1
+    for name, count in relabelled.items():
+        differing[f"labels of {name}"] = f"other for {count:,} documents"
+    # Labels that both audits have of the same documents, and have alike, are no others.
+    in_both = {name for name, _ in before.labels.keys() & after.labels.keys()}
+    for name in in_both - relabelled.keys():
+        differing.pop(f"labels of {name}", None)
+    return differing
 
 
 def _settings(audit: Audit) -> dict[str, str]:
     """Return what an audit was made with and of, by names for sentences."""
-    manifest, count = audit.manifest, len(audit.queries.queries)
-    found = dict(audit.spec) | manifest.engine
-    found |= manifest.model_dump(include={"relevance", "encoder", "documents"})
+    manifest = audit.manifest
+    settings: dict[str, Any] = dict(audit.spec)
+    settings |= manifest.engine
+    settings |= manifest.model_dump(include={"relevance", "encoder", "documents"})
+    for name, value in manifest.source.items():
+        if name != "attributes":
+            settings[f"{SOURCE}{name}"] = value
     # Labels are settings, and a hash of run files holds theirs; what runs answer is compared.
-    found |= {f"source: {it}": of for it, of in manifest.source.items() if it != "attributes"}
     is_run = manifest.engine.get("engine") == "run"
-    found["state"] = "" if is_run else manifest.engine.get("state", "")[:8]
-    found |= {name: manifest.versions.get(name) for name in ("server", "fairqr")}
+    settings["state"] = "" if is_run else manifest.engine.get("state", "")[:8]
+    settings["server"] = manifest.versions.get("server")
+    settings["fairqr"] = manifest.versions.get("fairqr")
     # Fingerprints only say that something differs.
-    found["queries"] = f"{count:,} with fingerprint {manifest.queries[:8]}"
-    found["judgements"] = manifest.inputs.get("judgements", "")[:8]
-    found["attributes"] = list(manifest.attributes)
+    count = len(audit.queries.queries)
+    settings["queries"] = f"{count:,} with fingerprint {manifest.queries[:8]}"
+    settings["judgements"] = manifest.inputs.get("judgements", "")[:8]
+    settings["attributes"] = list(manifest.attributes)
     for name, attribute in manifest.attributes.items():
-        found |= {f"{what} of {name}": value for what, value in attribute.model_dump().items()}
-    said = ((name, "none" if it in (None, "", [], {}, ()) else it) for name, it in found.items())
-    return {name: json.dumps(it, default=str).strip('"') for name, it in said}
+        for key, value in attribute.model_dump().items():
+            settings[f"{key} of {name}"] = value
+    return {name: _written(value) for name, value in settings.items()}
+
+
+def _written(value: object) -> str:
+    """Write a setting for a sentence."""
+    if value in (None, "", [], {}, ()):
+        return "none"
+    return json.dumps(value, default=str).strip('"')
 
 
 def _measured_alike(first: Audit, second: Audit) -> list[tuple[QueryFigures, QueryFigures]]:
@@ -215,169 +314,42 @@ def _measured_alike(first: Audit, second: Audit) -> list[tuple[QueryFigures, Que
 
     Without this a change of the target would look like one of the engine.
     """
-    later = {_listed_groups(it.dimension) for it in second.figures.by_query}
-    dimensions = [it.dimension for it in first.figures.by_query]
-    names = [it.name for it in dimensions if _listed_groups(it) in later]
+    later = {_groups_listed(table.dimension) for table in second.figures.by_query}
+    dimensions = [table.dimension for table in first.figures.by_query]
+    names = [dimension.name for dimension in dimensions if _groups_listed(dimension) in later]
     if not names:
         raise InputError("The audits have no attribute with the same groups in both.")
     spec = second.manifest.spec | {"attributes": names, "intersections": False, "rerank": 0}
-    asked = {"spec": spec, "relevance": first.manifest.relevance}
     largest = _largest_of_both(first, second, names)
-    manifest = second.manifest.model_copy(update=asked)
-    before = measured(AuditFolder(first.folder), manifest, largest).figures
+    manifest = second.manifest.model_copy(update={"spec": spec})
+    of_first = manifest.model_copy(update={"relevance": first.manifest.relevance})
+    before = measured(AuditFolder(first.folder), of_first, largest).figures
     after = second.figures
     if largest:
-        manifest = second.manifest.model_copy(update={"spec": spec})
         after = measured(AuditFolder(second.folder), manifest, largest).figures
-    by_name = {it.dimension.name: it for it in after.by_query}
-    return [(it, by_name[it.dimension.name]) for it in before.by_query]
+    tables = {table.dimension.name: table for table in after.by_query}
+    return [(table, tables[table.dimension.name]) for table in before.by_query]
 
 
-def _listed_groups(dimension: Dimension) -> tuple[str, tuple[tuple[str, ...] | None, ...]]:
+def _groups_listed(dimension: Dimension) -> tuple[str, tuple[tuple[str, ...] | None, ...]]:
     """Return a dimension's name, and of each attribute the groups, or None if nobody lists them."""
-    return dimension.name, tuple(None if it.is_found else it.universe for it in dimension.factors)
+    groups = tuple(None if factor.is_found else factor.universe for factor in dimension.factors)
+    return dimension.name, groups
 
 
 def _largest_of_both(first: Audit, second: Audit, names: Sequence[str]) -> dict[str, list[str]]:
     """Return the groups of open attributes to compare: the largest in both audits together."""
+    schema = schema_of(second)
+    dimensions = [Dimension.named(schema, name) for name in names]
     sizes: Sizes = {}
-    dimensions = [Dimension.named(_schema_of(second), name) for name in names]
     for audit in (first, second):
         queries = {query.id: query for query in audit.queries.queries}
-        own = sizes_of_groups(dimensions, queries, AuditFolder(audit.folder).observed)
-        for name, by_group in own.items():
+        observed = AuditFolder(audit.folder).observed
+        for name, by_group in sizes_of_groups(dimensions, queries, observed).items():
             together = sizes.setdefault(name, defaultdict(float))
             for group, size in by_group.items():
                 together[group] += size
     return largest_groups(sizes)
-
-
-def _schema_of(audit: Audit) -> Schema:
-    return Schema(attributes=audit.manifest.attributes)
-
-
-def _concentration_changes(
-    first: Audit, second: Audit, common: Sequence[tuple[str, str]], weights: FloatArray
-) -> list[ConcentrationChange]:
-    """Return what changed over all groups of each open attribute that both audits measured."""
-    names = {it.attribute for it in first.figures.concentrations}
-    names &= {it.attribute for it in second.figures.concentrations}
-    changes = [
-        _concentration_change(name, first, second, common, weights) for name in sorted(names)
-    ]
-    return [change for change in changes if change is not None]
-
-
-def _concentration_change(
-    name: str,
-    first: Audit,
-    second: Audit,
-    common: Sequence[tuple[str, str]],
-    weights: FloatArray,
-) -> ConcentrationChange | None:
-    """Return what changed over all groups of an open attribute; None if no target is known."""
-    before, after = (_gatherer(name, second, it.manifest.relevance) for it in (first, second))
-    earlier, later = zip(*common, strict=True)
-    answers = zip(
-        weights.tolist(),
-        AuditFolder(first.folder).observed(earlier),
-        AuditFolder(second.folder).observed(later),
-        strict=True,
-    )
-    for weight, was, is_ in answers:
-        found = before.found(was)
-        found_later = after.found(is_)
-        if found is not None and found_later is not None:
-            before.add(weight, found)
-            after.add(weight, found_later)
-    one = before.totals.concentration()
-    other = after.totals.concentration()
-    if one is None or other is None:
-        return None
-    change = gini_change(before.totals, after.totals)
-    return ConcentrationChange(name, one.as_data(), other.as_data(), change)
-
-
-def _gatherer(name: str, audit: Audit, relevance: str) -> AllGroups:
-    """Return what gathers all groups of an attribute, by the settings of an audit."""
-    spec = audit.spec
-    choices = Choices(spec.k, spec.discount, spec.target, relevance=relevance)
-    return AllGroups(Dimension.named(_schema_of(audit), name), choices, spec.seed)
-
-
-def _weights_of(
-    first: QueryFigures, second: QueryFigures, common: Sequence[tuple[str, str]]
-) -> FloatArray:
-    """Return the weights of common queries: the sum of what each has of both audits."""
-    weights = np.zeros(len(common))
-    for figures, queries in zip((first, second), zip(*common, strict=True), strict=True):
-        weights += figures.weights()[_rows_of(figures, queries)] / figures.weights().sum()
-    return weights
-
-
-def _rows_of(figures: QueryFigures, queries: Sequence[str]) -> list[int]:
-    rows = {query: row for row, query in enumerate(figures.queries)}
-    return [rows[query] for query in queries]
-
-
-def changes_of(
-    first: QueryFigures, second: QueryFigures, common: Sequence[tuple[str, str]]
-) -> Iterator[Change]:
-    """Yield the change of each figure and group over common queries, with an uncorrected p."""
-    dimension = first.dimension
-    weights = _weights_of(first, second, common)
-    sides = []
-    for it, asked in zip((first, second), zip(*common, strict=True), strict=True):
-        rows = _rows_of(it, asked)
-        sides.append((it.tested_gaps()[0][rows], it.exposures(it.array)[rows]))
-    for figure, was, is_ in zip(("gap", "exposure"), *sides, strict=True):
-        known = ~np.isnan(was + is_).any(axis=1)
-        was, is_, seen, by = was[known], is_[known], sides[1][1][known], weights[known]
-        if not len(by):
-            continue
-        tests = p_of_means(is_ - was, by, stream(0, f"comparison {dimension.name} {figure}"))
-        # A gap changes mostly by the exposure, a share, whose interval is the more exact one.
-        less = ((is_ - was + seen).clip(0, 1), seen) if figure == "gap" else (is_, was)
-        mean = [np.average(it, axis=0, weights=by).tolist() for it in (was, is_)]
-        found = zip(dimension.groups, *mean, differences(*less, by), tests, strict=True)
-        for group, one, two, moved, p in found:
-            changed = replace(moved, value=round(two - one, 10), p=p)
-            yield Change(dimension.name, group, figure, one, two, changed)
-
-
-def _direction(change: Change, settings: Mapping[str, str]) -> str:
-    """Say which way a figure went, if the test is clear and only the engine can be the reason."""
-    p = change.change.p
-    if p is None or p > ALPHA:
-        return "too_few" if p is None else "cannot_tell"
-    if _may_explain(settings, change.attribute, has_target=change.figure == "gap"):
-        return "settings"
-    return "up" if change.change.value > 0 else "down"
-
-
-def _direction_of_gini(change: ConcentrationChange, settings: Mapping[str, str]) -> str:
-    """Say which way an index went, if its interval leaves out 0 and only the engine can be why."""
-    it = change.change
-    if math.isnan(it.low):
-        return "too_few"
-    if it.low <= 0 <= it.high:
-        return "cannot_tell"
-    if _may_explain(settings, change.attribute, has_target=True):
-        return "settings"
-    return "up" if it.value > 0 else "down"
-
-
-def _may_explain(settings: Mapping[str, str], attribute: str, *, has_target: bool) -> bool:
-    """Return whether settings that differ may have changed a figure of an attribute.
-
-    Args:
-        settings: Those that differ.
-        attribute: The attribute.
-        has_target: Whether the target counts in the figure, too.
-    """
-    names = attribute.split(TIMES)
-    others = {f"{what} of {name}" for what in ("labels", "field", "values") for name in names}
-    return bool(settings.keys() & (others | GAP_ONLY if has_target else others))
 
 
 def write_comparison(comparison: AuditComparison, folder: Path) -> None:
@@ -388,6 +360,7 @@ def write_comparison(comparison: AuditComparison, folder: Path) -> None:
     """
     if AuditFolder(folder).exists():
         raise InputError(f"The folder {folder} holds an audit; choose another.")
-    write_beside(folder / "comparison.json", json.dumps(as_data(comparison), indent=1) + "\n")
+    content = json.dumps(as_data(comparison), indent=1) + "\n"
+    write_beside(folder / "comparison.json", content)
     values = {"title": "What changed between two audits", "about": "", "comparison": comparison}
     write_report(folder, "audit_comparison", values, [])

@@ -43,7 +43,7 @@ DRAWS = 10
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """The quantiles of gaps that are reported, as shares of the groups."""
 
-CURVE_AT = tuple(place / 50 for place in range(51))
+CURVE_AT = tuple(step / 50 for step in range(51))
 """Where a Lorenz curve is drawn, as shares of the target."""
 
 DIGITS = 10
@@ -202,24 +202,27 @@ class Concentration:
     @property
     def gap_quantiles(self) -> dict[float, float]:
         """The gaps of groups by :data:`QUANTILES`: at .95, what 95 % of the groups lack at most."""
-        found = np.quantile(self.gaps, QUANTILES).round(DIGITS)
-        return dict(zip(QUANTILES, found.tolist(), strict=True))
+        gaps = np.quantile(self.gaps, QUANTILES).round(DIGITS)
+        return dict(zip(QUANTILES, gaps.tolist(), strict=True))
 
     @property
     def gini_by_lot(self) -> float:
         """The mean Gini index of lists drawn by lot; NaN if no document had a chance."""
-        every = [gini_index(lot, self.target) for lot in self.lots]
-        return round(float(np.mean(every)), DIGITS)
+        indices = [gini_index(lot, self.target) for lot in self.lots]
+        return round(float(np.mean(indices)), DIGITS)
 
     def exposure_of_worst(self, parts: Sequence[float]) -> list[float]:
         """Return the exposure of those served worst who should get these parts of it, in [0, 1]."""
-        found: list[float] = curve_at(self.exposure, self.target, parts).round(DIGITS).tolist()
-        return found
+        heights = curve_at(self.exposure, self.target, parts).round(DIGITS)
+        as_list: list[float] = heights.tolist()
+        return as_list
 
     def exposure_of_worst_by_lot(self, parts: Sequence[float]) -> list[float]:
         """Return the same of lists drawn by lot, as a mean; empty if no document had a chance."""
         curves = [curve_at(lot, self.target, parts) for lot in self.lots if lot.any()]
-        means: list[float] = np.mean(curves, axis=0).round(DIGITS).tolist() if curves else []
+        if not curves:
+            return []
+        means: list[float] = np.mean(curves, axis=0).round(DIGITS).tolist()
         return means
 
     def as_data(self) -> dict[str, Any]:
@@ -239,10 +242,10 @@ class Concentration:
 
 
 class _Row(NamedTuple):
-    """What one query adds to the groups that it found, by their places among all."""
+    """What one query adds to the groups that it found, by their positions among all."""
 
     weight: float
-    places: NDArray[np.intp]
+    positions: NDArray[np.intp]
     shares: FloatArray
 
 
@@ -257,7 +260,7 @@ class GroupTotals:
 
     def __init__(self, attribute: str) -> None:
         self.attribute = attribute
-        self._places: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         self._rows: list[_Row] = []
         # Exposure, target, and the exposure by each lot.
         self._totals = np.zeros((2 + DRAWS, 0))
@@ -267,15 +270,17 @@ class GroupTotals:
 
         Args:
             weight: The weight of the query.
-            groups: Those that it found.
-            shares: Theirs.
+            groups: The groups that it found.
+            shares: What these get and should get.
         """
-        places = np.array([self._places.setdefault(it, len(self._places)) for it in groups])
-        lacking = len(self._places) - self._totals.shape[1]
-        self._totals = np.pad(self._totals, ((0, 0), (0, lacking)))
+        for group in groups:
+            self._positions.setdefault(group, len(self._positions))
+        new_groups = len(self._positions) - self._totals.shape[1]
+        self._totals = np.pad(self._totals, ((0, 0), (0, new_groups)))
+        positions = np.array([self._positions[group] for group in groups])
         of_query = np.vstack([shares.exposure, shares.target, shares.by_lot])
-        self._totals[:, places] += weight * of_query
-        self._rows.append(_Row(weight, places, of_query[:2]))
+        self._totals[:, positions] += weight * of_query
+        self._rows.append(_Row(weight, positions, of_query[:2]))
 
     def concentration(self) -> Concentration | None:
         """Return how the exposure of all groups follows their target; None without any query."""
@@ -283,10 +288,10 @@ class GroupTotals:
             return None
         exposures, target = normalise(self._totals[:2])
         order = served_worst_first(exposures, target)
-        names = [*self._places]
+        names = [*self._positions]
         return Concentration(
             attribute=self.attribute,
-            groups=tuple(names[place] for place in order),
+            groups=tuple(names[position] for position in order),
             exposure=exposures[order],
             target=target[order],
             lots=normalise(self._totals[2:])[:, order],
@@ -311,9 +316,11 @@ class GroupTotals:
         without = []
         for row in self._rows:
             rest = totals.copy()
-            rest[:, row.places] -= row.weight * row.shares
+            rest[:, row.positions] -= row.weight * row.shares
             # What only this query has leaves a rest of rounding.
-            without.append(gini_index(*np.where(rest > estimates.ROUNDING * totals, rest, 0.0)))
+            is_rounding = rest <= estimates.ROUNDING * totals
+            exposures, target = np.where(is_rounding, 0.0, rest)
+            without.append(gini_index(exposures, target))
         return without
 
 

@@ -175,68 +175,140 @@ def measure_answer(answer: Answer, dimension: Dimension, choices: Choices) -> An
         dimension: The groups.
         choices: What to measure by.
     """
-    undefined = np.full(len(dimension.groups), np.nan)
+    size = len(dimension.groups)
+    undefined = np.full(size, np.nan)
     shown = min(choices.k, answer.answered)
-    top, counted, share = answer.members[:shown], answer.counted, answer.share_of_relevant
+    top = answer.members[:shown]
     weights = choices.discount.weights(shown)
-    given, total = weights @ top, float(weights.sum())
-    unknown = float(weights @ answer.unlabelled[:shown])
-    known = float(given.sum())
-    count = top.sum(axis=0)
-
-    attainable = least = low = high = ndcg = has_relevant = undefined
-    selected, candidates, unlabelled = count, undefined, np.nan
-    if counted is not None:
-        selected, candidates = counted[:shown] @ top, counted @ answer.members
-        unlabelled = float(counted @ answer.unlabelled)
-    elif (
-        choices.relevance == "unknown" and answer.relevance is None and answer.answered > choices.k
-    ):
-        candidates = answer.members[: answer.answered].sum(axis=0)
-        unlabelled = float(answer.unlabelled[: answer.answered].sum())
+    total = float(weights.sum())
+    of_groups = weights @ top
+    of_known = float(of_groups.sum())
+    of_unknown = float(weights @ answer.unlabelled[:shown])
     target = target_of(answer, dimension, choices)
-    if target is None:
-        target = undefined
-    else:
-        low = high = target
-        weight = choices.weight_of_relevance(dimension)
-        if answer.merits is not None and share is not None and weight:
-            of_groups = answer.merits @ answer.members
-            of_unlabelled = float(answer.merits @ answer.unlabelled)
-            total_merit = answer.merits.sum()
-            low = target + weight * (of_groups / total_merit - share)
-            high = target + weight * ((of_groups + of_unlabelled) / total_merit - share)
-        likely = answer.members[:0] if counted is None else answer.members[counted >= LIKELY]
-        if len(likely) and (dimension.confusion is None or weight == 1):
-            if likely.any():  # Without any label it is attainable for nobody.
-                attainable = attainable_exposure(likely, target, choices.discount, choices.k)
-            is_labelled = likely.sum() >= len(likely) - ROUNDING
-            least = (
-                attainable if is_labelled else highest_exposure(likely, choices.discount, choices.k)
-            )
-    if counted is not None and answer.is_judged:
-        gains = np.sort(counted[:, None] * answer.members, axis=0)[::-1][: choices.k]
-        most = choices.discount.weights(len(gains)) @ gains
-        has_relevant = (most > 0).astype(float)
-        ndcg = (weights * counted[:shown]) @ top / np.where(most > 0, most, 1.0)
+    targets = _targets(answer, dimension, choices, target)
+    attainable, attainable_alone = _attainable(answer, dimension, choices, target)
+    candidates = _candidates(answer, size, choices)
+    ndcg, has_relevant = _gains(answer, size, choices)
     return AnswerFigures(
-        exposure=given / known if known > ROUNDING else undefined,
-        target=target,
+        exposure=of_groups / of_known if of_known > ROUNDING else undefined,
+        target=targets.value,
         attainable=attainable,
-        exposure_low=given / total if shown else undefined,
-        exposure_high=(given + unknown) / total if shown else undefined,
-        attainable_low=least,
-        target_low=low,
-        target_high=high,
-        shown=count,
-        selected=selected,
-        candidates=candidates,
+        exposure_low=of_groups / total if shown else undefined,
+        exposure_high=(of_groups + of_unknown) / total if shown else undefined,
+        attainable_low=attainable_alone,
+        target_low=targets.low,
+        target_high=targets.high,
+        shown=top.sum(axis=0),
+        selected=candidates.selected,
+        candidates=candidates.members,
         ndcg=ndcg,
         has_relevant=has_relevant,
-        unknown=np.full_like(undefined, unknown / total if shown else np.nan),
-        unlabelled=np.full_like(undefined, unlabelled),
-        saturated=np.full_like(undefined, answer.level >= LIKELY),
+        unknown=np.full(size, of_unknown / total if shown else np.nan),
+        unlabelled=np.full(size, candidates.unlabelled),
+        saturated=np.full(size, float(answer.level >= LIKELY)),
     )
+
+
+class _Targets(NamedTuple):
+    """The target of one answer, and what it could be with the missing labels, shape (G,) each."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+def _targets(
+    answer: Answer, dimension: Dimension, choices: Choices, target: FloatArray | None
+) -> _Targets:
+    """Return ε* with the ends that missing labels leave open; NaN where it is not known."""
+    if target is None:
+        undefined = np.full(len(dimension.groups), np.nan)
+        return _Targets(undefined, undefined, undefined)
+    weight = choices.weight_of_relevance(dimension)
+    share = answer.share_of_relevant
+    if answer.merits is None or share is None or not weight:
+        return _Targets(target, target, target)
+    total = answer.merits.sum()
+    of_groups = answer.merits @ answer.members
+    of_unlabelled = float(answer.merits @ answer.unlabelled)
+    low = target + weight * (of_groups / total - share)
+    high = target + weight * ((of_groups + of_unlabelled) / total - share)
+    return _Targets(target, low, high)
+
+
+def _attainable(
+    answer: Answer, dimension: Dimension, choices: Choices, target: FloatArray | None
+) -> tuple[FloatArray, FloatArray]:
+    """Return what relevant documents could give, on the way to the target and to each group alone.
+
+    Both are NaN where that is not known; see :class:`AnswerFigures`.
+    """
+    undefined = np.full(len(dimension.groups), np.nan)
+    if answer.counted is None or target is None:
+        return undefined, undefined
+    likely = answer.members[answer.counted >= LIKELY]
+    goes_by_labels = choices.weight_of_relevance(dimension) == 1
+    has_right_labels = dimension.confusion is None
+    if not len(likely) or not (has_right_labels or goes_by_labels):
+        return undefined, undefined
+    attainable = undefined
+    if likely.any():  # Without any label it is attainable for nobody.
+        attainable = attainable_exposure(likely, target, choices.discount, choices.k)
+    is_labelled = likely.sum() >= len(likely) - ROUNDING
+    if is_labelled:
+        return attainable, attainable
+    return attainable, highest_exposure(likely, choices.discount, choices.k)
+
+
+class _Candidates(NamedTuple):
+    """The documents of one answer that might be shown.
+
+    Attributes:
+        selected: How many of each group are shown, shape (G,).
+        members: How many of each group there are, shape (G,).
+        unlabelled: How many have no label.
+    """
+
+    selected: FloatArray
+    members: FloatArray
+    unlabelled: float
+
+
+def _candidates(answer: Answer, size: int, choices: Choices) -> _Candidates:
+    """Count candidates: relevant documents, or all that was answered if nothing is relevant."""
+    shown = min(choices.k, answer.answered)
+    top = answer.members[:shown]
+    counted = answer.counted
+    if counted is not None:
+        return _Candidates(
+            selected=counted[:shown] @ top,
+            members=counted @ answer.members,
+            unlabelled=float(counted @ answer.unlabelled),
+        )
+    members = np.full(size, np.nan)
+    unlabelled = np.nan
+    has_no_relevance = choices.relevance == "unknown" and answer.relevance is None
+    if has_no_relevance and answer.answered > choices.k:
+        members = answer.members[: answer.answered].sum(axis=0)
+        unlabelled = float(answer.unlabelled[: answer.answered].sum())
+    return _Candidates(top.sum(axis=0), members, unlabelled)
+
+
+def _gains(answer: Answer, size: int, choices: Choices) -> tuple[FloatArray, FloatArray]:
+    """Return NDCG of each group, and whether it has a relevant document; NaN without judgements."""
+    counted = answer.counted
+    if counted is None or not answer.is_judged:
+        undefined = np.full(size, np.nan)
+        return undefined, undefined
+    shown = min(choices.k, answer.answered)
+    weights = choices.discount.weights(shown)
+    by_group = counted[:, None] * answer.members
+    highest_first = np.sort(by_group, axis=0)[::-1]
+    best = highest_first[: choices.k]
+    most = choices.discount.weights(len(best)) @ best
+    gains = (weights * counted[:shown]) @ answer.members[:shown]
+    ndcg = gains / np.where(most > 0, most, 1.0)
+    return ndcg, (most > 0).astype(float)
 
 
 def target_of(answer: Answer, dimension: Dimension, choices: Choices) -> FloatArray | None:
@@ -249,14 +321,19 @@ def target_of(answer: Answer, dimension: Dimension, choices: Choices) -> FloatAr
     """
     share = answer.share_of_relevant
     weight = choices.weight_of_relevance(dimension)
-    if weight and (share is None or len(choices.target.parts) == 1):
+    is_relevance_alone = len(choices.target.parts) == 1
+    if weight and (share is None or is_relevance_alone):
         return share
-    corpus, confusion = choices.corpus_shares.get(dimension.name), dimension.confusion
-    held: dict[Part, FloatArray | None] = {"relevance": share, "corpus": corpus}
-    estimates = {part: by_group(it, confusion) for part, it in held.items() if it is not None}
+    confusion = dimension.confusion
+    corpus = choices.corpus_shares.get(dimension.name)
+    parts: dict[Part, FloatArray] = {}
+    if share is not None:
+        parts["relevance"] = by_group(share, confusion)
+    if corpus is not None:
+        parts["corpus"] = by_group(corpus, confusion)
     if answer.even is not None:
-        estimates["uniform"] = answer.even
-    target = choices.target.resolve(dimension, estimates)
+        parts["uniform"] = answer.even
+    target = choices.target.resolve(dimension, parts)
     # All figures of an answer are by label, and populations are by group.
     return target if confusion is None else target @ confusion
 
@@ -293,7 +370,7 @@ class Effect(NamedTuple):
 
 
 def rerank(answer: Answer, target: FloatArray, choices: Choices) -> Positions:
-    """Return the places in the pool of a fair ranking of as many documents as are shown today.
+    """Return the positions in the pool of a fair ranking as long as what is shown today.
 
     Args:
         answer: With known relevance.
@@ -310,9 +387,11 @@ def _objective(answer: Answer, target: FloatArray, choices: Choices) -> RankingO
     re-ranking cannot know them, so it goes by the engine's ranks
     (:func:`fairqr.retrieval.fairness.relevance.relevance_by_rank`).
     """
-    worth = relevance_by_rank(answer.answered) if answer.is_judged else np.asarray(answer.relevance)
-    length = min(choices.k, answer.answered)
+    worth = np.asarray(answer.relevance)
+    if answer.is_judged:
+        worth = relevance_by_rank(answer.answered)
     members = answer.members[: len(worth)]
+    length = min(choices.k, answer.answered)
     return RankingObjective(worth, [members], [target], length, FAIRNESS, choices.discount)
 
 
@@ -321,33 +400,40 @@ def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> Effect | 
 
     None if the answer shows nothing relevant, or nothing with a known group.
     """
-    weights = choices.discount.weights(min(choices.k, answer.answered))
+    shown = min(choices.k, answer.answered)
+    weights = choices.discount.weights(shown)
 
-    def row(ranking: Positions) -> FloatArray:
+    def figures(ranking: Positions) -> FloatArray:
         relevance = weights @ np.asarray(answer.relevance)[ranking]
-        return np.array([relevance, *exposure(answer.members[ranking], choices.discount)])
+        of_groups = exposure(answer.members[ranking], choices.discount)
+        return np.array([relevance, *of_groups])
 
-    today = row(np.arange(len(weights), dtype=np.intp))
-    if not today[0] > 0 or not today[1:].any():
+    today = figures(np.arange(shown, dtype=np.intp))
+    relevance_today = today[0]
+    exposure_today = today[1:]
+    if not relevance_today > 0 or not exposure_today.any():
         return None
     objective = _objective(answer, target, choices)
     ranked = best_ranking(objective)
     bound = relax(objective, ranked).bound
     below_best = max(0.0, 1 - objective.quality(ranked).value / bound)
-    return Effect(np.stack([today, row(ranked)]), below_best)
+    return Effect(np.stack([today, figures(ranked)]), below_best)
 
 
 def reranking_of(effects: Sequence[tuple[float, Effect]], groups: Sequence[str]) -> Reranking:
     """Return the effects over queries, each with the weight of its query."""
     weights = np.array([weight for weight, _ in effects])
-    held = np.array([effect.figures for _, effect in effects])
+    figures = np.array([effect.figures for _, effect in effects])
     below = np.array([[effect.below_best] for _, effect in effects])
-    (relevance,) = ratios(held[:, 1, :1], held[:, 0, :1], weights)
+    relevance = figures[:, :, :1]
+    exposures = figures[:, :, 1:]
+    (relevance_kept,) = ratios(relevance[:, 1], relevance[:, 0], weights)
     (below_best,) = ratios(below, np.ones_like(below), weights)
-    one = np.ones((len(weights), len(groups)))
-    today, after = (shares(held[:, side, 1:], one, weights) for side in (0, 1))
+    whole = np.ones((len(weights), len(groups)))
+    today = shares(exposures[:, 0], whole, weights)
+    after = shares(exposures[:, 1], whole, weights)
     return Reranking(
-        relevance_kept=relevance,
+        relevance_kept=relevance_kept,
         exposure_today=dict(zip(groups, today, strict=True)),
         exposure_if_reranked=dict(zip(groups, after, strict=True)),
         below_best=below_best,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, FiniteFloat, NonNegativeFloat, NonNegativeInt
 
-from fairqr.evaluation.estimates import differences, shares
+from fairqr.evaluation.estimates import Estimate, differences, shares
 from fairqr.evaluation.user_clicks import CLICKS, ClickFigures
 
 SEEN = "raw/seen.json"
@@ -61,12 +61,12 @@ class SeenSearches(BaseModel, frozen=True, extra="forbid"):
             "outcomes": _most_first(self.outcomes),
             "unseen": _most_first(self.unseen),
             "lists": len(self.lists),
-            "by_texts": sum(one.by_texts for one in self.lists),
+            "by_texts": sum(query.by_texts for query in self.lists),
         }
 
 
 def _most_first(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda it: (-it[1], it[0])))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,36 +97,63 @@ def figures_of_lists(lists: Sequence[BothLists]) -> dict[str, list[dict[str, Any
     of the fair arm, what was shown counts, as in any trial with an intention to treat.
     Each figure has a ``name``, the estimates ``engine``, ``fair`` and ``change``, and a ``target``.
     """
-    arms = [[it for it in lists if it.arm == arm] for arm in ("engine", "fair")]
-    names = list(dict.fromkeys(name for it in lists for name in it.fair))
-    both = [it for name in names for it in _compared(name, lists, lists)]
-    return {"both": both, "arms": [it for name in names for it in _compared(name, *arms)]}
+    of_engine = [query for query in lists if query.arm == "engine"]
+    of_fair = [query for query in lists if query.arm == "fair"]
+    names: dict[str, None] = {}
+    for query in lists:
+        names |= dict.fromkeys(query.fair)
+    both = [_compared(name, lists, lists) for name in names]
+    arms = [_compared(name, of_engine, of_fair) for name in names]
+    return {
+        "both": [figures for figures in both if figures],
+        "arms": [figures for figures in arms if figures],
+    }
 
 
 def _compared(
     name: str, first: Sequence[BothLists], second: Sequence[BothLists]
-) -> Iterator[dict[str, Any]]:
-    # Where a client has pinned documents, no quality is known.
-    one, two = (
-        [it for it in side if name in it.engine and name in it.fair] for side in (first, second)
-    )
-    if not (one and two):
-        return
-    before = np.array([[it.engine[name]] for it in one])
-    after = np.array([[_second(it, first is second)[name]] for it in two])
-    weights, others = (np.array([it.weight for it in side]) for side in (one, two))
-    (engine,) = shares(before, np.ones_like(before), weights)
-    (fair,) = shares(after, np.ones_like(after), others)
-    if first is second:
-        (change,) = differences(after, before, weights)
-    else:  # the arms are independent of each other
-        low = np.hypot(fair.value - fair.low, engine.high - engine.value)
-        high = np.hypot(fair.high - fair.value, engine.value - engine.low)
-        value = fair.value - engine.value
-        change = replace(fair, value=value, low=value - float(low), high=value + float(high))
-    targets = [it.target.get(name, np.nan) for it in two]
-    target = float(np.average(targets, weights=others))
-    yield {"name": name, "engine": engine, "fair": fair, "change": change, "target": target}
+) -> dict[str, Any] | None:
+    """Return a figure of the engine's lists and of the fair ones; None if nobody knows it.
+
+    Args:
+        name: The figure.
+        first: The queries whose lists of the engine count.
+        second: The queries whose fair lists count; the same queries are compared one by one.
+    """
+    is_paired = first is second
+    of_engine = _with_figure(name, first)
+    of_fair = _with_figure(name, second)
+    if not of_engine or not of_fair:
+        return None
+    before = np.array([[query.engine[name]] for query in of_engine])
+    after = np.array([[_second(query, is_paired)[name]] for query in of_fair])
+    weights_before = np.array([query.weight for query in of_engine])
+    weights_after = np.array([query.weight for query in of_fair])
+    (engine,) = shares(before, np.ones_like(before), weights_before)
+    (fair,) = shares(after, np.ones_like(after), weights_after)
+    if is_paired:
+        (change,) = differences(after, before, weights_before)
+    else:
+        change = _difference_of_arms(engine, fair)
+    targets = [query.target.get(name, np.nan) for query in of_fair]
+    target = float(np.average(targets, weights=weights_after))
+    return {"name": name, "engine": engine, "fair": fair, "change": change, "target": target}
+
+
+def _with_figure(name: str, queries: Sequence[BothLists]) -> list[BothLists]:
+    """Return the queries of which both lists have a figure.
+
+    Where a client has pinned documents, no quality is known.
+    """
+    return [query for query in queries if name in query.engine and name in query.fair]
+
+
+def _difference_of_arms(engine: Estimate, fair: Estimate) -> Estimate:
+    """Return fair − engine with its interval, of arms that are independent of each other."""
+    below = np.hypot(fair.value - fair.low, engine.high - engine.value)
+    above = np.hypot(fair.high - fair.value, engine.value - engine.low)
+    value = fair.value - engine.value
+    return replace(fair, value=value, low=value - float(below), high=value + float(above))
 
 
 def _second(lists: BothLists, is_paired: bool) -> dict[str, float]:

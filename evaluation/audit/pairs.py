@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.errors import FairqrError, InputError, SourceError, one_line
 from fairqr.evaluation.audit.bundle import PairScores
 from fairqr.evaluation.estimates import ROUNDING, Estimate, divided, estimate, p_of_means, shares
-from fairqr.evaluation.experiments.engine import Done
+from fairqr.evaluation.experiments.tasks import Done
 from fairqr.evaluation.reports.text import counted
 from fairqr.retrieval.engines.engine import Query, SearchEngine, require, searched
 from fairqr.retrieval.fairness.exposure import FloatArray
@@ -54,7 +54,7 @@ class PairQuery(NamedTuple):
     """A query, and the documents to score for it.
 
     Attributes:
-        id: Its place among the queries of the file, from 1 on.
+        id: Its number among the queries of the file, from 1 on.
         documents: All that name this query, each in at least two versions.
     """
 
@@ -77,43 +77,91 @@ def read_pairs(path: Path) -> Pairs:
         SourceError: A line is wrong; it is named.
         InputError: The file holds no pairs.
     """
-    # By query, pair and version, with the line on which each pair begins.
-    found: dict[str, dict[str, tuple[int, dict[str, PairDocument]]]] = {}
-    kinds: set[bool] = set()
+    collected = _CollectedPairs()
     number = 0
     try:
         for number, row in named_rows(path, "pairs"):
-            it = _document(row)
-            kinds.add(bool(it.text))
-            if len(kinds) > 1:
-                raise ValueError("some lines have a document's id, and others a text")
-            _, versions = found.setdefault(it.query, {}).setdefault(it.pair, (number, {}))
-            if it.version in versions:
-                raise ValueError("its pair has this version already (is a column 'pair' missing?)")
-            if any(it.segment != other.segment for other in versions.values()):
-                raise ValueError("its pair has another segment on a line before")
-            versions[it.version] = it
-        pairs = itertools.chain.from_iterable(held.values() for held in found.values())
-        if alone := [begun for begun, versions in pairs if len(versions) < 2]:
-            number = alone[0]
+            collected.add(number, _document(row))
+        number = collected.first_alone()
+        if number:
             raise ValueError("its document has no second version")
     except FairqrError:  # it names the file and the line itself
         raise
     except ValueError as error:
         raise SourceError(f"The pairs {path}, line {number}: {error}; fix the line.") from None
-    if not found:
+    queries = collected.queries()
+    if not queries:
         raise InputError(f"The pairs {path} are empty; give a row for each version of a document.")
-    return tuple(
-        PairQuery(n, tuple(it for _, versions in held.values() for it in versions.values()))
-        for n, held in enumerate(found.values(), start=1)
-    )
+    return queries
+
+
+@dataclass
+class _Versions:
+    """The versions of one document.
+
+    Attributes:
+        line: The line on which they begin.
+        segment: What the pair is about.
+        by_name: The documents by the name of their version.
+    """
+
+    line: int
+    segment: str
+    by_name: dict[str, PairDocument] = field(default_factory=dict)
+
+
+class _CollectedPairs:
+    """Gathers the rows of a file of pairs, by query and pair."""
+
+    def __init__(self) -> None:
+        self._by_query: dict[str, dict[str, _Versions]] = {}
+        self._are_texts: bool | None = None
+
+    def add(self, line: int, document: PairDocument) -> None:
+        """Take in a row.
+
+        Raises:
+            ValueError: It does not go with the rows before.
+        """
+        is_text = bool(document.text)
+        if self._are_texts is None:
+            self._are_texts = is_text
+        if is_text != self._are_texts:
+            raise ValueError("some lines have a document's id, and others a text")
+        pairs = self._by_query.setdefault(document.query, {})
+        versions = pairs.setdefault(document.pair, _Versions(line, document.segment))
+        if document.version in versions.by_name:
+            raise ValueError("its pair has this version already (is a column 'pair' missing?)")
+        if document.segment != versions.segment:
+            raise ValueError("its pair has another segment on a line before")
+        versions.by_name[document.version] = document
+
+    def first_alone(self) -> int:
+        """Return the line of the first document that has one version alone; 0 if there is none."""
+        for pairs in self._by_query.values():
+            for versions in pairs.values():
+                if len(versions.by_name) < 2:
+                    return versions.line
+        return 0
+
+    def queries(self) -> Pairs:
+        """Return the queries, in the order of the file."""
+        queries = []
+        for number, pairs in enumerate(self._by_query.values(), start=1):
+            documents: list[PairDocument] = []
+            for versions in pairs.values():
+                documents += versions.by_name.values()
+            queries.append(PairQuery(number, tuple(documents)))
+        return tuple(queries)
 
 
 def _document(row: Mapping[str, Any]) -> PairDocument:
-    it = PairDocument(*(_text(row.get(name), name) for name in PairDocument._fields))
-    if not it.query or not it.version or bool(it.document) == bool(it.text):
+    document = PairDocument(*(_text(row.get(name), name) for name in PairDocument._fields))
+    has_names = document.query and document.version
+    has_either = bool(document.document) != bool(document.text)
+    if not (has_names and has_either):
         raise ValueError("it needs a query, a version, and either a document or a text")
-    return it
+    return document
 
 
 def _text(value: object, name: str) -> str:
@@ -143,7 +191,7 @@ class ScoredPairs:
 
     def cost(self, done: int = 0) -> str:
         """Say how many versions are left."""
-        versions = sum(len(it.documents) for it in self.tasks[done:])
+        versions = sum(len(task.documents) for task in self.tasks[done:])
         queries = counted(len(self.tasks) - done, "query", "queries")
         return f"{versions:,} versions for {queries} by '{self.name}'"
 
@@ -160,9 +208,9 @@ class ScoredPairs:
         except FairqrError as error:
             return PairScores.failed(task.id, error)
         pairs: dict[str, dict[str, Any]] = {}
-        for it, score in zip(task.documents, scores, strict=True):
-            pair = pairs.setdefault(it.pair, {"segment": it.segment, "scores": {}})
-            pair["scores"][it.version] = score
+        for document, score in zip(task.documents, scores, strict=True):
+            pair = pairs.setdefault(document.pair, {"segment": document.segment, "scores": {}})
+            pair["scores"][document.version] = score
         record = {"query": task.id, "status": "ok", "pairs": tuple(pairs.values())}
         return Done((PairScores.model_validate(record),))
 
@@ -182,29 +230,40 @@ async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPai
         ModelUnavailableError: An encoder is missing.
     """
     are_texts = bool(pairs[0].documents[0].text)
-    if (name.partition(":")[0] not in ("bm25", "dense")) if are_texts else (name != "engine"):
-        held, choices = ("texts", "bm25 or dense") if are_texts else ("ids of documents", "engine")
-        why = f"which '{one_line(name, 80)}' does not score; choose --pairs-by {choices}"
-        raise InputError(f"The pairs are {held}, {why}.")
+    kind = name.partition(":")[0]
+    if are_texts and kind not in ("bm25", "dense"):
+        raise _does_not_score("texts", name, "bm25 or dense")
+    if not are_texts and name != "engine":
+        raise _does_not_score("ids of documents", name, "engine")
     if are_texts:
         retriever = open_pool_retriever(name)
         await retriever.start()
 
         async def scores_of_texts(task: PairQuery) -> list[float]:
-            texts = [f"{it.title}\n{it.text}".strip() for it in task.documents]
-            return list((await retriever.scores(task.documents[0].query, texts)).tolist())
+            query = task.documents[0].query
+            texts = [f"{document.title}\n{document.text}".strip() for document in task.documents]
+            scores = await retriever.scores(query, texts)
+            return list(scores.tolist())
 
         return ScoredPairs(retriever.name, scores_of_texts, pairs)
     require(engine, "rescore", "Scoring pairs")
 
     async def scores_of_ids(task: PairQuery) -> list[float | None]:
         """Ask for all documents of a query in one request."""
-        ids = tuple(dict.fromkeys(it.document for it in task.documents))
-        (hits,) = await searched(engine, [Query(task.documents[0].query, len(ids), only=ids)])
-        found = dict(zip(hits.ids, hits.scores, strict=True))
-        return [found.get(it.document) for it in task.documents]
+        query = task.documents[0].query
+        ids = tuple(dict.fromkeys(document.document for document in task.documents))
+        (hits,) = await searched(engine, [Query(query, len(ids), only=ids)])
+        scores = dict(zip(hits.ids, hits.scores, strict=True))
+        return [scores.get(document.document) for document in task.documents]
 
     return ScoredPairs(engine.name, scores_of_ids, pairs)
+
+
+def _does_not_score(content: str, name: str, choices: str) -> InputError:
+    return InputError(
+        f"The pairs are {content}, which '{one_line(name, 80)}' does not score; choose --pairs-by "
+        f"{choices}."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,30 +318,49 @@ def compare_versions(scorer: str, records: Sequence[PairScores], seed: int) -> P
         records: One for each query.
         seed: Chooses the signs of the tests.
     """
-    # By segment and versions, and then by query.
-    scores: dict[tuple[str, str, str], dict[int, list[tuple[float, float]]]] = {}
+    scores = _scores_by_versions(records)
+    comparisons = []
+    for key in sorted(scores):
+        by_query = [np.array(pairs) for pairs in scores[key].values()]
+        comparisons.append(_compared(key, by_query, seed))
+    corrected = corrected_by_holm([comparison.difference.p for comparison in comparisons])
+    missing = 0
     for record in records:
-        for pair in record.pairs:
-            known = sorted((name, it) for name, it in pair.scores.items() if it is not None)
-            for (first, one), (second, other) in itertools.combinations(known, 2):
-                for segment in {"", pair.segment}:
-                    by_query = scores.setdefault((segment, first, second), {})
-                    by_query.setdefault(record.query, []).append((one, other))
-    found = [_compared(key, [*map(np.array, scores[key].values())], seed) for key in sorted(scores)]
-    corrected = corrected_by_holm([it.difference.p for it in found])
+        missing += sum([*pair.scores.values()].count(None) for pair in record.pairs)
     return PairwiseAudit(
         scored_by=scorer,
         queries=len(records),
-        failed=sum(it.status == "failed" for it in records),
-        missing=sum([*pair.scores.values()].count(None) for it in records for pair in it.pairs),
+        failed=sum(record.status == "failed" for record in records),
+        missing=missing,
         comparisons=tuple(
-            replace(it, difference=replace(it.difference, p=p))
-            for it, p in zip(found, corrected, strict=True)
+            replace(comparison, difference=replace(comparison.difference, p=p))
+            for comparison, p in zip(comparisons, corrected, strict=True)
         ),
     )
 
 
-def _compared(key: tuple[str, str, str], scores: list[FloatArray], seed: int) -> VersionComparison:
+_Key = tuple[str, str, str]
+"""A segment, empty for all pairs, and two versions."""
+
+
+def _scores_by_versions(
+    records: Sequence[PairScores],
+) -> dict[_Key, dict[int, list[tuple[float, float]]]]:
+    """Return the scores of both versions of each pair, by segment and versions, and by query."""
+    scores: dict[_Key, dict[int, list[tuple[float, float]]]] = {}
+    for record in records:
+        for pair in record.pairs:
+            known = sorted(
+                (name, score) for name, score in pair.scores.items() if score is not None
+            )
+            for (first, first_score), (second, second_score) in itertools.combinations(known, 2):
+                for segment in {"", pair.segment}:
+                    by_query = scores.setdefault((segment, first, second), {})
+                    by_query.setdefault(record.query, []).append((first_score, second_score))
+    return scores
+
+
+def _compared(key: _Key, scores: list[FloatArray], seed: int) -> VersionComparison:
     """Return a comparison, its test not corrected.
 
     Args:
@@ -292,10 +370,12 @@ def _compared(key: tuple[str, str, str], scores: list[FloatArray], seed: int) ->
     """
     together = np.concatenate(scores)
     # Squares of small numbers lose fewer digits.
-    parts = np.array([_parts(held - together.mean()) for held in scores])
+    mean = together.mean()
+    parts = np.array([_parts(of_query - mean) for of_query in scores])
     weights = np.ones(len(parts))
     (difference,) = estimate(parts, weights, _standardised)
-    higher, equal = shares(parts[:, 4:], np.ones_like(parts[:, 4:]), weights)
+    wins = parts[:, 4:]
+    higher, equal = shares(wins, np.ones_like(wins), weights)
     (p,) = p_of_means(parts[:, 1:2], weights, stream(seed, f"pairs {key}"))
     return VersionComparison(*key, len(together), replace(difference, p=p), higher, equal)
 
@@ -309,7 +389,7 @@ def _parts(scores: FloatArray) -> FloatArray:
 
 def _standardised(totals: FloatArray) -> FloatArray:
     """Return the mean difference in standard deviations, shape (…, 1); NaN if no score differs."""
-    count, difference, mean, square = (totals[..., place] for place in range(4))
+    count, difference, mean, square = np.moveaxis(totals[..., :4], -1, 0)
     variance = square / count - (mean / count) ** 2
     # The difference of equal numbers may be a little above 0 on one processor and not on another.
     is_spread = variance > ROUNDING * (1 + square / count)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -22,6 +22,9 @@ MOST_QUERIES = 200_000
 
 MOST_SEGMENTS = 50
 """A column with more different values is probably an id or a text, and no grouping."""
+
+MOST_NAMED = 5
+"""How many lines a message names."""
 
 ROWS_AT_ONCE = 8192
 """A sample depends on it, as on the seed and on the order of the rows."""
@@ -76,8 +79,8 @@ class Queries:
     @property
     def fingerprint(self) -> str:
         """A hash of the queries with their weights and segments."""
-        held = json.dumps([astuple(query) for query in self.queries])
-        return hashlib.sha256(held.encode()).hexdigest()
+        content = json.dumps([astuple(query) for query in self.queries])
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 def collect_queries(
@@ -109,55 +112,148 @@ def collect_queries(
     """
     if sample is not None and not 1 <= sample <= MOST_QUERIES:
         raise InputError(f"A sample has 1 to {MOST_QUERIES:,} draws, not {sample:,}.")
-    rng = stream(seed, "queries of an audit")
-    found: dict[tuple[str, ...], AuditQuery] = {}
-    ids: dict[str, int] = {}
-    draws: list[QueryRow] = []
-    segments: set[str] = set()
-    read, lines, weight = 0, 0, 0.0
+    collected = _Collected(origin, sample, stream(seed, "queries of an audit"))
     for chunk in chunks(rows, ROWS_AT_ONCE):
-        # A zero-width space is neither a space nor printable.
-        texts = ["".join(filter(str.isprintable, row.text)).strip() for row in chunk]
-        if blank := [str(it.line) for it, text in zip(chunk, texts, strict=True) if not text]:
-            named = "s" * (len(blank) > 1) + " " + ", ".join(blank[:5]) + ", …" * (len(blank) > 5)
-            raise InputError(f"The {origin} have no text in line{named}; fill or remove these.")
-        kept = [row for row in chunk if row.weight > 0]
-        ends = list(accumulate((row.weight for row in kept), initial=weight))
-        read, lines, weight = read + len(chunk), lines + len(kept), ends[-1]
-        segments.update(row.segment for row in kept)
-        if len(segments - {""}) > MOST_SEGMENTS:
-            raise InputError(
-                f"The {origin} have more than {MOST_SEGMENTS} segments; group by another column."
-            )
-        if sample is None:
-            _add(found, ids, ((row, row.weight) for row in kept), origin)
-        elif kept:
-            draws = draws or kept[:1] * sample
-            _redraw(draws, kept, ends, rng)
-
-    if not read:
+        collected.add(chunk)
+    if not collected.read:
         raise InputError(f"The {origin} are empty; give at least one query.")
-    if not lines:
+    if not collected.lines:
         raise InputError(f"All weights of the {origin} are 0; name another column of weights.")
-    # In the order of their lines.
-    _add(found, ids, sorted(Counter(draws).items()), origin)
+    collected.count_draws()
 
+    queries = tuple(collected.queries.values())
     weights = f"'{one_line(weighted_by)}'" if weighted_by else "number of lines"
-    different = f"{len(found):,} different queries"
-    design = f"All {different} of {lines:,} lines were asked; each counts by its {weights}."
-    if sample is not None:
+    different = f"{len(queries):,} different queries"
+    lines = f"{collected.lines:,} lines"
+    if sample is None:
+        design = f"All {different} of {lines} were asked; each counts by its {weights}."
+    else:
         chance = f"proportional to its {weights}" if weighted_by else "equal for all"
         design = (
-            f"{sample:,} draws with replacement from {lines:,} lines, the probability of a line "
-            f"being {chance} (seed {seed}), gave {different}; each counts as often as it was drawn."
+            f"{sample:,} draws with replacement from {lines}, the probability of a line being "
+            f"{chance} (seed {seed}), gave {different}; each counts as often as it was drawn."
         )
-    if read > lines:
-        design += f" Lines of weight 0, left out: {read - lines:,}."
-    queries, is_log = tuple(found.values()), weighted_by is not None or sample is not None
-    return Queries(queries, lines, weight, design, is_log)
+    without_weight = collected.read - collected.lines
+    if without_weight:
+        design += f" Lines of weight 0, left out: {without_weight:,}."
+    is_log = weighted_by is not None or sample is not None
+    return Queries(queries, collected.lines, collected.weight, design, is_log)
 
 
-def _redraw(draws: list[QueryRow], rows: list[QueryRow], ends: list[float], rng: Generator) -> None:
+class _Collected:
+    """Counts rows as they go by, or draws from them.
+
+    Args:
+        origin: What the queries are called in messages.
+        sample: How many to draw; None counts all.
+        random: Draws them.
+
+    Attributes:
+        queries: What was counted, by id, text and segment.
+        read: How many rows went by.
+        lines: How many of them have a weight above 0.
+        weight: Their weight together.
+    """
+
+    def __init__(self, origin: str, sample: int | None, random: Generator) -> None:
+        self.queries: dict[tuple[str, ...], AuditQuery] = {}
+        self.read = 0
+        self.lines = 0
+        self.weight = 0.0
+        self._origin = origin
+        self._sample = sample
+        self._random = random
+        self._draws: list[QueryRow] = []
+        self._segments: set[str] = set()
+        self._first_lines: dict[str, int] = {}
+
+    def add(self, chunk: Sequence[QueryRow]) -> None:
+        """Take in rows.
+
+        Raises:
+            InputError: One has no text; or there are too many segments or different queries, or two
+                different queries with the same id.
+        """
+        self._check_texts(chunk)
+        rows = [row for row in chunk if row.weight > 0]
+        ends = list(accumulate((row.weight for row in rows), initial=self.weight))
+        self.read += len(chunk)
+        self.lines += len(rows)
+        self.weight = ends[-1]
+        self._segments.update(row.segment for row in rows)
+        if len(self._segments - {""}) > MOST_SEGMENTS:
+            raise InputError(
+                f"The {self._origin} have more than {MOST_SEGMENTS} segments; group by another "
+                "column."
+            )
+        if self._sample is None:
+            self._count((row, row.weight) for row in rows)
+        elif rows:
+            if not self._draws:
+                self._draws = rows[:1] * self._sample
+            _redraw(self._draws, rows, ends, self._random)
+
+    def count_draws(self) -> None:
+        """Count what was drawn, in the order of the lines."""
+        self._count(sorted(Counter(self._draws).items()))
+
+    def _check_texts(self, chunk: Sequence[QueryRow]) -> None:
+        """Refuse rows without text; a zero-width space is neither a space nor printable."""
+        blank = []
+        for row in chunk:
+            text = "".join(filter(str.isprintable, row.text))
+            if not text.strip():
+                blank.append(str(row.line))
+        if not blank:
+            return
+        noun = "line" if len(blank) == 1 else "lines"
+        numbers = ", ".join(blank[:MOST_NAMED])
+        if len(blank) > MOST_NAMED:
+            numbers += ", …"
+        raise InputError(
+            f"The {self._origin} have no text in {noun} {numbers}; fill or remove these."
+        )
+
+    def _count(self, rows: Iterable[tuple[QueryRow, float]]) -> None:
+        """Add rows to the queries, each with how much it counts."""
+        for row, weight in rows:
+            key = (row.id or "", row.text, row.segment)
+            query = self.queries.get(key) or self._new_query(row)
+            self.queries[key] = replace(
+                query,
+                weight=query.weight + weight,
+                lines=query.lines + 1,
+                asks=query.asks + row.weight,
+            )
+        if len(self.queries) > MOST_QUERIES:
+            raise InputError(
+                f"The {self._origin} are more than {MOST_QUERIES:,} different ones; draw some with "
+                "--sample."
+            )
+
+    def _new_query(self, row: QueryRow) -> AuditQuery:
+        """Return a query that counts nothing yet.
+
+        Raises:
+            InputError: Its id belongs to another query.
+        """
+        id_ = row.id
+        if not id_:
+            # A name, not a secret: a query can be guessed from it.
+            name = "\n".join(filter(None, (row.text, row.segment)))
+            id_ = hashlib.sha256(name.encode()).hexdigest()[:16]
+        first = self._first_lines.setdefault(id_, row.line)
+        if first != row.line:
+            raise InputError(
+                f"The {self._origin}, line {row.line}: the id '{one_line(id_)}' belongs to another "
+                f"query in line {first}; give each query its own id."
+            )
+        return AuditQuery(id_, row.text, 0.0, 0, 0.0, row.segment)
+
+
+def _redraw(
+    draws: list[QueryRow], rows: Sequence[QueryRow], ends: Sequence[float], random: Generator
+) -> None:
     """Let each draw change to one of the next rows, by their shares of the weight of all so far.
 
     With W the weight before these rows and w theirs, a draw stays as it is with probability
@@ -168,43 +264,11 @@ def _redraw(draws: list[QueryRow], rows: list[QueryRow], ends: list[float], rng:
         draws: Changed in place.
         rows: Those that come now.
         ends: The weight before these rows, then after each of them.
-        rng: The source of chance.
+        random: The source of chance.
     """
-    points = rng.random(len(draws)) * ends[-1]
+    points = random.random(len(draws)) * ends[-1]
     # Rounding may put a point at the very end.
-    places = np.minimum(np.searchsorted(ends, points, side="right"), len(rows)) - 1
-    for draw in np.flatnonzero(places >= 0):
-        draws[draw] = rows[places[draw]]
-
-
-def _add(
-    found: dict[tuple[str, ...], AuditQuery],
-    ids: dict[str, int],
-    rows: Iterable[tuple[QueryRow, float]],
-    origin: str,
-) -> None:
-    """Add rows to the queries that were found.
-
-    Args:
-        found: Queries by id, text and segment; changed in place.
-        ids: The first line of each id; changed in place.
-        rows: Each with how much it counts.
-        origin: What they are called in messages.
-    """
-    for row, weight in rows:
-        key = row.id or "", row.text, row.segment
-        if (query := found.get(key)) is None:
-            # A name, not a secret: a query can be guessed from it.
-            hashed = hashlib.sha256("\n".join(filter(None, key[1:])).encode()).hexdigest()[:16]
-            query = AuditQuery(row.id or hashed, row.text, 0.0, 0, 0.0)
-            if (first := ids.setdefault(query.id, row.line)) != row.line:
-                raise InputError(
-                    f"The {origin}, line {row.line}: the id '{one_line(query.id)}' belongs "
-                    f"to another query in line {first}; give each query its own id."
-                )
-        sums = query.weight + weight, query.lines + 1, query.asks + row.weight
-        found[key] = AuditQuery(query.id, row.text, *sums, row.segment)
-    if len(found) > MOST_QUERIES:
-        raise InputError(
-            f"The {origin} are more than {MOST_QUERIES:,} different ones; draw some with --sample."
-        )
+    ranks = np.searchsorted(ends, points, side="right")
+    positions = np.minimum(ranks, len(rows)) - 1
+    for draw in np.flatnonzero(positions >= 0):
+        draws[draw] = rows[positions[draw]]

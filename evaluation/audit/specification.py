@@ -15,11 +15,12 @@ from fairqr.retrieval.fairness.target import AUDIT_TARGET, Target
 
 
 def _target(value: Any) -> object:
-    # A manifest holds a mapping.
-    found = value if isinstance(value, Mapping) else as_target(value, AUDIT_TARGET)
-    if isinstance(found, str):
-        raise TargetError(f"An audit has no target {found}; write a mixture, such as uniform:1.")
-    return found
+    if isinstance(value, Mapping):  # as a manifest has it
+        return value
+    target = as_target(value, AUDIT_TARGET)
+    if isinstance(target, str):
+        raise TargetError(f"An audit has no target {target}; write a mixture, such as uniform:1.")
+    return target
 
 
 class AuditSpec(BaseModel, frozen=True, extra="forbid"):

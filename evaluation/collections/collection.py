@@ -48,10 +48,15 @@ _QRELS = re.compile(r"qrels(?:-(.+))?\.txt")
 T = TypeVar("T")
 Words = Annotated[str, StringConstraints(strip_whitespace=True)]
 Id = Annotated[str, StringConstraints(pattern=r"^\S+$")]
-Keywords = Annotated[
-    tuple[Words, ...],
-    WrapValidator(lambda given, check: tuple(filter(None, check(() if given is None else given)))),
-]
+
+
+def _without_blanks(value: Any, check: Any) -> tuple[str, ...]:
+    """Return checked keywords, without blank ones; none where there is null."""
+    keywords = check(() if value is None else value)
+    return tuple(filter(None, keywords))
+
+
+Keywords = Annotated[tuple[Words, ...], WrapValidator(_without_blanks)]
 
 
 @checked_dataclass(frozen=True, slots=True, config={"coerce_numbers_to_str": True})
@@ -81,8 +86,8 @@ def bad_line(path: Path, number: int, error: Exception) -> InputError:
     """Return the error about a line that is not what the file should hold."""
     problem = str(error)
     if isinstance(error, ValidationError):
-        where, reason = first_problem(error)
-        problem = f"its {where}: {reason}" if where else reason
+        place, reason = first_problem(error)
+        problem = f"its {place}: {reason}" if place else reason
     return wrong_line(path, number, one_line(problem), "file", CorpusError)
 
 
@@ -108,8 +113,10 @@ def _as_topic(record: Any) -> Any:
     title = record.get("title") or record.get("text") or record.get("query")
     if id_ is None or title is None:
         return record
-    keywords = {"keywords": record["keywords"]} if "keywords" in record else {}
-    return {"id": id_, "title": title, **keywords}
+    topic = {"id": id_, "title": title}
+    if "keywords" in record:
+        topic["keywords"] = record["keywords"]
+    return topic
 
 
 def read_topics(path: Path) -> tuple[Topic, ...]:
@@ -230,7 +237,10 @@ class Collection:
 
     def relevant_documents(self) -> list[str]:
         """Return the ids of the documents that are relevant for any topic, each once."""
-        return list(dict.fromkeys(id_ for topic in self.topics for id_ in self.relevant(topic.id)))
+        ids: dict[str, None] = {}
+        for topic in self.topics:
+            ids |= dict.fromkeys(self.relevant(topic.id))
+        return list(ids)
 
     def part(self, topics: Iterable[str], most: int, progress: ProgressFunction) -> str:
         """Return the name of a corpus of documents judged for some topics, and others by chance.
@@ -246,9 +256,12 @@ class Collection:
         Raises:
             CorpusError: The documents cannot be read.
         """
-        judged = {id_ for topic in topics for id_ in self.qrels.get(topic, {})}
-        told = json.dumps([self.corpus.fingerprint(), sorted(judged), most])
-        path = cache_dir() / "parts" / sha256(told.encode()).hexdigest()[:16] / "documents.jsonl"
+        judged: set[str] = set()
+        for topic in topics:
+            judged.update(self.qrels.get(topic, {}))
+        content = json.dumps([self.corpus.fingerprint(), sorted(judged), most])
+        name = sha256(content.encode()).hexdigest()[:16]
+        path = cache_dir() / "parts" / name / "documents.jsonl"
         if path.exists():
             return str(path)
         ids = {document.id for document in watched(self.corpus.documents(), progress)}
@@ -257,40 +270,50 @@ class Collection:
         judged &= ids
         others = sorted(ids - judged, key=lambda id_: sha256(id_.encode()).digest())
         chosen = judged.union(others[: max(0, most - len(judged))])
-        lines = (line.strip() for _, line in numbered_lines(self.corpus.path))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_beside(path.with_name(SCHEMA), self._schema_with_paths())
+        lines = numbered_lines(self.corpus.path)
         documents = zip(self.corpus.documents(), lines, strict=True)
+        kept = [line.strip() for document, (_, line) in documents if document.id in chosen]
+        write_beside(path, "".join(f"{line}\n" for line in kept))
+        return str(path)
+
+    def _schema_with_paths(self) -> str:
+        """Return the schema as YAML for another folder: files of labels by their whole path."""
         schema = self.corpus.schema.model_dump(mode="json")
         folder = self.corpus.labels_folder.absolute()
         for attribute in schema["attributes"].values():
             if attribute["labels"]:
                 attribute["labels"] = str(folder / attribute["labels"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_beside(path.with_name(SCHEMA), yaml.safe_dump(schema, allow_unicode=True))
-        write_beside(path, "".join(f"{line}\n" for it, line in documents if it.id in chosen))
-        return str(path)
+        return yaml.safe_dump(schema, allow_unicode=True)
 
     def fingerprints(self) -> dict[str, str]:
         """Return the hashes of the documents with their schema, the topics and the judgements."""
-        found = sorted([*self.folder.glob("topics*.jsonl"), *self.folder.glob("qrels*.txt")])
-        hashes = {path.name: sha256_of(path) for path in found}
+        paths = sorted([*self.folder.glob("topics*.jsonl"), *self.folder.glob("qrels*.txt")])
+        hashes = {path.name: sha256_of(path) for path in paths}
         return {"corpus": self.corpus.fingerprint(), **hashes}
 
 
 def splits_of(folder: Path) -> dict[str | None, Path]:
     """Return the files of judgements in a folder by their name; ``qrels.txt`` has the name None."""
-    found = ((_QRELS.fullmatch(path.name), path) for path in sorted(folder.glob("qrels*.txt")))
-    return {match[1]: path for match, path in found if match}
+    splits: dict[str | None, Path] = {}
+    for path in sorted(folder.glob("qrels*.txt")):
+        match = _QRELS.fullmatch(path.name)
+        if match:
+            splits[match[1]] = path
+    return splits
 
 
 def missing_files(folder: Path) -> list[str]:
     """Return the files of the standard layout that a folder lacks."""
-    there = {
+    schemas = (folder / SCHEMA, folder / f"documents.{SCHEMA}")
+    is_there = {
         "documents.jsonl": holds_documents(folder),
-        SCHEMA: any((folder / name).is_file() for name in (SCHEMA, f"documents.{SCHEMA}")),
+        SCHEMA: any(path.is_file() for path in schemas),
         "topics.jsonl": any(folder.glob("topics*.jsonl")),
         "qrels.txt": bool(splits_of(folder)),
     }
-    return [name for name, is_there in there.items() if not is_there]
+    return [name for name in is_there if not is_there[name]]
 
 
 def load_collection(folder: Path, name: str | None = None, split: str | None = None) -> Collection:
@@ -310,7 +333,8 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
         SchemaError: The schema is wrong.
     """
     name = name or folder.resolve().name
-    if missing := missing_files(folder):
+    missing = missing_files(folder)
+    if missing:
         raise CorpusError(
             f"The folder {folder} is not a collection: it lacks {', '.join(missing)}; "
             "docs/how-to/bring-a-collection.md describes the layout."
@@ -319,20 +343,33 @@ def load_collection(folder: Path, name: str | None = None, split: str | None = N
     if split is None and len(splits) == 1:
         (split,) = splits
     if split not in splits:
-        named = ", ".join(key for key in splits if key is not None) or "one set without a name"
-        what = f"no judgements '{one_line(split)}'" if split else "several sets of judgements"
-        raise CorpusError(f"The collection '{name}' has {what}; there are {named}: choose one.")
-    own = folder / f"topics-{split}.jsonl"
-    topics = read_topics(own if own.is_file() else folder / "topics.jsonl")
+        raise _no_split(name, split, splits)
+    topics_of_split = folder / f"topics-{split}.jsonl"
+    has_own_topics = topics_of_split.is_file()
+    topics = read_topics(topics_of_split if has_own_topics else folder / "topics.jsonl")
     ids = {topic.id for topic in topics}
     judged = in_known_forms(read_qrels(splits[split]), ids)
     qrels = {topic: documents for topic, documents in judged.items() if topic in ids}
-    if not any(grade > 0 for documents in qrels.values() for grade in documents.values()):
+    if not any(grade > 0 for grades in qrels.values() for grade in grades.values()):
         raise CorpusError(
             f"{splits[split]} has no relevant document for any topic of the collection '{name}'; "
             "the topics' ids must be those of the topics file, and a grade above 0 is relevant."
         )
-    if split is not None and not own.is_file():
+    if split is not None and not has_own_topics:
         topics = tuple(topic for topic in topics if topic.id in qrels)
-    corpus, about = find_corpus(folder), read_about(folder)
-    return Collection(name, folder, corpus, topics, qrels, about, split)
+    return Collection(
+        name=name,
+        folder=folder,
+        corpus=find_corpus(folder),
+        topics=topics,
+        qrels=qrels,
+        about=read_about(folder),
+        split=split,
+    )
+
+
+def _no_split(name: str, split: str | None, splits: Iterable[str | None]) -> CorpusError:
+    """Return the error about judgements that do not exist, or of which none are named."""
+    names = ", ".join(filter(None, splits)) or "one set without a name"
+    problem = f"no judgements '{one_line(split)}'" if split else "several sets of judgements"
+    return CorpusError(f"The collection '{name}' has {problem}; there are {names}: choose one.")

@@ -38,13 +38,13 @@ def find_collection(name: str | Path, split: str | None = None) -> standard.Coll
     """
     text = str(name)
     if isinstance(name, str) and NAME.fullmatch(name):
-        named = BUILT_IN.get(text, _root() / text)
-        if named.is_dir():
-            return standard.load_collection(named, text, split)
+        folder = BUILT_IN.get(text, _root() / text)
+        if folder.is_dir():
+            return standard.load_collection(folder, text, split)
     if not text or not os.path.isdir(text):
-        known = ", ".join(listed["name"] for listed in list_collections())
+        names = ", ".join(collection["name"] for collection in list_collections())
         raise CorpusError(
-            f"There is no collection '{one_line(text)}'; there are {known}. A collection is a "
+            f"There is no collection '{one_line(text)}'; there are {names}. A collection is a "
             "folder, and 'fairqr dataset import' makes one of files."
         )
     return standard.load_collection(Path(name), split=split)
@@ -76,8 +76,8 @@ def import_collection(
         CorpusError: A file is missing or wrong; nothing was changed.
     """
     if loader not in LOADERS:
-        known = ", ".join(LOADERS)
-        raise InputError(f"There is no loader '{one_line(loader)}'; there are {known}.")
+        names = ", ".join(LOADERS)
+        raise InputError(f"There is no loader '{one_line(loader)}'; there are {names}.")
     if not NAME.fullmatch(name) or name in BUILT_IN:
         raise InputError(
             f"'{one_line(name)}' cannot be the name of a collection; use lower-case letters, "
@@ -91,11 +91,11 @@ def import_collection(
                 f"There is a collection '{name}' already; choose another name, or --replace it."
             )
         prefix = f".{name}.build-"
-        for rest in target.parent.glob(f"{prefix}*"):
+        for unfinished in target.parent.glob(f"{prefix}*"):
             # A killed import left it.
-            shutil.rmtree(rest, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as around:
-            work = Path(around)
+            shutil.rmtree(unfinished, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as directory:
+            work = Path(directory)
             folder = work / "new"
             folder.mkdir()
             parts = LOADERS[loader](paths, work)
@@ -119,21 +119,31 @@ def list_collections() -> list[dict[str, Any]]:
         ``title``, ``documents`` (how many, if counted); the ``splits`` of its judgements, if they
         have names; and as ``problem`` why it cannot be read, if so.
     """
-    root, listed = _root(), []
-    found = sorted(root.iterdir()) if root.is_dir() else []
-    imported = {path.name: path for path in found if path.is_dir() and NAME.fullmatch(path.name)}
-    for name, folder in {**BUILT_IN, **imported}.items():
-        about, problem = standard.About(), ", ".join(standard.missing_files(folder))
-        problem = f"it lacks {problem}" if problem else ""
+    root = _root()
+    folders = dict(BUILT_IN)
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        if path.is_dir() and NAME.fullmatch(path.name):
+            folders[path.name] = path
+    collections = []
+    for name, folder in folders.items():
+        about = standard.About()
+        missing = ", ".join(standard.missing_files(folder))
+        problem = f"it lacks {missing}" if missing else ""
         try:
             about = standard.read_about(folder)
         except FairqrError as error:
             problem = str(error)
-        kind = "built in" if name in BUILT_IN else about.loader or "by hand"
-        fields = {"title": about.title, "documents": about.documents, "problem": problem}
-        splits = list(filter(None, standard.splits_of(folder)))
-        listed.append({"name": name, "kind": kind, "folder": folder, "splits": splits, **fields})
-    return listed
+        row = {
+            "name": name,
+            "kind": "built in" if name in BUILT_IN else about.loader or "by hand",
+            "folder": folder,
+            "splits": list(filter(None, standard.splits_of(folder))),
+            "title": about.title,
+            "documents": about.documents,
+            "problem": problem,
+        }
+        collections.append(row)
+    return collections
 
 
 def _root() -> Path:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import re
 import sqlite3
@@ -95,17 +96,29 @@ def sort_files(paths: Iterable[Path], patterns: Mapping[str, str]) -> dict[str, 
     Raises:
         CorpusError: There is no file of a kind.
     """
-    found: dict[str, list[Path]] = {kind: [] for kind in (*patterns, "")}
-    inside = (sorted(path.iterdir()) if path.is_dir() else [path] for path in paths)
-    for path in (path for listed in inside for path in listed if not path.is_dir()):
-        name = path.name.lower()
-        found[next((kind for kind in patterns if re.search(patterns[kind], name)), "")].append(path)
-    if lacking := [kind for kind in patterns if not found[kind]]:
+    by_kind: dict[str, list[Path]] = {kind: [] for kind in (*patterns, "")}
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.iterdir()) if path.is_dir() else [path]
+    for path in files:
+        if not path.is_dir():
+            by_kind[_kind_of(path, patterns)].append(path)
+    missing = [kind for kind in patterns if not by_kind[kind]]
+    if missing:
         raise CorpusError(
-            f"The files have no {' and no '.join(lacking)}; files are told apart by their names, "
+            f"The files have no {' and no '.join(missing)}; files are told apart by their names, "
             "which docs/how-to/bring-a-collection.md lists."
         )
-    return found
+    return by_kind
+
+
+def _kind_of(path: Path, patterns: Mapping[str, str]) -> str:
+    """Return the first kind whose pattern the name of a file has; empty if there is none."""
+    name = path.name.lower()
+    for kind, pattern in patterns.items():
+        if re.search(pattern, name):
+            return kind
+    return ""
 
 
 def read_own(paths: Sequence[Path], _: Path) -> Parts:
@@ -120,11 +133,11 @@ def read_own(paths: Sequence[Path], _: Path) -> Parts:
         SchemaError: The schema is wrong.
     """
     files = {}
-    for kind, found in sort_files(paths, OWN).items():
-        files[kind] = {_split(path): path for path in found}
-        if len(files[kind]) < len(found):
-            named = ", ".join(path.name for path in found)
-            raise CorpusError(f"The files {named} all seem to be {kind}; give one of them.")
+    for kind, of_kind in sort_files(paths, OWN).items():
+        files[kind] = {_split(path): path for path in of_kind}
+        if len(files[kind]) < len(of_kind):
+            names = ", ".join(path.name for path in of_kind)
+            raise CorpusError(f"The files {names} all seem to be {kind}; give one of them.")
     schema = files["schema"][None]
     return Parts(
         schema=schema.read_bytes(),
@@ -142,8 +155,8 @@ def _split(path: Path) -> str | None:
 
 def read_subset(paths: Sequence[Path], work: Path) -> Parts:
     """Read the joined subset of TREC Fair 2022, a folder that only lacks a schema."""
-    inside = [it for it in paths[0].iterdir() if re.match("documents|topics|qrels", it.name)]
-    parts = read_own([*inside, SCHEMAS / SUBSET / SCHEMA], work)
+    files = [path for path in paths[0].iterdir() if re.match("documents|topics|qrels", path.name)]
+    parts = read_own([*files, SCHEMAS / SUBSET / SCHEMA], work)
     parts.about = standard.read_about(SCHEMAS / SUBSET)
     return parts
 
@@ -173,8 +186,8 @@ class _Metadata(BaseModel, extra="allow"):
         plain = [re.sub(r"(?:trans|cis)gender\s+((?:fe)?male)", r"\1", name) for name in genders]
         groups = [name if name in ("female", "male") else "non-binary" for name in plain]
         # The article has its own id, title, text and address.
-        found = self.model_dump(exclude_unset=True, exclude={"page_id", *_Article.model_fields})
-        fields = {_RENAMED.get(name, name): value for name, value in found.items()}
+        content = self.model_dump(exclude_unset=True, exclude={"page_id", *_Article.model_fields})
+        fields = {_RENAMED.get(name, name): value for name, value in content.items()}
         return fields | {"gender": list(dict.fromkeys(groups)) or None}
 
 
@@ -201,23 +214,31 @@ def read_trec_fair(
     files = sort_files(paths, TREC)
     corpus = min(files["articles"], key=lambda path: [text not in path.name for text in TEXTS])
     metadata = max(files["metadata"])
-    if (own_year := 2022 if "articles" in metadata.name else 2021) != year:
-        raise CorpusError(f"{metadata} is of {own_year}; import it with trec-fair-{own_year}.")
+    actual_year = 2022 if "articles" in metadata.name else 2021
+    if actual_year != year:
+        raise CorpusError(
+            f"{metadata} is of {actual_year}; import it with trec-fair-{actual_year}."
+        )
     unused = {*files["articles"], *files["metadata"], *files[""]} - {corpus, metadata}
     notes = [f"{path.name} was left out" for path in sorted(unused)]
     topics, qrels = _read_trec_topics(files["topics"])
-    for split in [split for split in topics if not any(qrels[split].values())]:
-        notes.append(f"{split}: topics without judgements were left out")
-        del topics[split], qrels[split]
+    for split in list(topics):
+        if not any(qrels[split].values()):
+            notes.append(f"{split}: topics without judgements were left out")
+            del topics[split]
+            del qrels[split]
     if not topics:
         raise CorpusError("The topics have no relevant documents; add the file with rel_docs.")
     home = SCHEMAS / f"trec-fair-{year}"
     attributes = load_yaml(home / SCHEMA, "schema")["attributes"]
-    kept = {name: it for name, it in attributes.items() if everything or "population" in it}
+    if not everything:
+        attributes = {
+            name: attribute for name, attribute in attributes.items() if "population" in attribute
+        }
     return Parts(
-        schema=yaml.safe_dump({"attributes": kept}, sort_keys=False).encode(),
+        schema=yaml.safe_dump({"attributes": attributes}, sort_keys=False).encode(),
         documents=_articles(corpus, metadata, work, notes),
-        topics={split: list(found.values()) for split, found in topics.items()},
+        topics={split: list(by_id.values()) for split, by_id in topics.items()},
         qrels=qrels,
         about=standard.read_about(home),
         notes=notes,
@@ -235,8 +256,8 @@ def _read_trec_topics(
         for number, line in lines.numbered_lines(path):
             try:
                 for topic, relevant in map(_topic, _records(lines.parse_object(line))):
-                    known = topics.setdefault(split, {}).get(topic.id)
-                    if known is None or not known.keywords:
+                    earlier = topics.setdefault(split, {}).get(topic.id)
+                    if earlier is None or not earlier.keywords:
                         topics[split][topic.id] = topic
                     qrels.setdefault(split, {}).setdefault(topic.id, {}).update(relevant)
             except (ValueError, TypeError) as error:
@@ -253,12 +274,17 @@ def _records(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _topic(record: dict[str, Any]) -> tuple[standard.Topic, Qrel]:
-    keywords, relevant = _listed(record.get("keywords")), _listed(record.get("rel_docs"))
-    named: dict[str, Any] = {"id": record.get("id"), "title": record.get("title")}
-    return standard.Topic(**named, keywords=keywords), {str(int(page)): 1 for page in relevant}
+    """Return the topic in a record, and its relevant documents."""
+    relevant = _as_list(record.get("rel_docs"))
+    values: dict[str, Any] = {
+        "id": record.get("id"),
+        "title": record.get("title"),
+        "keywords": _as_list(record.get("keywords")),
+    }
+    return standard.Topic(**values), {str(int(page)): 1 for page in relevant}
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     """Return a list; in one file they stand as a text like ``['maize', 'corn']``."""
     if not isinstance(value, str):
         return value or ()
@@ -313,8 +339,8 @@ def put(table: sqlite3.Connection, key: str, value: str) -> bool:
 
 def get(table: sqlite3.Connection, key: str) -> str | None:
     """Return the value of a key."""
-    found = table.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
-    return found and str(found[0])
+    row = table.execute("SELECT value FROM entries WHERE key = ?", (key,)).fetchone()
+    return row and str(row[0])
 
 
 def write_collection(
@@ -337,33 +363,39 @@ def write_collection(
     write_beside(folder / SCHEMA, parts.schema)
     with open_table(work / "ids") as ids:
         written, twice = _write_documents(parts, folder, ids, progress)
-        told = [f"{written:,} documents"]
+        sentences = [f"{written:,} documents"]
         if twice:
-            told.append(f"{twice:,} left out, whose id had come before")
+            sentences.append(f"{twice:,} left out, whose id had come before")
         for split, topics in parts.topics.items():
-            standard.write_topics(folder / f"topics{f'-{split}' * bool(split)}.jsonl", topics)
+            standard.write_topics(folder / _file_of("topics", split, ".jsonl"), topics)
         for split, qrels in parts.qrels.items():
-            write_qrels(folder / f"qrels{f'-{split}' * bool(split)}.txt", qrels)
-            name = f"{split}: " if split else ""
-            judged = sum(map(len, qrels.values()))
-            told.append(
-                f"{name}{len(parts.topics.get(split, qrels)):,} topics, {judged:,} judgements"
-            )
-            named = {id_ for documents in qrels.values() for id_ in documents}
-            if missing := sum(get(ids, id_) is None for id_ in named):
-                told.append(
-                    f"{name}{missing:,} judged documents are not among the documents; "
+            write_qrels(folder / _file_of("qrels", split, ".txt"), qrels)
+            prefix = f"{split}: " if split else ""
+            count = len(parts.topics.get(split, qrels))
+            judgements = sum(map(len, qrels.values()))
+            sentences.append(f"{prefix}{count:,} topics, {judgements:,} judgements")
+            judged = set(itertools.chain.from_iterable(qrels.values()))
+            missing = sum(get(ids, id_) is None for id_ in judged)
+            if missing:
+                sentences.append(
+                    f"{prefix}{missing:,} judged documents are not among the documents; "
                     "their judgements are kept"
                 )
     parts.about.model_copy(update={"documents": written}).write(folder)
-    return told + parts.notes
+    return sentences + parts.notes
+
+
+def _file_of(kind: str, split: str | None, ending: str) -> str:
+    """Return the name of a file of topics or judgements."""
+    return f"{kind}-{split}{ending}" if split else f"{kind}{ending}"
 
 
 def _write_documents(
     parts: Parts, folder: Path, ids: sqlite3.Connection, progress: lines.ProgressFunction | None
 ) -> tuple[int, int]:
     """Return how many documents were written, and how many were left out as duplicates."""
-    written = twice = 0
+    written = 0
+    twice = 0
     with (
         open_beside(folder / "documents.jsonl.gz") as file,
         gzip.GzipFile("", "wb", COMPRESSION, file, mtime=0) as stream,

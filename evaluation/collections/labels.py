@@ -6,6 +6,7 @@ documents asked for in memory.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection as Ids
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,19 +97,25 @@ class Groups:
         Raises:
             UnknownAttributeError: The schema has no such attribute.
         """
-        found = self.schema.attribute(attribute)
-        array = self.arrays[found.name]
-        if (unknown or found.unknown) == "exclude":
+        of_schema = self.schema.attribute(attribute)
+        array = self.arrays[of_schema.name]
+        policy = unknown or of_schema.unknown
+        if policy == "exclude":
             array = array[:, :-1]
-        forms = (known_form(id_, self.rows) for id_ in ids)
-        rows = np.fromiter((self.rows.get(it, -1) for it in forms), np.int64, len(ids))
         if not len(array):
             return np.zeros((len(ids), array.shape[1]))
-        return np.where((rows >= 0)[:, None], array[rows], 0.0)
+        row_of = self.rows.get
+        positions = (row_of(known_form(id_, self.rows), -1) for id_ in ids)
+        rows = np.fromiter(positions, np.int64, len(ids))
+        is_known = rows >= 0
+        return np.where(is_known[:, None], array[rows], 0.0)
 
     def in_dimension(self, dimension: Dimension, ids: Sequence[str]) -> FloatArray:
         """Return the memberships in a dimension, by its attributes' own policies, (len(ids), G)."""
-        return intersection([self.memberships(a.name, ids, a.unknown) for a in dimension.factors])
+        of_factors = [
+            self.memberships(factor.name, ids, factor.unknown) for factor in dimension.factors
+        ]
+        return intersection(of_factors)
 
     def dimension(self, name: str, unknown: UnknownPolicy | None = None) -> Dimension:
         """Return a dimension.
@@ -156,7 +163,7 @@ def scan_corpus(
     wanted = frozenset(ids)
     attributes = list(schema_with_unknown(corpus.schema, "group").attributes.values())
     rows: dict[str, int] = {}
-    found: list[list[tuple[float, ...]]] = []
+    memberships: list[list[tuple[float, ...]]] = []
     totals = [np.zeros(len(attribute.universe)) for attribute in attributes]
     count = 0
     for document in watched(corpus.documents(), progress):
@@ -166,11 +173,13 @@ def scan_corpus(
             total += membership
         if known_form(document.id, wanted) in wanted and document.id not in rows:
             rows[document.id] = len(rows)
-            found.append(members)
-    arrays, shares = {}, {}
-    for place, (attribute, total) in enumerate(zip(attributes, totals, strict=True)):
-        listed = np.array([members[place] for members in found], dtype=np.float64)
-        arrays[attribute.name] = listed.reshape(-1, len(total))
+            memberships.append(members)
+    arrays = {}
+    shares = {}
+    for column, attribute in enumerate(attributes):
+        total = totals[column]
+        array = np.array([members[column] for members in memberships], dtype=np.float64)
+        arrays[attribute.name] = array.reshape(-1, len(total))
         shares[attribute.name] = total / max(1, count)
     return Groups(corpus.schema, rows, arrays, shares, count)
 
@@ -187,17 +196,18 @@ async def scan_engine(engine: SearchEngine, ids: Ids[str]) -> Groups:
     """
     answers = []
     whole = [id_.removesuffix(".0") for id_ in ids if id_.endswith(".0") and other_form(id_)]
-    for asked in chunks(dict.fromkeys([*ids, *whole]), AT_ONCE):
-        answers += await engine.search([Query("", len(asked), only=tuple(asked))])
+    for chunk in chunks(dict.fromkeys([*ids, *whole]), AT_ONCE):
+        answers += await engine.search([Query("", len(chunk), only=tuple(chunk))])
     arrays = {}
     for name, attribute in engine.schema.attributes.items():
         parts = [hits.memberships[name] for hits in answers if name in hits.memberships]
         array = np.concatenate([np.zeros((0, len(attribute.universe))), *parts])
         arrays[name] = array if attribute.unknown == "group" else with_unknown(array)
-    counted = await engine.corpus_shares() if "corpus_shares" in engine.capabilities else {}
-    shares = {
-        name: with_unknown(known[: len(engine.schema.attribute(name).groups)])
-        for name, known in counted.items()
-    }
-    rows = {id_: row for row, id_ in enumerate(id_ for hits in answers for id_ in hits.ids)}
+    shares = {}
+    if "corpus_shares" in engine.capabilities:
+        for name, share in (await engine.corpus_shares()).items():
+            groups = engine.schema.attribute(name).groups
+            shares[name] = with_unknown(share[: len(groups)])
+    found = itertools.chain.from_iterable(hits.ids for hits in answers)
+    rows = {id_: row for row, id_ in enumerate(found)}
     return Groups(engine.schema, rows, arrays, shares)

@@ -107,9 +107,9 @@ def query_targets(
     targets = {}
     for topic in collection.topics:
         relevant = groups.known(collection.relevant(topic.id))
-        found = resolve_target(dimension, rule, groups, relevant)
-        if not isinstance(found, Reason):
-            targets[topic.id] = found
+        resolved = resolve_target(dimension, rule, groups, relevant)
+        if not isinstance(resolved, Reason):
+            targets[topic.id] = resolved
     return QueryTargets(dimension, targets)
 
 
@@ -120,15 +120,20 @@ def check_target(rule: TargetRule, dimensions: Sequence[Dimension]) -> None:
         TargetError: It asks for a population that the schema lacks, or names an attribute or a
             group that does not exist.
     """
-    if isinstance(rule, Target) and dimensions:
-        attributes = [dimension.attribute for dimension in dimensions]
-        if lacking := rule.without_population(attributes):
-            more = ", measure no combinations (intersections=false)" * (TIMES in lacking[0])
-            raise TargetError(
-                f"The schema gives no population for '{lacking[0]}'; add one{more}, or choose a "
-                "target without it, such as relevance:0.5,uniform:0.5 ('judge' in an experiment)."
-            )
-        rule.check(attributes)
+    if not isinstance(rule, Target) or not dimensions:
+        return
+    attributes = [dimension.attribute for dimension in dimensions]
+    without = rule.without_population(attributes)
+    if without:
+        name = without[0]
+        advice = "add one"
+        if TIMES in name:
+            advice += ", measure no combinations (intersections=false)"
+        raise TargetError(
+            f"The schema gives no population for '{name}'; {advice}, or choose a target without "
+            "it, such as relevance:0.5,uniform:0.5 ('judge' in an experiment)."
+        )
+    rule.check(attributes)
 
 
 def resolve_target(
@@ -160,9 +165,11 @@ def resolve_target(
             return Reason.NO_RELEVANT
         ids = groups.known(relevant)
         if not isinstance(rule, Target):
-            found = _trec_target(dimension, groups, ids)
-            return found if found.any() else Reason.NO_TARGET
-        members = [groups.memberships(a.name, ids, a.unknown) for a in dimension.factors]
+            target = _trec_target(dimension, groups, ids)
+            return target if target.any() else Reason.NO_TARGET
+        members = [
+            groups.memberships(factor.name, ids, factor.unknown) for factor in dimension.factors
+        ]
         estimates["relevance"] = mean_membership(members)
         if not estimates["relevance"].any():
             return Reason.NO_TARGET
@@ -172,15 +179,22 @@ def resolve_target(
 
 
 def _trec_target(dimension: Dimension, groups: Groups, ids: Sequence[str]) -> FloatArray:
-    populations = [
-        normalise([it.population.get(group, 0.0) for group in it.groups]) if it.population else None
-        for it in dimension.factors
-    ]
-    memberships = [groups.memberships(a.name, ids, "group") for a in dimension.factors]
+    """Return the target of the track over the groups of a dimension, with the unknown or not."""
+    populations: list[FloatArray | None] = []
+    memberships = []
+    for factor in dimension.factors:
+        population: FloatArray | None = None
+        if factor.population:
+            sizes = [factor.population.get(group, 0.0) for group in factor.groups]
+            population = normalise(sizes)
+        populations.append(population)
+        memberships.append(groups.memberships(factor.name, ids, "group"))
     whole = trec_target(memberships, populations)
-    if len(dimension.groups) == whole.size:
+    has_unknown = len(dimension.groups) == whole.size
+    if has_unknown:
         return whole.ravel()
-    return normalise(whole[(slice(-1),) * whole.ndim].ravel())
+    without_unknown = (slice(-1),) * whole.ndim
+    return normalise(whole[without_unknown].ravel())
 
 
 def mean_membership(memberships: Sequence[ArrayLike]) -> FloatArray:
@@ -193,7 +207,8 @@ def mean_membership(memberships: Sequence[ArrayLike]) -> FloatArray:
         Shape (Π G_a,); all zeros where there are no documents.
     """
     arrays = [np.asarray(members, dtype=np.float64) for members in memberships]
-    total, count = np.zeros(math.prod(array.shape[1] for array in arrays)), len(arrays[0])
+    count = len(arrays[0])
+    total = np.zeros(math.prod(array.shape[1] for array in arrays))
     for start in range(0, count, AT_ONCE):
         products = intersection([array[start : start + AT_ONCE] for array in arrays])
         total += np.ones(len(products)) @ products
@@ -232,14 +247,15 @@ def trec_target(
     as_is = tuple(set(range(len(shape))) - set(mixed))
     if not mean.any():
         return mean
-    there = mean.sum(as_is, keepdims=True) > 0
-    spread = np.where(there, mean, mean.sum(tuple(mixed), keepdims=True))
+    has_documents = mean.sum(as_is, keepdims=True) > 0
+    spread = np.where(has_documents, mean, mean.sum(tuple(mixed), keepdims=True))
     spread /= spread.sum(as_is, keepdims=True)
     target = mean.copy()
     for known in itertools.product((True, False), repeat=len(mixed)):
         if not any(known):
             continue
-        block, factors = [slice(None)] * len(shape), [np.ones(1)] * len(shape)
+        block = [slice(None)] * len(shape)
+        factors = [np.ones(1)] * len(shape)
         for axis, is_known in zip(mixed, known, strict=True):
             block[axis] = slice(-1) if is_known else slice(-1, None)
             if is_known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from typing import Any
 
@@ -36,16 +37,17 @@ def describe_collection(
         CorpusError: A line of the documents is wrong.
         TargetError: The collection's target cannot be read.
     """
-    judged = {id_ for documents in collection.qrels.values() for id_ in documents}
+    judged = set(itertools.chain.from_iterable(collection.qrels.values()))
     scan = scan_corpus(collection.corpus, judged, progress=progress)
     relevant = scan.known(collection.relevant_documents())
-    each = {topic.id: len(collection.relevant(topic.id)) for topic in collection.topics}
+    counts = {topic.id: len(collection.relevant(topic.id)) for topic in collection.topics}
     attributes = {}
     for name, attribute in collection.corpus.schema.attributes.items():
         groups = (*attribute.groups, UNKNOWN)
         members = scan.memberships(name, relevant, "group")
         shares = members.sum(axis=0) / max(1, len(members))
-        targets, problem = list[FloatArray](), "no relevant document has a known group"
+        targets: list[FloatArray] = []
+        problem = "no relevant document has a known group"
         try:
             targets += query_targets(collection, scan, name).targets.values()
         except TargetError as error:
@@ -66,9 +68,13 @@ def describe_collection(
         "split": collection.split,
         "documents": scan.documents,
         "topics": len(collection.topics),
-        "topics_without_relevant": [topic for topic, count in each.items() if not count],
+        "topics_without_relevant": [topic for topic, count in counts.items() if not count],
         "judgements": sum(map(len, collection.qrels.values())),
-        "relevant": (min(each.values()), statistics.median(each.values()), max(each.values())),
+        "relevant": (
+            min(counts.values()),
+            statistics.median(counts.values()),
+            max(counts.values()),
+        ),
         "relevant_documents": len(relevant),
         "missing_documents": len(judged) - len(scan.rows),
         "target": collection.about.target,

@@ -89,11 +89,12 @@ def agreement(rounds: DataFrame, fairness: str) -> dict[str, float] | None:
         (``low``, ``high``), in how many topics the divergence ``fell``, and in how many of these
         the measure ``rose``. None without such topics.
     """
-    own = rounds[rounds.measure == fairness]
-    if own["round"].max() < 1:
+    of_measure = rounds[rounds.measure == fairness]
+    last_round = of_measure["round"].max()
+    if last_round < 1:
         return None
-    first = own[own["round"] == 0].set_index("topic")
-    last = own[own["round"] == own["round"].max()].set_index("topic")
+    first = of_measure[of_measure["round"] == 0].set_index("topic")
+    last = of_measure[of_measure["round"] == last_round].set_index("topic")
     fall = (first.divergence - last.divergence).rename("fall")
     rise = (last.value - first.value).rename("rise")
     both = fall.to_frame().join(rise).dropna()
@@ -102,8 +103,8 @@ def agreement(rounds: DataFrame, fairness: str) -> dict[str, float] | None:
     if both.empty:
         return None
     fell = both[both.fall > 0]
-    told = {"topics": len(both), "fell": len(fell), "rose": int((fell.rise > 0).sum())}
-    return told | _correlation(both.fall.to_numpy(), both.rise.to_numpy())
+    counts = {"topics": len(both), "fell": len(fell), "rose": int((fell.rise > 0).sum())}
+    return counts | _correlation(both.fall.to_numpy(), both.rise.to_numpy())
 
 
 def _correlation(x: FloatArray, y: FloatArray) -> dict[str, float]:
@@ -139,14 +140,16 @@ def targets_apart(
 
     rows = []
     for record in records:
-        wanted = judged.get(record.topic)
-        if not wanted or not any(record.target.values()):
+        target = judged.get(record.topic)
+        if not target or not any(record.target.values()):
             continue
-        known = sum(wanted.get(group, 0.0) for group in record.target)
+        total = sum(target.get(group, 0.0) for group in record.target)
+        if not total:
+            continue
         for group, share in record.target.items():
-            if known:
-                due = wanted.get(group, 0.0) / known
-                rows.append((record.topic, group, share, due, abs(share - due)))
+            judged_share = target.get(group, 0.0) / total
+            apart = abs(share - judged_share)
+            rows.append((record.topic, group, share, judged_share, apart))
     whole = pd.DataFrame(rows, columns=["topic", "group", "estimated", "judged", "apart"])
     columns = ["group", "estimated", "judged", "apart", "low", "high", "topics"]
     if whole.empty:
@@ -157,5 +160,5 @@ def targets_apart(
     seeds = whole.groupby("topic").size() / whole.group.nunique()
     mean, low, high, topics = mean_with_ends(apart / seeds)
     of_all = {"group": "all", "apart": mean, "low": low, "high": high, "topics": topics}
-    found = pd.concat([by_group.reset_index(), pd.DataFrame([of_all])], ignore_index=True)
-    return found.reindex(columns=columns)
+    table = pd.concat([by_group.reset_index(), pd.DataFrame([of_all])], ignore_index=True)
+    return table.reindex(columns=columns)

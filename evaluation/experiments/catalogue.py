@@ -15,7 +15,14 @@ from fairqr.base.extras import library
 from fairqr.base.files import write_beside
 from fairqr.base.yaml_file import load_yaml
 from fairqr.evaluation.experiments.specification import Experiment
-from fairqr.evaluation.probes import specification as probes
+from fairqr.evaluation.probes.specification import (
+    LISTWISE_KIND,
+    LORA_KIND,
+    PAIRWISE_KIND,
+    ListwiseExperiment,
+    LoraExperiment,
+    PairwiseExperiment,
+)
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.retrieval.sources.schema import validated
 
@@ -63,9 +70,9 @@ class Kind(NamedTuple):
 KINDS: Mapping[str, Kind] = {
     SEARCH: Kind(Experiment, "experiments.running", attribute="attributes"),
     FAIR_RAG: Kind(FairRagExperiment, "rag.running", "generators", "collections", "group_aware"),
-    probes.LISTWISE_KIND: Kind(probes.ListwiseExperiment, "probes.running", "rankers"),
-    probes.PAIRWISE_KIND: Kind(probes.PairwiseExperiment, "probes.running", "models"),
-    probes.LORA_KIND: Kind(probes.LoraExperiment, "probes.running"),
+    LISTWISE_KIND: Kind(ListwiseExperiment, "probes.running", "rankers"),
+    PAIRWISE_KIND: Kind(PairwiseExperiment, "probes.running", "models"),
+    LORA_KIND: Kind(LoraExperiment, "probes.running"),
 }
 """The kinds of experiments, by the ``kind`` in their files; without one it is ``search``."""
 
@@ -88,30 +95,44 @@ class ExperimentFile(NamedTuple):
             InputError: The file is wrong, or has no small form; the message says where and why.
         """
         values = {name: value for name, value in self.values.items() if name != SMALL}
-        if small and not isinstance(self.values.get(SMALL), Mapping):
-            raise InputError(f"The experiment {self.path} has no small form; leave out --small.")
-        for changed in (self.values[SMALL] if small else {}, changes or {}):
-            for name, value in changed.items():
-                both = isinstance(value, Mapping) and isinstance(values.get(name), Mapping)
-                values[name] = {**values[name], **value} if both else value
+        if small:
+            small_form = self.values.get(SMALL)
+            if not isinstance(small_form, Mapping):
+                raise InputError(
+                    f"The experiment {self.path} has no small form; leave out --small."
+                )
+            _change(values, small_form)
+        _change(values, changes or {})
         return validated(self.kind.spec, values, f"The experiment {self.path}", InputError)
+
+
+def _change(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Replace values; of a mapping, single entries."""
+    for name, value in changes.items():
+        earlier = values.get(name)
+        if isinstance(value, Mapping) and isinstance(earlier, Mapping):
+            values[name] = {**earlier, **value}
+        else:
+            values[name] = value
 
 
 def read_experiment(name: str | Path) -> ExperimentFile:
     """Read an experiment that comes with fairqr, or a file.
 
     Raises:
-        InputError: There is none of this name, or the file is no experiment.
+        InputError: There is no such file, or it is not an experiment.
     """
     path = FILES / f"{name}.yaml" if name in SHIPPED else Path(name)
     if not path.is_file():
-        told = f"There is no experiment '{one_line(name)}'; name a YAML file"
-        raise InputError(f"{told}, or one of {', '.join(SHIPPED)}.")
+        raise InputError(
+            f"There is no experiment '{one_line(name)}'; name a YAML file, or one of "
+            f"{', '.join(SHIPPED)}."
+        )
     values = load_yaml(path, "experiment", InputError)
     kind = str(values.get("kind", SEARCH)) if isinstance(values, dict) else ""
     if kind not in KINDS:
-        known = ", ".join(KINDS)
-        raise InputError(f"The experiment {path} has no kind; write 'kind: ' and one of {known}.")
+        kinds = ", ".join(KINDS)
+        raise InputError(f"The experiment {path} has no kind; write 'kind: ' and one of {kinds}.")
     return ExperimentFile(path, KINDS[kind], values)
 
 
@@ -168,9 +189,14 @@ class Measured(ABC):
     @property
     def shown(self) -> dict[str, Any]:
         """What the template shows: the same of all kinds, and what the module adds."""
-        spec, manifest = self.spec, self.manifest
-        both = {"title": spec.title, "about": spec.about, "experiment": spec, "manifest": manifest}
-        return {**both, "measured": self, **import_module(self.report).values_of(self)}
+        return {
+            "title": self.spec.title,
+            "about": self.spec.about,
+            "experiment": self.spec,
+            "manifest": self.manifest,
+            "measured": self,
+            **import_module(self.report).values_of(self),
+        }
 
     def write_report(self, folder: Path) -> list[Path]:
         """Write the report with its figures, and the table; equal results give equal files.
@@ -183,8 +209,9 @@ class Measured(ABC):
         """
         from fairqr.evaluation.reports.writer import write_report
 
-        values = self.write(folder)
-        return [*write_report(folder, self.template, self.shown, [*self.plots.values()]), values]
+        table = self.write(folder)
+        figures = [*self.plots.values()]
+        return [*write_report(folder, self.template, self.shown, figures), table]
 
 
 def load_experiment(folder: str | Path) -> Measured:
@@ -201,7 +228,7 @@ def load_experiment(folder: str | Path) -> Measured:
     kind = KINDS[SEARCH]
     # Where there is nothing to be read, the class that opens the folder says what is wrong.
     with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
-        told = json.loads((Path(folder) / "experiment.json").read_bytes())
-        kind = KINDS[told["experiment"]["kind"]]
+        settings = json.loads((Path(folder) / "experiment.json").read_bytes())
+        kind = KINDS[settings["experiment"]["kind"]]
     measured: Measured = kind.code.measure(Path(folder))
     return measured

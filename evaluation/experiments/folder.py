@@ -78,11 +78,11 @@ def spent(usage: Usage) -> dict[str, int]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the libraries that results depend on."""
-    found = {"python": platform.python_version()}
+    by_name = {"python": platform.python_version()}
     for name in LIBRARIES.split():
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            by_name[name] = importlib.metadata.version(name)
+    return by_name
 
 
 def _now() -> str:
@@ -198,8 +198,10 @@ class Lines(Generic[R]):
                 try:
                     yield start, self._record.model_validate_json(line)
                 except ValidationError:
-                    told = f"{self.path}, line {number}, is damaged or of another version"
-                    raise InputError(f"{told}; remove it, and it is done again.") from None
+                    raise InputError(
+                        f"{self.path}, line {number}, is damaged or of another version; remove it, "
+                        "and it is done again."
+                    ) from None
                 start += len(line)
 
     @contextlib.contextmanager
@@ -207,7 +209,8 @@ class Lines(Generic[R]):
         """Open the file for :meth:`add`; half a line that a kill left is cut off."""
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, self._mode)
         with os.fdopen(handle, "rb+") as self._open:
-            self._open.truncate(sum(len(line) for line in self._open if line.endswith(b"\n")))
+            whole = [line for line in self._open if line.endswith(b"\n")]
+            self._open.truncate(sum(map(len, whole)))
             yield
 
     def add(self, record: R) -> None:
@@ -256,8 +259,8 @@ class Folder(Generic[M]):
         """Check that a file of the folder can be read at once.
 
         Raises:
-            InputError: It is no file, or a very large one.
-            OSError: There is none.
+            InputError: It is a link or a device, or very large.
+            OSError: It does not exist.
         """
         if not is_small_file(self.folder / name, LARGEST):
             raise InputError(
@@ -273,7 +276,7 @@ class Folder(Generic[M]):
             kind: The class of its content.
 
         Raises:
-            InputError: There is none, or it is damaged or of another version.
+            InputError: It does not exist, or is damaged or of another version.
         """
         path = self.folder / name
         try:
@@ -282,12 +285,13 @@ class Folder(Generic[M]):
         except OSError as error:
             raise InputError(f"{self.folder} holds no {self.what} ({error.strerror}).") from None
         except ValidationError as error:
-            where = one_line(first_problem(error)[0]) or "its first line"
-            told = f"{path} is damaged or of another version (at {where}); choose another folder."
-            raise InputError(told) from None
+            place = one_line(first_problem(error)[0]) or "its first line"
+            raise InputError(
+                f"{path} is damaged or of another version (at {place}); choose another folder."
+            ) from None
 
     def begin(self, manifest: M) -> M:
-        """Write the settings, or check that they are those that the folder has.
+        """Write the settings, or check that the folder has the same.
 
         Returns:
             The manifest of the folder, with the versions that the run goes on with.
@@ -299,8 +303,9 @@ class Folder(Generic[M]):
         begun = self.manifest() if self.exists() else manifest
         versions = dict(begun.versions)
         for name, version in manifest.versions.items():
-            before = versions.get(name, version).split(THEN)
-            versions[name] = THEN.join([*(it for it in before if it != version), version])
+            earlier = versions.get(name, version).split(THEN)
+            others = [other for other in earlier if other != version]
+            versions[name] = THEN.join([*others, version])
         begun = begun.model_copy(update={"versions": versions})
         write_beside(self._manifest, begun.text)
         return begun
@@ -315,19 +320,22 @@ class Folder(Generic[M]):
         if not self.exists():
             # A kill leaves the lock and a file that was to become the manifest. Replies of another
             # run may have been brought.
-            left = (".", self.replies.name)
-            if any(not path.name.startswith(left) for path in self.folder.glob("*")):
+            harmless = (".", self.replies.name)
+            if any(not path.name.startswith(harmless) for path in self.folder.glob("*")):
                 raise InputError(
                     f"The folder {self.folder} is not empty and has no {self.what}; choose another."
                 )
             return
         # As JSON, since a file of settings may hold what compares otherwise once it was read.
-        begun, own = self.manifest().model_dump(mode="json"), manifest.model_dump(mode="json")
+        begun = self.manifest().model_dump(mode="json")
+        new = manifest.model_dump(mode="json")
         for name in manifest.identity():
-            if begun[name] != own[name]:
-                told = f"The folder {self.folder} holds a run with another {name}"
-                what = _differing(begun[name], own[name])
-                raise OtherRunError(f"{told}{what}; choose another folder.")
+            if begun[name] != new[name]:
+                details = _differing(begun[name], new[name])
+                raise OtherRunError(
+                    f"The folder {self.folder} holds a run with another {name}{details}; choose "
+                    "another folder."
+                )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -338,12 +346,12 @@ class Folder(Generic[M]):
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
-            held = FileLock(self.folder / LOCK).acquire(0)
+            lock = FileLock(self.folder / LOCK).acquire(0)
         except Timeout:
             raise InputError(
                 f"Another process runs the {self.what} in {self.folder}; wait for it to end."
             ) from None
-        with held:
+        with lock:
             yield
 
     def seal(self, **changes: Any) -> M:
@@ -352,12 +360,13 @@ class Folder(Generic[M]):
         Args:
             changes: More values of the manifest.
         """
-        for left in self.folder.rglob(".*." + "[0-9a-f]" * 16):  # what a kill left of a file
-            left.unlink()
+        for half_written in self.folder.rglob(".*." + "[0-9a-f]" * 16):  # a kill left it
+            half_written.unlink()
         hashes = hashes_of(self.folder)
         del hashes[self.name]
-        held = self.manifest().model_dump() | changes | {"files": hashes, "finished": _now()}
-        sealed = self.manifest_type.model_validate(held)
+        values = self.manifest().model_dump() | changes
+        values |= {"files": hashes, "finished": _now()}
+        sealed = self.manifest_type.model_validate(values)
         write_beside(self._manifest, sealed.text)
         return sealed
 
@@ -368,15 +377,16 @@ class Folder(Generic[M]):
         """
         manifest: Any = self.manifest()
         listed = manifest.files
-        found = hashes_of(self.folder, only=listed)
-        for name in sorted(listed.keys() | found.keys() - {self.name, f"{self.name}.sig"}):
-            if found.get(name) == "":
+        present = hashes_of(self.folder, only=listed)
+        not_listed = {self.name, f"{self.name}.sig"}
+        for name in sorted(listed.keys() | present.keys() - not_listed):
+            if present.get(name) == "":
                 yield f"The file {shown_name(name)} is a link or a device, and no file."
-            elif name not in found:
+            elif name not in present:
                 yield f"The file {shown_name(name)} is missing."
             elif name not in listed:
                 yield f"The file {shown_name(name)} was added: the manifest does not list it."
-            elif found[name] == UNREAD or found[name] != listed[name]:
+            elif present[name] == UNREAD or present[name] != listed[name]:
                 yield f"The file {shown_name(name)} was changed."
 
 
@@ -392,20 +402,27 @@ def hashes_of(folder: Path, only: Collection[str] | None = None) -> dict[str, st
     """
     hashes = {}
     for path in sorted(folder.rglob("*"), key=str):
-        name, is_link = path.relative_to(folder).as_posix(), path.is_symlink()
-        if (is_link or not path.is_dir()) and not (name == LOCK and not path.lstat().st_size):
-            if is_link or not path.is_file():
-                hashes[name] = ""
-            elif only is not None and (name not in only or path.stat().st_size > HASHED):
-                hashes[name] = UNREAD
-            else:
-                hashes[name] = sha256_of(path)
+        name = path.relative_to(folder).as_posix()
+        is_link = path.is_symlink()
+        is_folder = path.is_dir() and not is_link
+        is_lock = name == LOCK and not path.lstat().st_size
+        if is_folder or is_lock:
+            continue
+        if is_link or not path.is_file():
+            hashes[name] = ""
+        elif only is None or (name in only and path.stat().st_size <= HASHED):
+            hashes[name] = sha256_of(path)
+        else:
+            hashes[name] = UNREAD
     return hashes
 
 
 def shown_name(name: str) -> str:
     """Return a name that somebody else chose for a sentence, on one line and without controls."""
-    return one_line("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name))
+    printable = [
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in name
+    ]
+    return one_line("".join(printable))
 
 
 def file_name(*parts: Any) -> str:
@@ -415,14 +432,16 @@ def file_name(*parts: Any) -> str:
     """
     names = [str(part) for part in parts]
     safe = "-".join(_NOT_PLAIN.sub("_", name) for name in names)[:LONGEST]
-    if safe == "-".join(names) and not any("-" in name for name in names):
+    has_hyphen = any("-" in name for name in names)
+    if safe == "-".join(names) and not has_hyphen:
         return safe
-    return f"{safe}-{hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(chr(0).join(names).encode()).hexdigest()
+    return f"{safe}-{digest[:8]}"
 
 
-def _differing(one: object, other: object) -> str:
+def _differing(first: object, second: object) -> str:
     """Name what differs between two mappings, in parentheses."""
-    if not isinstance(one, dict) or not isinstance(other, dict):
+    if not isinstance(first, dict) or not isinstance(second, dict):
         return ""
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     return f" ({', '.join(map(str, names))})" if names else ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.batch import Batch
@@ -41,10 +42,23 @@ PLACE = ["attribute", "queries"]
 
 SYSTEM = [*PLACE, "system"]
 SPENT = ["rounds", "model_calls", "tokens"]
-DIFFERENCES = (
-    "baseline system measure difference low high count randomisation_corrected holds too_few "
-    "tests sentence"
-)
+DIFFERENCES = [
+    *PLACE,
+    "baseline",
+    "system",
+    "measure",
+    "difference",
+    "low",
+    "high",
+    "count",
+    "randomisation_corrected",
+    "holds",
+    "too_few",
+    "tests",
+    "sentence",
+]
+"""The columns of the frames of differences."""
+
 RENAMED = {"run": "system", "interval.low": "low", "interval.high": "high"}
 
 
@@ -85,23 +99,29 @@ class MeasuredSearches(Measured):
     @property
     def relevance(self) -> Measure | None:
         """The first measure that looks at no groups."""
-        return next((it for it in self.measures if it.counts_missing and not it.factors), None)
+        for measure in self.measures:
+            if measure.counts_missing and not measure.factors:
+                return measure
+        return None
 
     @property
     def fairness(self) -> Measure | None:
         """The first measure that looks at groups and is no product."""
-        return next((it for it in self.measures if GROUPS in it.needs and not it.factors), None)
+        for measure in self.measures:
+            if GROUPS in measure.needs and not measure.factors:
+                return measure
+        return None
 
     @cached_property
     def _names(self) -> dict[str, str]:
         """The texts of measures in tables, without the attribute, by their whole texts."""
-        names = dict[str, str]()
+        names: dict[str, str] = {}
         for (attribute, *_), evaluation in self.evaluations.items():
             # One that is written in two ways, with the attribute and without it, is one measure.
-            own = dict[Measure, str]()
+            texts: dict[Measure, str] = {}
             for measure in self.measures:
-                own.setdefault(measure.with_attribute(attribute), str(measure))
-            names |= dict(zip(evaluation.results, own.values(), strict=True))
+                texts.setdefault(measure.with_attribute(attribute), str(measure))
+            names |= dict(zip(evaluation.results, texts.values(), strict=True))
         return names
 
     @cached_property
@@ -117,10 +137,13 @@ class MeasuredSearches(Measured):
         """The value of each measure for each topic; if there is none, the reason."""
         import pandas as pd
 
-        columns = {"query_id": "topic", "reason": "undefined"}
-        own = {key: it.to_frame().astype({"value": float}) for key, it in self.evaluations.items()}
-        found = pd.concat(own, names=SYSTEM).rename(columns=columns).reset_index()
-        return found[[*SYSTEM, "topic", "measure", "value", "undefined"]]
+        frames = {
+            key: evaluation.to_frame().astype({"value": float})
+            for key, evaluation in self.evaluations.items()
+        }
+        renamed = {"query_id": "topic", "reason": "undefined"}
+        values = pd.concat(frames, names=SYSTEM).rename(columns=renamed).reset_index()
+        return values[[*SYSTEM, "topic", "measure", "value", "undefined"]]
 
     @cached_property
     def scores(self) -> DataFrame:
@@ -136,68 +159,80 @@ class MeasuredSearches(Measured):
         """
         values = self.scores.set_index([*SYSTEM, "measure"]).value
         means = means_by(values, "topics").reset_index()
-        up = means.measure.map({str(it): it.kind.higher_is_better for it in self.measures})
-        means["best"] = means["mean"] * up.map({True: 1.0, False: -1.0})
-        table = means.groupby([*PLACE, "measure"])
-        is_best = means.best == table.best.transform("max")
-        return means.assign(best=is_best & (table.topics.transform("nunique") == 1))
+        is_up = {str(measure): measure.kind.higher_is_better for measure in self.measures}
+        signs = means.measure.map(is_up).map({True: 1.0, False: -1.0})
+        means["best"] = means["mean"] * signs
+        by_measure = means.groupby([*PLACE, "measure"])
+        is_best = means.best == by_measure.best.transform("max")
+        has_as_many = by_measure.topics.transform("nunique") == 1
+        return means.assign(best=is_best & has_as_many)
 
     @cached_property
     def differences(self) -> DataFrame:
         """The differences from the baseline; in each table one family of tests for Holm."""
-        import pandas as pd
-
-        baseline, found = self.manifest.experiment.baseline, list[pd.DataFrame]()
-        for place, own in self._by_place.items():
-            if baseline in own and len(own) > 1:
-                others = [it for name, it in own.items() if name != baseline]
-                found.append(self._rows_of(place, compare(own[baseline], others)))
-        columns = [*PLACE, *DIFFERENCES.split()]
-        return pd.concat(found).reindex(columns=columns) if found else pd.DataFrame(columns=columns)
+        baseline = self.manifest.experiment.baseline
+        frames = []
+        for place, by_system in self._by_place.items():
+            others = [evaluation for system, evaluation in by_system.items() if system != baseline]
+            if baseline in by_system and others:
+                frames.append(self._rows_of(place, compare(by_system[baseline], others)))
+        return _joined(frames, DIFFERENCES)
 
     @cached_property
     def pairs(self) -> DataFrame:
         """The differences within the pairs; in each table one family of tests for Holm."""
-        import pandas as pd
-
-        found = list[pd.DataFrame]()
-        for place, own in self._by_place.items():
-            here = [pair for pair in self.manifest.experiment.pairs if {*pair} <= own.keys()]
-            if here:
-                pairs = [(own[first], own[second]) for first, second in here]
-                found.append(self._rows_of(place, compare_pairs(pairs)))
-        columns = [*PLACE, *DIFFERENCES.split()]
-        return pd.concat(found).reindex(columns=columns) if found else pd.DataFrame(columns=columns)
+        frames = []
+        for place, by_system in self._by_place.items():
+            pairs = [
+                (by_system[first], by_system[second])
+                for first, second in self.manifest.experiment.pairs
+                if first in by_system and second in by_system
+            ]
+            if pairs:
+                frames.append(self._rows_of(place, compare_pairs(pairs)))
+        return _joined(frames, DIFFERENCES)
 
     @property
     def _by_place(self) -> dict[tuple[str, str], dict[str, Evaluation]]:
         """The evaluations by place, and then by system."""
-        found: dict[tuple[str, str], dict[str, Evaluation]] = {}
+        by_place: dict[tuple[str, str], dict[str, Evaluation]] = {}
         for (attribute, form, system), evaluation in self.evaluations.items():
-            found.setdefault((attribute, form), {})[system] = evaluation
-        return found
+            by_place.setdefault((attribute, form), {})[system] = evaluation
+        return by_place
 
     def _rows_of(self, place: tuple[str, str], compared: Comparisons) -> DataFrame:
         """Return comparisons of a place as rows."""
         import pandas as pd
 
-        told = compared.as_json()
-        rows = pd.json_normalize(told["rows"]).rename(columns=RENAMED)
-        given = dict(zip(PLACE, place, strict=True)) | {"tests": told["tests"]}
-        return rows.assign(**given, measure=rows.measure.map(self._names))
+        content = compared.as_json()
+        rows = pd.json_normalize(content["rows"]).rename(columns=RENAMED)
+        attribute, form = place
+        return rows.assign(
+            attribute=attribute,
+            queries=form,
+            tests=content["tests"],
+            measure=rows.measure.map(self._names),
+        )
 
     @cached_property
     def searches(self) -> DataFrame:
         """A row for each search: how it ended, and its cost."""
         import pandas as pd
 
-        rows = [
-            record.model_dump(exclude={"ids", "rounds", "target"})
-            | {"rounds": len(record.rounds) - 1 if record.rounds else None}
-            for records in self.records.values()
-            for record in records
-        ]
+        rows = []
+        for record in itertools.chain.from_iterable(self.records.values()):
+            row = record.model_dump(exclude={"ids", "rounds", "target"})
+            row["rounds"] = len(record.rounds) - 1 if record.rounds else None
+            rows.append(row)
         return pd.DataFrame(rows)
+
+    @property
+    def _refined(self) -> dict[Key, Sequence[SearchRecord]]:
+        """The searches of the systems that refine, by place and system."""
+        systems = {
+            system.name for system in self.manifest.experiment.systems if system.asks_a_model
+        }
+        return {key: records for key, records in self.records.items() if key[2] in systems}
 
     @cached_property
     def rounds(self) -> DataFrame:
@@ -208,19 +243,18 @@ class MeasuredSearches(Measured):
         """
         import pandas as pd
 
-        refining = {it.name for it in self.manifest.experiment.systems if it.asks_a_model}
-        done = [it for key, own in self.records.items() if key[2] in refining for it in own]
-        rows = [
-            {
-                **record.model_dump(include={*SYSTEM, "topic", "target"}),
-                "round": number,
-                "divergence": found.divergence,
-                "relevance": self._relevance_of(record.topic, found.ids),
-                "exposure": found.exposure if any(found.exposure.values()) else {},
-            }
-            for record in done
-            for number, found in enumerate(record.rounds)
-        ]
+        rows = []
+        for record in itertools.chain.from_iterable(self._refined.values()):
+            ids = record.model_dump(include={*SYSTEM, "topic", "target"})
+            for number, round_ in enumerate(record.rounds):
+                row = {
+                    **ids,
+                    "round": number,
+                    "divergence": round_.divergence,
+                    "relevance": self._relevance_of(record.topic, round_.ids),
+                    "exposure": round_.exposure if any(round_.exposure.values()) else {},
+                }
+                rows.append(row)
         keys = [*SYSTEM, "topic", "round"]
         whole = pd.json_normalize(rows, sep=" of ")
         if not rows:
@@ -235,18 +269,18 @@ class MeasuredSearches(Measured):
         A search that has stopped keeps its last list, so all rounds are over the same topics. The
         ``divergence`` is the search's own.
         """
-        import pandas as pd
-
-        refining = {it.name for it in self.manifest.experiment.systems if it.asks_a_model}
         frames = []
-        for key, records in self.records.items():
-            if key[2] in refining:
-                evaluates = partial(self._evaluated, attribute=key[0])
-                frame = judged_rounds(records, evaluates)
-                place = dict(zip(SYSTEM, key, strict=True))
-                frames.append(frame.assign(**place, measure=frame.measure.map(self._names)))
-        columns = [*SYSTEM, "topic", "round", "measure", "value", "divergence"]
-        return pd.concat(frames)[columns] if frames else pd.DataFrame(columns=columns)
+        for key, records in self._refined.items():
+            attribute, form, system = key
+            frame = judged_rounds(records, partial(self._evaluated, attribute=attribute))
+            named = frame.assign(
+                attribute=attribute,
+                queries=form,
+                system=system,
+                measure=frame.measure.map(self._names),
+            )
+            frames.append(named)
+        return _joined(frames, [*SYSTEM, "topic", "round", "measure", "value", "divergence"])
 
     def _evaluated(self, run: SystemRun, *, attribute: str) -> Evaluation:
         """Measure a run as the systems of the experiment are measured."""
@@ -278,6 +312,15 @@ class MeasuredSearches(Measured):
         return means.join(ends.rename(columns={"mean": "difference"})).reset_index()
 
 
+def _joined(frames: Sequence[DataFrame], columns: list[str]) -> DataFrame:
+    """Return the rows of all frames, with these columns; without a frame, none."""
+    import pandas as pd
+
+    if not frames:
+        return pd.DataFrame(columns=columns)
+    return pd.concat(frames).reindex(columns=columns)
+
+
 def run_of(name: str, records: Iterable[SearchRecord]) -> SystemRun:
     """Return a run: one ranking for each seed of each topic; the scores say the order only."""
     rankings: dict[str, list[Ranking]] = {}
@@ -302,42 +345,56 @@ def measure(folder: Path) -> MeasuredSearches:
             f"The files of '{collection.name}' have changed since the experiment was run."
         )
     qrels = {topic: collection.qrels[topic] for topic in manifest.topics}
-    order = {topic: place for place, topic in enumerate(manifest.topics)}
-    found = defaultdict[Key, list[SearchRecord]](list)
-    for record in sorted(store.lines.read(), key=lambda it: (order[it.topic], it.seed)):
-        found[record.attribute, record.queries, record.system].append(record)
-    records, unfinished = dict[Key, list[SearchRecord]](), dict[Key, int]()
+    positions = {topic: position for position, topic in enumerate(manifest.topics)}
+
+    def place(record: SearchRecord) -> tuple[int, int]:
+        return positions[record.topic], record.seed
+
+    by_key = defaultdict[Key, list[SearchRecord]](list)
+    for record in sorted(store.lines.read(), key=place):
+        by_key[record.attribute, record.queries, record.system].append(record)
+    records: dict[Key, list[SearchRecord]] = {}
+    unfinished: dict[Key, int] = {}
     each = product(manifest.attributes, manifest.query_forms, experiment.systems)
     for attribute, form, system in each:
         key = (attribute, form, system.name)
-        if left := len(experiment.seeds_of(system)) * len(order) - len(found[key]):
-            unfinished[key] = left
+        searches = len(experiment.seeds_of(system)) * len(positions)
+        missing = searches - len(by_key[key])
+        if missing:
+            unfinished[key] = missing
         else:
-            records[key] = found[key]
+            records[key] = by_key[key]
     if not records:
         raise InputError(f"No system in {folder} has searched for all topics yet; run it again.")
-    runs = {key: run_of(key[2], own) for key, own in records.items()}
-    shown = ids_of(runs.values(), qrels)
-    for own in records.values():
-        for record in own:
-            shown.update(*(round_.ids for round_ in record.rounds))
-    scan = scan_corpus(collection.corpus, shown)
-    common: Any = {"groups": scan, "target": manifest.judge}
-    evaluations = {
-        key: evaluate(run, qrels, experiment.measures, attributes=key[0], **common)
-        for key, run in runs.items()
+    runs = {key: run_of(key[2], of_system) for key, of_system in records.items()}
+    ids = ids_of(runs.values(), qrels)
+    for record in itertools.chain.from_iterable(records.values()):
+        ids.update(*(round_.ids for round_ in record.rounds))
+    groups = scan_corpus(collection.corpus, ids)
+    evaluations = {}
+    for key, run in runs.items():
+        evaluations[key] = evaluate(
+            run,
+            qrels,
+            experiment.measures,
+            attributes=key[0],
+            groups=groups,
+            target=manifest.judge,
+        )
+    judged = {
+        attribute: _judged_targets(collection, groups, attribute, manifest)
+        for attribute in manifest.attributes
     }
-    judged = {it: _judged_targets(collection, scan, it, manifest) for it in manifest.attributes}
-    return MeasuredSearches(manifest, records, evaluations, unfinished, qrels, scan, judged)
+    return MeasuredSearches(manifest, records, evaluations, unfinished, qrels, groups, judged)
 
 
 def _judged_targets(
     collection: Collection, groups: Groups, attribute: str, manifest: Manifest
 ) -> dict[str, dict[str, float]]:
     """Return the target of each topic by group, as the judgements give it."""
-    found = query_targets(collection, groups, attribute, manifest.judge)
-    names = found.dimension.groups
+    judged = query_targets(collection, groups, attribute, manifest.judge)
+    names = judged.dimension.groups
     return {
         topic: dict(zip(names, shares.tolist(), strict=True))
-        for topic, shares in found.targets.items()
+        for topic, shares in judged.targets.items()
     }

@@ -30,11 +30,13 @@ def values_of(measured: MeasuredSearches) -> dict[str, Any]:
     import pandas as pd
 
     searches = measured.searches
-    told = pd.concat([searches.warnings.explode().dropna(), searches.error[searches.error != ""]])
+    warnings = searches.warnings.explode().dropna()
+    errors = searches.error[searches.error != ""]
+    sentences = pd.concat([warnings, errors]).str.replace(_NUMBERS, "#", regex=True)
     return {
         "parts": [_part(measured, place) for place in _places(measured)],
         "ended": _ended(searches),
-        "warnings": told.str.replace(_NUMBERS, "#", regex=True).value_counts()[:MOST_WARNINGS],
+        "warnings": sentences.value_counts()[:MOST_WARNINGS],
         "target": measured.spec.target or DEFAULT_TARGET,
         "methods": METHODS,
     }
@@ -47,24 +49,28 @@ def _places(measured: MeasuredSearches) -> list[tuple[str, str]]:
 def _at(frame: DataFrame, place: tuple[str, str]) -> DataFrame:
     """Return the rows of a place, and the columns that have a value there."""
     rows = frame[(frame.attribute == place[0]) & (frame.queries == place[1])]
-    own = [name for name in rows if " of " not in name or rows[name].notna().any()]
-    return rows[own].drop(columns=PLACE)
+    columns = [name for name in rows if " of " not in name or rows[name].notna().any()]
+    return rows[columns].drop(columns=PLACE)
 
 
 def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
     """Return what the template shows of one attribute and form of query."""
-    frames = [_at(frame, place) for frame in measured.frames.values()]
-    _, means, differences, searches, rounds, drift = frames
+    experiment = measured.manifest.experiment
+    means = _at(measured.means, place)
+    differences = _at(measured.differences, place)
     pairs = _at(measured.pairs, place)
+    searches = _at(measured.searches, place)
+    rounds = _at(measured.rounds, place)
     headers = {str(measure): header_of(measure) for measure in measured.measures}
-    sections = measured.manifest.experiment.report
-    evaluations = (it for key, it in measured.evaluations.items() if key[:2] == place)
-    notes = (note for it in evaluations for note in it.notes if note.kind != "ties")
-    base = means[means.system == measured.manifest.experiment.baseline].set_index("measure")["mean"]
-    refining = searches[searches.system.isin(rounds.system)].groupby("system", sort=False).rounds
-    used = refining.describe()[["count", "mean", "75%", "max"]].map("{:.4g}".format)
+    of_baseline = means[means.system == experiment.baseline]
+    base = of_baseline.set_index("measure")["mean"]
+    refining = searches[searches.system.isin(rounds.system)]
+    used = refining.groupby("system", sort=False).rounds.describe()
+    used = used[["count", "mean", "75%", "max"]].map("{:.4g}".format)
     answered = searches[searches.error == ""].groupby("system", sort=False)
     costs = answered[["model_calls", "tokens", "milliseconds"]].agg(_spread)
+    has_curve = "curve" in experiment.report
+    has_targets = "targets" in experiment.report
 
     def mean_of(row: Any) -> str:
         notes = (text.span([row.low, row.high]), f"n={row.topics}")
@@ -80,25 +86,35 @@ def _part(measured: MeasuredSearches, place: tuple[str, str]) -> dict[str, Any]:
         "title": ", queries: ".join(place),
         "best": means[means.best & (means.measure == str(measured.main))],
         "differences": differences,
-        "notes": list(dict.fromkeys(note.sentence for note in notes)),
+        "notes": _notes(measured, place),
         "means_table": _wide(means, mean_of, headers),
         "differences_table": _wide(differences, difference_of, headers),
         "pairs": pairs,
         "pairs_table": _pairs_table(pairs, headers),
-        "curve": _curve_table(measured, place) if "curve" in sections else None,
-        "agreement": _agreement_table(measured, place) if "targets" in sections else None,
-        "targets": _targets_table(measured, place) if "targets" in sections else None,
+        "curve": _curve_table(measured, place) if has_curve else None,
+        "agreement": _agreement_table(measured, place) if has_targets else None,
+        "targets": _targets_table(measured, place) if has_targets else None,
         "used": _named(used, "searches", "mean rounds", "75th percentile", "maximum"),
-        "drift": drift,
+        "drift": _at(measured.drift, place),
         "costs": _named(costs, "model calls", "tokens", "milliseconds"),
         "figure": {kind: file_name(kind, *place) for kind in FIGURES},
     }
 
 
+def _notes(measured: MeasuredSearches, place: tuple[str, str]) -> list[str]:
+    """Return what else a reader of the measures of a place has to know."""
+    sentences: dict[str, None] = {}
+    for key, evaluation in measured.evaluations.items():
+        if key[:2] == place:
+            notes = [note.sentence for note in evaluation.notes if note.kind != "ties"]
+            sentences |= dict.fromkeys(notes)
+    return list(sentences)
+
+
 def header_of(measure: Measure) -> str:
     """Return the head of a column: the measure, and the unit if its text does not say it."""
     # A convention sets the unit; without one it is nats by default.
-    is_in_nats = any(it.values.get("unit") == "nats" for it in measure.parts)
+    is_in_nats = any(part.values.get("unit") == "nats" for part in measure.parts)
     return f"{measure}, nats" if is_in_nats else str(measure)
 
 
@@ -116,9 +132,9 @@ def _pairs_table(pairs: DataFrame, headers: Mapping[str, str]) -> DataFrame:
 
 def _curve_table(measured: MeasuredSearches, place: tuple[str, str]) -> DataFrame:
     """Return a row for each system and round, with the mean of each measure."""
-    own = _at(measured.judged_rounds, place)
+    rounds = _at(measured.judged_rounds, place)
     keys = ["system", "round", "measure"]
-    means = means_by(own.set_index(keys).value, "topics").reset_index()
+    means = means_by(rounds.set_index(keys).value, "topics").reset_index()
     headers = {str(measure): header_of(measure) for measure in measured.measures}
 
     def mean_of(row: Any) -> str:
@@ -137,12 +153,13 @@ def _agreement_table(measured: MeasuredSearches, place: tuple[str, str]) -> Data
 
     fairness = str(measured.fairness)
     rows = []
-    for system, own in _at(measured.judged_rounds, place).groupby("system", sort=False):
-        found = agreement(own, fairness)
-        if found is not None:
-            r = text.cell(text.value(found["r"]), text.span([found["low"], found["high"]]))
-            rose = f"{found['rose']} of {found['fell']}"
-            rows.append((system, found["topics"], r, rose))
+    judged_rounds = _at(measured.judged_rounds, place)
+    for system, rounds in judged_rounds.groupby("system", sort=False):
+        agreed = agreement(rounds, fairness)
+        if agreed is not None:
+            r = text.cell(text.value(agreed["r"]), text.span([agreed["low"], agreed["high"]]))
+            rose = f"{agreed['rose']} of {agreed['fell']}"
+            rows.append((system, agreed["topics"], r, rose))
     heads = ["system", "topics", "correlation", f"{fairness} rose where KL fell"]
     return pd.DataFrame(rows, columns=heads)
 
@@ -151,29 +168,29 @@ def _targets_table(measured: MeasuredSearches, place: tuple[str, str]) -> DataFr
     """Return the target that searches of the baseline estimate beside the judged one."""
     attribute, form = place
     records = measured.records.get((attribute, form, measured.manifest.experiment.baseline), ())
-    found = targets_apart(records, measured.judged[attribute])
+    table = targets_apart(records, measured.judged[attribute])
 
     def apart_of(row: Any) -> str:
         return text.cell(text.value(row.apart), text.span([row.low, row.high]))
 
-    found["mean difference"] = [apart_of(row) for row in found.itertuples()]
-    found["estimated"] = found.estimated.map(text.value)
-    found["judged"] = found.judged.map(text.value)
-    return found[["group", "estimated", "judged", "mean difference", "topics"]]
+    table["mean difference"] = [apart_of(row) for row in table.itertuples()]
+    table["estimated"] = table.estimated.map(text.value)
+    table["judged"] = table.judged.map(text.value)
+    return table[["group", "estimated", "judged", "mean difference", "topics"]]
 
 
 def _spread(amount: Any) -> str:
     return text.amounts([amount.mean(), amount.median(), amount.quantile(0.95)])
 
 
-def _named(found: DataFrame, *columns: str) -> DataFrame:
-    return found.set_axis([*columns], axis="columns").reset_index()
+def _named(table: DataFrame, *columns: str) -> DataFrame:
+    return table.set_axis([*columns], axis="columns").reset_index()
 
 
-def _wide(found: DataFrame, cell_of: Callable[[Any], str], headers: Mapping[str, str]) -> DataFrame:
+def _wide(rows: DataFrame, cell_of: Callable[[Any], str], headers: Mapping[str, str]) -> DataFrame:
     """Return a row for each system, with its cells by measure, under these headers."""
     keys = {"index": "system", "columns": "measure", "values": "cell"}
-    cells = found.assign(cell=[cell_of(row) for row in found.itertuples()])
+    cells = rows.assign(cell=[cell_of(row) for row in rows.itertuples()])
     cells["measure"] = cells.measure.map(headers)
     return cells.pivot_table(**keys, aggfunc="first", sort=False).reset_index()
 
@@ -187,29 +204,34 @@ def _ended(searches: DataFrame) -> DataFrame:
 
 def figures_of(measured: MeasuredSearches) -> list[Figure]:
     """Draw the figures of the sections that the experiment asks for."""
-    sections, found = set(measured.manifest.experiment.report), list[Figure]()
+    sections = set(measured.manifest.experiment.report)
+    figures: list[Figure] = []
     for place in _places(measured):
         rounds = _at(measured.rounds, place)
         if "trade_off" in sections:
-            found += _trade_off(measured, place)
+            figures += _trade_off(measured, place)
         if "rounds" in sections:
             exposures = rounds.filter(like="exposure of ")
-            exposure = {name.removeprefix("exposure of "): name for name in exposures}
-            found += _by_round(rounds, place, "exposure", "share of exposure", exposure)
+            by_group = {name.removeprefix("exposure of "): name for name in exposures}
+            figures += _by_round(rounds, place, "exposure", "share of exposure", by_group)
             label = "divergence (nats)"
-            found += _by_round(rounds, place, "divergence", label, {"mean": "divergence"})
+            figures += _by_round(rounds, place, "divergence", label, {"mean": "divergence"})
         if "curve" in sections:
-            found += _curve(measured, place)
-    return found
+            figures += _curve(measured, place)
+    return figures
 
 
 def _trade_off(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[Figure]:
-    x, y = measured.relevance, measured.fairness
+    """Yield the plot of relevance and fairness, a point for each system."""
+    x = measured.relevance
+    y = measured.fairness
     if x is None or y is None:
         return
     means = _at(measured.means, place).set_index("system").rename(columns={"mean": ""})
-    sides = [means[means.measure == str(it)][["", "low", "high"]] for it in (x, y)]
-    points = sides[0].add_prefix("x_").join(sides[1].add_prefix("y_"))
+    columns = ["", "low", "high"]
+    of_x = means[means.measure == str(x)][columns].add_prefix("x_")
+    of_y = means[means.measure == str(y)][columns].add_prefix("y_")
+    points = of_x.join(of_y)
     points = points.rename(columns=lambda name: name.rstrip("_")).dropna(subset=["x", "y"])
     if points.empty:
         return
@@ -217,21 +239,22 @@ def _trade_off(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[F
     points["line"] = points.number + "  " + points.index
     points["label"] = points.groupby(["x", "y"]).number.transform(", ".join)
     is_up = y.kind.higher_is_better is not False
-    drawn = draw_lines({"": points}, str(x), str(y), y_up=is_up)
-    told = f"{x} against {y}, a point for each system; the table of results has their values."
-    yield Figure(file_name("trade_off", *place), told, drawn)
+    drawing = draw_lines({"": points}, str(x), str(y), y_up=is_up)
+    alt = f"{x} against {y}, a point for each system; the table of results has their values."
+    yield Figure(file_name("trade_off", *place), alt, drawing)
 
 
 def _curve(measured: MeasuredSearches, place: tuple[str, str]) -> Iterator[Figure]:
     """Yield the plot of relevance and fairness by round, over all topics."""
     values = _at(measured.judged_rounds, place)
-    both = [str(it) for it in (measured.relevance, measured.fairness) if it is not None]
-    shown = values[values.measure.isin(both)]
-    if shown.empty:
+    measures = (measured.relevance, measured.fairness)
+    names = [str(measure) for measure in measures if measure is not None]
+    drawn = values[values.measure.isin(names)]
+    if drawn.empty:
         return
     keys = ["system", "round", "topic"]
-    rounds = shown.pivot_table(values="value", index=keys, columns="measure", sort=False)
-    columns = {name: name for name in both}
+    rounds = drawn.pivot_table(values="value", index=keys, columns="measure", sort=False)
+    columns = {name: name for name in names}
     yield from _by_round(rounds.reset_index(), place, "curve", "value", columns)
 
 
@@ -244,7 +267,7 @@ def _by_round(
         rounds: The rounds of the place.
         place: The attribute and the form of query.
         kind: The name of the figure.
-        label: That of the vertical axis.
+        label: The label of the vertical axis.
         columns: The columns of values, by the names of their lines.
     """
     import pandas as pd
@@ -252,17 +275,20 @@ def _by_round(
     if rounds.empty or not columns:
         return
     # All panels have the same rounds, though some systems stop earlier.
-    every = [rounds.system.unique(), range(rounds["round"].max() + 1)]
-    index, lines = pd.MultiIndex.from_product(every, names=["system", "x"]), []
+    numbers = range(rounds["round"].max() + 1)
+    index = pd.MultiIndex.from_product([rounds.system.unique(), numbers], names=["system", "x"])
+    lines = []
     for name, column in columns.items():
         line = rounds.groupby(["system", "round"])[column].agg(["mean", "count"])
         line = line.reindex(index).reset_index()
         topics = line["count"].map("{:.0f}".format, na_action="ignore").fillna("")
         line = line.assign(line=name, y=line["mean"], tick=line.x.astype(str) + "\n" + topics)
-        if (target := f"target of {name}") in rounds:
+        target = f"target of {name}"
+        if target in rounds:
             line["target"] = line.system.map(rounds.groupby("system")[target].mean())
         lines.append(line)
-    panels = {str(system): own for system, own in pd.concat(lines).groupby("system", sort=False)}
-    drawn = draw_lines(panels, "round, and below it the number of topics", label)
-    told = f"{label} by round, one panel for each system: {', '.join(panels)}."
-    yield Figure(file_name(kind, *place), told, drawn)
+    by_system = pd.concat(lines).groupby("system", sort=False)
+    panels = {str(system): of_system for system, of_system in by_system}
+    drawing = draw_lines(panels, "round, and below it the number of topics", label)
+    alt = f"{label} by round, one panel for each system: {', '.join(panels)}."
+    yield Figure(file_name(kind, *place), alt, drawing)

@@ -25,11 +25,12 @@ Retriever = Annotated[str, Field(pattern=r"^(auto|bm25|(dense|hybrid)(:.+)?)$")]
 
 MEASURES = ("nDCG@20", "AWRF@20(unit=bits)", "nDCG@20×AWRF@20(unit=bits)")
 OF_THE_TRACK = (
-    *MEASURES[:2],
+    "nDCG@20",
+    "AWRF@20(unit=bits)",
     "nDCG@20(convention=trec2022)",
     "AWRF@20(convention=trec2022)",
     "nDCG@20(convention=trec2022)×AWRF@20(convention=trec2022)",
-    MEASURES[2],
+    "nDCG@20×AWRF@20(unit=bits)",
 )
 """The measures where the target is that of TREC Fair 2022 and the file names none: those of the
 track, in nats and with its discount, beside ours."""
@@ -88,14 +89,16 @@ class System(BaseModel, frozen=True, extra="forbid"):
         Args:
             usual: What the experiment says of values that a system may leave out.
         """
-        own = {name: value for name, value in usual.items() if getattr(self, name) is None}
+        filled = {name: value for name, value in usual.items() if getattr(self, name) is None}
         for values in itertools.product(*self.vary.values()):
-            chosen, name = dict(zip(self.vary, values, strict=True)), self.name
+            chosen = dict(zip(self.vary, values, strict=True))
+            name = self.name
             for setting, value in chosen.items():
                 # Python's format would look up attributes of values, and pad them to any width.
                 name = name.replace(f"{{{setting}}}", str(value))
             settings = {**self.settings, **chosen}
-            yield self.model_copy(update={**own, "name": name, "settings": settings, "vary": {}})
+            changes = {**filled, "name": name, "settings": settings, "vary": {}}
+            yield self.model_copy(update=changes)
 
     def for_collection(self, name: str) -> System:
         """Return the system with the name of a collection in its corpus and model."""
@@ -108,12 +111,13 @@ class System(BaseModel, frozen=True, extra="forbid"):
 
     def protecting(self, groups: str) -> System:
         """Return the system with groups to protect, if its method does so and names none."""
-        told: dict[str, Any] = {"protected": groups}
+        default: dict[str, Any] = {"protected": groups}
         if self.method == "fa-ir":
-            options = told | self.settings.get("options", {})
+            options = default | self.settings.get("options", {})
             return self.model_copy(update={"settings": {**self.settings, "options": options}})
         if self.method == "deltr" and self.train:
-            train = self.train.model_copy(update={"options": told | self.train.options})
+            options = default | self.train.options
+            train = self.train.model_copy(update={"options": options})
             return self.model_copy(update={"train": train})
         return self
 
@@ -123,8 +127,11 @@ class System(BaseModel, frozen=True, extra="forbid"):
         Raises:
             InputError: A setting is wrong, or is the experiment's.
         """
-        if both := sorted(self.settings.keys() & OF_THE_EXPERIMENT):
-            raise InputError(f"'{both[0]}' is set for the whole experiment, not in settings.")
+        misplaced = self.settings.keys() & OF_THE_EXPERIMENT
+        if misplaced:
+            raise InputError(
+                f"'{min(misplaced)}' is set for the whole experiment, not in settings."
+            )
         return Context.of(**{"method": self.method, **values, **self.settings})
 
     @property
@@ -171,12 +178,15 @@ class Experiment(Options):
     @classmethod
     def _fill(cls, systems: tuple[System, ...], info: ValidationInfo) -> tuple[System, ...]:
         usual = {name: info.data.get(name) for name in ("model", "retriever", "corpus")}
-        found = [one for system in systems for one in system.expanded(usual)]
-        if (groups := info.data.get("protected")) is None:
-            return tuple(found)
-        if not any(system.method in PROTECTING for system in found):
+        expanded: list[System] = []
+        for system in systems:
+            expanded += system.expanded(usual)
+        groups = info.data.get("protected")
+        if groups is None:
+            return tuple(expanded)
+        if not any(system.method in PROTECTING for system in expanded):
             raise ValueError("no system protects a group; leave out 'protected'")
-        return tuple(system.protecting(groups) for system in found)
+        return tuple(system.protecting(groups) for system in expanded)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Experiment:
@@ -187,18 +197,26 @@ class Experiment(Options):
         for system in self.systems:
             if not system.name.isprintable() or names.count(system.name) > 1:
                 raise ValueError(f"'{one_line(system.name)}' is not one plain name of one system")
-            try:
-                context = system.context(k=self.k, target=self.target)
-            except InputError as error:
-                raise ValueError(f"'{system.name}': {error}") from None
-            is_trained = context.strategy.final_step in TRAINED
-            if is_trained and system.train is None and "weights" not in context.options:
-                raise ValueError(f"'{system.name}' needs weights: give it 'train: {{folds: 5}}'")
+            self._check(system)
         if self.baseline not in names:
             raise ValueError(f"the baseline '{self.baseline}' is not one of the systems")
-        for name in {name for pair in self.pairs for name in pair} - {*names}:
-            raise ValueError(f"the pairs name '{one_line(name)}', which is not one of the systems")
+        for name in itertools.chain.from_iterable(self.pairs):
+            if name not in names:
+                raise ValueError(
+                    f"the pairs name '{one_line(name)}', which is not one of the systems"
+                )
         return self
+
+    def _check(self, system: System) -> None:
+        """Refuse a system with a wrong setting, or without the weights that it needs."""
+        try:
+            context = system.context(k=self.k, target=self.target)
+        except InputError as error:
+            raise ValueError(f"'{system.name}': {error}") from None
+        needs_weights = context.strategy.final_step in TRAINED
+        has_weights = system.train is not None or "weights" in context.options
+        if needs_weights and not has_weights:
+            raise ValueError(f"'{system.name}' needs weights: give it 'train: {{folds: 5}}'")
 
     def seeds_of(self, system: System) -> tuple[int, ...]:
         """Return the seeds of a system; only a model has anything to do with them."""
@@ -214,8 +232,8 @@ class Manifest(FolderManifest):
         collection_title: What a report calls it.
         collection_note: What a reader of its numbers should know.
         fingerprints: Hashes of the corpus, the topics and the judgements.
-        attributes: Those measured.
-        query_forms: Those that the collection has.
+        attributes: The attributes that are measured.
+        query_forms: The forms of queries that the collection has.
         topics: The ids of the topics.
         judge: The target that rankings are measured against.
         prompts: The sha256 of each prompt by ``id=version``.

@@ -74,41 +74,67 @@ def verify(
     path = folder.folder / folder.name
     with contextlib.suppress(FileNotFoundError):  # told below
         folder.require_file(folder.name)
-    own = sha256_of(path) if folder.exists() else ""
+    actual = sha256_of(path) if folder.exists() else ""
     signature = signature_of(path)
     with contextlib.suppress(FileNotFoundError):  # told below
         folder.require_file(signature.name)
     signer = signer_of(path, allowed_signers) if allowed_signers else None
-    given = own if digest is None else digest.strip().lower().removeprefix("sha256:")
+    expected = actual if digest is None else digest.strip().lower().removeprefix("sha256:")
     unchecked = ["What was asked and answered: only another run can show that."]
     if not allowed_signers and signature.exists():
         unchecked.append(f"The signature {signature.name}: name its signers by --signed-by.")
     if digest is None and not signer:
         unchecked.append("When and how it was made: give the digest that it printed, by --digest.")
-    if own and (given != own or (allowed_signers and not signer)):
-        told = f"The digest of the {folder.what} is {own}, not {one_line(given, 64)}."
-        if given == own:
-            told = f"There is no {signature.name} of the manifest by a signer in {allowed_signers}."
-        return Verification(own, 0, (told,), tuple(unchecked))
-    manifest, problems = folder.manifest(), [*folder.damage()]
+    problem = ""
+    if actual and expected != actual:
+        problem = f"The digest of the {folder.what} is {actual}, not {one_line(expected, 64)}."
+    elif actual and allowed_signers and not signer:
+        problem = f"There is no {signature.name} of the manifest by a signer in {allowed_signers}."
+    if problem:
+        return Verification(actual, 0, (problem,), tuple(unchecked))
+    manifest = folder.manifest()
+    problems = [*folder.damage()]
     if not manifest.finished:
         problems = [f"The {folder.what} is not finished; run it again."]
     if make_again and not problems:
-        made_by = {name: it.split(THEN)[-1] for name, it in manifest.versions.items()}
-        drawn_by = made_by.get("matplotlib", "none")
-        is_drawn_alike = drawn_by == versions().get("matplotlib", "none")
-        if not is_drawn_alike:
-            unchecked.append(f"The lines of pictures, which matplotlib {drawn_by} drew.")
-        try:
-            with TemporaryDirectory() as made:
-                make_again(folder.folder, Path(made))
-                problems = [*_unlike(folder, Path(made), is_drawn_alike)]
-        except Exception as error:  # whatever forged observations may lead to
-            why = one_line(error).rstrip(".") or type(error).__name__
-            problems = [f"The figures cannot be computed again: {why}."]
-        if problems and (version := made_by.get("fairqr")) != versions()["fairqr"]:
-            unchecked.append(f"Words and figures of fairqr {version}: verify with that version.")
-    return Verification(own, len(manifest.files), tuple(problems), tuple(unchecked), signer)
+        checked = _made_again(folder, make_again)
+        problems += checked.problems
+        unchecked += checked.unchecked
+    return Verification(actual, len(manifest.files), tuple(problems), tuple(unchecked), signer)
+
+
+class _MadeAgain(NamedTuple):
+    """What comparing a run with its files that were made again found.
+
+    Attributes:
+        problems: One sentence each.
+        unchecked: What could not be compared, one sentence each.
+    """
+
+    problems: list[str]
+    unchecked: list[str]
+
+
+def _made_again(folder: Folder[Any], make_again: Callable[[Path, Path], object]) -> _MadeAgain:
+    """Make the files of a run again, and compare them."""
+    manifest = folder.manifest()
+    made_by = {name: version.split(THEN)[-1] for name, version in manifest.versions.items()}
+    drawn_by = made_by.get("matplotlib", "none")
+    is_drawn_alike = drawn_by == versions().get("matplotlib", "none")
+    unchecked: list[str] = []
+    if not is_drawn_alike:
+        unchecked.append(f"The lines of pictures, which matplotlib {drawn_by} drew.")
+    try:
+        with TemporaryDirectory() as made:
+            make_again(folder.folder, Path(made))
+            problems = [*_unlike(folder, Path(made), is_drawn_alike)]
+    except Exception as error:  # whatever forged observations may lead to
+        reason = one_line(error).rstrip(".") or type(error).__name__
+        problems = [f"The figures cannot be computed again: {reason}."]
+    version = made_by.get("fairqr")
+    if problems and version != versions()["fairqr"]:
+        unchecked.append(f"Words and figures of fairqr {version}: verify with that version.")
+    return _MadeAgain(problems, unchecked)
 
 
 def _unlike(folder: Folder[Any], made: Path, is_drawn_alike: bool) -> Iterator[str]:
@@ -126,31 +152,42 @@ def _unlike(folder: Folder[Any], made: Path, is_drawn_alike: bool) -> Iterator[s
     for name in again - listed:
         yield f"The file {shown_name(name)} is missing."
     for name in again & listed:
-        both = [folder.folder / name, made / name]
-        texts = [it.read_bytes().decode(errors="backslashreplace") for it in both]
-        texts = texts if is_drawn_alike else [PICTURE.sub(_outline, it) for it in texts]
-        parts, rounding = [*map(PARTS.findall, texts)], ROUNDING.get(both[0].suffix, 0)
-        for place, (one, other) in enumerate(zip_longest(*parts, fillvalue="")):
-            if not _are_alike(one, other, rounding):
-                line = parts[0][:place].count("\n") + 1
-                said, given = (shown_name(one_line(it, 60)) for it in (one, other))
-                yield f"{name}, line {line}, says '{said}', and raw/ gives '{given}'."
+        kept = _parts_of(folder.folder / name, is_drawn_alike)
+        remade = _parts_of(made / name, is_drawn_alike)
+        rounding = ROUNDING.get(Path(name).suffix, 0)
+        for position, (first, second) in enumerate(zip_longest(kept, remade, fillvalue="")):
+            if not _are_alike(first, second, rounding):
+                line = kept[:position].count("\n") + 1
+                written = shown_name(one_line(first, 60))
+                computed = shown_name(one_line(second, 60))
+                yield f"{name}, line {line}, says '{written}', and raw/ gives '{computed}'."
                 break
+
+
+def _parts_of(path: Path, is_drawn_alike: bool) -> list[str]:
+    """Return the words and numbers of a file; of pictures what all versions draw alike."""
+    text = path.read_bytes().decode(errors="backslashreplace")
+    if not is_drawn_alike:
+        text = PICTURE.sub(_outline, text)
+    return PARTS.findall(text)
 
 
 def _outline(picture: re.Match[str]) -> str:
     """Return what every version draws alike: the frame, the kinds of elements, and all words."""
-    frame, elements = re.sub(r"[\d.]+", "", picture[1]), set(re.findall(r"<([\w:]+)", picture[2]))
-    return "\n".join([frame, *sorted(elements), *re.findall(r">\s*([^<>\s][^<>]*)<", picture[2])])
+    frame = re.sub(r"[\d.]+", "", picture[1])
+    kinds = sorted(set(re.findall(r"<([\w:]+)", picture[2])))
+    words = re.findall(r">\s*([^<>\s][^<>]*)<", picture[2])
+    return "\n".join([frame, *kinds, *words])
 
 
-def _are_alike(said: str, given: str, rounding: float) -> bool:
+def _are_alike(first: str, second: str, rounding: float) -> bool:
     """Return whether two parts differ in nothing, or in the last digits of a number at most."""
     with contextlib.suppress(ValueError):
         # Whole numbers are ids and counts.
-        if rounding and said != given and not (said + given).isdigit():
-            return math.isclose(float(said), float(given), rel_tol=rounding, abs_tol=rounding)
-    return said == given
+        are_whole = (first + second).isdigit()
+        if rounding and first != second and not are_whole:
+            return math.isclose(float(first), float(second), rel_tol=rounding, abs_tol=rounding)
+    return first == second
 
 
 def signature_of(manifest: Path) -> Path:
@@ -167,11 +204,12 @@ def sign(manifest: Path, key: Path) -> Path:
     Raises:
         InputError: The key cannot sign.
     """
-    content, signature = manifest.read_bytes(), signature_of(manifest)
-    done = _ssh_keygen("-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, given=content, stderr=None)
-    if done.returncode:
+    signature = signature_of(manifest)
+    arguments = ("-q", "-Y", "sign", "-f", key, "-n", NAMESPACE)
+    process = _ssh_keygen(*arguments, stdin=manifest.read_bytes(), stderr=None)
+    if process.returncode:
         raise InputError(f"ssh-keygen could not sign with {key}; it says why above.")
-    write_beside(signature, done.stdout)
+    write_beside(signature, process.stdout)
     return signature
 
 
@@ -184,15 +222,17 @@ def signer_of(manifest: Path, allowed: Path) -> str | None:
     """
     files = ("-f", allowed, "-s", signature_of(manifest))
     content = manifest.read_bytes()
-    for name in _ssh_keygen("-Y", "find-principals", *files).stdout.decode().splitlines():
-        checked = _ssh_keygen("-Y", "verify", *files, "-n", NAMESPACE, "-I", name, given=content)
-        if not checked.returncode:
+    principals = _ssh_keygen("-Y", "find-principals", *files)
+    for name in principals.stdout.decode().splitlines():
+        arguments = ("-Y", "verify", *files, "-n", NAMESPACE, "-I", name)
+        process = _ssh_keygen(*arguments, stdin=content)
+        if not process.returncode:
             return name
     return None
 
 
 def _ssh_keygen(
-    *arguments: str | Path, given: bytes = b"", stderr: int | None = subprocess.DEVNULL
+    *arguments: str | Path, stdin: bytes = b"", stderr: int | None = subprocess.DEVNULL
 ) -> subprocess.CompletedProcess[bytes]:
     command = ["ssh-keygen", *arguments]
-    return subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603
+    return subprocess.run(command, input=stdin, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603

@@ -66,15 +66,16 @@ class Tools:
         from ray.exceptions import RayError, RayTaskError
 
         try:
-            given = (self.prompts, self.at_once, job, arguments)
-            done = asyncio.wrap_future(self.work.remote(*given).future())
+            reference = self.work.remote(self.prompts, self.at_once, job, arguments)
+            result = asyncio.wrap_future(reference.future())
             # Ray's threads end where a future of theirs is cancelled.
-            return cast("T", await asyncio.shield(done))
+            return cast("T", await asyncio.shield(result))
         except RayTaskError as error:
             raise error.cause from None
         except (RayError, ConnectionError) as error:
-            told = f"The workers failed ({_reason(error)}); see Ray's logs, and run again to go on."
-            raise WorkersError(told) from None
+            raise WorkersError(
+                f"The workers failed ({_reason(error)}); see Ray's logs, and run again to go on."
+            ) from None
 
     async def keep(self, place: str, name: object, opened: Callable[[], Awaitable[T]]) -> T:
         """Return the thing that is open at a place, after opening it if necessary.
@@ -96,9 +97,9 @@ class Tools:
         """Return the thing that is open at a place as :meth:`keep` does; it is also started."""
 
         async def start() -> T:
-            made: Any = opened()
-            await made.start()
-            return cast("T", made)
+            thing: Any = opened()
+            await thing.start()
+            return cast("T", thing)
 
         return await self.keep(place, name, start)
 
@@ -163,17 +164,17 @@ class RunOptions:
                 return
             ray = _connect(self.workers)
             try:
-                room = ray.available_resources()
-                processors = max(1.0, room.get("CPU", 1.0))
-                most = tools.at_once = self.at_once or int(processors)
+                resources = ray.available_resources()
+                processors = max(1.0, resources.get("CPU", 1.0))
+                tools.at_once = self.at_once or int(processors)
                 # What is there is shared, so that as many as asked for find room. A worker goes on
                 # after a job, so that what it has opened stays open.
                 tools.work = ray.remote(
                     max_calls=0,
                     max_retries=RETRIES,
                     scheduling_strategy="SPREAD",
-                    num_cpus=min(1.0, processors / most),
-                    num_gpus=min(1.0, room.get("GPU", 0.0) / most),
+                    num_cpus=min(1.0, processors / tools.at_once),
+                    num_gpus=min(1.0, resources.get("GPU", 0.0) / tools.at_once),
                 )(_work)
                 if await tools.do(_version) != version("fairqr"):
                     raise WorkersError("The workers have another fairqr; install yours there.")
@@ -186,12 +187,12 @@ _open: list[tuple[asyncio.Runner, Tools]] = []
 """What a worker of Ray keeps from its first job on; it works for one run."""
 
 
-def _work(prompts: PromptLibrary, at_once: int, job: Callable[..., Any], given: Any) -> Any:
+def _work(prompts: PromptLibrary, at_once: int, job: Callable[..., Any], arguments: Any) -> Any:
     """Do a job on a worker of Ray."""
     if not _open:
         _open.append((asyncio.Runner(), Tools(prompts, at_once=at_once)))
     ((runner, tools),) = _open
-    return runner.run(job(tools, *given))
+    return runner.run(job(tools, *arguments))
 
 
 async def _version(_: Tools) -> str:
@@ -202,7 +203,7 @@ def _connect(address: str) -> Any:
     """Connect to a Ray, or start one, and return its module.
 
     Raises:
-        InputError: The address is none, or Ray is not installed.
+        InputError: The address is not one of Ray, or Ray is not installed.
         WorkersError: It cannot be reached, or has other versions.
     """
     if not _ADDRESS.fullmatch(address):
@@ -210,14 +211,19 @@ def _connect(address: str) -> Any:
     # Ray reads these when it is imported. It must send no usage reports, and one that we start
     # listens on all addresses of the machine: its token is known to this run alone.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    to: dict[str, Any] = {"address": address}
+    options: dict[str, Any] = {"address": address}
     if address == LOCAL:
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        to = {"address": "local", "include_dashboard": False, "object_store_memory": 256 * 2**20}
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        options = {
+            "address": "local",
+            "include_dashboard": False,
+            "object_store_memory": 256 * 2**20,
+        }
     ray = library("ray", "Work on Ray", "ray")
     try:
         with warnings.catch_warnings(action="ignore"):
-            ray.init(**to, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         ray.shutdown()
         raise WorkersError(
@@ -229,6 +235,8 @@ def _connect(address: str) -> Any:
 
 def _reason(error: BaseException) -> str:
     """Return what went wrong, in part of a sentence."""
-    said = str(error).strip() or type(error).__name__
+    message = str(error).strip() or type(error).__name__
+    lines = message.splitlines()
     # A traceback of the server's ends with what matters.
-    return one_line(said.splitlines()[-1 if "Traceback" in said else 0], 200).rstrip(".")
+    line = lines[-1] if "Traceback" in message else lines[0]
+    return one_line(line, 200).rstrip(".")

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -25,8 +25,10 @@ from fairqr.evaluation.lamp.tasks import LampTask, lamp_task
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery
 from fairqr.retrieval.sources.documents import open_text
 
-QUESTIONS, OUTPUTS = re.compile("questions|inputs"), "outputs"
+QUESTIONS = re.compile("questions|inputs")
 """``inputs`` is what the authors of Fair RAG call them beside their labels."""
+
+OUTPUTS = "outputs"
 ENDINGS = (".json", ".json.gz")
 RatingLabels = Literal["accuracy", "error"]
 """By what a document of LaMP-3 is useful: the accuracy of the rating, or 4 − |error|."""
@@ -37,8 +39,8 @@ class Kept(NamedTuple):
     """Which documents of a profile stay that we leave out by default.
 
     Attributes:
-        duplicates: Those that are equal to an earlier one.
-        answers: Those that are the question with its answer.
+        duplicates: Documents that are equal to an earlier one.
+        answers: Documents that are the question with its answer.
     """
 
     duplicates: bool = False
@@ -78,19 +80,24 @@ def find_files(path: Path) -> tuple[Path, Path]:
     Raises:
         CorpusError: A file is missing, or there are several and none of them comes first.
     """
-    inside = sorted(path.glob("*.json*")) if path.is_dir() else [path]
-    found = {_stem(it): it for it in inside if it.is_file() and is_lamp(it)}
-    first = found if len(found) == 1 else ("questions", "dev_questions")
-    questions = next((found[stem] for stem in first if stem in found), None)
-    if questions is None:
-        names = ", ".join(it.name for it in found.values()) or "no file of LaMP's questions"
+    files = sorted(path.glob("*.json*")) if path.is_dir() else [path]
+    by_stem = {_stem(file): file for file in files if file.is_file() and is_lamp(file)}
+    if len(by_stem) == 1:
+        (questions,) = by_stem.values()
+    elif "questions" in by_stem:
+        questions = by_stem["questions"]
+    elif "dev_questions" in by_stem:
+        questions = by_stem["dev_questions"]
+    else:
+        names = ", ".join(file.name for file in by_stem.values()) or "no file of LaMP's questions"
         raise CorpusError(
             f"{path} has {names}; name a folder with questions.json and outputs.json, or one file "
             "of questions, such as dev_questions.json."
         )
     stem = QUESTIONS.sub(OUTPUTS, _stem(questions))
     for ending in ENDINGS:
-        if (outputs := questions.with_name(stem + ending)).is_file():
+        outputs = questions.with_name(stem + ending)
+        if outputs.is_file():
             return questions, outputs
     raise CorpusError(
         f"{questions} has no outputs beside it; put {stem}.json there, which has the golds."
@@ -121,7 +128,8 @@ def read_items(path: Path, prefix: str, kind: type[T]) -> Iterator[T]:
         InputError: ijson is not installed.
     """
     ijson = library("ijson", "Reading LaMP's files", "lamp")
-    number, reader = 0, TypeAdapter(kind)
+    reader = TypeAdapter(kind)
+    number = 0
     with open_text(path) as file:
         try:
             for value in ijson.items(file, prefix, use_float=True):
@@ -173,44 +181,42 @@ def load_lamp(
     """
     questions, outputs = find_files(path)
     left_out: Counter[str] = Counter()
-    entries: dict[str, Entry] = {}
-    for entry in itertools.islice(read_items(questions, "item", Entry), limit):
-        left_out["its id appears twice"] += entry.id in entries
-        entries.setdefault(entry.id, entry)
-    golds: dict[str, str] = {}
-    for gold in read_items(outputs, "golds.item", _Gold):
-        if gold.id in entries:
-            golds.setdefault(gold.id, gold.output)
-    own = next(read_items(outputs, "task", str | None), None)  # type: ignore[arg-type]
-    kind, name = lamp_task(task or own or "")
-    if task and own:
+    entries = _read_entries(questions, limit, left_out)
+    golds = _read_golds(outputs, entries)
+    task_in_file = next(read_items(outputs, "task", str | None), None)  # type: ignore[arg-type]
+    kind, name = lamp_task(task or task_in_file or "")
+    if task and task_in_file:
+        name = task_in_file
         with contextlib.suppress(InputError):  # a set may have a name of its own
-            own = lamp_task(own)[1]
-        name = own
+            name = lamp_task(task_in_file)[1]
     dropped: Counter[str] = Counter()
     queries = []
     for entry in entries.values():
-        made = _query(kind, entry, golds.get(entry.id), pool, dropped, kept)
-        if isinstance(made, RagQuery):
-            queries.append(made)
+        query = _query(kind, entry, golds.get(entry.id), pool, dropped, kept)
+        if isinstance(query, RagQuery):
+            queries.append(query)
         else:
-            left_out[made] += 1
+            left_out[query] += 1
     left_out = +left_out
     if not queries:
-        reasons = "; ".join(f"{count} of them: {why}" for why, count in left_out.items())
+        reasons = "; ".join(f"{count} of them: {reason}" for reason, count in left_out.items())
         raise CorpusError(
             f"{questions} has no question of {kind.name} that can be asked ({reasons}); check that "
             "it is this task, or name another."
         )
-    notes = [f"A set in the shape of {kind.name}, which it is not."] if name != kind.name else []
+    notes = []
+    if name != kind.name:
+        notes.append(f"A set in the shape of {kind.name}, which it is not.")
     if pool is not None:
         notes.append(f"Of each profile the first {pool} documents.")
-    notes += [f"Documents {why}, left out: {count}." for why, count in dropped.items()]
+    notes += [f"Documents {reason}, left out: {count}." for reason, count in dropped.items()]
     label_utility = None
     if kind.judged == "rating":
         label_utility = metrics.RATING_ACCURACY if rating_labels == "accuracy" else kind.utility
-        judged = f"answers are judged by {kind.utility.name}"
-        notes.append(f"Documents are useful by {label_utility.name}; {judged}.")
+        notes.append(
+            f"Documents are useful by {label_utility.name}; answers are judged by "
+            f"{kind.utility.name}."
+        )
     hashes = "".join([sha256_of(questions), sha256_of(outputs), kind.name])
     return RagCollection(
         name=name,
@@ -223,6 +229,24 @@ def load_lamp(
         fingerprint=hashlib.sha256(hashes.encode()).hexdigest(),
         left_out=dict(left_out),
     )
+
+
+def _read_entries(questions: Path, limit: int, left_out: Counter[str]) -> dict[str, Entry]:
+    """Return the first entries of a file by their ids, and count the ids that come again."""
+    entries: dict[str, Entry] = {}
+    for entry in itertools.islice(read_items(questions, "item", Entry), limit):
+        left_out["its id appears twice"] += entry.id in entries
+        entries.setdefault(entry.id, entry)
+    return entries
+
+
+def _read_golds(outputs: Path, entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Return the outputs of entries by their ids; of an id that comes again the first."""
+    golds: dict[str, str] = {}
+    for gold in read_items(outputs, "golds.item", _Gold):
+        if gold.id in entries:
+            golds.setdefault(gold.id, gold.output)
+    return golds
 
 
 def _query(
@@ -244,37 +268,61 @@ def _query(
         return f"its input has nothing after '{task.marker}'"
     if not entry.profile:
         return "it has no profile"
-    found: dict[str, PoolDocument] = {}
-    contents: set[tuple[str, ...]] = set()
-    # A document whose fields are the question and its gold is the answer itself.
-    answer = {_flat(query), _flat(gold)}
-    for place, data in enumerate(entry.profile):
-        document = _document(task, place, data)
-        content = tuple(document.fields.values())
-        is_answer = len(answer) > 1 and answer <= set(map(_flat, content))
-        if not document.text:
-            dropped["without text"] += 1
-        elif document.id in found:
-            dropped["whose id stood already"] += 1
-        elif is_answer and not kept.answers:
-            dropped["that are the question and its gold"] += 1
-        elif content in contents and not kept.duplicates:
-            dropped["that are equal to an earlier one"] += 1
-        else:
-            contents.add(content)
-            found[document.id] = document
-        if len(found) == pool:
+    profile = _Profile(query, gold, kept)
+    for position, data in enumerate(entry.profile):
+        document = _document(task, position, data)
+        reason = profile.add(document)
+        if reason:
+            dropped[reason] += 1
+        if len(profile.documents) == pool:
             break
-    if not found:
+    if not profile.documents:
         return "no document of its profile can be used"
-    return RagQuery(entry.id, question, query, (_text(gold),), tuple(found.values()))
+    documents = tuple(profile.documents.values())
+    return RagQuery(entry.id, question, query, (_text(gold),), documents)
 
 
-def _document(task: LampTask, place: int, data: dict[str, Any]) -> PoolDocument:
+class _Profile:
+    """Gathers the documents of a profile that can be used.
+
+    Args:
+        query: The question.
+        gold: Its answer.
+        kept: Which documents stay that we leave out by default.
+
+    Attributes:
+        documents: By their ids.
+    """
+
+    def __init__(self, query: str, gold: str, kept: Kept) -> None:
+        self.documents: dict[str, PoolDocument] = {}
+        self._contents: set[tuple[str, ...]] = set()
+        self._kept = kept
+        # A document whose fields are the question and its gold is the answer itself.
+        self._answer = {_flat(query), _flat(gold)}
+
+    def add(self, document: PoolDocument) -> str:
+        """Take in a document; return why it is left out, or nothing."""
+        content = tuple(document.fields.values())
+        has_answer = len(self._answer) > 1 and self._answer <= set(map(_flat, content))
+        if not document.text:
+            return "without text"
+        if document.id in self.documents:
+            return "whose id stood already"
+        if has_answer and not self._kept.answers:
+            return "that are the question and its gold"
+        if content in self._contents and not self._kept.duplicates:
+            return "that are equal to an earlier one"
+        self._contents.add(content)
+        self.documents[document.id] = document
+        return ""
+
+
+def _document(task: LampTask, position: int, data: dict[str, Any]) -> PoolDocument:
     fields = {name: _text(data.get(name)) for name in task.fields}
     text = "\n".join(fields[name] for name in task.text if fields[name])
-    # A document without an id has its place as one; LaMP's all have one.
-    return PoolDocument(_text(data.get("id")) or f"#{place}", fields, text, {})
+    # A document without an id has its position as one; LaMP's all have one.
+    return PoolDocument(_text(data.get("id")) or f"#{position}", fields, text, {})
 
 
 def _text(value: object) -> str:

@@ -18,7 +18,8 @@ from fairqr.base.extras import library
 from fairqr.evaluation.rag.collection import Utility
 from fairqr.retrieval.texts.words import words_in
 
-LOWEST_RATING, HIGHEST_RATING = 1.0, 5.0
+LOWEST_RATING = 1.0
+HIGHEST_RATING = 5.0
 
 _BRACKETED = re.compile(r"\[\s*([12])\s*\]")
 _BARE = re.compile(r"(?<![\w.])[12](?!\w|\.\d)")
@@ -32,8 +33,8 @@ def citation_label(answer: str) -> str | None:
     Bracketed numbers decide where there are any, as in ``Reference [2] is about 1 topic``; else
     bare ones do, as in ``2``, ``(2)`` or ``Reference 2.``
     """
-    named = set(_BRACKETED.findall(answer)) or set(_BARE.findall(answer))
-    return f"[{named.pop()}]" if len(named) == 1 else None
+    numbers = set(_BRACKETED.findall(answer)) or set(_BARE.findall(answer))
+    return f"[{numbers.pop()}]" if len(numbers) == 1 else None
 
 
 def tag_label(answer: str, labels: Sequence[str]) -> str | None:
@@ -44,8 +45,9 @@ def tag_label(answer: str, labels: Sequence[str]) -> str | None:
     """
     by_name = {label.casefold(): label for label in sorted(labels, key=len, reverse=True)}
     pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, by_name))})(?!\w)"
-    found = set(re.findall(pattern, " ".join(answer.casefold().split())))
-    return by_name[found.pop()] if len(found) == 1 else None
+    text = " ".join(answer.casefold().split())
+    names = set(re.findall(pattern, text))
+    return by_name[names.pop()] if len(names) == 1 else None
 
 
 def rating_of(answer: str) -> float | None:
@@ -79,8 +81,11 @@ def four_minus_error(answer: str, golds: Sequence[str]) -> float:
     An answer without a rating counts as the worse of 1 and 5, as in LaMP's evaluation.
     """
     rating = rating_of(answer)
-    answered = (LOWEST_RATING, HIGHEST_RATING) if rating is None else (rating,)
-    return 4.0 - min(max(abs(it - float(gold)) for it in answered) for gold in golds)
+    ratings = (LOWEST_RATING, HIGHEST_RATING) if rating is None else (rating,)
+    errors = []
+    for gold in golds:
+        errors.append(max(abs(number - float(gold)) for number in ratings))
+    return 4.0 - min(errors)
 
 
 def rouge(answer: str, golds: Sequence[str], kind: str) -> float:

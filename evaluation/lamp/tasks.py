@@ -68,8 +68,8 @@ class LampTask(BaseModel, frozen=True, extra="forbid"):
         if self.pattern is None:
             return input_.partition(self.marker)[2].strip()
         # Titles may have quotation marks in them.
-        found = self.pattern.search(input_)
-        return " ".join(found.groups()).strip() if found else ""
+        match = self.pattern.search(input_)
+        return " ".join(match.groups()).strip() if match else ""
 
     def is_gold(self, output: str) -> bool:
         """Return whether an output can be right for any answer."""
@@ -96,11 +96,12 @@ def lamp_task(name: str) -> tuple[LampTask, str]:
         InputError: No task has that name.
     """
     # The first versions of LaMP called news categorisation LaMP-2, and then LaMP_2N; films LaMP_2M.
-    found = re.fullmatch(r"(?i)lamp[ _-]?([1-7])((?![0-9]).*)", name.strip())
-    if found is None or found[1] + found[2].upper() == "2N":
-        what = "an older task, on news" if found else "no task of LaMP"
-        known = ", ".join(task.name for task in TASKS)
-        raise InputError(f"'{one_line(name)}' is {what}; name one of {known}.")
-    task = TASKS[int(found[1]) - 1]
-    official = not found[2] or found[1] + found[2].upper() == "2M"
-    return task, task.name if official else name.strip()
+    match = re.fullmatch(r"(?i)lamp[ _-]?([1-7])((?![0-9]).*)", name.strip())
+    version = match[1] + match[2].upper() if match else ""
+    if match is None or version == "2N":
+        problem = "an older task, on news" if match else "no task of LaMP"
+        names = ", ".join(task.name for task in TASKS)
+        raise InputError(f"'{one_line(name)}' is {problem}; name one of {names}.")
+    task = TASKS[int(match[1]) - 1]
+    is_official = not match[2] or version == "2M"
+    return task, task.name if is_official else name.strip()

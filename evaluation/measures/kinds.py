@@ -30,7 +30,9 @@ from fairqr.retrieval.fairness import divergence, exposure
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, TREC, Discount, FloatArray, normalise
 
-QRELS, GROUPS, TARGET = "qrels", "groups", "target"
+QRELS = "qrels"
+GROUPS = "groups"
+TARGET = "target"
 """What a measure can need besides a run."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -144,17 +146,20 @@ Compute = Callable[..., Any]
 
 
 def kind(
-    example: str, needs: str, takes: Mapping[str, Any] | None = None, **more: Any
+    example: str, needs: str, takes: Mapping[str, Any] | None = None, **options: Any
 ) -> Callable[[Compute], Compute]:
     """Make a kind of a function; the first line of its docstring is the summary."""
 
     def add(compute: Compute) -> Compute:
         name = example.partition("@")[0].partition("(")[0]
-        of_groups = {"attribute": None, "unknown": None} if GROUPS in needs else {}
-        taken, needed = of_groups | dict(takes or {}), frozenset(needs.split())
+        parameters: dict[str, Any] = {}
+        if GROUPS in needs:
+            parameters = {"attribute": None, "unknown": None}
+        parameters |= dict(takes or {})
         summary = (compute.__doc__ or "").partition("\n")[0].rstrip(".")
         key = name + BY_GROUP if name in KINDS else name
-        KINDS[key] = Kind(name, example, needed, taken, compute, summary, **more)
+        needed = frozenset(needs.split())
+        KINDS[key] = Kind(name, example, needed, parameters, compute, summary, **options)
         return compute
 
     return add
@@ -193,10 +198,12 @@ def ndcg(
     Returns:
         Shape (…), in [0, 1]; 0 where no document is relevant.
     """
-    found, best = (np.asarray(it, dtype=np.float64)[..., :k] for it in (gains, ideal))
-    n, m = found.shape[-1], best.shape[-1]
+    ranked = np.asarray(gains, dtype=np.float64)[..., :k]
+    best = np.asarray(ideal, dtype=np.float64)[..., :k]
+    n = ranked.shape[-1]
+    m = best.shape[-1]
     weights = discount.weights(max(n, m))
-    return divided(found @ weights[:n], best @ weights[:m], otherwise=0.0)
+    return divided(ranked @ weights[:n], best @ weights[:m], otherwise=0.0)
 
 
 def precision(relevant: ArrayLike, k: int) -> FloatArray:
@@ -210,45 +217,48 @@ def precision(relevant: ArrayLike, k: int) -> FloatArray:
     takes={"discount": LOG2, "gains": "graded", "convention": None},
     needs_relevant=True,
 )
-def _ndcg(at: View) -> FloatArray:
+def _ndcg(view: View) -> FloatArray:
     """Discounted cumulative gain, divided by the best possible.
 
     The gains are ``graded``, a document's gain is its grade, as in trec_eval; or ``binary``, as in
     FAIR-QR.
     """
-    gains, ideal = at.batch.grades(at.k), at.batch.ideal_grades(at.k)[at.batch.owner]
-    if at["gains"] == "binary":
-        return ndcg(gains > 0, ideal > 0, at["discount"], at.k)
-    return ndcg(gains, ideal, at["discount"], at.k)
+    gains = view.batch.grades(view.k)
+    ideal = view.batch.ideal_grades(view.k)[view.batch.owner]
+    if view["gains"] == "binary":
+        return ndcg(gains > 0, ideal > 0, view["discount"], view.k)
+    return ndcg(gains, ideal, view["discount"], view.k)
 
 
 @kind("P@10", QRELS, aliases=("Precision",), needs_cutoff=True)
-def _precision(at: View) -> FloatArray:
+def _precision(view: View) -> FloatArray:
     """How many of the first k documents are relevant, divided by k."""
-    return precision(at.relevant, cast("int", at.k))
+    return precision(view.relevant, cast("int", view.k))
 
 
-def _of_relevant(at: View, found: FloatArray) -> FloatArray:
-    totals: Any = at.batch.relevant_counts[at.batch.owner]
-    return divided(found, totals, otherwise=0.0)
+def _of_relevant(view: View, amounts: FloatArray) -> FloatArray:
+    """Return the amount of each ranking, divided by how many documents are relevant."""
+    totals: Any = view.batch.relevant_counts[view.batch.owner]
+    return divided(amounts, totals, otherwise=0.0)
 
 
 @kind("R@100", QRELS, aliases=("Recall",), needs_cutoff=True, needs_relevant=True)
-def _recall(at: View) -> FloatArray:
+def _recall(view: View) -> FloatArray:
     """How many of the relevant documents stand in the first k ranks."""
-    return _of_relevant(at, at.relevant.sum(axis=1))
+    return _of_relevant(view, view.relevant.sum(axis=1))
 
 
 @kind("AP", QRELS, aliases=("MAP",), needs_relevant=True)
-def _average_precision(at: View) -> FloatArray:
+def _average_precision(view: View) -> FloatArray:
     """Average precision; its mean over the queries is MAP."""
-    return _of_relevant(at, (at.relevant * at.relevant.cumsum(axis=1) / at.ranks).sum(axis=1))
+    precisions = view.relevant * view.relevant.cumsum(axis=1) / view.ranks
+    return _of_relevant(view, precisions.sum(axis=1))
 
 
 @kind("RR", QRELS, aliases=("MRR",), needs_relevant=True)
-def _reciprocal_rank(at: View) -> FloatArray:
+def _reciprocal_rank(view: View) -> FloatArray:
     """1/rank of the first relevant document; its mean over the queries is MRR."""
-    return np.asarray((at.relevant / at.ranks).max(axis=1, initial=0.0))
+    return np.asarray((view.relevant / view.ranks).max(axis=1, initial=0.0))
 
 
 @kind(
@@ -258,12 +268,12 @@ def _reciprocal_rank(at: View) -> FloatArray:
     range="0.307 to 1; 0 to 1 with unit=bits",
     takes={"discount": LOG2, "unit": "nats", "convention": None},
 )
-def _awrf(at: View) -> FloatArray:
+def _awrf(view: View) -> FloatArray:
     """1 − JS(exposure, target): attention-weighted rank fairness.
 
     Sapiezynski et al. 2019; with the Jensen–Shannon divergence in TREC Fair 2022.
     """
-    return np.asarray(1 - divergence.jensen_shannon(at.wanted, at.exposures, unit=at["unit"]))
+    return np.asarray(1 - divergence.jensen_shannon(view.wanted, view.exposures, unit=view["unit"]))
 
 
 @kind(
@@ -274,12 +284,12 @@ def _awrf(at: View) -> FloatArray:
     takes={"discount": LOG2, "smoothing": divergence.DEFAULT_SMOOTHING},
     higher_is_better=False,
 )
-def _kl(at: View) -> FloatArray:
+def _kl(view: View) -> FloatArray:
     """Kullback–Leibler divergence of target and exposure, smoothed (FAIR-QR, Chen & Fang 2025).
 
     Without smoothing it can be infinite; the query then has no value.
     """
-    return divergence.kullback_leibler(at.wanted, at.exposures, smoothing=at["smoothing"])
+    return divergence.kullback_leibler(view.wanted, view.exposures, smoothing=view["smoothing"])
 
 
 @kind(
@@ -290,21 +300,22 @@ def _kl(at: View) -> FloatArray:
     takes={"smoothing": 0.0},
     higher_is_better=False,
 )
-def _ndkl(at: View) -> FloatArray:
+def _ndkl(view: View) -> FloatArray:
     """Discounted mean over the prefixes of KL(shares of the groups‖target) (Geyik et al. 2019).
 
     (1/Z) Σ_i KL(D_i‖ε*)/log2(i+1), definition 3.2. Prefixes in which no group is known yet are left
     out of both sums.
     """
-    counts, wanted = np.cumsum(at.members, axis=1), at.wanted[:, None]
+    counts = np.cumsum(view.members, axis=1)
+    wanted = view.wanted[:, None]
     depth = counts.shape[1]
-    is_prefix = np.arange(depth) < at.batch.lengths[:, None]  # rankings are padded
+    is_prefix = np.arange(depth) < view.batch.lengths[:, None]  # rankings are padded
     known = is_prefix & (counts.sum(axis=-1) > 0)
-    found = divergence.kullback_leibler(
-        wanted, normalise(counts), smoothing=at["smoothing"], direction="exposure_target"
+    divergences = divergence.kullback_leibler(
+        wanted, normalise(counts), smoothing=view["smoothing"], direction="exposure_target"
     )
     weights = LOG2.weights(depth) * known
-    summed = (weights * np.where(known, found, 0.0)).sum(axis=-1)
+    summed = (weights * np.where(known, divergences, 0.0)).sum(axis=-1)
     return divided(summed, weights.sum(axis=-1), otherwise=0.0)
 
 
@@ -316,40 +327,50 @@ def _ndkl(at: View) -> FloatArray:
     takes={"group": None, "discount": LOG2},
     higher_is_better=None,
 )
-def _exposure(at: View) -> FloatArray:
+def _exposure(view: View) -> FloatArray:
     """The share of exposure that a group gets."""
-    return at.exposures[:, position(at.dimension, at["group"])]
+    return view.exposures[:, position(view.dimension, view["group"])]
 
 
 def _expected(what: What, name: str, best: str, higher_is_better: bool, summary: str) -> None:
     """Add a measure of expected exposure, by item and by group."""
 
-    def of_items(at: View, query: int) -> Score:
-        found = at.batch.expected_exposure(query, at["discount"], at.k)
-        unbiased = at.values.get("estimator") == "unbiased"
-        return found.score(what, at["normalization"], unbiased=unbiased)
+    def of_items(view: View, query: int) -> Score:
+        expected = view.batch.expected_exposure(query, view["discount"], view.k)
+        unbiased = view.values.get("estimator") == "unbiased"
+        return expected.score(what, view["normalization"], unbiased=unbiased)
 
-    def of_groups(at: View, query: int) -> Score:
-        targets, undefined = at.targets
+    def of_groups(view: View, query: int) -> Score:
+        targets, undefined = view.targets
         if query in undefined:
             return undefined[query]
-        rows = at.batch.of_query(query)
-        members = at.members[rows] * at.relevant[rows, :, None]
-        system = exposure.group_exposure(members, at["discount"]).mean(axis=0)
-        target = targets[query] * at["discount"].weights(cast("int", at.k)).sum()
+        rows = view.batch.of_query(query)
+        members = view.members[rows] * view.relevant[rows, :, None]
+        system = exposure.group_exposure(members, view["discount"]).mean(axis=0)
+        target = targets[query] * view["discount"].weights(cast("int", view.k)).sum()
         if what == "loss":
             return float((system - target) @ (system - target))
         return float(system @ (system if what == "disparity" else target))
 
-    of_items.__doc__, of_groups.__doc__ = f"{summary}, by item.", f"{summary}, by group."
-    more: dict[str, Any] = {"best": best, "higher_is_better": higher_is_better, "by_query": True}
+    of_items.__doc__ = f"{summary}, by item."
+    of_groups.__doc__ = f"{summary}, by group."
+    common: dict[str, Any] = {
+        "best": best,
+        "higher_is_better": higher_is_better,
+        "by_query": True,
+    }
     takes: dict[str, Any] = {"discount": LOG2, "normalization": "bounds"}
-    takes |= {} if what == "relevance" else {"estimator": "plain"}
-    kind(f"{name}@20", QRELS, takes=takes, **more)(of_items)
-    more |= {"range": "from 0, in squared units of the discount", "needs_cutoff": True}
-    takes = {"discount": LOG2, "convention": None}
-    needs = f"{QRELS} {GROUPS} {TARGET}"
-    kind(f"{name}@20(attribute=gender)", needs, takes=takes, **more)(of_groups)
+    if what != "relevance":
+        takes["estimator"] = "plain"
+    kind(f"{name}@20", QRELS, takes=takes, **common)(of_items)
+    kind(
+        f"{name}@20(attribute=gender)",
+        f"{QRELS} {GROUPS} {TARGET}",
+        takes={"discount": LOG2, "convention": None},
+        range="from 0, in squared units of the discount",
+        needs_cutoff=True,
+        **common,
+    )(of_groups)
 
 
 _SPREAD = "Disparity of expected exposure, Σ ε²: how unevenly it is spread"

@@ -27,7 +27,17 @@ from fairqr.retrieval.fairness.target import Target
 
 DEEPEST = 1_000_000
 GROUPS_NEEDED = "pass groups in Python, or --corpus on the command line"
-_BY_NAME = {n.lower(): kind.name for kind in KINDS.values() for n in (kind.name, *kind.aliases)}
+
+
+def _names() -> dict[str, str]:
+    """Return the names of kinds by all names that are read, in lower case."""
+    names: dict[str, str] = {}
+    for kind in KINDS.values():
+        names |= dict.fromkeys(map(str.lower, (kind.name, *kind.aliases)), kind.name)
+    return names
+
+
+_BY_NAME = _names()
 _SHAPE = re.compile(
     r"(?P<name>[A-Za-z-]+)\s*(?P<before>\(.*?\))?\s*(?:@\s*(?P<k>[0-9]{1,9})\s*)?(?P<after>\(.*\))?",
     re.DOTALL,
@@ -60,28 +70,31 @@ class Measure:
     factors: tuple[Measure, ...] = ()
 
     def __post_init__(self) -> None:
-        asked = dict(self.given)
-        if asked.get("attribute") is not None:
-            asked["attribute"] = TIMES.join(map(str.strip, factors_of(asked["attribute"])))
-        takes = kinds.find(self.name, asked).takes
-        given = tuple((n, asked[n]) for n, usual in takes.items() if asked.get(n, usual) != usual)
-        object.__setattr__(self, "given", given)
+        values = dict(self.given)
+        if values.get("attribute") is not None:
+            values["attribute"] = TIMES.join(map(str.strip, factors_of(values["attribute"])))
+        differing = []
+        for name, default in kinds.find(self.name, values).takes.items():
+            value = values.get(name, default)
+            if value != default:
+                differing.append((name, value))
+        object.__setattr__(self, "given", tuple(differing))
         for problem in self._problems():
             raise InputError(problem)
 
     def _problems(self) -> Iterator[str]:
-        name, k, values = self.name, self.k, self.values
-        if k is None and self.kind.needs_cutoff:
-            yield f"{self} needs a cut-off; write {name}@20{str(self).removeprefix(name)}."
-        if k is not None and not (isinstance(k, int | np.integer) and 1 <= k <= DEEPEST):
-            deepest = f"a whole number from 1 to {DEEPEST:,}"
-            yield f"The cut-off of {name} must be {deepest}, not {one_line(k, 60)}."
+        """Yield what is wrong with the cut-off, the parameters and the factors."""
+        name = self.name
+        yield from self._problems_of_cutoff()
         for parameter, value in self.given:
-            if value not in (choices := CHOICES.get(parameter, (value,))):
+            choices = CHOICES.get(parameter, (value,))
+            if value not in choices:
                 yield f"{name} has no {parameter} '{value}'; choose {' or '.join(choices)}."
-            if parameter in self._set():
+            if parameter in self._of_convention():
                 yield f"{self} sets the {parameter}; leave it out."
-        if not 0 <= (smoothing := values.get("smoothing", 0)) < 1:
+        values = self.values
+        smoothing = values.get("smoothing", 0)
+        if not 0 <= smoothing < 1:
             yield f"The smoothing must be at least 0 and below 1, not {smoothing:g}."
         if "group" in values and values["group"] is None:
             yield f"{name} needs a group; write {name}(group=female)."
@@ -92,7 +105,19 @@ class Measure:
                     "that are better the higher they are, such as nDCG@20 and AWRF@20."
                 )
 
-    def _set(self) -> dict[str, Any]:
+    def _problems_of_cutoff(self) -> Iterator[str]:
+        """Yield that the cut-off is missing, or no rank."""
+        name = self.name
+        if self.k is None:
+            if self.kind.needs_cutoff:
+                yield f"{self} needs a cut-off; write {name}@20{str(self).removeprefix(name)}."
+        elif not isinstance(self.k, int | np.integer) or not 1 <= self.k <= DEEPEST:
+            yield (
+                f"The cut-off of {name} must be a whole number from 1 to {DEEPEST:,}, not "
+                f"{one_line(self.k, 60)}."
+            )
+
+    def _of_convention(self) -> dict[str, Any]:
         """Return the parameters that a convention sets."""
         return kinds.TREC_2022 if self.values.get("convention") else {}
 
@@ -119,12 +144,12 @@ class Measure:
     @property
     def needs(self) -> frozenset[str]:
         """What it needs besides a run."""
-        return frozenset().union(*(it.kind.needs for it in self.parts))
+        return frozenset().union(*(part.kind.needs for part in self.parts))
 
     @property
     def counts_missing(self) -> bool:
         """Whether a query missing from the run counts as 0 by default: measures of relevance."""
-        return any(it.needs == {QRELS} and not it.kind.by_query for it in self.parts)
+        return any(part.needs == {QRELS} and not part.kind.by_query for part in self.parts)
 
     def changed(self, change: Callable[[Measure], Measure]) -> Measure:
         """Return the measure with this change of it, or of each factor of a product."""
@@ -139,9 +164,9 @@ class Measure:
     def with_attribute(self, attribute: str) -> Measure:
         """Return the measure with this attribute wherever it needs one."""
 
-        def change(it: Measure) -> Measure:
-            lacks_one = GROUPS in it.needs and not it.attribute
-            return it.with_values(attribute=attribute) if lacks_one else it
+        def change(part: Measure) -> Measure:
+            lacks_one = GROUPS in part.needs and not part.attribute
+            return part.with_values(attribute=attribute) if lacks_one else part
 
         return self.changed(change)
 
@@ -150,14 +175,17 @@ class Measure:
 
         It makes the unknown a group. A policy or convention that the measure names stays.
         """
+        if isinstance(rule, Target):
+            return self
 
-        def change(it: Measure) -> Measure:
-            is_named = it.values.get("unknown") or it.values.get("convention")
-            if TARGET not in it.needs or not it.attribute or is_named:
-                return it
-            return it.with_values(unknown="group")
+        def change(part: Measure) -> Measure:
+            has_target = TARGET in part.needs and part.attribute
+            is_named = part.values.get("unknown") or part.values.get("convention")
+            if not has_target or is_named:
+                return part
+            return part.with_values(unknown="group")
 
-        return self if isinstance(rule, Target) else self.changed(change)
+        return self.changed(change)
 
     def targeted(self, groups: Groups | None) -> list[Dimension]:
         """Return the dimensions that are compared with the target of the evaluation.
@@ -165,42 +193,49 @@ class Measure:
         Raises:
             InputError: The measure cannot be computed with these groups.
         """
-        found = []
-        for it in self.parts if GROUPS in self.needs else ():
-            if groups is None:
-                raise InputError(f"{self} needs the groups of the documents; {GROUPS_NEEDED}.")
-            if it.attribute is None:
+        if GROUPS not in self.needs:
+            return []
+        if groups is None:
+            raise InputError(f"{self} needs the groups of the documents; {GROUPS_NEEDED}.")
+        dimensions = []
+        for part in self.parts:
+            if part.attribute is None:
                 continue
-            dimension = groups.dimension(it.attribute, (it.values | it._set())["unknown"])
-            if group := it.values.get("group"):
+            values = part.values | part._of_convention()
+            dimension = groups.dimension(part.attribute, values["unknown"])
+            group = values.get("group")
+            if group:
                 kinds.position(dimension, group)
-            if TARGET in it.needs and not it.values.get("convention"):
-                found.append(dimension)
-        return found
+            if TARGET in part.needs and not values.get("convention"):
+                dimensions.append(dimension)
+        return dimensions
 
     def _view(self, batch: Batch) -> kinds.View:
         """Return what it sees of a batch; a convention fills in what it sets."""
         values = self.values
-        held = {name: value for name, value in self._set().items() if name in values}
-        return kinds.View(batch, self.k, values | held)
+        for name, value in self._of_convention().items():
+            if name in values:
+                values[name] = value
+        return kinds.View(batch, self.k, values)
 
     def _of_rankings(self, batch: Batch) -> tuple[FloatArray, dict[int, Reason]]:
         """Return the value of each ranking, and by position why one has none (NaN)."""
-        at, why = self._view(batch), dict[int, Reason]()
-        values = np.array(self.kind.compute(at), dtype=np.float64)
+        view = self._view(batch)
+        reasons: dict[int, Reason] = {}
+        values = np.array(self.kind.compute(view), dtype=np.float64)
         if self.attribute is not None:
-            rows = {
+            rows_without_value = {
                 Reason.INFINITE: np.isinf(values),
-                Reason.NO_KNOWN_GROUP: ~at.members.any(axis=(1, 2)),
+                Reason.NO_KNOWN_GROUP: ~view.members.any(axis=(1, 2)),
                 Reason.EMPTY_GROUP: np.isnan(values),
             }
-            for reason, found in rows.items():
-                why |= dict.fromkeys(np.flatnonzero(found).tolist(), reason)
+            for reason, rows in rows_without_value.items():
+                reasons |= dict.fromkeys(np.flatnonzero(rows).tolist(), reason)
         if TARGET in self.needs:
-            for query, reason in at.targets[1].items():
-                why |= dict.fromkeys(batch.of_query(query), reason)
-        values[list(why)] = np.nan
-        return values, why
+            for query, reason in view.targets[1].items():
+                reasons |= dict.fromkeys(batch.of_query(query), reason)
+        values[list(reasons)] = np.nan
+        return values, reasons
 
     def scores(self, batch: Batch) -> list[Score]:
         """Return the value of each query, or the reason why it has none.
@@ -210,15 +245,19 @@ class Measure:
         absent = np.flatnonzero(np.diff(batch.starts) == 0).tolist()
         missing = dict.fromkeys(absent, Reason.MISSING)
         if self.kind.by_query:
-            at, of_query = self._view(batch), self.kind.compute
-            return [missing.get(q) or of_query(at, q) for q in range(len(batch.queries))]
+            view = self._view(batch)
+            compute = self.kind.compute
+            queries = range(len(batch.queries))
+            return [missing.get(query) or compute(view, query) for query in queries]
         parts = [factor._of_rankings(batch) for factor in self.parts]
-        values = np.prod([found for found, _ in parts], axis=0)
-        why = {place: it for _, own in reversed(parts) for place, it in own.items()}
+        values = np.prod([of_factor for of_factor, _ in parts], axis=0)
+        reasons: dict[int, Reason] = {}
+        for _, of_factor in reversed(parts):  # that of the first factor counts
+            reasons |= of_factor
         means, counts = batch.means(values, ~np.isnan(values))
         scores: list[Score] = means.tolist()
         for query in np.flatnonzero(counts == 0).tolist():
-            scores[query] = missing.get(query) or why[batch.of_query(query).start]
+            scores[query] = missing.get(query) or reasons[batch.of_query(query).start]
         if any(factor.kind.needs_relevant for factor in self.parts):
             for query in np.flatnonzero(batch.relevant_counts == 0).tolist():
                 scores[query] = Reason.NO_RELEVANT
@@ -227,9 +266,13 @@ class Measure:
     def __str__(self) -> str:
         if self.factors:
             return TIMES.join(map(str, self.factors))
-        cutoff = "" if self.k is None else f"@{self.k}"
-        listed = ",".join(f"{name}={_value_text(value)}" for name, value in self.given)
-        return self.name + cutoff + (f"({listed})" if listed else "")
+        text = self.name
+        if self.k is not None:
+            text += f"@{self.k}"
+        if self.given:
+            parameters = [f"{name}={_value_text(value)}" for name, value in self.given]
+            text += f"({','.join(parameters)})"
+        return text
 
 
 def parse_measures(texts: Any) -> list[Measure]:
@@ -243,12 +286,12 @@ def parse_measures(texts: Any) -> list[Measure]:
         InputError: A text is not a measure; the message says which measures exist.
     """
     measures: list[Measure] = []
-    several = isinstance(texts, Iterable) and not isinstance(texts, str)
-    for given in texts if several else [texts]:
-        if isinstance(given, Measure):
-            measures.append(given)
+    are_several = isinstance(texts, Iterable) and not isinstance(texts, str)
+    for text in texts if are_several else [texts]:
+        if isinstance(text, Measure):
+            measures.append(text)
         else:
-            measures += map(parse_measure, filter(str.strip, _split(str(given), ",")))
+            measures += map(parse_measure, filter(str.strip, _split(str(text), ",")))
     if not measures:
         raise InputError("No measure is named; write for instance nDCG@20,AWRF@20.")
     return list(dict.fromkeys(measures))
@@ -265,7 +308,9 @@ def parse_measure(text: str) -> Measure:
 
 
 def _factor(text: str) -> Measure:
-    match, quoted = _SHAPE.fullmatch(text.strip()), f"'{one_line(text)}'"
+    """Read a measure that is no product."""
+    match = _SHAPE.fullmatch(text.strip())
+    quoted = f"'{one_line(text)}'"
     if match is None or (match["before"] and match["after"]):
         raise InputError(f"{quoted} is not a measure; write nDCG@20 or AWRF@20(unit=bits).")
     name = _BY_NAME.get(match["name"].lower())
@@ -273,40 +318,58 @@ def _factor(text: str) -> Measure:
         known = ", ".join(dict.fromkeys(_BY_NAME.values()))
         raise InputError(f"There is no measure {quoted}; the measures are {known}.")
     k = None if match["k"] is None else int(match["k"])
-    listed = (match["before"] or match["after"] or "()")[1:-1]
-    given: dict[str, Any] = {}
-    for item in _split(listed, ",") if listed.strip() else []:
+    in_parentheses = match["before"] or match["after"] or "()"
+    values = _parameters(in_parentheses[1:-1], quoted, k)
+    takes = kinds.find(name, values).takes
+    for parameter in values:
+        if parameter not in takes:
+            raise InputError(
+                f"{name} has no parameter '{one_line(parameter)}'; it has "
+                f"{', '.join(takes) or 'none'}."
+            )
+    return Measure(name, k, tuple(values.items()))
+
+
+def _parameters(text: str, quoted: str, k: int | None) -> dict[str, Any]:
+    """Read the parameters of a measure.
+
+    Args:
+        text: What stands between its parentheses.
+        quoted: The whole text, for messages.
+        k: The cut-off.
+    """
+    values: dict[str, Any] = {}
+    for item in _split(text, ",") if text.strip() else []:
         parameter, _, value = map(str.strip, item.partition("="))
-        if not value or parameter in given:
-            wrong = f"'{one_line(item.strip())}' in {quoted}"
-            raise InputError(f"{wrong} is not a parameter; write each once, as name=value.")
+        if not value or parameter in values:
+            raise InputError(
+                f"'{one_line(item.strip())}' in {quoted} is not a parameter; write each once, as "
+                "name=value."
+            )
         try:
-            given[parameter] = _read(parameter, value, k)
+            values[parameter] = _read(parameter, value, k)
         except (FairqrError, ValueError) as error:
             raise InputError(f"In {quoted}: {error}") from None
-    takes = kinds.find(name, given).takes
-    if strange := [it for it in given if it not in takes]:
-        has = ", ".join(takes) or "none"
-        raise InputError(f"{name} has no parameter '{one_line(strange[0])}'; it has {has}.")
-    return Measure(name, k, tuple(given.items()))
+    return values
 
 
 def _read(name: str, value: str, k: int | None) -> Any:
     if len(value) >= 2 and value[0] == value[-1] == '"':
         value = value[1:-1].replace('""', '"')
     if name == "discount":
-        return Discount("top_k", k) if value == "top_k" and k else Discount.parse(value)
+        is_to_cutoff = value == "top_k" and k
+        return Discount("top_k", k) if is_to_cutoff else Discount.parse(value)
     return float(value) if name == "smoothing" else value
 
 
 def _split(text: str, separators: str) -> list[str]:
     """Split where a separator stands outside of parentheses and quotes."""
-    found = re.findall(rf'(?:^|[{separators}])((?:[^()"{separators}]|{_NESTED})*+)', text)
-    if len(",".join(found)) != len(text):
+    parts = re.findall(rf'(?:^|[{separators}])((?:[^()"{separators}]|{_NESTED})*+)', text)
+    if len(",".join(parts)) != len(text):
         raise InputError(
             f"'{one_line(text)}' has an unmatched parenthesis or quote; add or remove one."
         )
-    return found
+    return parts
 
 
 def _value_text(value: object) -> str:

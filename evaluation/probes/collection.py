@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.probes.specification import ProbeExperiment
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 from fairqr.retrieval.rerankers.protection import named_groups
-from fairqr.retrieval.sources.documents import ProgressFunction
+from fairqr.retrieval.sources.documents import Document, ProgressFunction
 
 CELLS = (
     "relevant_unprotected",
@@ -36,6 +36,11 @@ CELLS = (
     "irrelevant_protected",
 )
 """Where an item of a query may belong, in the order of the discriminatory list."""
+
+UNDECIDED = -1
+UNPROTECTED = 0
+PROTECTED = 1
+"""On which side a document is, as :meth:`ProtectedGroup.sides_of` says it."""
 
 Kind = Literal["relevant", "irrelevant", "relevance"]
 
@@ -66,7 +71,9 @@ class ProbeItem(PlainData):
     @property
     def cell(self) -> str:
         """Where it belongs."""
-        return CELLS[2 * (not self.relevant) + self.protected]
+        relevance = "relevant" if self.relevant else "irrelevant"
+        side = "protected" if self.protected else "unprotected"
+        return f"{relevance}_{side}"
 
     @property
     def shown(self) -> RankItem:
@@ -166,10 +173,11 @@ def open_probe_collections(
     whole = find_collection(experiment.collection, experiment.split)
     compared = _compared(experiment, whole, watcher)
     names = [_name(whole, sides) for sides in compared]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"Two probe collections are called '{one_line(twice[0])}'; drop one.")
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"Two probe collections are called '{one_line(name)}'; drop one.")
     progress = watcher.count(f"reading {whole.name}")
-    return [draw_collection(whole, it, experiment, progress, texts=texts) for it in compared]
+    return [draw_collection(whole, sides, experiment, progress, texts=texts) for sides in compared]
 
 
 def _compared(
@@ -182,30 +190,33 @@ def _compared(
         attribute = schema.attribute(name)
         return ProtectedGroup.parse(attribute, protected or attribute.groups[0], experiment.words)
 
-    name, protected = experiment.attribute, experiment.protected or ""
+    name = experiment.attribute
+    protected = experiment.protected or ""
     if protected and name is None:
         names = [*schema.attributes]
-        of_each = [schema.attribute(it).groups for it in names]
-        place, _ = named_groups(protected.split(" vs ")[0], names, of_each)
-        name = names[place]
+        groups = [schema.attribute(attribute).groups for attribute in names]
+        position, _ = named_groups(protected.split(" vs ")[0], names, groups)
+        name = names[position]
     if name is not None:
         return [parsed(name, protected.removeprefix(f"{name}="))]
-    found, lacking = list[ProtectedGroup](), list[str]()
+    compared: list[ProtectedGroup] = []
+    missing: list[str] = []
     for source in experiment.sources:
         try:
-            found.append(parsed(*source.split("=", 1)))
+            compared.append(parsed(*source.split("=", 1)))
         except InputError:
             if source not in USUAL:  # somebody wrote it
                 raise
-            lacking.append(source)
-    found = found or [parsed(name) for name in schema.attributes]
-    if lacking:
-        probed = ", ".join(f"{it.attribute}={','.join(it.protected)}" for it in found)
+            missing.append(source)
+    if not compared:
+        compared = [parsed(attribute) for attribute in schema.attributes]
+    if missing:
+        probed = ", ".join(f"{sides.attribute}={','.join(sides.protected)}" for sides in compared)
         watcher.note(
-            f"'{whole.name}' has no {one_line(' and no '.join(lacking))}, so we probe {probed}; "
+            f"'{whole.name}' has no {one_line(' and no '.join(missing))}, so we probe {probed}; "
             "'--attribute' and '--protected' name others."
         )
-    return found
+    return compared
 
 
 def _name(collection: Collection, sides: ProtectedGroup) -> str:
@@ -238,58 +249,112 @@ def draw_collection(
         InputError: No document that is relevant for any topic is on one of the sides.
         CorpusError: The documents cannot be read, or a line is not a document.
     """
-    attribute = collection.corpus.schema.attribute(sides.attribute)
-    sizes = dict(zip(CELLS, experiment.cell_sizes, strict=True))
-    wanted: dict[str, set[str]] = {}
-    for topic in collection.topics:
-        for id_ in collection.relevant(topic.id):
-            wanted.setdefault(id_, set()).add(topic.id)
-    cells = {
-        (topic.id, cell): _Reservoir(size, stream(experiment.seed, f"{topic.id} draw {cell}"))
-        for topic in collection.topics
-        for cell, size in sizes.items()
-    }
-    seen = Counter[int]()
-    for document in watched(collection.corpus.documents(), progress):
-        # Taken out, so that a document that occurs twice in the corpus is offered once.
-        relevant_for = wanted.pop(document.id, None)
-        if relevant_for is None:
-            continue
-        side = int(sides.sides_of([document.membership(attribute)])[0])
-        seen[side] += 1
-        # A ranker that reads titles has nothing to read of a document without one.
-        text = document.text if texts or not document.title.strip() else ""
-        kept = {"id": document.id, "title": document.title, "text": text, "protected": side == 1}
-        items = [ProbeItem(**kept, relevant=is_relevant) for is_relevant in (False, True)]
-        for topic in collection.topics if side >= 0 else ():
-            item = items[topic.id in relevant_for]
-            cells[topic.id, item.cell].offer(item)
-    for side, groups in enumerate((sides.unprotected, sides.protected)):
-        if not seen[side]:
+    draw = _Draw(collection.topics, experiment)
+    draw.read(collection, sides, progress, texts=texts)
+    for side, groups in ((UNPROTECTED, sides.unprotected), (PROTECTED, sides.protected)):
+        if not draw.by_side[side]:
             raise InputError(
                 f"No document that is relevant for a topic of '{collection.name}' belongs to "
                 f"{' or '.join(groups)}; choose other groups of {sides.attribute}."
             )
-    queries, dropped = list[ProbeQuery](), 0
+    queries: list[ProbeQuery] = []
+    dropped = 0
     for topic in _in_turn(collection.topics, experiment):
         if len(queries) == experiment.queries:
             break
-        drawn = [item for cell in CELLS for item in cells[topic.id, cell].kept]
-        if any(item.relevant for item in drawn) and len({item.cell for item in drawn}) > 1:
-            items = _ordered(drawn, topic.id, experiment)
-            queries.append(ProbeQuery(id=topic.id, query=topic.title, items=tuple(items)))
+        items = draw.items_of(topic)
+        is_comparable = len({item.cell for item in items}) > 1
+        if is_comparable and any(item.relevant for item in items):
+            ordered = tuple(_ordered(items, topic.id, experiment))
+            queries.append(ProbeQuery(id=topic.id, query=topic.title, items=ordered))
         else:
             dropped += 1
+    by_cell = Counter[str]()
+    for query in queries:
+        by_cell.update(item.cell for item in query.items)
     manifest = ProbeManifest(
         name=_name(collection, sides),
         sides=sides,
         queries=len(queries),
-        items=Counter(item.cell for query in queries for item in query.items),
+        items=by_cell,
         dropped=dropped,
-        undecided=seen[-1],
-        missing=len(wanted),
+        undecided=draw.by_side[UNDECIDED],
+        missing=draw.missing,
     )
     return ProbeCollection(manifest=manifest, queries=tuple(queries))
+
+
+class _Draw:
+    """Draws items for each cell of each topic.
+
+    Args:
+        topics: The topics.
+        experiment: How many items, drawn by which seed.
+
+    Attributes:
+        by_side: How many documents that are relevant for any topic are on each side.
+        missing: How many of these the corpus lacks.
+    """
+
+    def __init__(self, topics: Sequence[Topic], experiment: ProbeExperiment) -> None:
+        self.by_side = Counter[int]()
+        self.missing = 0
+        self._topics = topics
+        self._cells: dict[tuple[str, str], _Reservoir] = {}
+        for topic in topics:
+            for cell, size in zip(CELLS, experiment.cell_sizes, strict=True):
+                random = stream(experiment.seed, f"{topic.id} draw {cell}")
+                self._cells[topic.id, cell] = _Reservoir(size, random)
+
+    def read(
+        self,
+        collection: Collection,
+        sides: ProtectedGroup,
+        progress: ProgressFunction,
+        *,
+        texts: bool,
+    ) -> None:
+        """Read the documents of a collection once, and draw some of them."""
+        attribute = collection.corpus.schema.attribute(sides.attribute)
+        topics_of: dict[str, set[str]] = {}
+        for topic in self._topics:
+            for id_ in collection.relevant(topic.id):
+                topics_of.setdefault(id_, set()).add(topic.id)
+        for document in watched(collection.corpus.documents(), progress):
+            # Taken out, so that a document that occurs twice in the corpus is offered once.
+            topics = topics_of.pop(document.id, None)
+            if topics is None:
+                continue
+            side = int(sides.sides_of([document.membership(attribute)])[0])
+            self.by_side[side] += 1
+            if side != UNDECIDED:
+                self._offer(document, topics, is_protected=side == PROTECTED, texts=texts)
+        self.missing = len(topics_of)
+
+    def _offer(
+        self, document: Document, topics: Container[str], *, is_protected: bool, texts: bool
+    ) -> None:
+        """Offer a document to all topics, as one that is relevant for some of them."""
+        # A ranker that reads titles has nothing to read of a document without one.
+        has_text = texts or not document.title.strip()
+        irrelevant = ProbeItem(
+            id=document.id,
+            title=document.title,
+            text=document.text if has_text else "",
+            relevant=False,
+            protected=is_protected,
+        )
+        relevant = irrelevant.model_copy(update={"relevant": True})
+        for topic in self._topics:
+            item = relevant if topic.id in topics else irrelevant
+            self._cells[topic.id, item.cell].offer(item)
+
+    def items_of(self, topic: Topic) -> list[ProbeItem]:
+        """Return what was drawn for a topic, cell by cell."""
+        items: list[ProbeItem] = []
+        for cell in CELLS:
+            items += self._cells[topic.id, cell].kept
+        return items
 
 
 def _in_turn(topics: Sequence[Topic], experiment: ProbeExperiment) -> Sequence[Topic]:
@@ -297,7 +362,7 @@ def _in_turn(topics: Sequence[Topic], experiment: ProbeExperiment) -> Sequence[T
     if experiment.topics == "first":
         return topics
     order = stream(experiment.seed, "topics").permutation(len(topics))
-    return [topics[place] for place in order]
+    return [topics[position] for position in order]
 
 
 class _Reservoir:
@@ -313,15 +378,18 @@ class _Reservoir:
     def __init__(self, size: int, random: np.random.Generator) -> None:
         self.kept: list[ProbeItem] = []
         self._size = size
-        self._seen = 0
+        self._offered = 0
         self._random = random
 
     def offer(self, item: ProbeItem) -> None:
-        self._seen += 1
+        """Take in an item."""
+        self._offered += 1
         if len(self.kept) < self._size:
             self.kept.append(item)
-        elif (place := int(self._random.random() * self._seen)) < self._size:
-            self.kept[place] = item
+            return
+        position = int(self._random.random() * self._offered)
+        if position < self._size:
+            self.kept[position] = item
 
 
 def _ordered(
@@ -331,12 +399,12 @@ def _ordered(
     items = sorted(drawn, key=lambda item: item.id)
     parts: dict[str, list[ProbeItem]] = {"shuffled": items}
     if experiment.order == "discriminatory":
-        parts = {cell: [it for it in items if it.cell == cell] for cell in CELLS}
-    return [
-        part[place]
-        for name, part in parts.items()
-        for place in stream(experiment.seed, f"{topic} {name}").permutation(len(part))
-    ]
+        parts = {cell: [item for item in items if item.cell == cell] for cell in CELLS}
+    ordered: list[ProbeItem] = []
+    for name, part in parts.items():
+        positions = stream(experiment.seed, f"{topic} {name}").permutation(len(part))
+        ordered += [part[position] for position in positions]
+    return ordered
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,16 +450,18 @@ def planned_pairs(query: ProbeQuery, limit: int, relevance: int, seed: int) -> l
         relevance: The most relevance pairs; their relevant item stands as ``protected``.
         seed: The seed of the draws.
     """
-    pairs = list[ProbePair]()
+    pairs: list[ProbePair] = []
     for kind in GROUP_KINDS:
         cells = (f"{kind}_protected", f"{kind}_unprotected")
         pairs += _matched(query, kind, cells, "", seed)[:limit]
-    sides = (
-        _matched(query, "relevance", (f"relevant_{side}", f"irrelevant_{side}"), f" {side}", seed)
-        for side in ("protected", "unprotected")
-    )
-    turns = [pair for turn in zip_longest(*sides) for pair in turn if pair]
-    return pairs + turns[:relevance]
+    by_side = []
+    for side in ("protected", "unprotected"):
+        cells = (f"relevant_{side}", f"irrelevant_{side}")
+        by_side.append(_matched(query, "relevance", cells, f" {side}", seed))
+    in_turn: list[ProbePair] = []
+    for turn in zip_longest(*by_side):
+        in_turn += filter(None, turn)
+    return pairs + in_turn[:relevance]
 
 
 def crossed_pairs(query: ProbeQuery, kind: Kind, limit: int, seed: int) -> list[ProbePair]:
@@ -407,44 +477,44 @@ def crossed_pairs(query: ProbeQuery, kind: Kind, limit: int, seed: int) -> list[
         limit: The most pairs; there may be fewer.
         seed: The seed of the draws.
     """
-    protected, unprotected = _shuffled(
-        query, kind, (f"{kind}_protected", f"{kind}_unprotected"), "", seed
-    )
-    longest = max(len(protected), len(unprotected))
-    crossed = (
-        (one, other)
-        for shift in range(longest)
-        for one, other in _met(protected, unprotected, shift)
-    )
-    return [ProbePair(kind, *items) for items in islice(crossed, limit)]
+    cells = (f"{kind}_protected", f"{kind}_unprotected")
+    protected, unprotected = _shuffled(query, kind, cells, "", seed)
+    pairs: list[ProbePair] = []
+    for shift in range(max(len(protected), len(unprotected))):
+        if len(pairs) >= limit:
+            break
+        pairs += [ProbePair(kind, *items) for items in _met(protected, unprotected, shift)]
+    return pairs[:limit]
 
 
 def _met(
     protected: list[ProbeItem], unprotected: list[ProbeItem], shift: int
 ) -> Iterator[tuple[ProbeItem, ProbeItem]]:
-    """Pair each item of the shorter list with the item ``shift`` places further in the other."""
-    for place in range(min(len(protected), len(unprotected))):
+    """Pair each item of the shorter list with the item ``shift`` positions on in the other."""
+    for position in range(min(len(protected), len(unprotected))):
+        shifted = position + shift
         if len(protected) <= len(unprotected):
-            yield protected[place], unprotected[(place + shift) % len(unprotected)]
+            yield protected[position], unprotected[shifted % len(unprotected)]
         else:
-            yield protected[(place + shift) % len(protected)], unprotected[place]
+            yield protected[shifted % len(protected)], unprotected[position]
 
 
 def _matched(
-    query: ProbeQuery, kind: Kind, cells: tuple[str, str], which: str, seed: int
+    query: ProbeQuery, kind: Kind, cells: tuple[str, str], suffix: str, seed: int
 ) -> list[ProbePair]:
     """Match the items of two cells at random."""
-    drawn = _shuffled(query, kind, cells, which, seed)
-    return [ProbePair(kind, *items) for items in zip(*drawn, strict=False)]
+    first, second = _shuffled(query, kind, cells, suffix, seed)
+    return [ProbePair(kind, *items) for items in zip(first, second, strict=False)]
 
 
 def _shuffled(
-    query: ProbeQuery, kind: Kind, cells: tuple[str, str], which: str, seed: int
+    query: ProbeQuery, kind: Kind, cells: tuple[str, str], suffix: str, seed: int
 ) -> list[list[ProbeItem]]:
     """Return the items of both cells in random order."""
-    random = stream(seed, f"pairs, {kind}{which}: {query.id}")
-    drawn: list[list[ProbeItem]] = []
+    random = stream(seed, f"pairs, {kind}{suffix}: {query.id}")
+    by_cell: list[list[ProbeItem]] = []
     for cell in cells:
         items = sorted(query.of_cell(cell), key=lambda item: item.id)
-        drawn.append([items[place] for place in random.permutation(len(items))])
-    return drawn
+        order = random.permutation(len(items))
+        by_cell.append([items[position] for position in order])
+    return by_cell

@@ -1,7 +1,7 @@
 """A probe from its plan to its records and measures. A tuning is a probe before and after.
 
-What is asked are lists to be ranked and pairs to be compared, as jobs of any process. Tasks with a
-record are not done again.
+Models rank lists, or compare pairs; each list or pair is a job that any process may do. Those with
+a record are not done again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,41 @@ from fairqr.agents.models.opening import CAUSAL, open_language_model
 from fairqr.agents.ranking import preference, rankers
 from fairqr.agents.ranking.pairwise import PairwiseJudge
 from fairqr.base.errors import InputError, one_line
-from fairqr.evaluation.experiments import engine
 from fairqr.evaluation.experiments.folder import spent
 from fairqr.evaluation.experiments.progress import StageWatcher
+from fairqr.evaluation.experiments.tasks import (
+    Done,
+    Tasks,
+    check_answered,
+    refusal_of,
+    run_tasks,
+)
 from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
-from fairqr.evaluation.probes import collection as probes
-from fairqr.evaluation.probes import specification as specs
-from fairqr.evaluation.probes import store as kept
-from fairqr.evaluation.probes import tuning
+from fairqr.evaluation.probes import collection, tuning
+from fairqr.evaluation.probes.collection import GROUP_KINDS, ProbeCollection, planned_pairs
 from fairqr.evaluation.probes.measures import measure as measure
+from fairqr.evaluation.probes.specification import (
+    INITIAL,
+    POINTWISE,
+    ListwiseExperiment,
+    LoraExperiment,
+    PairwiseExperiment,
+    parse_causal,
+    parse_ranker,
+    parse_window,
+)
+from fairqr.evaluation.probes.store import (
+    STAGES,
+    AnyProbe,
+    PairRecord,
+    ProbeRunManifest,
+    ProbeStore,
+    RankingRecord,
+)
 from fairqr.prompts.library import PromptLibrary
+from fairqr.prompts.template import PromptTemplate
 
-Untuned = specs.ListwiseExperiment | specs.PairwiseExperiment
+Untuned = ListwiseExperiment | PairwiseExperiment
 
 JUDGE = "judge"
 """The kind of what compares pairs; all other kinds are rankers."""
@@ -72,7 +95,9 @@ class Entrant:
         Raises:
             ModelUnavailableError: There is no such model.
         """
-        return open_language_model(self.model, cache=cache, **self.options) if self.model else None
+        if not self.model:
+            return None
+        return open_language_model(self.model, cache=cache, **self.options)
 
     def open(
         self, prompts: PromptLibrary, model: LanguageModel | None, at_once: int = 1
@@ -100,69 +125,86 @@ class Task:
     """A list to be ranked, or a pair to be asked about.
 
     Attributes:
-        asked: Who is asked.
+        entrant: What ranks the list, or compares the items.
         key: The key of its record.
         query: The text of the query.
         items: What may be known of the items; of a pair, the protected one comes first.
         group: What stands before those who ask.
     """
 
-    asked: Entrant
+    entrant: Entrant
     key: tuple[str, ...]
     query: str
     items: Any
     group: str
 
 
-def askings(experiment: Untuned, options: Mapping[str, Any]) -> list[Entrant]:
-    """Return the judges, or the rankers with each of their windows; the order as given is none.
+def entrants_of(experiment: Untuned, options: Mapping[str, Any]) -> list[Entrant]:
+    """Return the judges, or the rankers with each of their windows, without the initial order.
 
     Args:
         experiment: How they are asked.
         options: More for chat models.
     """
     how = rankers.RankerOptions(experiment.shown, experiment.length, versions=experiment.prompts)
-    if isinstance(experiment, specs.PairwiseExperiment):
-        how = replace(how, by=experiment.by)
-        return [Entrant(model, JUDGE, model, how, options) for model in experiment.models]
-    found = []
+    if isinstance(experiment, PairwiseExperiment):
+        by_answer = replace(how, by=experiment.by)
+        return [Entrant(model, JUDGE, model, by_answer, options) for model in experiment.models]
+    entrants = []
     for name in experiment.rankers:
-        kind, model = specs.parse_ranker(name)
-        if kind in (*specs.POINTWISE, rankers.ENDPOINT):
-            weighs = replace(how, shown=experiment.shown_to_neural, weights=model or None)
-            found.append(Entrant(name, kind, "", weighs, options))
-        elif kind != specs.INITIAL:
+        kind, model = parse_ranker(name)
+        if kind in (*POINTWISE, rankers.ENDPOINT):
+            neural = replace(how, shown=experiment.shown_to_neural, weights=model or None)
+            entrants.append(Entrant(name, kind, "", neural, options))
+        elif kind != INITIAL:
             for window in experiment.windows_of(name):
-                size, step = specs.parse_window(window) if window else (how.window, how.step)
-                sorts = replace(how, window=size, step=step)
-                found.append(Entrant(name, kind, model, sorts, options, window))
-    return found
+                in_windows = how
+                if window:
+                    size, step = parse_window(window)
+                    in_windows = replace(how, window=size, step=step)
+                entrants.append(Entrant(name, kind, model, in_windows, options, window))
+    return entrants
 
 
-def tasks_of(experiment: Untuned, asked: Entrant, collection: probes.ProbeCollection) -> list[Task]:
+def tasks_of(experiment: Untuned, entrant: Entrant, collection: ProbeCollection) -> list[Task]:
     """Return what a ranker has to rank, or a model is asked about.
 
     Raises:
         InputError: There is no pair of both groups to ask about.
     """
-    name, words = collection.manifest.name, collection.manifest.sides.words
-    if not isinstance(experiment, specs.PairwiseExperiment):
-        shown = {query: tuple(item.shown for item in query.items) for query in collection.queries}
-        return [
-            Task(asked, (name, *asked.place, persona, query.id), query.query, items, group)
-            for persona, group in ((it, rankers.group_of(it, words)) for it in experiment.personas)
-            for query, items in shown.items()
-        ]
-    group = rankers.group_of(experiment.persona, words)
-    drawn = (experiment.pairs, experiment.relevance_pairs, experiment.seed)
+    if isinstance(experiment, PairwiseExperiment):
+        return _pairs_of(experiment, entrant, collection)
+    name = collection.manifest.name
     tasks = []
+    for persona in experiment.personas:
+        group = rankers.group_of(persona, collection.manifest.sides.words)
+        for query in collection.queries:
+            items = tuple(item.shown for item in query.items)
+            key = (name, *entrant.place, persona, query.id)
+            tasks.append(Task(entrant, key, query.query, items, group))
+    return tasks
+
+
+def _pairs_of(
+    experiment: PairwiseExperiment, entrant: Entrant, collection: ProbeCollection
+) -> list[Task]:
+    """Return the pairs that a model is asked about.
+
+    Raises:
+        InputError: There is no pair of both groups.
+    """
+    name = collection.manifest.name
+    group = rankers.group_of(experiment.persona, collection.manifest.sides.words)
+    tasks = []
+    kinds = set()
     for query in collection.queries:
-        for pair in probes.planned_pairs(query, *drawn):
+        pairs = planned_pairs(query, experiment.pairs, experiment.relevance_pairs, experiment.seed)
+        for pair in pairs:
             items = tuple(item.shown for item in pair.items)
-            tasks.append(
-                Task(asked, (name, asked.name, query.id, *pair.key), query.query, items, group)
-            )
-    if not any(task.key[3] in probes.GROUP_KINDS for task in tasks):
+            key = (name, entrant.name, query.id, *pair.key)
+            tasks.append(Task(entrant, key, query.query, items, group))
+            kinds.add(pair.kind)
+    if kinds.isdisjoint(GROUP_KINDS):
         raise InputError(
             f"No query of {one_line(name)} that is asked about has a pair of both groups; take "
             "more queries, or choose other groups."
@@ -170,51 +212,69 @@ def tasks_of(experiment: Untuned, asked: Entrant, collection: probes.ProbeCollec
     return tasks
 
 
-async def opened(tools: Tools, asked: Entrant) -> Any:
+async def opened(tools: Tools, entrant: Entrant) -> Any:
     """Return a ranker or judge that is started; it is opened where it is not open yet."""
 
     async def language_model() -> LanguageModel | None:
-        return asked.language_model(tools.replies)
+        return entrant.language_model(tools.replies)
 
     # One for all windows, since a large model takes long to load.
-    model = await tools.keep("ranking model", (asked.model, asked.options), language_model)
-    how = (tools.prompts, model, tools.at_once)
-    return await tools.started("ranker", asked, lambda: asked.open(*how))
+    key = (entrant.model, entrant.options)
+    model = await tools.keep("ranking model", key, language_model)
+
+    def opened_ranker() -> rankers.ItemRanker | PairwiseJudge:
+        return entrant.open(tools.prompts, model, tools.at_once)
+
+    return await tools.started("ranker", entrant, opened_ranker)
 
 
-async def do_task(tools: Tools, task: Task) -> engine.Done[Any]:
+async def do_task(tools: Tools, task: Task) -> Done[Any]:
     """Rank a list, or compare the items of a pair in both orders.
 
     Raises:
         ModelError: The model was away for a part of it.
     """
-    made = await opened(tools, task.asked)
-    if isinstance(made, PairwiseJudge):
-        compared = await made.compare(task.query, task.items, task.group)
-        both = (compared.one_first, compared.other_first)
-        checked = [engine.check_answered(it.status, it.message) for it in both]
-        said = compared.preferred(preference.PROTECTED, preference.UNPROTECTED)
-        record: Any = kept.PairRecord(
-            **dict(zip(kept.PairRecord.keys, task.key, strict=True)),
-            protected_first=said[0],
-            unprotected_first=said[1],
-            log_odds=(both[0].log_odds, both[1].log_odds),
-            spent=spent(compared.usage),
-        )
-        return engine.Done((record,), made.warnings, refusal=engine.refusal_of(checked))
-    found = await made.rank(task.query, task.items, group=task.group)
-    checked = [engine.check_answered(it, found.message) for it in found.failures]
-    record = kept.RankingRecord(
-        **dict(zip(kept.RankingRecord.keys, task.key, strict=True)),
-        order=found.order,
-        asked=found.asked,
-        failures=dict(found.failures),
-        repairs=dict(found.repairs),
-        warnings=found.warnings,
-        spent=spent(found.usage),
+    opened_entrant = await opened(tools, task.entrant)
+    if isinstance(opened_entrant, PairwiseJudge):
+        return await _compare(opened_entrant, task)
+    return await _rank(opened_entrant, task)
+
+
+async def _compare(judge: PairwiseJudge, task: Task) -> Done[PairRecord]:
+    """Compare the items of a pair in both orders."""
+    compared = await judge.compare(task.query, task.items, task.group)
+    first = compared.one_first
+    second = compared.other_first
+    checked = [
+        check_answered(first.status, first.message),
+        check_answered(second.status, second.message),
+    ]
+    preferred = compared.preferred(preference.PROTECTED, preference.UNPROTECTED)
+    record = PairRecord(
+        **dict(zip(PairRecord.keys, task.key, strict=True)),
+        protected_first=preferred[0],
+        unprotected_first=preferred[1],
+        log_odds=(first.log_odds, second.log_odds),
+        spent=spent(compared.usage),
     )
-    refusal = engine.refusal_of(checked) if record.failed else None
-    return engine.Done((record,), found.warnings, refusal=refusal)
+    return Done((record,), judge.warnings, refusal=refusal_of(checked))
+
+
+async def _rank(ranker: rankers.ItemRanker, task: Task) -> Done[RankingRecord]:
+    """Rank a list."""
+    ranking = await ranker.rank(task.query, task.items, group=task.group)
+    checked = [check_answered(status, ranking.message) for status in ranking.failures]
+    record = RankingRecord(
+        **dict(zip(RankingRecord.keys, task.key, strict=True)),
+        order=ranking.order,
+        asked=ranking.asked,
+        failures=dict(ranking.failures),
+        repairs=dict(ranking.repairs),
+        warnings=ranking.warnings,
+        spent=spent(ranking.usage),
+    )
+    refusal = refusal_of(checked) if record.failed else None
+    return Done((record,), ranking.warnings, refusal=refusal)
 
 
 class ProbePlan(NamedTuple):
@@ -227,15 +287,15 @@ class ProbePlan(NamedTuple):
         batches: The examples of each training step of a tuning.
     """
 
-    manifest: kept.ProbeRunManifest
-    collections: Sequence[probes.ProbeCollection]
+    manifest: ProbeRunManifest
+    collections: Sequence[ProbeCollection]
     tasks: Sequence[Task]
     costs: Mapping[tuple[str, ...], rankers.Cost]
     batches: tuning.Batches
 
 
 async def make_probe_plan(
-    experiment: kept.AnyProbe, prompts: PromptLibrary, watcher: StageWatcher, **options: Any
+    experiment: AnyProbe, prompts: PromptLibrary, watcher: StageWatcher, **options: Any
 ) -> ProbePlan:
     """Build the probe collections of an experiment, draw all pairs and estimate what they cost.
 
@@ -252,36 +312,60 @@ async def make_probe_plan(
         FairqrError: A collection, a group, a prompt or a model that it names is not there, two
             collections have one name, or no pair is left to train on or to probe with.
     """
-    base, probed = "", cast("Untuned", experiment)
-    if isinstance(experiment, specs.LoraExperiment):
-        base = lasting_name(specs.parse_causal(experiment.model))
+    base = ""
+    probed = cast("Untuned", experiment)
+    if isinstance(experiment, LoraExperiment):
+        base = lasting_name(parse_causal(experiment.model))
         probed = experiment.probing(f"{CAUSAL}:{base}")
-    asked = askings(probed, {name: it for name, it in options.items() if it is not None})
-    used = dict.fromkeys(it.prompt for it in asked if it.model)
-    # Also those that are not asked with: a name may be misspelt.
-    chosen = {name: prompts.get(name, version) for name, version in experiment.prompts.items()}
-    found = [chosen.get(name) or prompts.get(name) for name in used]
-    texts = {experiment.shown, *(it.how.shown for it in asked)} != {"title"}
+    chosen_options = {name: value for name, value in options.items() if value is not None}
+    entrants = entrants_of(probed, chosen_options)
+    used_prompts = _used_prompts(experiment, entrants, prompts)
+    texts = {experiment.shown, *(entrant.how.shown for entrant in entrants)} != {"title"}
     collections = await asyncio.to_thread(
-        probes.open_probe_collections, experiment, texts=texts, watcher=watcher
+        collection.open_probe_collections, experiment, texts=texts, watcher=watcher
     )
-    entry, probed_with, batches = None, collections, cast("tuning.Batches", ())
-    if isinstance(experiment, specs.LoraExperiment):
-        probed_with, entry, batches = tuning.draw_tuning(experiment, base, collections, watcher)
-    tasks = [task for it in asked for each in probed_with for task in tasks_of(probed, it, each)]
-    manifest = kept.ProbeRunManifest(
+    entry = None
+    probed_collections = collections
+    batches: tuning.Batches = ()
+    if isinstance(experiment, LoraExperiment):
+        drawn = tuning.draw_tuning(experiment, base, collections, watcher)
+        probed_collections, entry, batches = drawn
+    tasks: list[Task] = []
+    for entrant in entrants:
+        for probed_collection in probed_collections:
+            tasks += tasks_of(probed, entrant, probed_collection)
+    manifest = ProbeRunManifest(
         experiment=experiment,
-        collections=tuple(it.entry for it in collections),
-        prompts={f"{it.id}={it.version}": it.sha256 for it in found},
+        collections=tuple(drawn_collection.entry for drawn_collection in collections),
+        prompts={f"{prompt.id}={prompt.version}": prompt.sha256 for prompt in used_prompts},
         base_url=options.get("base_url"),
         tuning=entry,
     )
-    made: dict[Any, Any] = {it.place: it.open(prompts, it.language_model()) for it in asked}
-    costs = {it.key: made[it.asked.place].cost(it.query, it.items, it.group) for it in tasks}
+    opened_entrants: dict[tuple[str, str], Any] = {
+        entrant.place: entrant.open(prompts, entrant.language_model()) for entrant in entrants
+    }
+    costs = {}
+    for task in tasks:
+        opened_entrant = opened_entrants[task.entrant.place]
+        costs[task.key] = opened_entrant.cost(task.query, task.items, task.group)
     return ProbePlan(manifest, collections, tasks, costs, batches)
 
 
-def remaining_cost(plan: ProbePlan, store: kept.ProbeStore) -> rankers.Cost:
+def _used_prompts(
+    experiment: AnyProbe, entrants: Sequence[Entrant], prompts: PromptLibrary
+) -> list[PromptTemplate]:
+    """Return the prompts that language models are asked with.
+
+    Raises:
+        PromptError: There is no prompt of a name that the experiment has.
+    """
+    # Also those that are not asked with: a name may be misspelt.
+    chosen = {name: prompts.get(name, version) for name, version in experiment.prompts.items()}
+    names = dict.fromkeys(entrant.prompt for entrant in entrants if entrant.model)
+    return [chosen.get(name) or prompts.get(name) for name in names]
+
+
+def remaining_cost(plan: ProbePlan, store: ProbeStore) -> rankers.Cost:
     """Return what a run will still cost, at most; what the folder holds does not count.
 
     Raises:
@@ -289,18 +373,20 @@ def remaining_cost(plan: ProbePlan, store: kept.ProbeStore) -> rankers.Cost:
     """
     store.check(plan.manifest)
     total = rankers.Cost()
-    for stage in kept.STAGES[plan.manifest.experiment.kind]:
+    for stage in STAGES[plan.manifest.experiment.kind]:
         done = store.lines(stage).done()
-        total = sum((cost for key, cost in plan.costs.items() if key not in done), total)
+        for key, cost in plan.costs.items():
+            if key not in done:
+                total += cost
     if plan.batches and not store.adapter.exists():
-        examples = tuning.AS_QUESTIONS * sum(map(len, plan.batches))
-        each = max(cost.tokens // cost.calls for cost in plan.costs.values())
-        total += rankers.Cost(examples, examples * each)
+        questions = tuning.AS_QUESTIONS * sum(map(len, plan.batches))
+        tokens = max(cost.tokens // cost.calls for cost in plan.costs.values())
+        total += rankers.Cost(questions, questions * tokens)
     return total
 
 
 async def run_probe(
-    plan: ProbePlan, store: kept.ProbeStore, tools: Tools, watcher: StageWatcher
+    plan: ProbePlan, store: ProbeStore, tools: Tools, watcher: StageWatcher
 ) -> None:
     """Do all tasks of a probe that have no record yet, one ranker or model after the other.
 
@@ -315,39 +401,39 @@ async def run_probe(
             items; or it cannot be tuned. The results so far are kept.
     """
 
-    async def start(asked: Entrant) -> None:
-        await tools.do(make_ready, opened, asked)
+    async def start(entrant: Entrant) -> None:
+        await tools.do(make_ready, opened, entrant)
         # Nothing is written before the model is there.
         store.start(plan.manifest, plan.collections)
 
     tasks = plan.tasks
     with store.locked():
         store.check(plan.manifest)
-        for stage, title in kept.STAGES[plan.manifest.experiment.kind].items():
+        for stage, title in STAGES[plan.manifest.experiment.kind].items():
             if stage == "after":
-                judge = await opened(tools, tasks[0].asked)
+                base = tasks[0].entrant
+                judge = await opened(tools, base)
                 await tuning.tune(store, plan.manifest, plan.batches, judge, watcher)
-                tuned = replace(tasks[0].asked, model=f"{CAUSAL}:{store.adapter}")
-                tasks = [replace(task, asked=tuned) for task in tasks]
-            await engine.run_tasks(
-                tasks,
-                lambda task: tools.do(do_task, task),
-                store.lines(stage),
+                tuned = replace(base, model=f"{CAUSAL}:{store.adapter}")
+                tasks = [replace(task, entrant=tuned) for task in tasks]
+            stage_tasks: Tasks[Task, Any] = Tasks(
+                tasks=tasks,
+                do=lambda task: tools.do(do_task, task),
+                lines=store.lines(stage),
                 title=title,
                 keys=lambda task: [task.key],
-                place=lambda task: task.asked,
                 start=start,
-                model=lambda asked: asked.name,
+                name_at=lambda entrant: entrant.name,
+                place=lambda task: task.entrant,
                 questions=lambda task: max(1, plan.costs[task.key].calls),
-                watcher=watcher,
-                at_once=tools.at_once,
             )
+            await run_tasks(stage_tasks, watcher=watcher, at_once=tools.at_once)
             store.start(plan.manifest, plan.collections)
 
 
 async def run(
-    experiment: kept.AnyProbe, options: RunOptions, *, shared: bool = False, **asked: Any
-) -> kept.ProbeStore:
+    experiment: AnyProbe, options: RunOptions, *, shared: bool = False, **model_options: Any
+) -> ProbeStore:
     """Do all that is not done yet, and say first what it will cost at most.
 
     Args:
@@ -355,22 +441,32 @@ async def run(
         options: How to do it.
         shared: Whether the folder is for any number of runs: each has one of its own in it, and
             replies are kept in the user's cache.
-        asked: More for chat models, such as ``base_url``.
+        model_options: More for chat models, such as ``base_url``.
 
     Raises:
         FairqrError: The folder holds something else, a model fails or cannot be tuned, or the run
             is costly and the user did not agree.
     """
-    if isinstance(experiment, specs.LoraExperiment) and options.workers:
+    if isinstance(experiment, LoraExperiment) and options.workers:
         raise InputError("A model is tuned in one process; leave the workers on Ray out.")
-    plan = await make_probe_plan(experiment, options.prompts, options.watcher, **asked)
-    same = plan.manifest.model_dump_json(include=set(plan.manifest.identity()))
-    own = hashlib.sha256(same.encode()).hexdigest()[:24]
-    store = kept.ProbeStore(options.folder / own if shared else options.folder)
+    plan = await make_probe_plan(experiment, options.prompts, options.watcher, **model_options)
+    folder = options.folder
+    if shared:
+        folder /= _name_of(plan.manifest)
+    store = ProbeStore(folder)
     cost = remaining_cost(plan, store)
     options.agree(cost.calls, cost.tokens)
-    most = f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
-    options.watcher.note(most if cost.calls else "no question to a language model is left")
-    async with options.tools(replies_file() if shared else store.replies) as tools:
+    note = "no question to a language model is left"
+    if cost.calls:
+        note = f"at most {cost.calls:,} questions to language models, about {cost.tokens:,} tokens"
+    options.watcher.note(note)
+    replies = replies_file() if shared else store.replies
+    async with options.tools(replies) as tools:
         await run_probe(plan, store, tools, options.watcher)
     return store
+
+
+def _name_of(manifest: ProbeRunManifest) -> str:
+    """Return the name of the folder of a run among others: the same for the same settings."""
+    settings = manifest.model_dump_json(include=set(manifest.identity()))
+    return hashlib.sha256(settings.encode()).hexdigest()[:24]

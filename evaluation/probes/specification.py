@@ -13,7 +13,9 @@ from fairqr.agents.tuning import LoraOptions, Winners
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
 
-LISTWISE_KIND, PAIRWISE_KIND, LORA_KIND = "llm_listwise", "llm_pairwise", "lora"
+LISTWISE_KIND = "llm_listwise"
+PAIRWISE_KIND = "llm_pairwise"
+LORA_KIND = "lora"
 
 INITIAL = "initial"
 """The ranker that leaves the order as it is: what all others are compared with."""
@@ -41,28 +43,32 @@ def parse_cells(text: str) -> tuple[int, ...]:
     if text in MIXES:
         return MIXES[text]
     match = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4}):([0-9]{1,4}):([0-9]{1,4})", text)
-    if not match or not any(map(int, match.groups())):
+    parts = tuple(map(int, match.groups())) if match else ()
+    if not any(parts):
         raise ValueError(
             f"'{one_line(text)}' is not a mix of items; write {', '.join(MIXES)} or the parts of "
             "relevant unprotected, relevant protected, irrelevant unprotected and irrelevant "
             "protected items, such as 1:1:7:7"
         )
-    return tuple(map(int, match.groups()))
+    return parts
 
 
 def parse_window(text: str) -> tuple[int, int]:
     """Read the window of a listwise ranker, such as ``20/10``: its size and its step.
 
     Raises:
-        ValueError: It is no window, or the step is not smaller than the window.
+        ValueError: It is not a window, or the step is not smaller than the window.
     """
     match = re.fullmatch(r"([0-9]{1,4})/([0-9]{1,4})", text)
-    if not match or not 1 <= int(match[2]) < int(match[1]):
-        raise ValueError(
-            f"'{one_line(text)}' is not a window; write its size and its step, such as 20/10, the "
-            "step smaller than the size"
-        )
-    return int(match[1]), int(match[2])
+    if match:
+        size = int(match[1])
+        step = int(match[2])
+        if 1 <= step < size:
+            return size, step
+    raise ValueError(
+        f"'{one_line(text)}' is not a window; write its size and its step, such as 20/10, the "
+        "step smaller than the size"
+    )
 
 
 def parse_ranker(name: str) -> tuple[str, str]:
@@ -170,8 +176,9 @@ class ProbeExperiment(Options):
         The largest remainders are rounded up; of equal ones, those of the first cells.
         """
         parts = parse_cells(self.cells)
-        sizes = [self.size * part // sum(parts) for part in parts]
-        remainders = [self.size * part % sum(parts) for part in parts]
+        total = sum(parts)
+        sizes = [self.size * part // total for part in parts]
+        remainders = [self.size * part % total for part in parts]
         by_remainder = sorted(range(len(parts)), key=remainders.__getitem__, reverse=True)
         for cell in by_remainder[: self.size - sum(sizes)]:
             sizes[cell] += 1
@@ -273,6 +280,7 @@ class LoraExperiment(LoraOptions, ProbeExperiment):
 
     def probing(self, model: str) -> PairwiseExperiment:
         """Return the experiment that is run before tuning and after it, on this model."""
-        named = PairwiseExperiment.model_fields.keys() - {"kind", "pairs"}
-        own = {"kind": PAIRWISE_KIND, "models": (model,), "pairs": self.held_out_pairs}
-        return PairwiseExperiment.model_validate(self.model_dump(include=named) | own)
+        names = PairwiseExperiment.model_fields.keys() - {"kind", "pairs"}
+        common = self.model_dump(include=names)
+        further = {"kind": PAIRWISE_KIND, "models": (model,), "pairs": self.held_out_pairs}
+        return PairwiseExperiment.model_validate(common | further)

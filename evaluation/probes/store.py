@@ -13,20 +13,27 @@ from fairqr.agents.ranking.rankers import Persona
 from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.evaluation.experiments.folder import Folder, FolderManifest, Lines, Record
-from fairqr.evaluation.probes import specification as specs
 from fairqr.evaluation.probes.collection import CollectionEntry, Kind, PlainData, ProbeCollection
+from fairqr.evaluation.probes.specification import (
+    LISTWISE_KIND,
+    LORA_KIND,
+    PAIRWISE_KIND,
+    ListwiseExperiment,
+    LoraExperiment,
+    PairwiseExperiment,
+)
 
-AnyProbe = specs.ListwiseExperiment | specs.PairwiseExperiment | specs.LoraExperiment
+AnyProbe = ListwiseExperiment | PairwiseExperiment | LoraExperiment
 
 STAGES: Mapping[str, Mapping[str, str]] = {
-    specs.LISTWISE_KIND: {"rankings": "lists"},
-    specs.PAIRWISE_KIND: {"pairs": "pairs"},
-    specs.LORA_KIND: {"before": "pairs before tuning", "after": "pairs after tuning"},
+    LISTWISE_KIND: {"rankings": "lists"},
+    PAIRWISE_KIND: {"pairs": "pairs"},
+    LORA_KIND: {"before": "pairs before tuning", "after": "pairs after tuning"},
 }
 """For each kind of experiment, its files of records (without ending) and what they record."""
 
 
-class _Asked(Record):
+class _Reply(Record):
     """What a model or a ranker said.
 
     Attributes:
@@ -40,7 +47,7 @@ class _Asked(Record):
     spent: dict[str, int] = Field({"model_calls": 0, "tokens": 0})
 
 
-class RankingRecord(_Asked):
+class RankingRecord(_Reply):
     """How a ranker put the items of a query.
 
     Attributes:
@@ -72,7 +79,7 @@ class RankingRecord(_Asked):
         return self.asked > 0 and sum(self.failures.values()) >= self.asked
 
 
-class PairRecord(_Asked):
+class PairRecord(_Reply):
     """What a model said of a pair, asked once with each item first.
 
     Attributes:
@@ -185,7 +192,7 @@ class ProbeStore(Folder[ProbeRunManifest]):
         """
         self.begin(manifest)
         if not self._collections.exists():
-            write_beside(self._collections, "".join(it.text for it in collections))
+            write_beside(self._collections, "".join(collection.text for collection in collections))
 
     def collections(self) -> list[ProbeCollection]:
         """Return the probe collections of the run, in its order.
@@ -193,13 +200,14 @@ class ProbeStore(Folder[ProbeRunManifest]):
         Raises:
             InputError: They are missing or damaged, or not those of the run.
         """
-        found = list[ProbeCollection]()
+        collections: list[ProbeCollection] = []
         with contextlib.suppress(OSError, ValueError):
             for line in self._collections.read_bytes().splitlines():
-                found.append(ProbeCollection.model_validate_json(line))
-        if tuple(it.entry for it in found) != self.manifest().collections:
+                collections.append(ProbeCollection.model_validate_json(line))
+        entries = tuple(collection.entry for collection in collections)
+        if entries != self.manifest().collections:
             raise InputError(
                 f"The file {self._collections} is not the one of the run; bring the old one back, "
                 "or run it again into another folder."
             )
-        return found
+        return collections

@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, cast
 
 from fairqr.agents import tuning as lora
@@ -20,9 +20,19 @@ from fairqr.agents.statistics import stream
 from fairqr.base.errors import InputError
 from fairqr.base.neural import PretrainedModel
 from fairqr.evaluation.experiments.progress import StageWatcher
-from fairqr.evaluation.probes import collection as probes
-from fairqr.evaluation.probes import store
+from fairqr.evaluation.probes.collection import (
+    GROUP_KINDS,
+    ProbeCollection,
+    crossed_pairs,
+    planned_pairs,
+)
 from fairqr.evaluation.probes.specification import LoraExperiment
+from fairqr.evaluation.probes.store import (
+    ProbeRunManifest,
+    ProbeStore,
+    StepRecord,
+    TuningEntry,
+)
 
 Batches = Sequence[Sequence[lora.PairExample]]
 
@@ -44,19 +54,19 @@ def split_queries(ids: Iterable[str], train_share: float, seed: int) -> tuple[se
     Returns:
         The ids of those to train on, and of those that are held out.
     """
-    known = sorted(set(ids))
-    order = stream(seed, "split of the queries").permutation(len(known))
-    train = min(max(round(train_share * len(known)), 1), len(known) - 1)
-    names = [known[place] for place in order]
-    return set(names[:train]), set(names[train:])
+    unique = sorted(set(ids))
+    order = stream(seed, "split of the queries").permutation(len(unique))
+    shuffled = [unique[position] for position in order]
+    size = min(max(round(train_share * len(unique)), 1), len(unique) - 1)
+    return set(shuffled[:size]), set(shuffled[size:])
 
 
 def draw_tuning(
     experiment: LoraExperiment,
     base: str,
-    collections: Sequence[probes.ProbeCollection],
+    collections: Sequence[ProbeCollection],
     watcher: StageWatcher,
-) -> tuple[list[probes.ProbeCollection], store.TuningEntry, Batches]:
+) -> tuple[list[ProbeCollection], TuningEntry, Batches]:
     """Split the queries of collections, and draw the pairs to train on.
 
     Irrelevant items are drawn from other queries, so an item of a query to train on may be one of a
@@ -65,7 +75,7 @@ def draw_tuning(
     Args:
         experiment: What is tuned, and on how much.
         base: The model, as it stands behind ``causal:``.
-        collections: Those that the experiment names.
+        collections: The collections that the experiment names.
         watcher: Is told where there are fewer pairs to train on than asked for.
 
     Returns:
@@ -75,42 +85,41 @@ def draw_tuning(
     Raises:
         InputError: No pair is left to train on.
     """
-    ids = [query.id for it in collections for query in it.queries]
+    ids: list[str] = []
+    for collection in collections:
+        ids += [query.id for query in collection.queries]
     train_on, hold_out = split_queries(ids, experiment.train_share, experiment.seed)
-    held_out = [
-        it.model_copy(update={"queries": tuple(q for q in it.queries if q.id in hold_out)})
-        for it in collections
-    ]
-    drawn = (experiment.held_out_pairs, experiment.relevance_pairs, experiment.seed)
-    probed = {
-        item.id
-        for each in held_out
-        for query in each.queries
-        for pair in probes.planned_pairs(query, *drawn)
-        for item in pair.items
-    }
-    training, left_out = list[lora.TuningPair](), set[str]()
-    for name, query in ((it.manifest.name, query) for it in collections for query in it.queries):
-        if query.id in hold_out:
-            continue
-        left_out |= {item.id for item in query.items} & probed
-        items = tuple(item for item in query.items if item.id not in probed)
-        kept = query.model_copy(update={"items": items})
-        for kind in probes.GROUP_KINDS:
-            for pair in probes.crossed_pairs(kept, kind, experiment.pairs, experiment.seed):
-                shown = (item.shown for item in pair.items)
-                training.append(lora.TuningPair(query.query, f"{name}: {kind}", *shown))
-    wanted = len(train_on) * len(collections) * len(probes.GROUP_KINDS) * experiment.pairs
+    held_out = [_with_queries(collection, hold_out) for collection in collections]
+    probed = _probed_items(held_out, experiment)
+    training: list[lora.TuningPair] = []
+    left_out: set[str] = set()
+    for collection in collections:
+        for query in _with_queries(collection, train_on).queries:
+            left_out |= {item.id for item in query.items} & probed
+            items = tuple(item for item in query.items if item.id not in probed)
+            unprobed = query.model_copy(update={"items": items})
+            for kind in GROUP_KINDS:
+                name = f"{collection.manifest.name}: {kind}"
+                pairs = crossed_pairs(unprobed, kind, experiment.pairs, experiment.seed)
+                for pair in pairs:
+                    first, second = pair.items
+                    training.append(lora.TuningPair(query.query, name, first.shown, second.shown))
+    wanted = len(train_on) * len(collections) * len(GROUP_KINDS) * experiment.pairs
     if len(training) < wanted:
         watcher.note(
             f"only {len(training):,} of {wanted:,} pairs to train on are there, since some queries "
             "have too few items of a kind; a larger size may have more"
         )
     random = stream(experiment.seed, "examples to tune on")
-    names = ("batch", "epochs", "steps", "winners")
-    sizes = {name: getattr(experiment, name) for name in names}
-    batches = lora.make_batches(training, random, **sizes)
-    entry = store.TuningEntry(
+    batches = lora.make_batches(
+        training,
+        random,
+        batch=experiment.batch,
+        epochs=experiment.epochs,
+        steps=experiment.steps,
+        winners=experiment.winners,
+    )
+    entry = TuningEntry(
         train=tuple(sorted(train_on)),
         held_out=tuple(sorted(hold_out)),
         pairs=Counter(pair.kind for pair in training),
@@ -123,9 +132,27 @@ def draw_tuning(
     return held_out, entry, batches
 
 
+def _with_queries(collection: ProbeCollection, ids: Container[str]) -> ProbeCollection:
+    """Return a collection with some of its queries."""
+    queries = tuple(query for query in collection.queries if query.id in ids)
+    return collection.model_copy(update={"queries": queries})
+
+
+def _probed_items(collections: Sequence[ProbeCollection], experiment: LoraExperiment) -> set[str]:
+    """Return the ids of all items that the model is asked about."""
+    limit = experiment.held_out_pairs
+    ids: set[str] = set()
+    for collection in collections:
+        for query in collection.queries:
+            pairs = planned_pairs(query, limit, experiment.relevance_pairs, experiment.seed)
+            for pair in pairs:
+                ids |= {item.id for item in pair.items}
+    return ids
+
+
 async def tune(
-    folder: store.ProbeStore,
-    manifest: store.ProbeRunManifest,
+    folder: ProbeStore,
+    manifest: ProbeRunManifest,
     batches: Batches,
     judge: PairwiseJudge,
     watcher: StageWatcher,
@@ -159,17 +186,24 @@ async def tune(
             if stopped.is_set():
                 raise _StoppedError
             tell(watcher.advance)
-            # The last token of an example is its label.
-            tokens = sum(len(example) - 1 for example in steps[step - 1])
-            told = {"loss": loss, "learning_rate": learning_rate, "norm": norm, "tokens": tokens}
-            folder.losses.add(store.StepRecord(step=step, examples=len(steps[step - 1]), **told))
+            examples = steps[step - 1]
+            record = StepRecord(
+                step=step,
+                loss=loss,
+                learning_rate=learning_rate,
+                norm=norm,
+                examples=len(examples),
+                # The last token of an example is its label.
+                tokens=sum(len(example) - 1 for example in examples),
+            )
+            folder.losses.add(record)
 
-        def begun(done: int) -> None:
+        def start(done: int) -> None:
             tell(watcher.stage, "training steps", len(steps), done)
 
         def work() -> None:
             with lora.adapted(pretrained.model, options) as tuned, folder.losses.writing():
-                lora.train(tuned, steps, options, folder.checkpoints, watch, begun)
+                lora.train(tuned, steps, options, folder.checkpoints, watch, start)
                 # It is written last, and whole.
                 lora.write_adapter(tuned, folder.adapter, about["base"], about)
             shutil.rmtree(folder.checkpoints, ignore_errors=True)
@@ -208,7 +242,8 @@ def encoder_of(
     def encoded(example: lora.PairExample) -> list[int]:
         values = judge.values(example.query, (example.first, example.second))
         tokens = encode(pretrained.tokenizer, judge.prompt.render(values))
-        return [*tokens, first if example.winner == "first" else second]
+        label = first if example.winner == "first" else second
+        return [*tokens, label]
 
     return encoded
 

@@ -46,7 +46,7 @@ METRICS: dict[str, Utility] = {"rouge-l": ROUGE_L, "rouge-1": ROUGE_1, "names": 
 """What answers can be judged by: text like a gold, or a gold's full name in the answer."""
 
 NO_SCHEMA = Schema.model_construct(attributes={})
-"""One without attributes, which a file of a schema may not be."""
+"""A schema without attributes, which no file may hold."""
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
@@ -61,29 +61,40 @@ def load_topics(name: str | Path, limit: int = 1000, pool: int | None = None) ->
             :data:`FOUND` that BM25 finds, in its order, we take the first ⌈pool/2⌉ that are
             relevant and the first ⌊pool/2⌋ that are not, or fewer if there are fewer.
     """
-    collection, size = find_collection(name), POOL if pool is None else pool
+    collection = find_collection(name)
+    schema = collection.corpus.schema
+    size = POOL if pool is None else pool
+    most_irrelevant = size // 2
+    most_relevant = size - most_irrelevant
     # Ties are broken by id, as in every index of fairqr.
-    documents = sorted(collection.corpus.documents(), key=lambda it: it.id)
+    documents = sorted(collection.corpus.documents(), key=lambda document: document.id)
     titles = {document.id: document.title for document in documents}
-    index, schema = MemoryIndex(map(_text, documents)), collection.corpus.schema
+    index = MemoryIndex(map(_text, documents))
     queries = []
     for topic in collection.topics[:limit]:
-        relevant, scores = {*collection.relevant(topic.id)}, index.scores(topic.title)
+        relevant_ids = collection.relevant(topic.id)
+        scores = index.scores(topic.title)
         order = np.argsort(-scores, kind="stable")[:FOUND]
-        found = [documents[place] for place in order if scores[place] > 0]
-        right = [it.id for it in found if it.id in relevant][: size - size // 2]
-        wrong = [it.id for it in found if it.id not in relevant][: size // 2]
-        mixed = [_pool_document(it, schema) for it in found if it.id in {*right, *wrong}]
-        golds = [titles[id_] for id_ in collection.relevant(topic.id) if id_ in titles]
-        judged = frozenset(right)
-        title = topic.title
-        queries.append(RagQuery(topic.id, title, title, tuple(golds), tuple(mixed), judged))
+        hits = [documents[position] for position in order if scores[position] > 0]
+        is_relevant = {*relevant_ids}.__contains__
+        relevant = [hit.id for hit in hits if is_relevant(hit.id)][:most_relevant]
+        irrelevant = [hit.id for hit in hits if not is_relevant(hit.id)][:most_irrelevant]
+        chosen = {*relevant, *irrelevant}
+        query = RagQuery(
+            id=topic.id,
+            question=topic.title,
+            query=topic.title,
+            golds=tuple(titles[id_] for id_ in relevant_ids if id_ in titles),
+            pool=tuple(_pool_document(hit, schema) for hit in hits if hit.id in chosen),
+            judged=frozenset(relevant),
+        )
+        queries.append(query)
     return RagCollection(
         name=collection.name,
         title=f"Name one: {collection.title}",
         note=(
             "Each pool is made with the judgements: of what BM25 finds for the topic the first "
-            f"{size - size // 2} documents that are relevant and the first {size // 2} that are "
+            f"{most_relevant} documents that are relevant and the first {most_irrelevant} that are "
             "not, in its order; how good retrieval is in it cannot be compared with search."
         ),
         prompt="names",
@@ -104,10 +115,10 @@ def _text(document: Document) -> str:
 
 
 def _pool_document(document: Document, schema: Schema) -> PoolDocument:
-    shares = {
-        name: dict(zip(attribute.universe, document.membership(attribute), strict=True))
-        for name, attribute in schema.attributes.items()
-    }
+    shares = {}
+    for name, attribute in schema.attributes.items():
+        membership = document.membership(attribute)
+        shares[name] = dict(zip(attribute.universe, membership, strict=True))
     fields = {"title": document.title, "text": document.text}
     return PoolDocument(document.id, fields, _text(document), shares)
 
@@ -132,7 +143,7 @@ def load_jsonl(
         pool: How many documents of each pool to take from its front; by default all.
 
     Raises:
-        CorpusError: The file is missing or empty, or a line is no question; the line is named.
+        CorpusError: The file is missing or empty, or a line is not a question; the line is named.
         SchemaError: The schema is wrong.
         InputError: There is no such metric.
     """
@@ -140,9 +151,10 @@ def load_jsonl(
     metric = metric or next(iter(METRICS))
     if metric not in METRICS:
         raise InputError(f"There is no metric '{one_line(metric)}'; name {', '.join(METRICS)}.")
-    beside = [path.with_name(name) for name in (f"{stem}.schema.yaml", "schema.yaml")]
-    schemas = [*filter(Path.is_file, beside)][:1]
-    schema = load_schema(schemas[0]) if schemas else None
+    candidates = [path.with_name(f"{stem}.schema.yaml"), path.with_name("schema.yaml")]
+    schema_path = next(filter(Path.is_file, candidates), None)
+    schema = load_schema(schema_path) if schema_path else None
+    files = [path, schema_path] if schema_path else [path]
     queries: dict[str, RagQuery] = {}
     for number, line in itertools.islice(numbered_lines(path), limit):
         try:
@@ -159,18 +171,23 @@ def load_jsonl(
         prompt="answer",
         utility=METRICS[metric],
         queries=tuple(queries.values()),
-        fingerprint=_digest(*map(sha256_of, [path, *schemas]), metric),
+        fingerprint=_digest(*map(sha256_of, files), metric),
         schema=schema,
     )
 
 
 def _query(line: str, schema: Schema, pool: int | None) -> RagQuery:
-    read = _Line.model_validate_json(line)
-    found = [parse_document(json.dumps(fields), schema) for fields in read.pool[:pool]]
-    if len({document.id for document in found}) < len(found):
+    row = _Line.model_validate_json(line)
+    documents = [parse_document(json.dumps(fields), schema) for fields in row.pool[:pool]]
+    if len({document.id for document in documents}) < len(documents):
         raise ValueError("two documents of its pool have the same id")
-    documents = tuple(_pool_document(document, schema) for document in found)
-    return RagQuery(read.id, read.question, read.query or read.question, read.golds, documents)
+    return RagQuery(
+        id=row.id,
+        question=row.question,
+        query=row.query or row.question,
+        golds=row.golds,
+        pool=tuple(_pool_document(document, schema) for document in documents),
+    )
 
 
 def find_rag_collection(
@@ -207,8 +224,14 @@ def find_rag_collection(
     path = Path(name)
     try:
         if is_lamp(path):
-            how: Any = {"task": task, "limit": limit, "pool": pool}
-            return load_lamp(path, **how, kept=kept, rating_labels=rating_labels)
+            return load_lamp(
+                path,
+                task=task,
+                limit=limit,
+                pool=pool,
+                kept=kept,
+                rating_labels=rating_labels,
+            )
         if path.name.endswith((".jsonl", ".jsonl.gz")):
             return load_jsonl(path, metric=task, limit=limit, pool=pool)
     except OSError as error:

@@ -13,13 +13,13 @@ import numpy as np
 
 from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.extras import library
-from fairqr.evaluation.rag.measures import (
+from fairqr.evaluation.rag.measures import FIXED, POLICY, Name
+from fairqr.evaluation.rag.summaries import (
+    CELLS,
     CONVENTIONS,
     EDGES,
-    FIXED,
-    POLICY,
-    Name,
     curve_of,
+    interval_of,
     means_of,
 )
 
@@ -68,12 +68,9 @@ def gathered(values: DataFrame, by: str, x: Name, y: Name) -> DataFrame:
         policy and a seed.
     """
     runs = values[values.kind != "oracle"].dropna(subset=[x, y])
-    cells = len(EDGES) - 1
-    # Rounding can leave −1e−17 for a uniform policy.
-    inside = np.floor(runs[x].round(12) * cells).clip(0, cells - 1)
-    place = inside.where(runs[x] < 1 - FIXED, cells)
-    named = runs.assign(place=place).groupby([by, "place"], observed=True)
-    return named.agg(x=(x, "mean"), y=(y, "mean"), runs=(y, "size")).reset_index()
+    interval = interval_of(runs[x]).where(runs[x] < 1 - FIXED, CELLS)
+    by_interval = runs.assign(place=interval).groupby([by, "place"], observed=True)
+    return by_interval.agg(x=(x, "mean"), y=(y, "mean"), runs=(y, "size")).reset_index()
 
 
 def curves_by_interval(values: DataFrame) -> DataFrame:
@@ -90,11 +87,13 @@ def curves_by_interval(values: DataFrame) -> DataFrame:
     rows = []
     for normalisation, (x, y, _) in CONVENTIONS.items():
         points = gathered(values, "retriever", x, y)
-        for retriever, own in points.groupby("retriever", observed=True):
-            heights = np.interp(EDGES, own.x, own.y)
-            found = curve_of(pd.DataFrame({"x": EDGES, "y": heights}))
-            whole = {"retriever": retriever, "normalisation": normalisation}
-            rows.append(whole | found | {"points": len(own), "runs": own.runs.sum()})
+        for retriever, of_retriever in points.groupby("retriever", observed=True):
+            heights = np.interp(EDGES, of_retriever.x, of_retriever.y)
+            curve = curve_of(pd.DataFrame({"x": EDGES, "y": heights}))
+            row = {"retriever": retriever, "normalisation": normalisation, **curve}
+            row["points"] = len(of_retriever)
+            row["runs"] = of_retriever.runs.sum()
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -113,20 +112,28 @@ def paired_tests(values: DataFrame) -> DataFrame:
 
     stats = library("scipy.stats", "A t test")
     keys = POLICY[:3]
-    rows = list[dict[str, Any]]()
+    rows: list[dict[str, Any]] = []
     random = values[values.kind == "plackett-luce"]
-    for key, own in random.groupby(keys, observed=True):
-        by_query = own.groupby(["query", "policy"], observed=True)[Name.EE_D_K].mean().unstack()
+    for key, policies in random.groupby(keys, observed=True):
+        disparities = policies.groupby(["query", "policy"], observed=True)[Name.EE_D_K].mean()
+        by_query = disparities.unstack()
         for lower, higher in itertools.combinations(by_query.columns, 2):
-            less = (by_query[higher] - by_query[lower]).dropna()
-            spread = less.std()
+            differences = (by_query[higher] - by_query[lower]).dropna()
+            row = {
+                **dict(zip(keys, key, strict=True)),
+                "lower": lower,
+                "higher": higher,
+                "difference": differences.mean(),
+                "t": np.nan,
+                "queries": len(differences),
+                "p": None,
+            }
             # Rounding alone makes no spread.
-            can_test = len(less) > 1 and spread > FIXED
-            test = stats.ttest_1samp(less, 0.0) if can_test else None
-            found = {"lower": lower, "higher": higher, "difference": less.mean()}
-            found |= {"t": test.statistic if test else np.nan, "queries": len(less)}
-            found["p"] = float(test.pvalue) if test else None
-            rows.append(dict(zip(keys, key, strict=True)) | found)
+            if len(differences) > 1 and differences.std() > FIXED:
+                test = stats.ttest_1samp(differences, 0.0)
+                row["t"] = test.statistic
+                row["p"] = float(test.pvalue)
+            rows.append(row)
     holm = corrected_by_holm([row["p"] for row in rows])
     columns = [*keys, "lower", "higher", "difference", "t", "queries", "p"]
     table = pd.DataFrame(rows, columns=columns)
@@ -145,12 +152,13 @@ def against_fixed(values: DataFrame, keys: list[str], measure: Name) -> DataFram
         The keys, the ``mean`` difference with the ends ``low`` and ``high`` of its 95 % interval,
         and over how many ``queries`` it is; empty if there are none.
     """
-    row = [*POLICY[:3], "query"]
-    fixed = values[values.kind == "deterministic"].groupby(row, observed=True)[measure].mean()
-    pairs = values[values.kind == "plackett-luce"].dropna(subset=[measure])
-    joined = pairs.join(fixed.rename("fixed"), on=row).dropna(subset=["fixed"])
-    less = joined.assign(**{measure: joined[measure] - joined["fixed"]})
-    return means_of(less, keys, [measure]).dropna(subset=["mean"])
+    ids = [*POLICY[:3], "query"]
+    deterministic = values[values.kind == "deterministic"]
+    fixed = deterministic.groupby(ids, observed=True)[measure].mean()
+    random = values[values.kind == "plackett-luce"].dropna(subset=[measure])
+    pairs = random.join(fixed.rename("fixed"), on=ids).dropna(subset=["fixed"])
+    differences = pairs.assign(**{measure: pairs[measure] - pairs["fixed"]})
+    return means_of(differences, keys, [measure]).dropna(subset=["mean"])
 
 
 def correlation_of(values: DataFrame, x: Name, y: Name) -> dict[str, float]:
@@ -173,10 +181,13 @@ def correlation_of(values: DataFrame, x: Name, y: Name) -> dict[str, float]:
     counts: dict[str, float] = {"runs": len(runs), "queries": len(sums)}
     if len(sums) < 6:
         return {"r": np.nan, "low": np.nan, "high": np.nan, **counts}
-    chance = stream(0, f"{x}, {y}")
-    drawn = chance.integers(len(sums), size=(RESAMPLES, len(sums)))
-    many = _pearson(sums[drawn].sum(axis=1))
-    low, high = np.nanquantile(many, [0.025, 0.975]) if np.isfinite(many).any() else [np.nan] * 2
+    random = stream(0, f"{x}, {y}")
+    drawn = random.integers(len(sums), size=(RESAMPLES, len(sums)))
+    correlations = _pearson(sums[drawn].sum(axis=1))
+    low = np.nan
+    high = np.nan
+    if np.isfinite(correlations).any():
+        low, high = np.nanquantile(correlations, [0.025, 0.975])
     return {"r": float(_pearson(sums.sum(axis=0))), "low": low, "high": high, **counts}
 
 
@@ -185,4 +196,5 @@ def _pearson(sums: Any) -> Any:
     n, x, y, xx, yy, xy = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
     spread = (n * xx - x**2) * (n * yy - y**2)
     varies = spread > FIXED
-    return np.where(varies, (n * xy - x * y) / np.sqrt(np.where(varies, spread, 1.0)), np.nan)
+    root = np.sqrt(np.where(varies, spread, 1.0))
+    return np.where(varies, (n * xy - x * y) / root, np.nan)

@@ -9,15 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 from fairqr.agents.attribution.attributor import judge_in_words
 from fairqr.evaluation.experiments.folder import file_name
-from fairqr.evaluation.rag import measures, published
-from fairqr.evaluation.rag.measures import PART, POLICY, MeasuredRag, Name
+from fairqr.evaluation.rag import published, summaries
+from fairqr.evaluation.rag.measured import OF_GROUPS, MeasuredRag
+from fairqr.evaluation.rag.measures import (
+    OF_ANSWERS,
+    OF_RANKINGS,
+    OF_USE,
+    PART,
+    POLICY,
+    Name,
+)
 from fairqr.evaluation.reports.plots import INK, draw_boxes, draw_lines
 from fairqr.evaluation.reports.writer import Figure
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-BY_GENERATOR, BY_POLICY = POLICY[1:], POLICY[2:]
+BY_GENERATOR = POLICY[1:]
+BY_POLICY = POLICY[2:]
+
+TABLES = {
+    "rankings": (BY_POLICY, OF_RANKINGS),
+    "answers": (BY_GENERATOR, OF_ANSWERS),
+    "use": (BY_GENERATOR, OF_USE),
+}
+"""The tables of means: what has a row, and the measures."""
+
 AGAINST = {
     "relevance": (Name.EE_D, Name.EE_R, "retriever"),
     "utility_by_relevance": (Name.EE_R, Name.EU_MAX, "generator"),
@@ -41,39 +58,35 @@ def values_of(measured: MeasuredRag) -> dict[str, Any]:
         "asked": drawn["query"].nunique(),
         "parts": [_part(measured, name) for name in values.collection.unique()],
         "intervals": {
-            name: (disparity, measures.intervals_of(values, disparity, utility))
-            for name, (disparity, _, utility) in measures.CONVENTIONS.items()
+            name: (disparity, summaries.intervals_of(values, disparity, utility))
+            for name, (disparity, _, utility) in summaries.CONVENTIONS.items()
         },
         "tests": published.paired_tests(values),
-        "edges": list(itertools.pairwise(measures.EDGES)),
+        "edges": list(itertools.pairwise(summaries.EDGES)),
         "answered": bool((values.generated > 0).any()),
         "judge": judge_in_words(judge),
         "has_use": bool(values[Name.EAR].notna().any()),
         "unfinished": _unfinished(measured),
         "failures": Counter(filter(None, values.failure)).most_common(),
-        "costs": measures.counts_of(values, [*PART, "policy"]),
+        "costs": summaries.counts_of(values, [*PART, "policy"]),
     }
 
 
 def _part(measured: MeasuredRag, name: str) -> dict[str, Any]:
     """Return the values that the template shows of one collection."""
-    values, groups, group_measures = (
-        found[found.collection == name]
-        for found in (measured.values, measured.groups, measured.group_measures)
-    )
-    collection, reasons = measured.collections[name], measured.reasons.loc[values.index]
-    parts = {"rankings": BY_POLICY, "answers": BY_GENERATOR, "use": BY_GENERATOR}
+    values = measured.values[measured.values.collection == name]
+    reasons = measured.reasons.loc[values.index]
+    collection = measured.collections[name]
+    by_interval = [f"{kind}_interval" for kind in AGAINST]
+    figures = ("disparity", "boxes", *AGAINST, *by_interval)
     return {
         "collection": collection,
-        "figures": {
-            it: file_name(it, collection.title)
-            for it in ("disparity", "boxes", *AGAINST, *(f"{kind}_interval" for kind in AGAINST))
-        },
+        "figures": {figure: file_name(figure, collection.title) for figure in figures},
         "means": {
-            name: (keys, names, measures.means_of(values, keys, names))
-            for (name, keys), names in zip(parts.items(), measures.KINDS, strict=True)
+            table: (keys, [*names], summaries.means_of(values, keys, names))
+            for table, (keys, names) in TABLES.items()
         },
-        "curves": measures.curves_of(values),
+        "curves": summaries.curves_of(values),
         "curves_by_interval": published.curves_by_interval(values),
         "boxes": published.boxes_of(values),
         "correlations": {
@@ -83,54 +96,59 @@ def _part(measured: MeasuredRag, name: str) -> dict[str, Any]:
         "rq1": published.against_fixed(values, BY_POLICY, Name.EE_R),
         "rq2": published.against_fixed(values, ["generator", "policy"], Name.EU_MAX),
         "rq3": published.against_fixed(values, ["generator", "policy"], Name.EAR),
-        "undefined": {it: Counter(own.dropna()) for it, own in reasons.items()},
-        "groups": {
-            it: (
-                measures.group_shares(groups[groups.attribute == it]),
-                measures.means_of(own, BY_GENERATOR, measures.OF_GROUPS),
-            )
-            for it, own in group_measures.groupby("attribute", sort=False)
+        "undefined": {
+            measure: Counter(of_measure.dropna()) for measure, of_measure in reasons.items()
         },
-        "counts": measures.counts_of(values, BY_GENERATOR),
+        "groups": _groups(measured, name),
+        "counts": summaries.counts_of(values, BY_GENERATOR),
     }
+
+
+def _groups(measured: MeasuredRag, name: str) -> dict[str, tuple[DataFrame, DataFrame]]:
+    """Return the shares of groups and the measures by group of a collection, by attribute."""
+    groups = measured.groups[measured.groups.collection == name]
+    group_measures = measured.group_measures
+    of_collection = group_measures[group_measures.collection == name]
+    by_attribute = {}
+    for attribute, rows in of_collection.groupby("attribute", sort=False):
+        shares = summaries.group_shares(groups[groups.attribute == attribute])
+        means = summaries.means_of(rows, BY_GENERATOR, OF_GROUPS)
+        by_attribute[str(attribute)] = (shares, means)
+    return by_attribute
 
 
 def _unfinished(measured: MeasuredRag) -> tuple[int, int]:
     """Return how many queries of an interrupted run have no labels, and what else is to do."""
-    experiment, labels = measured.manifest.experiment, measured.labels
-    queries = sum(len(it.queries) for it in measured.collections.values())
+    experiment = measured.manifest.experiment
+    labels = measured.labels
+    queries = sum(len(collection.queries) for collection in measured.collections.values())
     unlabelled = queries * len(experiment.labellers) - labels.labelled.sum()
-    return unlabelled, labels.kept.sum() * len(experiment.draws) - len(measured.values)
+    policies = labels.kept.sum() * len(experiment.draws)
+    return unlabelled, policies - len(measured.values)
 
 
 def figures_of(measured: MeasuredRag) -> list[Figure]:
     """Draw the figures of each collection."""
-    drawn: list[Figure] = []
+    figures: list[Figure] = []
     for name, values in measured.values.groupby("collection", observed=True):
         title = measured.collections[name].title
-        drawn += _figure("disparity", title, _by_policy(values), "policy", "EE-D, normalised")
-        drawn += _boxes(title, values)
+        figures += _figure("disparity", title, _by_policy(values), "policy", "EE-D, normalised")
+        figures += _boxes(title, values)
         for kind, (x, y, by) in AGAINST.items():
-            drawn += _figure(kind, title, _against(values, x, y, by), x, y)
-            drawn += _figure(f"{kind}_interval", title, _by_interval(values, x, y, by), x, y)
-    return drawn
+            figures += _figure(kind, title, _against(values, x, y, by), x, y)
+            figures += _figure(f"{kind}_interval", title, _by_interval(values, x, y, by), x, y)
+    return figures
 
 
 def _figure(kind: str, title: str, points: DataFrame, x: str, y: str) -> Iterator[Figure]:
     """Yield the plot of points, unless they are the oracle's alone."""
     if points.empty or set(points.line) <= {"oracle"}:
         return
-    described = "; ".join(
-        f"{line}: " + ", ".join(own.told) for line, own in points.groupby("line", sort=False)
-    )
-    plot = draw_lines(
-        {"": points},
-        x,
-        y,
-        styles={"oracle": (INK, "*")},
-        diagonal=kind.removesuffix("_interval") in ("use", "share", "normed"),
-    )
-    yield Figure(file_name(kind, title), f"Lines of {y} over {x}: {described}.", plot)
+    lines = points.groupby("line", sort=False)
+    described = [f"{line}: {', '.join(rows.described)}" for line, rows in lines]
+    is_on_one_scale = kind.removesuffix("_interval") in ("use", "share", "normed")
+    plot = draw_lines({"": points}, x, y, styles={"oracle": (INK, "*")}, diagonal=is_on_one_scale)
+    yield Figure(file_name(kind, title), f"Lines of {y} over {x}: {'; '.join(described)}.", plot)
 
 
 def _boxes(title: str, values: DataFrame) -> Iterator[Figure]:
@@ -141,12 +159,13 @@ def _boxes(title: str, values: DataFrame) -> Iterator[Figure]:
         rows.setdefault(str(row.retriever), {})[str(row.policy)] = box
     if not rows:
         return
-    words = "; ".join(
-        f"{retriever}: " + ", ".join(f"{policy} {box[2]:.3f}" for policy, box in own.items())
-        for retriever, own in rows.items()
-    )
+    described = []
+    for retriever, by_policy in rows.items():
+        medians = [f"{policy} {box[2]:.3f}" for policy, box in by_policy.items()]
+        described.append(f"{retriever}: {', '.join(medians)}")
+    alt = f"Boxes of EE-D/k by policy; medians: {'; '.join(described)}."
     plot = draw_boxes(rows, "policy", Name.EE_D_K)
-    yield Figure(file_name("boxes", title), f"Boxes of EE-D/k by policy; medians: {words}.", plot)
+    yield Figure(file_name("boxes", title), alt, plot)
 
 
 def _by_interval(values: DataFrame, x: Name, y: Name, by: str) -> DataFrame:
@@ -154,20 +173,20 @@ def _by_interval(values: DataFrame, x: Name, y: Name, by: str) -> DataFrame:
     points = published.gathered(values, by, x, y)
     return points.assign(
         line=points[by].astype(str),
-        told=[f"({it.x:.3f}, {it.y:.3f})" for it in points.itertuples()],
+        described=[f"({point.x:.3f}, {point.y:.3f})" for point in points.itertuples()],
     )
 
 
 def _by_policy(values: DataFrame) -> DataFrame:
     """Return the points of disparity by α."""
     retrieved = values[values.kind != "oracle"]
-    means = measures.means_of(retrieved, BY_POLICY, [Name.EE_D]).dropna(subset="mean")
+    means = summaries.means_of(retrieved, BY_POLICY, [Name.EE_D]).dropna(subset="mean")
     return means.assign(
         line=means.retriever.astype(str),
         x=means.policy.cat.remove_unused_categories().cat.codes.astype(float),
         y=means["mean"],
         tick=means.policy,
-        told=[f"{row.policy} {row.mean:.3f}" for row in means.itertuples()],
+        described=[f"{row.policy} {row.mean:.3f}" for row in means.itertuples()],
     )
 
 
@@ -176,10 +195,13 @@ def _against(values: DataFrame, x: Name, y: Name, by: str) -> DataFrame:
     import pandas as pd
 
     names = values[by].astype(str).where(values.kind != "oracle", "oracle")
-    order = pd.CategoricalDtype([*filter(None, values[by].cat.categories), "oracle"], ordered=True)
+    categories = [*filter(None, values[by].cat.categories), "oracle"]
+    order = pd.CategoricalDtype(categories, ordered=True)
     lines = values.assign(line=names.astype(order))
-    points = measures.points_of(lines, ["line", "policy"], x, y).astype({"line": str})
+    points = summaries.points_of(lines, ["line", "policy"], x, y).astype({"line": str})
     short = {"deterministic": "fixed", "oracle": ""}
-    points["label"] = [short.get(it, it.removeprefix("α = ")) for it in points.policy]
-    points["told"] = [f"{it.label} ({it.x:.3f}, {it.y:.3f})".strip() for it in points.itertuples()]
+    points["label"] = [short.get(policy, policy.removeprefix("α = ")) for policy in points.policy]
+    points["described"] = [
+        f"{point.label} ({point.x:.3f}, {point.y:.3f})".strip() for point in points.itertuples()
+    ]
     return points

@@ -44,8 +44,8 @@ class PolicyRecord(Record, allow_inf_nan=False):
     Attributes:
         collection, generator, retriever, policy, alpha, seed, query: Which one. The retriever is
             empty for the oracle and for labels, and only policies that draw from scores have an α.
-        pool: The ids of the documents; positions below are places in it.
-        useful: The positions of those that are useful to this generator.
+        pool: The ids of the documents, to which all positions refer.
+        useful: The positions of the documents that are useful to this generator.
         k: How many documents the generator reads.
         samples: The rankings that were drawn, each cut at min(k, n); one for ``deterministic``,
             none for labels.
@@ -77,14 +77,16 @@ class PolicyRecord(Record, allow_inf_nan=False):
     @property
     def gains(self) -> FloatArray:
         """The gain of each document of a label's pool, shape (n,); NaN where there is none."""
-        worth = [answer.utility for answer in self.answers]
-        return np.array(worth[1:], dtype=np.float64) - np.array(worth[:1], dtype=np.float64)
+        utilities = np.array([answer.utility for answer in self.answers], dtype=np.float64)
+        return np.asarray(utilities[1:] - utilities[:1])
 
     def why_dropped(self, min_useful: int) -> str:
         """Return why an experiment leaves out the query of a label; empty if it keeps it."""
         if self.answers[0].utility is None:
             return "the answer without documents failed"
-        return f"fewer than {min_useful} useful documents" * (len(self.useful) < min_useful)
+        if len(self.useful) < min_useful:
+            return f"fewer than {min_useful} useful documents"
+        return ""
 
 
 class RagManifest(FolderManifest):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,12 +23,15 @@ from fairqr.base.extras import library
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-INK, PAPER, RULE = "#1b1b1f", "#ffffff", "#d5d5dc"
+INK = "#1b1b1f"
+PAPER = "#ffffff"
+RULE = "#d5d5dc"
 
 GREY = "#a6a6b0"
 """What stands behind."""
 
-BLUE, VERMILION = "#0072b2", "#d55e00"
+BLUE = "#0072b2"
+VERMILION = "#d55e00"
 PALETTE = (BLUE, VERMILION, "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """The palette of Okabe & Ito, without its yellow."""
 
@@ -40,14 +44,23 @@ LINES: tuple[Style, ...] = tuple((colour, marker) for marker in "os" for colour 
 LONGEST = 48
 """So many letters of a name stand in a legend."""
 
-LETTER, HANDLE = 5.5, 48.0
-"""In points, how wide a letter of the legend is, and what stands before its names."""
+LETTER = 5.5
+"""How wide a letter of the legend is, in points."""
 
-ROW, TITLE = 0.34, 0.5
-"""How high a row of bars is, and the title of a panel, in inches."""
+HANDLE = 48.0
+"""How wide what stands before the names of a legend is, in points."""
+
+ROW = 0.34
+"""How high a row of bars is, in inches."""
+
+TITLE = 0.5
+"""How high the title of a panel is, in inches."""
 
 MARKS = (("|", 16), ("d", 6), ("^", 6))
 """Marker and size of the marks in a row of bars."""
+
+BOX = ("whislo", "q1", "med", "q3", "whishi")
+"""What matplotlib calls the five values of a box."""
 
 BINS = 20
 MANY = 6
@@ -102,7 +115,7 @@ class _Drawing:
 
     def legend(self, place: str = "outside upper left") -> None:
         """Draw the legend outside of the axes."""
-        names = [name[:LONGEST] + "…" * (len(name) > LONGEST) for name in self.handles]
+        names = [_shortened(name) for name in self.handles]
         widest = max(map(len, names)) * LETTER + HANDLE
         columns = 1 if "right" in place else int(self.figure.bbox.width / widest)
         legend = self.figure.legend(
@@ -116,6 +129,10 @@ class _Drawing:
         # Set afterwards: a legend would leave out names that begin with "_".
         for text, name in zip(legend.get_texts(), names, strict=True):
             text.set_text(name)
+
+
+def _shortened(name: str) -> str:
+    return f"{name[:LONGEST]}…" if len(name) > LONGEST else name
 
 
 @contextmanager
@@ -181,7 +198,7 @@ def draw_bars(
         if in_percent:
             grid[-1].xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         grid[-1].set_xlabel(x_label)
-        drawing.handles = {name: drawn for name, drawn in drawing.handles.items() if drawn}
+        drawing.handles = {name: handle for name, handle in drawing.handles.items() if handle}
         drawing.legend()
     return drawing.svg
 
@@ -189,14 +206,22 @@ def draw_bars(
 def _draw_bar(axes: Any, row: int, bar: Bar, colour: str, handles: dict[str, Any]) -> None:
     """Draw a row, and keep the handle of each new name of the legend."""
     share, low, high = bar.dot
-    drawn = axes.barh(row, 0 if np.isnan(share) else share, 0.6, color=colour, zorder=2)
+    length = 0 if np.isnan(share) else share
+    handles[bar.kind] = axes.barh(row, length, 0.6, color=colour, zorder=2)
     axes.hlines(row, low, high, color=INK, zorder=3)
-    handles[bar.kind] = drawn
-    for (name, at), (marker, size) in zip(bar.marks.items(), MARKS, strict=False):
-        if not np.isnan(at):
-            look = {"color": INK, "markerfacecolor": PAPER, "markeredgewidth": 1.4, "zorder": 4}
-            (mark,) = axes.plot([at], [row], marker, markersize=size, **look)
-            handles[name] = mark
+    for (name, value), (marker, size) in zip(bar.marks.items(), MARKS, strict=False):
+        if np.isnan(value):
+            continue
+        (handles[name],) = axes.plot(
+            [value],
+            [row],
+            marker,
+            markersize=size,
+            color=INK,
+            markerfacecolor=PAPER,
+            markeredgewidth=1.4,
+            zorder=4,
+        )
 
 
 def draw_lines(
@@ -227,25 +252,26 @@ def draw_lines(
     Returns:
         An SVG file.
     """
-    names = list(dict.fromkeys(name for points in panels.values() for name in points.line))
-    looks = {**dict(zip(names, itertools.cycle(LINES), strict=False)), **(styles or {})}
+    names: dict[str, None] = {}
+    for points in panels.values():
+        names |= dict.fromkeys(points.line)
+    style_of = dict(zip(names, itertools.cycle(LINES), strict=False)) | dict(styles or {})
     columns = 2 if len(panels) == 4 else min(3, len(panels))
-    rows = -(-len(panels) // columns)
-    place, more = ("right upper", 2.0) if len(names) > MANY else ("upper left", 0.0)
-    with _drawing(max(2.7 * columns, 6.6) + more, max(2.5 * rows + 0.5, 4.4)) as drawing:
+    rows = math.ceil(len(panels) / columns)
+    width = max(2.7 * columns, 6.6)
+    place = "upper left"
+    if len(names) > MANY:
+        width += 2.0
+        place = "right upper"
+    with _drawing(width, max(2.5 * rows + 0.5, 4.4)) as drawing:
         grid = drawing.figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
         for axes, (title, points) in zip(grid, panels.items(), strict=False):
-            for other in panels.values() if len(names) == 1 < len(panels) else ():
-                axes.plot(other.x, other.y, color=GREY, alpha=0.6, zorder=1)
+            if len(names) == 1 and len(panels) > 1:
+                _draw_behind(axes, panels.values())
             for name, line in points.groupby("line", sort=False):
-                drawing.handles[name] = _draw_line(axes, line, looks[name])
+                drawing.handles[name] = _draw_line(axes, line, style_of[name])
             axes.set_title(_wrapped(title, 32, 3))
-            if "tick" in points:
-                ticks = points.drop_duplicates("x")
-                axes.set_xticks(ticks.x, ticks.tick)
-                axes.set_ylim(bottom=0)
-            if diagonal:
-                axes.axline((0, 0), slope=1, color=GREY, linestyle=":", zorder=1)
+            _mark_axes(axes, points, diagonal)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         if not y_up:
@@ -259,20 +285,43 @@ def draw_lines(
     return drawing.svg
 
 
+def _mark_axes(axes: Any, points: DataFrame, diagonal: bool) -> None:
+    """Write the ticks that the points name, and draw y = x where it is asked for."""
+    if "tick" in points:
+        ticks = points.drop_duplicates("x")
+        axes.set_xticks(ticks.x, ticks.tick)
+        axes.set_ylim(bottom=0)
+    if diagonal:
+        axes.axline((0, 0), slope=1, color=GREY, linestyle=":", zorder=1)
+
+
+def _draw_behind(axes: Any, panels: Iterable[DataFrame]) -> None:
+    """Draw the lines of all panels in grey."""
+    for points in panels:
+        axes.plot(points.x, points.y, color=GREY, alpha=0.6, zorder=1)
+
+
 def _draw_line(axes: Any, line: DataFrame, style: Style) -> Any:
     """Draw a line, and return its handle."""
     colour, marker = style
-    (drawn,) = axes.plot(line.x, line.y, color=colour, marker=marker, zorder=3)
+    (handle,) = axes.plot(line.x, line.y, color=colour, marker=marker, zorder=3)
     if "target" in line:
         axes.axhline(line.target.iloc[0], color=colour, linestyle="--", linewidth=0.9, zorder=2)
-    for side, draw in (("x", axes.hlines), ("y", axes.vlines)):
-        if f"{side}_low" in line:
-            across = line.y if side == "x" else line.x
-            draw(across, line[f"{side}_low"], line[f"{side}_high"], color=colour, alpha=0.35)
-    for point in line.itertuples() if "label" in line else ():
-        place = {"xytext": (4, 4), "textcoords": "offset points"}
-        axes.annotate(point.label, (point.x, point.y), **place, fontsize=7.5, color=colour)
-    return drawn
+    if "x_low" in line:
+        axes.hlines(line.y, line.x_low, line.x_high, color=colour, alpha=0.35)
+    if "y_low" in line:
+        axes.vlines(line.x, line.y_low, line.y_high, color=colour, alpha=0.35)
+    if "label" in line:
+        for point in line.itertuples():
+            axes.annotate(
+                point.label,
+                (point.x, point.y),
+                xytext=(4, 4),
+                textcoords="offset points",
+                fontsize=7.5,
+                color=colour,
+            )
+    return handle
 
 
 def draw_boxes(
@@ -291,13 +340,12 @@ def draw_boxes(
     """
     with _drawing(max(2.7 * len(rows), 6.6), 3.4) as drawing:
         grid = drawing.figure.subplots(1, len(rows), squeeze=False, sharey=True).ravel()
-        for axes, (title, boxes), (colour, _) in zip(
-            grid, rows.items(), itertools.cycle(LINES), strict=False
-        ):
-            names = ("whislo", "q1", "med", "q3", "whishi")
-            stats: list[dict[str, Any]] = [
-                dict(zip(names, box, strict=True)) | {"fliers": []} for box in boxes.values()
-            ]
+        styles = itertools.cycle(LINES)
+        for axes, (title, boxes), (colour, _) in zip(grid, rows.items(), styles, strict=False):
+            stats: list[dict[str, Any]] = []
+            for box in boxes.values():
+                values: dict[str, Any] = dict(zip(BOX, box, strict=True))
+                stats.append(values | {"fliers": []})
             look = {"color": colour}
             axes.bxp(stats, showfliers=False, boxprops=look, whiskerprops=look, capprops=look)
             axes.set_xticks(range(1, len(boxes) + 1), [_wrapped(name, 9) for name in boxes])
@@ -321,12 +369,15 @@ def draw_histograms(rows: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
     columns = len(next(iter(rows.values())))
     with _drawing(max(2.3 * columns, 4.6), 1.7 * len(rows) + 0.4) as drawing:
         grid = drawing.figure.subplots(len(rows), columns, squeeze=False, sharex=True, sharey=True)
-        for line, (ranker, row) in zip(grid, rows.items(), strict=True):
-            for axes, (persona, places), (colour, _) in zip(line, row.items(), LINES, strict=False):
-                above = f"{_wrapped(ranker, 96, 1)}\n" if axes is line[0] else ""
-                axes.set_title(f"{above}{persona}, n={len(places):,}", fontsize=8)
-                each = np.full(len(places), 1 / max(1, len(places)))
-                axes.hist(places, BINS, range=(0, 1), weights=each, color=colour)
+        for row, (ranker, by_persona) in zip(grid, rows.items(), strict=True):
+            panels = zip(row, by_persona.items(), LINES, strict=False)
+            for axes, (persona, places), (colour, _) in panels:
+                title = f"{persona}, n={len(places):,}"
+                if axes is row[0]:
+                    title = f"{_wrapped(ranker, 96, 1)}\n{title}"
+                axes.set_title(title, fontsize=8)
+                weights = np.full(len(places), 1 / max(1, len(places)))
+                axes.hist(places, BINS, range=(0, 1), weights=weights, color=colour)
                 axes.axhline(1 / BINS, color=INK, linestyle="--", linewidth=1.1)
         grid[0, 0].set_xlim(0, 1)
         grid[0, 0].set_xticks([0, 0.5, 1], ["0", "0.5", "1"])

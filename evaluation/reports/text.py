@@ -6,6 +6,7 @@ escaped, except for :class:`Markdown`, which the functions of this module make.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Interval = Estimate | Sequence[float | None]
 
 MINUS = "−"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 NOTHING = "–"
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$#!])")
@@ -43,7 +45,8 @@ def plain(text: object) -> str:
     Such characters show as U+FFFD.
     """
     flat = " ".join(str(text).split())
-    return "".join(c if c.isprintable() else "\ufffd" for c in flat)
+    printable = [character if character.isprintable() else REPLACEMENT for character in flat]
+    return "".join(printable)
 
 
 def escaped(text: object) -> Markdown:
@@ -67,10 +70,11 @@ def shown(value: object) -> str:
 
 def _number(number: float | None, form: str) -> Markdown:
     """Write a number with the minus of mathematics; a rounded zero has no sign."""
-    if number is None or number != number:
+    if number is None or math.isnan(number):
         return Markdown(NOTHING)
     text = format(number, form)
-    return Markdown(text.replace("-", MINUS) if text.strip("+-0.%") else text.lstrip("+-"))
+    is_zero = not text.strip("+-0.%")
+    return Markdown(text.lstrip("+-") if is_zero else text.replace("-", MINUS))
 
 
 def value(number: float | None) -> Markdown:
@@ -91,12 +95,13 @@ def percent(ratio: float | None, *, signed: bool = False) -> Markdown:
 def span(interval: Interval, form: str = ".3f") -> Markdown:
     """Write an interval, or its two ends; nothing if an end is missing, or if it is a point."""
     ends = interval if isinstance(interval, Sequence) else (interval.low, interval.high)
-    low, high = (_number(end, form) for end in ends)
-    if NOTHING in (low, high):
+    low, high = ends
+    texts = [_number(low, form), _number(high, form)]
+    if low is None or high is None or NOTHING in texts:
         return Markdown("")
     # Rounded, since a deviation of 0 is 1e-17 on some processors.
-    is_point = ends[0] is not None and ends[1] is not None and abs(ends[0] - ends[1]) < 1e-9
-    return Markdown("" if is_point else rf"\[{low}, {high}\]")
+    is_point = abs(low - high) < 1e-9
+    return Markdown("" if is_point else rf"\[{texts[0]}, {texts[1]}\]")
 
 
 def percent_span(interval: Interval) -> Markdown:
@@ -111,7 +116,7 @@ def points_span(interval: Interval) -> Markdown:
 
 def p_value(number: float | None, *, name: str = "") -> Markdown:
     """Write a p value, behind a name and its sign if one is given: ``p = 0.0312``."""
-    if number is None or number != number:
+    if number is None or math.isnan(number):
         return Markdown(f"{name} none".strip())
     if number < 0.0001:
         return Markdown(f"{name} \\< 0.0001".strip())
@@ -121,14 +126,20 @@ def p_value(number: float | None, *, name: str = "") -> Markdown:
 def amounts(numbers: Sequence[float]) -> Markdown:
     """Write amounts such as tokens or milliseconds, alike and as exactly as the largest needs."""
     largest = max(numbers, default=0.0)
-    whole = largest >= 100 or all(amount == int(amount) for amount in numbers)
-    decimals = 0 if whole else 1 if largest >= 10 else 2
-    return Markdown(" / ".join(f"{amount:,.{decimals}f}" for amount in numbers) or NOTHING)
+    are_whole = all(amount == int(amount) for amount in numbers)
+    decimals = 2
+    if largest >= 10:
+        decimals = 1
+    if largest >= 100 or are_whole:
+        decimals = 0
+    texts = [f"{amount:,.{decimals}f}" for amount in numbers]
+    return Markdown(" / ".join(texts) or NOTHING)
 
 
-def counted(number: int, one: str, many: str = "") -> Markdown:
+def counted(number: int, singular: str, plural: str = "") -> Markdown:
     """Write a number of things, such as ``1 topic`` or ``57 topics``."""
-    return Markdown(f"{number:,} {escaped(one if number == 1 else many or one + 's')}")
+    noun = singular if number == 1 else plural or f"{singular}s"
+    return Markdown(f"{number:,} {escaped(noun)}")
 
 
 def listed(counts: Mapping[str, int]) -> Markdown:
@@ -138,8 +149,16 @@ def listed(counts: Mapping[str, int]) -> Markdown:
 
 
 FILTERS = (
-    *(Markdown, amounts, counted, difference, listed, p_value),
-    *(percent, percent_span, span, value),
+    Markdown,
+    amounts,
+    counted,
+    difference,
+    listed,
+    p_value,
+    percent,
+    percent_span,
+    span,
+    value,
 )
 """What a template may write numbers by."""
 
@@ -161,21 +180,20 @@ def csv_of(table: DataFrame, digits: int | None = None) -> bytes:
         digits: How many significant digits a number keeps; defaults to all.
     """
 
-    def safe(found: object) -> object:
-        return FORMULA.sub("'", plain(found)) if isinstance(found, str) else found
+    def safe(content: object) -> object:
+        return FORMULA.sub("'", plain(content)) if isinstance(content, str) else content
 
-    cells = {name: held.map(safe) for name, held in table.select_dtypes(object).items()}
+    cells = {name: column.map(safe) for name, column in table.select_dtypes(object).items()}
     written: str = table.assign(**cells).to_csv(
         index=False, float_format=digits and f"%.{digits}g", lineterminator="\n"
     )
     return written.encode()
 
 
-def records_of(found: DataFrame) -> list[dict[str, Any]]:
+def records_of(table: DataFrame) -> list[dict[str, Any]]:
     """Return the rows of a DataFrame for JSON: what has no value is None."""
-    rows: list[dict[str, Any]] = (
-        found.astype(object).where(found.notna(), None).to_dict(orient="records")
-    )
+    with_none = table.astype(object).where(table.notna(), None)
+    rows: list[dict[str, Any]] = with_none.to_dict(orient="records")
     return rows
 
 
@@ -187,20 +205,21 @@ def cell(content: object, *notes: object, best: object = False) -> Markdown:
         notes: Empty ones are left out.
         best: Whether it is marked as the best of its column.
     """
-    said = f"**{shown(content)}**" if best else shown(content)
+    text = f"**{shown(content)}**" if best else shown(content)
     small = " ".join(filter(None, map(shown, notes)))
-    return Markdown(f"{said} *{small}*" if small else said)
+    return Markdown(f"{text} *{small}*" if small else text)
 
 
-def table(found: DataFrame) -> Markdown:
+def table(frame: DataFrame) -> Markdown:
     """Return a table; columns that have numbers only stand to the right.
 
     The first column is the header of each row.
     """
-    rows = [[shown(content) for content in row] for row in found.itertuples(index=False)]
-    ruler = [
-        "---:" if place and all(_NUMBER.match(row[place]) for row in rows) else "---"
-        for place in range(found.shape[1])
-    ]
-    lines = [[shown(name) for name in found.columns], ruler, *rows]
-    return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    rows = [[shown(content) for content in row] for row in frame.itertuples(index=False)]
+    ruler = []
+    for column in range(frame.shape[1]):
+        are_numbers = all(_NUMBER.match(row[column]) for row in rows)
+        ruler.append("---:" if are_numbers and column > 0 else "---")
+    heads = [shown(name) for name in frame.columns]
+    lines = [f"| {' | '.join(cells)} |" for cells in (heads, ruler, *rows)]
+    return Markdown("\n".join(lines))

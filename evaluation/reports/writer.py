@@ -72,7 +72,7 @@ def write_report(
         folder: The folder of the run.
         template: The name of the template, such as ``search`` for ``search.md.j2``.
         values: The values that the template shows.
-        figures: Those that the template names.
+        figures: The figures that the template names.
         folded: The headings of the parts that the page folds at first.
 
     Returns:
@@ -84,11 +84,11 @@ def write_report(
     markdown = render(template, values, figures)
     page = to_html(markdown, figures, folded)
     # Figures first, so that the report never names one that is not there.
-    files = {figure.path: figure.svg for figure in figures}
-    files |= {"report.md": markdown, "report.html": page}
-    for name, content in files.items():
-        write_beside(folder / name, content)
-    return [folder / name for name in (*list(files)[-2:], *list(files)[:-2])]
+    drawings = {folder / figure.path: figure.svg for figure in figures}
+    texts = {folder / "report.md": markdown, folder / "report.html": page}
+    for path, content in (drawings | texts).items():
+        write_beside(path, content)
+    return [*texts, *drawings]
 
 
 def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] = ()) -> str:
@@ -97,31 +97,19 @@ def render(template: str, values: Mapping[str, Any], figures: Sequence[Figure] =
     Raises:
         InputError: Jinja is not installed.
     """
-    named = {figure.name: figure for figure in figures}
+    by_name = {figure.name: figure for figure in figures}
 
     def placed(name: str, caller: Callable[[], str]) -> text.Markdown:
         """Return a figure with the caption of the template; nothing if it was not drawn."""
-        if name not in named:
+        figure = by_name.get(name)
+        if figure is None:
             return text.Markdown()
-        image = f"![{text.escaped(named[name].alt)}]({named[name].path})"
+        image = f"![{text.escaped(figure.alt)}]({figure.path})"
         return text.Markdown(f"{image}\n\n{caller().strip()}\n\n")
 
-    found = _template(f"{template}.md.j2", finalize=text.shown).render(values, figure=placed)
-    return re.sub(r"\n{3,}", "\n\n", found).strip() + "\n"
-
-
-def paragraphs(template: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the paragraphs of a template of plain text, each on one line.
-
-    Args:
-        template: Its name, such as ``audit_sentences`` for ``audit_sentences.txt.j2``.
-        values: What it shows.
-
-    Raises:
-        InputError: Jinja is not installed.
-    """
-    found = _template(f"{template}.txt.j2", finalize=text.plain).render(values)
-    return [" ".join(it.split()) for it in re.split(r"\n\s*\n", found) if it.strip()]
+    compiled = _template(f"{template}.md.j2", finalize=text.shown)
+    markdown: str = compiled.render(values, figure=placed)
+    return re.sub(r"\n{3,}", "\n\n", markdown).strip() + "\n"
 
 
 @functools.cache
@@ -136,7 +124,7 @@ def _template(name: str, **options: Any) -> Any:
         keep_trailing_newline=True,
         **options,
     )
-    environment.filters.update({it.__name__: it for it in text.FILTERS})
+    environment.filters.update({function.__name__: function for function in text.FILTERS})
     environment.globals.update(table=text.table, cell=text.cell)
     return environment.get_template(name)
 
@@ -146,7 +134,7 @@ def to_html(markdown: str, figures: Sequence[Figure], folded: Collection[str] = 
 
     Args:
         markdown: The report, as :func:`render` gives it.
-        figures: Those that it names.
+        figures: The figures that it names.
         folded: The headings of the parts that open only when somebody asks for them.
 
     Raises:
@@ -157,14 +145,16 @@ def to_html(markdown: str, figures: Sequence[Figure], folded: Collection[str] = 
     body = fromstring(rendered)  # noqa: S314 - what a report quotes is escaped in it
     for row in body.iter("tr"):
         _arrange_row(row)
-    blocks = list[Element]()
+    blocks: list[Element] = []
     for child in body:
         blocks += _block(child, blocks)
-    html = "".join(tostring(it, "unicode", method="html") for it in blocks)
+    html = "".join(tostring(block, "unicode", method="html") for block in blocks)
     drawings = {figure.path: _inline(figure) for figure in figures}
     html = re.sub(r'<img src="([^"]*)".*?>', lambda image: drawings[unescape(image[1])], html)
-    _, *found = re.split(r"<h[12]>(.*?)</h[12]>\n", html)
-    (title, rest), *parts = zip(map(unescape, found[::2]), found[1::2], strict=True)
+    _, *split = re.split(r"<h[12]>(.*?)</h[12]>\n", html)
+    headings = map(unescape, split[::2])
+    contents = split[1::2]
+    (title, rest), *parts = zip(headings, contents, strict=True)
     page = _template("page.html.j2", autoescape=True)
     return str(page.render(title=title, rest=rest, parts=parts, folded=folded))
 
@@ -196,20 +186,23 @@ def _block(child: Element, before: list[Element]) -> list[Element]:
 
 def _arrange_row(row: Element) -> None:
     """Make the first cell of a row its header, and mark numbers and the best."""
-    for place, found in enumerate(row):
-        names = ["number"] if "right" in found.attrib.pop("style", "") else []
-        if found.tag == "th":
-            found.set("scope", "col")
-        elif not place:
-            found.tag = "th"
-            found.set("scope", "row")
-        elif (best := found.find("strong")) is not None:
-            names.append("best")
+    for position, cell in enumerate(row):
+        classes = []
+        if "right" in cell.attrib.pop("style", ""):
+            classes.append("number")
+        best = cell.find("strong")
+        if cell.tag == "th":
+            cell.set("scope", "col")
+        elif position == 0:
+            cell.tag = "th"
+            cell.set("scope", "row")
+        elif best is not None:
+            classes.append("best")
             # For readers who do not see the mark.
             hidden = SubElement(best, "span", {"class": "hidden"})
             hidden.text = " (best)"
-        if names:
-            found.set("class", " ".join(names))
+        if classes:
+            cell.set("class", " ".join(classes))
 
 
 def _inline(figure: Figure) -> str:

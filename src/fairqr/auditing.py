@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 from fairqr.api import Named, check_source, open_engine
 from fairqr.base.errors import InputError, one_line, parameter_errors
 from fairqr.evaluation.audit.bundle import AuditFolder
-from fairqr.evaluation.audit.finishing import LAYOUTS, Audit
+from fairqr.evaluation.audit.finishing import Audit
 from fairqr.evaluation.audit.lists import SeenSearches, UserRecords
 from fairqr.evaluation.audit.pairs import read_pairs
+from fairqr.evaluation.audit.preparing import AuditInputs, AuditOptions
 from fairqr.evaluation.audit.queries import collect_queries
+from fairqr.evaluation.audit.report import LAYOUTS
 from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.progress import StageWatcher
@@ -109,13 +111,22 @@ async def audit(
     check_source(engine, retriever, "audit")
     columns = QueryColumns(query_column, id_column, weight, segment)
     watcher = watcher or StageWatcher()
-    of_clicks: ClickFigures | None = None
-    given = [clicks] if isinstance(clicks, str | Path) else [*clicks]
-    if given:
-        of_clicks, measured_spec = await asyncio.to_thread(_measured, given, spec, margin, watcher)
-        spec = measured_spec
-    with contextlib.ExitStack() as made:
-        place = folder or made.enter_context(TemporaryDirectory(prefix="fairqr-audit-"))
+    click_figures: ClickFigures | None = None
+    sources = [clicks] if isinstance(clicks, str | Path) else [*clicks]
+    if sources:
+        click_figures, spec = await asyncio.to_thread(_measured, sources, spec, margin, watcher)
+    handling = AuditOptions(
+        concurrency,
+        rate=rate,
+        redact=redact,
+        layout=layout,
+        withhold_place=withhold_place,
+        command=command,
+        watcher=watcher,
+    )
+    with contextlib.ExitStack() as temporary:
+        if folder is None or folder == "":
+            folder = temporary.enter_context(TemporaryDirectory(prefix="fairqr-audit-"))
         async with contextlib.AsyncExitStack() as stack:
             if isinstance(engine, str | Path | Source | Mapping):
                 engine = await open_engine(engine, retriever=retriever)
@@ -130,28 +141,24 @@ async def audit(
                 weighted_by=weight,
                 origin=f"queries {queries}" if isinstance(queries, Path) else "queries given",
             )
-            found = await audit_engine(
+            versions = None
+            if pairs is not None:
+                versions = await asyncio.to_thread(read_pairs, Path(pairs))
+            inputs = AuditInputs(
                 spec,
-                engine,
                 collected,
-                AuditFolder(Path(place)),
                 qrels=qrels,
-                pairs=None if pairs is None else await asyncio.to_thread(read_pairs, Path(pairs)),
-                users=UserRecords(seen, of_clicks),
-                watcher=watcher,
-                rate=rate,
-                concurrency=concurrency,
-                redact=redact,
-                layout=layout,
-                withhold_place=withhold_place,
-                command=command,
+                pairs=versions,
+                users=UserRecords(seen, click_figures),
             )
-        weakref.finalize(found, made.pop_all().close)
-    return found
+            outcome = await audit_engine(engine, inputs, AuditFolder(Path(folder)), handling)
+        # The temporary folder is removed together with the outcome.
+        weakref.finalize(outcome, temporary.pop_all().close)
+    return outcome
 
 
 def _measured(
-    given: Sequence[Path | str | Mapping[str, Any]],
+    sources: Sequence[Path | str | Mapping[str, Any]],
     spec: AuditSpec,
     margin: float,
     watcher: StageWatcher,
@@ -161,18 +168,19 @@ def _measured(
     Raises:
         InputError: They cannot be read, or say nothing.
     """
-    rows = [Path(it) if isinstance(it, str) else it for it in given]
-    found = measured(read_clicks(rows), spec.k, margin)
-    if found.examination is None:
-        watcher.note(found.why_not)
-        return found, spec
-    ranks = len(found.examination.values)
+    rows = [Path(source) if isinstance(source, str) else source for source in sources]
+    figures = measured(read_clicks(rows), spec.k, margin)
+    examination = figures.examination
+    if examination is None:
+        watcher.note(figures.why_not)
+        return figures, spec
+    ranks = len(examination.values)
     if ranks < spec.k:
         watcher.note(
             f"The clicks say how likely ranks 1 to {ranks} are looked at, so k is {ranks}."
         )
-    changes = {"discount": found.examination.discount, "k": ranks}
-    return found, spec.model_copy(update=changes)
+    changes = {"discount": examination.discount, "k": ranks}
+    return figures, spec.model_copy(update=changes)
 
 
 def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
@@ -181,27 +189,28 @@ def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
     Raises:
         InputError: A name or a value is wrong.
     """
-    if isinstance(name := options.get("attributes"), str):  # one attribute, as a Context takes it
-        options = {**options, "attributes": (name,)}
+    attributes = options.get("attributes")
+    if isinstance(attributes, str):  # one attribute, as a Context takes it
+        options = {**options, "attributes": (attributes,)}
     with parameter_errors():
         return checked_context(AuditSpec, options)
 
 
 def _rows(
-    given: Iterable[str | Mapping[str, Any]] | DataFrame | Path, columns: QueryColumns
+    queries: Iterable[str | Mapping[str, Any]] | DataFrame | Path, columns: QueryColumns
 ) -> Iterator[QueryRow]:
-    """Yield the queries, which are given in any form."""
-    if isinstance(given, str):
+    """Yield queries of any form as rows."""
+    if isinstance(queries, str):
         raise InputError("The queries are a single text; give a list of texts, or a Path.")
-    if isinstance(given, Path):
-        yield from query_rows(given, columns)
+    if isinstance(queries, Path):
+        yield from query_rows(queries, columns)
         return
-    listed: Any = records_of(given) if hasattr(given, "to_dict") else given
-    for number, one in enumerate(listed, start=1):
-        row = {"text": one} if isinstance(one, str) else one
+    records: Any = records_of(queries) if hasattr(queries, "to_dict") else queries
+    for number, query in enumerate(records, start=1):
+        row = {"text": query} if isinstance(query, str) else query
         if not isinstance(row, Mapping):
             raise InputError(
-                f"Query {number} is {one_line(type(one).__name__)}; give a text or a mapping."
+                f"Query {number} is {one_line(type(query).__name__)}; give a text or a mapping."
             )
         try:
             yield query_row(number, {str(key).casefold(): row[key] for key in row}, columns)

@@ -23,13 +23,13 @@ from fairqr.evaluation.audit.concentration import gini_index
 from fairqr.evaluation.audit.figures import ESTIMATES
 from fairqr.evaluation.evaluate import evaluate
 from fairqr.evaluation.measures.kinds import BY_GROUP, KINDS
-from fairqr.evaluation.probes.measures import (
+from fairqr.evaluation.probes.listwise import (
     PLACE,
     RATIO,
-    SHARES,
     exposure_difference_test,
     list_measures,
 )
+from fairqr.evaluation.probes.pairwise import SHARES
 from fairqr.evaluation.probes.store import RankingRecord
 from fairqr.evaluation.rag.measures import Name, greatest_utilities, measure_record
 from fairqr.evaluation.rag.store import PolicyRecord

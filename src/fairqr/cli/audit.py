@@ -171,7 +171,7 @@ def measure(
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit
     from fairqr.cli.output import Progress
-    from fairqr.evaluation.audit import bundle, finishing, measuring
+    from fairqr.evaluation.audit import bundle, conditions, tables
     from fairqr.evaluation.experiments import verifying
     from fairqr.graph.search.explanation import say_how_found
 
@@ -185,7 +185,7 @@ def measure(
         return Printed({"signature": signature}, [f"signature: {signature}"])
     if from_log and (queries or settings.weight):
         raise InputError("A log brings its queries and weights; leave --queries and --weight out.")
-    limits = [measuring.parse_condition(text) for text in fail_if or []]
+    limits = [conditions.parse_condition(text) for text in fail_if or []]
     more: dict[str, Any] = {}
 
     async def work() -> Audit:
@@ -208,7 +208,7 @@ def measure(
         found = run(work(), "audit")
     if sign is not None:
         verifying.sign(manifest, sign)
-    broken, doubtful = measuring.check(limits, found.figures, sure=sure)
+    broken, doubtful = conditions.check(limits, found.figures, sure=sure)
     lines = [
         *found.findings,
         *_aims(found),
@@ -217,7 +217,7 @@ def measure(
         f"digest: {found.digest}",
     ]
     return Printed(
-        lambda: finishing.audit_json(found).decode(),
+        lambda: tables.audit_json(found).decode(),
         lines,
         FAILED if broken else DOUBTFUL if doubtful else 0,
         [*broken, *doubtful],

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from fairqr.evaluation.audit.finishing import LAYOUTS, draw_exposure, write_audit
+from fairqr.evaluation.audit.finishing import write_audit
+from fairqr.evaluation.audit.report import LAYOUTS, draw_exposure
 from tests.integration.chromium import PHONE, WIDTH, Pages, faults
 from tests.unit.evaluation.audit.examples import outcome_of
 

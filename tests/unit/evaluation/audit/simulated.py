@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
-from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures, corrected
-from fairqr.evaluation.audit.measuring import completed
+from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures
+from fairqr.evaluation.audit.query_figures import QueryFigures
 from fairqr.evaluation.audit.specification import AuditSpec
+from fairqr.evaluation.audit.verdicts import judge
 from fairqr.retrieval.engines.hybrid.texts import end_of
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.sources.schema import Attribute
@@ -165,8 +166,8 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
 def _figures(
     dimension: Dimension, shown: Sequence[AnswerFigures], weights: Sequence[float], seed: int
 ) -> list[GroupFigures]:
-    figures = corrected(gather(shown, weights, dimension).figures(np.random.default_rng(seed)))
-    return [completed(it, None, AuditSpec().failures) for it in figures]
+    figures = gather(shown, weights, dimension).figures(np.random.default_rng(seed))
+    return judge(figures, AuditSpec().failures)
 
 
 def _checked(dimension: Dimension, checked: int, random: np.random.Generator) -> Dimension:

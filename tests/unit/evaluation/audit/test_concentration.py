@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import fairqr
-from fairqr.evaluation.audit import finishing, measuring
+from fairqr.evaluation.audit import dimensions, finishing
 from fairqr.evaluation.audit.bundle import AuditFolder, Observation
 from fairqr.evaluation.audit.comparing import compare, write_comparison
 from fairqr.evaluation.audit.concentration import (
@@ -35,6 +35,7 @@ from fairqr.evaluation.audit.concentration import (
     served_worst_first,
 )
 from fairqr.evaluation.audit.exposures import Answer, Choices
+from fairqr.evaluation.audit.gathering import AllGroups
 from fairqr.evaluation.audit.measuring import AuditFigures
 from fairqr.evaluation.estimates import Estimate
 from fairqr.evaluation.experiments.verifying import verify
@@ -174,12 +175,12 @@ def audit_of(answers: Market, **options: Any) -> AuditFigures:
     return measured(queries, observed(answers), schema=OPEN, k=5, rerank=0, **options)
 
 
-def gathered_of(answers: Market) -> measuring.AllGroups:
+def gathered_of(answers: Market) -> AllGroups:
     """Gather all groups alone, where all queries weigh alike."""
     dimension = Dimension.named(OPEN, "seller")
-    gathered = measuring.AllGroups(dimension, Choices(k=5), seed=0)
+    gathered = AllGroups(dimension, Choices(k=5), seed=0)
     for observation in observed(answers):
-        gathered.add(1.0, gathered.found(observation))
+        gathered.add(1.0, gathered.groups_in(observation))
     return gathered
 
 
@@ -471,7 +472,7 @@ def test_two_audits_are_compared_over_all_groups_and_the_largest_of_both(tmp_pat
     largest = {name for name, _ in sizes.most_common(5)}
     groups = {it.group for it in found.changes}
     assert largest | {"shop 0", "new shop", "other"} <= groups
-    assert len(groups) == measuring.MOST_GROUPS + 1
+    assert len(groups) == dimensions.MOST_GROUPS + 1
     exposures = {it.group: it for it in found.changes if it.figure == "exposure"}
     assert exposures["shop 0"].after == exposures["new shop"].before == 0
     assert exposures["shop 0"].before > 0.1

@@ -12,8 +12,9 @@ import pytest
 
 from fairqr.agents import statistics
 from fairqr.evaluation.audit.bundle import Observation
-from fairqr.evaluation.audit.comparing import changes_of
-from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, QueryFigures
+from fairqr.evaluation.audit.changes import changes_of
+from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures
+from fairqr.evaluation.audit.query_figures import QueryFigures
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.table import coded
 from fairqr.retrieval.sources.schema import Schema

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from fairqr.evaluation.audit.exposures import Answer, AnswerFigures, Choices, measure_answer
-from fairqr.evaluation.audit.figures import GroupFigures, corrected
+from fairqr.evaluation.audit.figures import GroupFigures
+from fairqr.evaluation.audit.verdicts import judge
 from fairqr.retrieval.fairness.best_ranking import attainable_exposure, highest_exposure
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.divergence import kullback_leibler
@@ -24,6 +25,8 @@ from tests.unit.evaluation.audit.simulated import TWO, dimension, gather
 
 POPULATION = "population:1"
 MIXED = "uniform:0.5,relevance:0.5"
+ALL = 1.0
+"""However many queries are saturated, a gap counts as known."""
 
 
 def members(letters: str, groups: str = "ab") -> FloatArray:
@@ -72,7 +75,7 @@ def raw_figures(*gathered: Any, seed: int = 1, tests: int = 1, **how: Any) -> li
 
 
 def figures(*gathered: Any, **how: Any) -> list[GroupFigures]:
-    return corrected(raw_figures(*gathered, **how))
+    return judge(raw_figures(*gathered, **how), ALL)
 
 
 def completed(letters: str) -> Iterable[str]:
@@ -310,7 +313,7 @@ def test_a_verdict_follows_from_what_all_queries_show(
     assert first.test.queries == (
         len(answers) if tested == "exposure_gap" or first.known == 1 else 21
     )
-    first, second = corrected([first, second])
+    first, second = judge([first, second], ALL)
     assert (first.verdict, first.tested) == (verdict, tested)
     if tested == "ranking_gap":
         assert second.verdict == {"less": "more"}.get(verdict, verdict)
@@ -349,7 +352,7 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     error = (gap.value - gap.low) / 1.96
     most = error * math.sqrt(special.chndtrinc((gap.value / error) ** 2, 1, 0.95))
     judged = [
-        corrected([dataclasses.replace(it, error=error) for it in raw])
+        judge([dataclasses.replace(it, error=error) for it in raw], ALL)
         for error in (0.0, most - 1e-4, most + 1e-4, 1.0)
     ]
     sure, doubtful = ["less", "more"], ["within_relevance_error"] * 2
@@ -366,7 +369,7 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
     random = np.random.default_rng(6)
     drawn = ["".join(random.permutation(list("aaabbbccc"))) for _ in range(25)]
     raw = raw_figures((shown(it, k=3, groups=three) for it in drawn), groups=three, seed=7)
-    both = corrected([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]])
+    both = judge([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]], ALL)
     smallest = min(it.ranking_gap.p or 1.0 for it in raw)
     assert min(it.ranking_gap.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
 

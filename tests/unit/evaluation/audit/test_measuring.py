@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.audit import measuring
+from fairqr.evaluation.audit import conditions
 from fairqr.evaluation.audit.bundle import Observation
+from fairqr.evaluation.audit.conditions import check, parse_condition
 from fairqr.evaluation.audit.figures import ESTIMATES, GroupFigures, Verdict
-from fairqr.evaluation.audit.measuring import ESTIMATE_ERROR, AuditFigures, check, parse_condition
+from fairqr.evaluation.audit.gathering import ESTIMATE_ERROR
+from fairqr.evaluation.audit.measuring import AuditFigures
 from fairqr.evaluation.estimates import Estimate
 from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
 from fairqr.retrieval.sources.schema import Attribute, Schema
@@ -285,7 +287,7 @@ def with_figure(it: GroupFigures, name: str, ends: tuple[float, ...], **more: An
     value = Estimate(*ends, 30)
     said = {name: value, "verdict": "less", "could_flip": False, **more}
     both = {"ranking_gap": value, "gap_bounds": (value.value, value.value)}
-    return replace(it, **((both if name in measuring.GAPS else {}) | said))
+    return replace(it, **((both if name in conditions.GAPS else {}) | said))
 
 
 def test_conditions_are_read_and_what_is_none_is_refused() -> None:
@@ -332,8 +334,8 @@ def test_what_may_be_on_both_sides_of_the_line_never_passes_in_silence(
                 answers += ["holds" for _ in broken] + [why.split(": ")[-1] for why in doubtful]
                 answers += ["passes"] if not broken + doubtful else []
             told[" / ".join(answers)].append(name)
-            is_beyond = any(measuring.OPERATORS[it.comparison](end, it.line) for end in ends)
-            is_about_others = it.figure in measuring.RATIOS and "<" in text and name == "more"
+            is_beyond = any(conditions.OPERATORS[it.comparison](end, it.line) for end in ends)
+            is_about_others = it.figure in conditions.RATIOS and "<" in text and name == "more"
             assert (
                 answers[1] != "passes" or is_about_others or not (is_beyond or ends[1] != ends[1])
             )

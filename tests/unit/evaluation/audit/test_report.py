@@ -14,11 +14,13 @@ from typing import Any, get_args
 
 import pytest
 
-from fairqr.evaluation.audit import finishing
+from fairqr.evaluation.audit import finishing, report, tables
 from fairqr.evaluation.audit.bundle import PairScores, VersionScores
 from fairqr.evaluation.audit.figures import GroupFigures, Verdict
-from fairqr.evaluation.audit.finishing import LAYOUTS, VERDICTS, Audit
+from fairqr.evaluation.audit.finishing import Audit
 from fairqr.evaluation.audit.pairs import compare_versions
+from fairqr.evaluation.audit.report import LAYOUTS
+from fairqr.evaluation.audit.wording import VERDICTS
 from fairqr.evaluation.reports.writer import render
 from fairqr.retrieval.sources.schema import Schema
 from tests.golden.reports import check_report, check_text
@@ -108,8 +110,10 @@ def cases() -> dict[str, Audit]:
 
 
 def report_of(outcome: Audit, layout: str = "plain") -> str:
-    drawn = [finishing.draw_exposure(outcome)] if outcome.figures.counts.answered else []
-    return render("audit", finishing.values_of(outcome, finishing.load_layout(layout)), drawn)
+    drawn = [report.draw_exposure(outcome)] if outcome.figures.counts.answered else []
+    findings = finishing.findings_of(outcome)
+    values = report.values_of(outcome, findings, report.load_layout(layout))
+    return render("audit", values, drawn)
 
 
 def test_findings_stay_as_they_were_read_once() -> None:
@@ -117,8 +121,8 @@ def test_findings_stay_as_they_were_read_once() -> None:
     lines, heads = list[str](), set[str]()
     for name, outcome in cases().items():
         found = finishing.findings_of(outcome)
-        heads.add(found["verdict"][0].split(":")[-1])
-        lines += [f"## {name}", *(it for part in found.values() for it in part), ""]
+        heads.add(found.verdict[0].split(":")[-1])
+        lines += [f"## {name}", *(it for part in found for it in part), ""]
         if name.startswith("all groups"):
             assert VERDICTS[outcome.figures.groups[0].verdict] in report_of(outcome)
     text = "\n\n".join(lines)
@@ -178,7 +182,7 @@ def test_many_groups_are_named_by_the_greatest_differences() -> None:
     text = report_of(outcome)
     check_report("audit_many", text)
     assert text.split("## How sure")[0].count("| group ") == 1 + 40
-    assert "the 12 groups of 60 with the greatest gaps" in finishing.draw_exposure(outcome).svg
+    assert "the 12 groups of 60 with the greatest gaps" in report.draw_exposure(outcome).svg
     assert len(rows_of("results", outcome)) == 60
 
 
@@ -188,18 +192,18 @@ def rounded(number: str) -> float:
 
 
 def rows_of(name: str, outcome: Audit) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(finishing.files_of(outcome)[f"{name}.csv"].decode())))
+    return list(csv.DictReader(io.StringIO(tables.files_of(outcome)[f"{name}.csv"].decode())))
 
 
 def test_the_numbers_of_an_audit_stay_as_they_were_read_once() -> None:
     """What has no value is null, and an empty cell; a query without an answer has a row."""
     failing: dict[str, Any] = {"unlabelled": 0.1, "empty": ("q3",), "failed": ("q1",)}
-    found = json.loads(finishing.audit_json(outcome_of(**failing)), parse_float=rounded)
+    found = json.loads(tables.audit_json(outcome_of(**failing)), parse_float=rounded)
     check_text("audit.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     for name, how in (("seen", failing), ("unknown", UNKNOWN), ("empty", {"empty": EVERYTHING})):
         outcome = outcome_of(8, **how)
         for table in ("results", "queries"):
-            text = finishing.files_of(outcome)[f"{table}.csv"].decode()
+            text = tables.files_of(outcome)[f"{table}.csv"].decode()
             text = re.sub(r"\d+\.\d+(e-\d+)?", lambda it: str(rounded(it[0])), text)
             check_text(f"audit_{name}_{table}.csv", text)
 
@@ -224,7 +228,7 @@ def test_a_reranking_says_what_each_group_would_get() -> None:
 def test_every_field_is_documented() -> None:
     scored = (VersionScores(scores={"a": 1.0, "b": 0.0}),)
     pairs = compare_versions("bm25", [PairScores(query=1, status="ok", pairs=scored)], 0)
-    found = json.loads(finishing.audit_json(replace(outcome_of(8), pairs=pairs)))
+    found = json.loads(tables.audit_json(replace(outcome_of(8), pairs=pairs)))
     assert found["pairs"]["comparisons"]
     del found["spec"], found["engine"]
     page = Path(__file__).parents[4] / "docs/reference/audit-files.md"
@@ -246,7 +250,7 @@ def test_rare_and_redacted_queries_are_printed_nowhere() -> None:
         assert printed == wanted
     rare = outcome_of(12, bias=0.5, spec=spec_of(rare=100))
     for it in (rare, made(rare, redacted=True), made(outcome, redacted=True)):
-        held = [finishing.audit_json(it), *finishing.files_of(it).values(), report_of(it).encode()]
+        held = [tables.audit_json(it), *tables.files_of(it).values(), report_of(it).encode()]
         assert not any(b"people of town" in text for text in held)
         assert it.spec.rare < 100 or not any(re.search(rb"\bq\d", text) for text in held)
     # A plain list does not say how often its queries were asked.
@@ -261,5 +265,5 @@ def test_no_cell_is_a_formula_or_has_control_characters() -> None:
     assert {"'" + text for text in hostile[:4]} <= texts
     assert "a\ufffdb\ufffd[31m" in texts
     # A lone surrogate is an escape in the JSON.
-    found = json.loads(finishing.audit_json(outcome))
+    found = json.loads(tables.audit_json(outcome))
     assert found["contributions"][0]["shown"][0].startswith("\ud800")

@@ -16,11 +16,13 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from fairqr.base.errors import IndexUnavailableError, InputError, QueryError, SourceError
-from fairqr.evaluation.audit import running
+from fairqr.evaluation.audit import preparing
 from fairqr.evaluation.audit.bundle import AuditFolder, Observation
 from fairqr.evaluation.audit.finishing import Audit, make_again
+from fairqr.evaluation.audit.observing import LOOKED_UP, WIDENED_BY, Observer
+from fairqr.evaluation.audit.preparing import AuditInputs, AuditOptions
 from fairqr.evaluation.audit.queries import AuditQuery, Queries
-from fairqr.evaluation.audit.running import LOOKED_UP, WIDENED_BY, Observer
+from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.evaluation.experiments.verifying import verify
 from fairqr.retrieval.engines.engine import EngineOverWords, Hits, Query
@@ -71,7 +73,7 @@ def by_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     async def opened(*_: object) -> tuple[ByRank, str]:
         return ByRank(), ""
 
-    monkeypatch.setattr(running, "open_texts", opened)
+    monkeypatch.setattr(preparing, "open_texts", opened)
 
 
 async def audited(
@@ -83,15 +85,11 @@ async def audited(
     concurrency: int = 3,
     **how: Any,
 ) -> Audit:
-    return await running.audit_engine(
-        spec,
-        engine,
-        words if isinstance(words, Queries) else words_of(words),
-        AuditFolder(folder),
-        watcher=watcher or Watcher(),
-        concurrency=concurrency,
-        **how,
-    )
+    queries = words if isinstance(words, Queries) else words_of(words)
+    further = {name: how.pop(name) for name in ("qrels", "pairs", "users") if name in how}
+    inputs = AuditInputs(spec, queries, **further)
+    options = AuditOptions(concurrency, watcher=watcher or Watcher(), **how)
+    return await audit_engine(engine, inputs, AuditFolder(folder), options)
 
 
 @pytest.mark.usefixtures("by_rank")

@@ -10,10 +10,10 @@ import pytest
 from fairqr.base.errors import ModelUnavailableError
 from fairqr.evaluation.collections.collection import Collection, Topic
 from fairqr.evaluation.experiments import running
-from fairqr.evaluation.experiments.engine import Done
 from fairqr.evaluation.experiments.measuring import measure
 from fairqr.evaluation.experiments.running import Cell, search
 from fairqr.evaluation.experiments.specification import RunFolder, SearchRecord
+from fairqr.evaluation.experiments.tasks import Done
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from fairqr.retrieval.sources.catalog import Catalog
 from tests.unit.evaluation.experiments.small import experiment, write_collection, write_source

@@ -21,7 +21,7 @@ from fairqr.evaluation.probes.collection import (
     ProbeQuery,
     draw_collection,
 )
-from fairqr.evaluation.probes.running import Task, askings, tasks_of
+from fairqr.evaluation.probes.running import Task, entrants_of, tasks_of
 from fairqr.evaluation.qrels import write_qrels
 from fairqr.retrieval.fairness.protected import ProtectedGroup
 from tests.unit.evaluation.collections.official import lines
@@ -151,7 +151,7 @@ def begin(
         record: Any = kept.RankingRecord if stage == "rankings" else kept.PairRecord
         lines = store.lines(stage)
         with lines.writing():
-            for asked, probe in itertools.product(askings(probed, {}), collections):
+            for asked, probe in itertools.product(entrants_of(probed, {}), collections):
                 for number, task in enumerate(tasks_of(probed, asked, probe)):
                     if said := says[stage if tuning else asked.name](number, task):
                         lines.add(record(**dict(zip(record.keys, task.key, strict=True)), **said))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fairqr.agents.ranking.preference import PairOutcome
 from fairqr.agents.statistics import corrected_by_holm, stream
-from fairqr.evaluation.probes import measures
+from fairqr.evaluation.probes import listwise, measured, measures, tuning_changes
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.running import Task
 from fairqr.evaluation.probes.store import RankingRecord
@@ -51,7 +51,7 @@ def test_the_measures_of_a_list_are_their_definitions(
 ) -> None:
     query, order = given_
     record = RankingRecord(collection="c", ranker="monot5", query="q", order=order)
-    values = measures.list_measures(query, record, k)
+    values = listwise.list_measures(query, record, k)
     items = [query.items[place] for place in order]
     total = sum(item.relevant for item in items)
     assert values["precision"] == pytest.approx(sum(item.relevant for item in items[:k]) / k)
@@ -142,7 +142,7 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
 def test_the_ratio_of_relevance_is_the_mean_over_all_such_lists(
     relevant_own: int, own: int, relevant_others: int, others: int
 ) -> None:
-    found = measures.ratio_of_relevance((relevant_own, own), (relevant_others, others))
+    found = listwise.ratio_of_relevance((relevant_own, own), (relevant_others, others))
     weights = 1 / np.log(1 + np.arange(1, 13))
     first = [True] * relevant_own + [False] * relevant_others
     rest = [True] * own + [False] * others
@@ -164,14 +164,14 @@ def verdicts_of(*rows: Sequence[float], share: float = 0.5, reference: float = 1
     tested = [
         (
             len(row),
-            *measures.exposure_difference_test(
+            *listwise.exposure_difference_test(
                 row, [share] * len(row), [reference] * len(row), "name"
             ),
         )
         for row in rows
     ]
     frame = pd.DataFrame(tested, columns=["n", "difference", "p"]).assign(collection="c")
-    return [str(verdict) for verdict in measures.judged(frame).verdict]
+    return [str(verdict) for verdict in measured.judged(frame).verdict]
 
 
 def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
@@ -262,8 +262,8 @@ def changed(
         for query, sides in enumerate(zip(before, after, strict=True))
         for letters in zip(*sides, strict=True)
     ]
-    rows = [*measures.changes_of(couples, kind, stream(0, "changes"))]
-    frame = measures.judged(pd.DataFrame(rows).assign(collection="c"))
+    rows = [*tuning_changes.changes_of(couples, kind, stream(0, "changes"))]
+    frame = measured.judged(pd.DataFrame(rows).assign(collection="c"))
     return {row["measure"]: row for row in frame.to_dict(orient="records")}
 
 

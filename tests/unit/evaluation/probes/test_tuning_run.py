@@ -99,7 +99,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         items[-1] = items[-1].model_copy(update={"id": "everywhere"})
         queries.append(query.model_copy(update={"query": "q", "items": tuple(items)}))
     made = [collection_of(*queries, name="tiny")]
-    monkeypatch.setattr(running.probes, "open_probe_collections", lambda *_, **__: made)
+    monkeypatch.setattr(running.collection, "open_probe_collections", lambda *_, **__: made)
 
 
 def experiment(model: Path, **more: Any) -> LoraExperiment:
@@ -148,7 +148,7 @@ async def test_no_held_out_item_or_query_is_trained_on(
     # Both orders before and after; to learn counts three times.
     assert remaining_cost(plan, ProbeStore(tmp_path)).calls == 4 * len(plan.tasks) + 3 * 200 * 8
     model = CausalModel(str(biased))
-    pretrained, judge = await model.pretrained(), plan.tasks[0].asked.open(prompts, model)
+    pretrained, judge = await model.pretrained(), plan.tasks[0].entrant.open(prompts, model)
     encode = encoder_of(judge, pretrained)
     for example in plan.batches[0]:
         words = pretrained.tokenizer.convert_ids_to_tokens(encode(example))

@@ -15,9 +15,10 @@ from fairqr.agents.generators import GenerationRequest
 from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.replies import Reply, Usage
 from fairqr.evaluation.experiments.workers import Tools
+from fairqr.evaluation.rag.answering import answer_query
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, Utility
-from fairqr.evaluation.rag.measures import MeasuredRag, measure_fair_rag
-from fairqr.evaluation.rag.running import RagPlan, answer_query, make_rag_plan
+from fairqr.evaluation.rag.measured import MeasuredRag, measure_fair_rag
+from fairqr.evaluation.rag.running import RagPlan, make_rag_plan
 from fairqr.evaluation.rag.specification import FairRagExperiment
 from fairqr.evaluation.rag.store import PolicyRecord, RagManifest
 from fairqr.prompts.library import PromptLibrary

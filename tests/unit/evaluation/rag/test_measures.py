@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from fairqr.agents.statistics import corrected_by_holm, paired_randomisation, stream
 from fairqr.base.errors import InputError
-from fairqr.evaluation.rag import measures
-from fairqr.evaluation.rag.measures import OF_ANSWERS, OF_GROUPS, POLICY, Name
+from fairqr.evaluation.rag import measured, measures, summaries, targets
+from fairqr.evaluation.rag.measured import OF_GROUPS
+from fairqr.evaluation.rag.measures import OF_ANSWERS, POLICY, Name
 from fairqr.evaluation.rag.store import AnswerRecord, PolicyRecord
 from fairqr.evaluation.scores import Reason
 from fairqr.retrieval.fairness.exposure import Discount, FloatArray
@@ -107,7 +108,7 @@ gained = st.lists(st.sampled_from([np.nan, -0.5, 0.0, 0.1, 0.25, 0.5, 1.0]), min
 def test_graded_exposure_is_in_proportion_to_gain_as_far_as_it_can_be(
     gains: list[float], k: int
 ) -> None:
-    found, worth = measures.graded_target(gains, k), np.nan_to_num(np.maximum(gains, 0))
+    found, worth = targets.graded_target(gains, k), np.nan_to_num(np.maximum(gains, 0))
     assert found.sum() == pytest.approx(min(k, len(gains)))
     assert ((found >= 0) & (found <= 1 + 1e-12)).all()
     for one, other in itertools.permutations(range(len(gains)), 2):
@@ -122,7 +123,7 @@ def test_graded_exposure_is_in_proportion_to_gain_as_far_as_it_can_be(
 @quick
 @given(gained, st.integers(1, 6))
 def test_graded_scores_are_by_what_fixed_rankings_can_reach(gains: list[float], k: int) -> None:
-    worth, target = np.array(gains), measures.graded_target(gains, k)
+    worth, target = np.array(gains), targets.graded_target(gains, k)
     places = min(k, len(gains))
     chosen = itertools.combinations(range(len(gains)), places)
     every = np.array([np.isin(np.arange(len(gains)), it) for it in chosen]).astype(float)
@@ -335,13 +336,13 @@ def test_groups_get_what_their_documents_get_with_seeds_averaged_first(run: Made
     by_query = counted.groupby(["policy", "query", "group"]).mean()
     totals = by_query.groupby(["policy", "query"]).transform("sum")
     expected = (by_query / totals).groupby(["policy", "group"]).mean()
-    shares = measures.group_shares(measured.groups).set_index(["policy", "group"])
+    shares = summaries.group_shares(measured.groups).set_index(["policy", "group"])
     found = shares.loc[expected.index]
     assert found[names].to_numpy() == pytest.approx(expected.to_numpy())
     assert set(found.queries) == {7}
     known = counted.drop("unknown", level="group")
     gaps = ((known.exposure - known.target) ** 2).groupby(["policy", "query", "seed"]).sum()
-    means = measures.means_of(measured.group_measures, POLICY, OF_GROUPS)
+    means = summaries.means_of(measured.group_measures, POLICY, OF_GROUPS)
     by_name = means.set_index(["policy", "measure"])["mean"]
     for name, own in gaps.groupby("policy"):
         assert by_name[name, "EE-L by group"] == pytest.approx(own.mean())
@@ -352,7 +353,7 @@ def test_groups_get_what_their_documents_get_with_seeds_averaged_first(run: Made
 
 def test_what_each_generator_labelled_is_counted(run: Made) -> None:
     with pytest.raises(InputError, match="no rankings yet"):
-        measures.measure_fair_rag(run.manifest, [], run.collections)
+        measured.measure_fair_rag(run.manifest, [], run.collections)
     label = run.measured().frames["labels"].iloc[0].to_dict()
     numbers = {"labelled": 8, "kept": 7, "documents": 42, "unlabelled": 0, "useful": 17}
     assert label.items() >= (numbers | {"model_calls": 56, "useful_mean": 17 / 7}).items()
@@ -369,13 +370,13 @@ def _frame(*rows: dict[str, Any]) -> Any:
 def test_means_are_over_queries_with_seeds_averaged_first() -> None:
     rows = [{"query": "a", Name.EU: 0.0}, {"query": "a", Name.EU: 1.0, "seed": 1}]
     values = _frame(*rows, {"query": "b", Name.EU: 0.0}, {"query": "c"})
-    worth, rate = measures.means_of(values, ["generator"], [Name.EU, Name.EAR]).itertuples()
+    worth, rate = summaries.means_of(values, ["generator"], [Name.EU, Name.EAR]).itertuples()
     assert (worth.measure, worth.mean, worth.queries, rate.queries) == ("EU", 0.25, 2, 0)
     assert np.isnan([worth.low, rate.mean]).all(), "two queries are too few for an interval"
 
 
 def _curve(x: Any, y: Any) -> dict[str, float]:
-    return measures.curve_of(pd.DataFrame({"x": x, "y": y}, dtype=float))
+    return summaries.curve_of(pd.DataFrame({"x": x, "y": y}, dtype=float))
 
 
 def test_slope_and_area_of_points() -> None:
@@ -405,7 +406,7 @@ def test_the_intervals_take_their_lower_end_in_and_the_baseline_stands_outside()
         *({"query": query, Name.EE_D: x, Name.EU_MAX: y} for query, x, y in drawn_),
         {"query": "a", Name.EE_D: 0.1, Name.EU_MAX: 1.0, "kind": "oracle"},
     )
-    found = measures.intervals_of(cells, Name.EE_D, Name.EU_MAX)
+    found = summaries.intervals_of(cells, Name.EE_D, Name.EU_MAX)
     assert found.deterministic.tolist() == pytest.approx([0.375] * 5)
     assert set(found.deterministic_queries) == {2}
     assert (set(found.fixed), set(found.left_out)) == ({1}, {2})
@@ -421,4 +422,4 @@ def test_the_intervals_take_their_lower_end_in_and_the_baseline_stands_outside()
     for queries, holds in ((5, False), (6, True)):
         better = [{Name.EE_D: 0.5, Name.EU_MAX: 0.5}, {Name.EU_MAX: 0.0, **fixed}]
         rows = [{"query": f"q{i}", **it} for i in range(queries) for it in reversed(better)]
-        assert measures.intervals_of(_frame(*rows), Name.EE_D, Name.EU_MAX).holds.any() == holds
+        assert summaries.intervals_of(_frame(*rows), Name.EE_D, Name.EU_MAX).holds.any() == holds

@@ -13,8 +13,9 @@ from scipy import stats
 
 from fairqr.base.errors import InputError
 from fairqr.evaluation.rag import published
-from fairqr.evaluation.rag.measures import EDGES, Name
+from fairqr.evaluation.rag.measures import Name
 from fairqr.evaluation.rag.running import make_rag_plan
+from fairqr.evaluation.rag.summaries import EDGES
 from fairqr.prompts.library import PromptLibrary
 from tests.unit.evaluation.rag import small_rag
 from tests.unit.evaluation.rag.small_rag import query_of

@@ -13,10 +13,13 @@ import pytest
 
 from fairqr.base.errors import InputError, ModelError, PromptError
 from fairqr.evaluation.rag import running as rag
-from fairqr.evaluation.rag.measures import aim_of, measure_fair_rag
-from fairqr.evaluation.rag.running import Answerer, RagPlan
+from fairqr.evaluation.rag.answering import Answerer, draw_rankings
+from fairqr.evaluation.rag.labels import read_labels
+from fairqr.evaluation.rag.measured import measure_fair_rag
+from fairqr.evaluation.rag.running import RagPlan
 from fairqr.evaluation.rag.specification import Draw
 from fairqr.evaluation.rag.store import PolicyRecord, RagStore
+from fairqr.evaluation.rag.targets import aim_of
 from fairqr.retrieval.sources.schema import Schema
 from tests.unit.evaluation.rag import small_rag
 from tests.unit.evaluation.rag.small_rag import LetterJudge, Namer, plan_of, query_of
@@ -165,7 +168,7 @@ def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
     """What is drawn from the streams is tested where they are."""
     changes = {"retrievers": ["bm25", "dense"], "alphas": [1, 2], "seeds": [0, 1]}
     drawn = [
-        rag.draw_rankings(part, query, draw, np.zeros(8), ())
+        draw_rankings(part, query, draw, np.zeros(8), ())
         for part, query in plan_of(*(query_of(f"q{n}", 8) for n in range(3)), **changes).tasks
         for draw in part.experiment.draws
         if draw.policy != "deterministic"
@@ -190,7 +193,7 @@ def test_a_policy_that_minds_groups_gives_them_their_target() -> None:
         ((part, _),) = plan_of(asked, of=schema, group_aware="gender", **changes).tasks
         share = {}
         for draw in part.experiment.draws:
-            drawn = np.array(rag.draw_rankings(part, asked, draw, np.linspace(1, 0, 10), ()))
+            drawn = np.array(draw_rankings(part, asked, draw, np.linspace(1, 0, 10), ()))
             share[draw.policy] = (drawn >= 8).mean()
         members = np.array([[place >= 8, place < 8] for place in range(10)], dtype=float)
         aim = aim_of(part.groups, members, k)
@@ -228,7 +231,7 @@ async def test_the_authors_labels_are_taken(tmp_path: Path) -> None:
     table = tmp_path / "5_relevance_mapping.tsv"
     table.write_text(HEADER + "".join(f"q0\tq0-{it}\t{int(it in 'bd')}\n" for it in "abcdx"))
     plan = plan_of(query_of("q0"), query_of("q1"))
-    running = Running(tmp_path, plan._replace(labels=rag.read_labels(table, plan.tasks)))
+    running = Running(tmp_path, plan._replace(labels=read_labels(table, plan.tasks)))
     assert not rag.cost_of(running.plan, running.store)["labels"]
     namer = Namer()
     records = await running.run(namer)
@@ -253,7 +256,7 @@ def test_labels_of_something_else_are_refused(tmp_path: Path) -> None:
     ):
         table.write_text(HEADER + rows)
         with pytest.raises(InputError, match=what):
-            rag.read_labels(table, plan_of(query_of("q0"), generators=generators).tasks)
+            read_labels(table, plan_of(query_of("q0"), generators=generators).tasks)
 
 
 def test_the_plan_names_what_was_asked_with() -> None:

@@ -22,9 +22,10 @@ from fairqr.base.errors import InputError
 from fairqr.evaluation.experiments.measuring import SPENT
 from fairqr.evaluation.experiments.specification import SearchRecord
 from fairqr.evaluation.probes.running import Task, measure
-from fairqr.evaluation.rag.measures import KEYS, POLICY, Name, curves_of
+from fairqr.evaluation.rag.measures import KEYS, POLICY, Name
 from fairqr.evaluation.rag.report import figures_of
 from fairqr.evaluation.rag.store import AnswerRecord
+from fairqr.evaluation.rag.summaries import curves_of
 from fairqr.evaluation.reports import text, writer
 from tests.golden.reports import check_report
 from tests.unit.evaluation.experiments import small
@@ -48,7 +49,7 @@ def some_lists(folder: Path, named: str = "", status: str = "refused") -> Any:
     def refuses(number: int, task: Task) -> dict[str, Any] | None:
         failures = {status: 2, "timeout": 1}
         refused = made.ranks(range(len(task.items)), failures=failures)
-        return refused if task.asked.window == "20/10" else None
+        return refused if task.entrant.window == "20/10" else None
 
     def repaired(number: int, task: Task) -> dict[str, Any]:
         more = {"repairs": {"missing": 3, status: 1}, "warnings": (f"Cut: {status}.",)}

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import fairqr
 from fairqr.base.errors import FairqrError, IndexUnavailableError, InputError, ModelError
 from fairqr.evaluation.collections.collection import Collection, load_collection
-from fairqr.evaluation.experiments.engine import GIVE_UP, Done, run_tasks
 from fairqr.evaluation.experiments.folder import Lines, Record, file_name
 from fairqr.evaluation.experiments.specification import Manifest, RunFolder
+from fairqr.evaluation.experiments.tasks import GIVE_UP, Done, Tasks, run_tasks
 from fairqr.evaluation.experiments.workers import RunOptions
 from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 from tests.unit.evaluation.watching import Watcher
@@ -53,18 +53,19 @@ class Model:
         self.watcher = Watcher()
 
     async def run(self, tasks: str, lines: Lines[Note], **options: Any) -> None:
-        await run_tasks(
-            tasks.split(),
-            self.answer,
-            lines,
+        at_once = options.pop("at_once", 1)
+        plan = Tasks(
+            tasks=tasks.split(),
+            do=self.answer,
+            lines=lines,
             title="tasks",
             keys=lambda task: [(task,)],
-            place=lambda task: task[0],
             start=self.start,
-            model=lambda place: f"model {place}",
-            watcher=self.watcher,
-            **{"at_once": 1, **options},
+            name_at=lambda place: f"model {place}",
+            place=lambda task: task[0],
+            **options,
         )
+        await run_tasks(plan, watcher=self.watcher, at_once=at_once)
 
     async def start(self, place: str) -> None:
         self.started.append(place)
