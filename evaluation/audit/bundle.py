@@ -100,8 +100,6 @@ class Observation(AuditRecord):
             estimated from texts alone; None if neither is known.
         by_words: The same by the words alone that query and text share, where it is estimated.
         by_similarity: The same by the similarity of query and text alone.
-        claims: For each document of the pool the row of the first one that says the same, where
-            relevance is estimated (:mod:`fairqr.retrieval.fairness.claims`); empty if no two do.
         groups: For each attribute, the memberships of the pool.
         levels: For each attribute, the estimate from which the pool has what there is of each group
             alike (:func:`fairqr.retrieval.engines.hybrid.texts.end_of`); 0 where
@@ -120,7 +118,6 @@ class Observation(AuditRecord):
     relevance: tuple[float, ...] | None = None
     by_words: tuple[float, ...] | None = None
     by_similarity: tuple[float, ...] | None = None
-    claims: tuple[int, ...] = ()
     groups: dict[str, CodedMemberships] = Field({})
     levels: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field({})
     judged: dict[str, CodedMemberships] = Field({})
@@ -142,8 +139,6 @@ class Observation(AuditRecord):
         for estimates in filter(None, (self.relevance, self.by_words, self.by_similarity)):
             if len(estimates) != size or not _are_shares(estimates):
                 raise ValueError("'relevance' is not one number from 0 to 1 for each of the pool")
-        if self.claims and not _are_claims(self.claims, size):
-            raise ValueError("'claims' are not rows of the pool, each that of the first alike")
         for name, coded in self.groups.items():
             _check_groups(name, coded, size)
         for name, coded in self.judged.items():
@@ -175,15 +170,6 @@ class PairScores(AuditRecord):
     query: int = Field(ge=1)
     status: Literal["ok", "failed"]
     pairs: tuple[VersionScores, ...] = ()
-
-
-def _are_claims(claims: Sequence[int], size: int) -> bool:
-    """Return whether each of so many documents has a claim: its own, or an earlier document's."""
-    if len(claims) != size:
-        return False
-    return all(
-        0 <= claim <= position and claims[claim] == claim for position, claim in enumerate(claims)
-    )
 
 
 def _check_groups(name: str, coded: CodedMemberships, size: int) -> None:

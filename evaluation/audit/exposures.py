@@ -20,7 +20,6 @@ from fairqr.retrieval.fairness.best_ranking import (
     best_ranking,
     highest_exposure,
 )
-from fairqr.retrieval.fairness.claims import Claims, merits_of
 from fairqr.retrieval.fairness.confusion import by_group
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray, exposure, normalise
@@ -74,7 +73,6 @@ class Answer:
         relevance: The probability that each is relevant, in [0, 1], shape (P,); 0 or 1 where it was
             judged. None if nothing is known.
         is_judged: Whether relevance was judged, so that no re-ranking could know it.
-        claims: Which documents say the same, shape (P,); None if no two do, or none were compared.
         even: The target's part ``uniform``, shape (G,), where groups are those that were found;
             None where the dimension lists them.
         level: Documents less likely than this do not count for the target, nor as candidates: of
@@ -87,7 +85,6 @@ class Answer:
     relevance: FloatArray | None
     is_judged: bool = False
     level: float = 0.0
-    claims: Claims | None = None
     even: FloatArray | None = None
 
     @cached_property
@@ -106,14 +103,9 @@ class Answer:
         return np.where(self.relevance >= self.level, self.relevance, 0.0)
 
     @cached_property
-    def merits(self) -> FloatArray | None:
-        """What :attr:`counted` is, but documents that say the same count as one."""
-        return None if self.counted is None else merits_of(self.counted, self.claims)
-
-    @cached_property
     def share_of_relevant(self) -> FloatArray | None:
         """The share of each group among the relevant documents with a label, shape (G,)."""
-        relevant = None if self.merits is None else self.merits @ self.members
+        relevant = None if self.counted is None else self.counted @ self.members
         return None if relevant is None or not relevant.any() else normalise(relevant)
 
 
@@ -226,11 +218,11 @@ def _targets(
         return _Targets(undefined, undefined, undefined)
     weight = choices.weight_of_relevance(dimension)
     share = answer.share_of_relevant
-    if answer.merits is None or share is None or not weight:
+    if answer.counted is None or share is None or not weight:
         return _Targets(target, target, target)
-    total = answer.merits.sum()
-    of_groups = answer.merits @ answer.members
-    of_unlabelled = float(answer.merits @ answer.unlabelled)
+    total = answer.counted.sum()
+    of_groups = answer.counted @ answer.members
+    of_unlabelled = float(answer.counted @ answer.unlabelled)
     low = target + weight * (of_groups / total - share)
     high = target + weight * ((of_groups + of_unlabelled) / total - share)
     return _Targets(target, low, high)

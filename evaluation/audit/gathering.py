@@ -21,7 +21,6 @@ from fairqr.evaluation.audit.label_errors import SharedLabels
 from fairqr.evaluation.audit.queries import AuditQuery
 from fairqr.evaluation.audit.query_figures import QueryFigures
 from fairqr.evaluation.estimates import means
-from fairqr.retrieval.fairness.claims import merits_of
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, intersection, normalise
 from fairqr.retrieval.fairness.table import CodedMemberships, decoded, shares_in_groups
@@ -49,7 +48,6 @@ def answer_to(observation: Observation, dimension: Dimension, relevance: str) ->
         relevance=None if probabilities is None else np.array(probabilities),
         is_judged=relevance == "judged",
         level=level,
-        claims=np.array(observation.claims) if observation.claims else None,
         even=_even_shares(observation.groups, dimension),
     )
 
@@ -233,7 +231,7 @@ class Measurement:
             shown = min(self.choices.k, answer.answered)
             attention = self.choices.discount.weights(shown)
             self._shared_labels.add(
-                query.segment, query.weight, observation.pool, attention, answer.merits
+                query.segment, query.weight, observation.pool, attention, answer.counted
             )
         self._add_evidence(query.weight, answer, observation)
 
@@ -261,7 +259,7 @@ class Measurement:
             self.calibrating.add(weight, counted, answer.members, judged)
         if observation.by_words and observation.by_similarity:
             halves = [
-                merits_of(np.where(counted > 0, half, 0.0), answer.claims) @ answer.members
+                np.where(counted > 0, half, 0.0) @ answer.members
                 for half in (observation.by_words, observation.by_similarity)
             ]
             by_words, by_similarity = normalise(np.array(halves))

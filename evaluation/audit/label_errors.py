@@ -102,7 +102,7 @@ class SharedLabels:
         weight: float,
         pool: Sequence[str],
         attention: FloatArray,
-        merits: FloatArray | None,
+        relevance: FloatArray | None,
     ) -> None:
         """Take in a query.
 
@@ -111,14 +111,14 @@ class SharedLabels:
             weight: Of the query.
             pool: The ids of its documents, those first that are shown.
             attention: The weights of the ranks that are shown.
-            merits: How much each document counts for the target, if that is known, shape (P,).
+            relevance: How much each document counts for the target, if that is known, shape (P,).
         """
         exposures = np.zeros(len(pool))
         exposures[: len(attention)] = attention / attention.sum()
         targets = np.zeros(len(pool))
-        is_known = merits is not None and bool(merits.any())
-        if merits is not None and is_known:
-            targets = merits / merits.sum()
+        is_known = relevance is not None and bool(relevance.any())
+        if relevance is not None and is_known:
+            targets = relevance / relevance.sum()
         gaps = np.zeros(len(pool))
         has_gap = is_known or not self._weight
         if has_gap:

@@ -91,7 +91,6 @@ class _Evidence:
     relevance: tuple[float, ...] | None = None
     by_words: tuple[float, ...] | None = None
     by_similarity: tuple[float, ...] | None = None
-    claims: tuple[int, ...] = ()
     levels: dict[str, float] = field(default_factory=dict)
     judged: Memberships = field(default_factory=dict)
     absent: int = 0
@@ -243,7 +242,6 @@ class Observer:
             relevance=evidence.relevance,
             by_words=evidence.by_words,
             by_similarity=evidence.by_similarity,
-            claims=evidence.claims,
             groups=coded(groups, groups),
             levels=evidence.levels,
             judged=coded(evidence.judged, evidence.judged),
@@ -294,13 +292,10 @@ class Observer:
         estimates = await widening.estimate(text)
         if estimates is None:
             return _Evidence()
-        rows = estimates.claims.tolist()
-        has_claims = rows != [*range(len(rows))]
         return _Evidence(
             relevance=tuple(estimates.relevance.tolist()),
             by_words=tuple(estimates.by_words.tolist()),
             by_similarity=tuple(estimates.by_similarity.tolist()),
-            claims=tuple(rows) if has_claims else (),
             levels=widening.levels,
         )
 

@@ -36,13 +36,11 @@ from fairqr.retrieval.engines.engine import (
 from fairqr.retrieval.engines.hybrid.text_reader import (
     SAMPLED,
     Terms,
-    Text,
     TextReader,
     as_numbers,
     readable,
 )
 from fairqr.retrieval.engines.run import RunEngine
-from fairqr.retrieval.fairness.claims import COMPARED, Claims, claims_by_vector
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.relevance import (
     CALIBRATED,
@@ -84,21 +82,19 @@ FEWEST_QUERIES = 10
 
 
 class Estimates(NamedTuple):
-    """How likely documents are relevant, three arrays of shape (n,), in (0, 1), and claims.
+    """How likely documents are relevant, three arrays of shape (n,), in (0, 1).
 
     Attributes:
         relevance: By all evidence.
         by_words: By the words alone that query and text share; all are taken to be as similar.
         by_similarity: By the similarity alone, as if all texts shared as many words.
         answerable: The probability that any document is relevant, a factor of all of these.
-        claims: Which documents say the same; see :mod:`fairqr.retrieval.fairness.claims`.
     """
 
     relevance: FloatArray
     by_words: FloatArray
     by_similarity: FloatArray
     answerable: float
-    claims: Claims
 
 
 class Reference:
@@ -268,14 +264,7 @@ class TextRelevance:
             by_words=estimate(lexical, mean_likeness),
             by_similarity=estimate(mean_lexical, likeness_alone),
             answerable=answerable,
-            claims=self._claims([text_of_id[id_] for id_ in ids]),
         )
-
-    def _claims(self, texts: Sequence[Text]) -> Claims:
-        """Return which documents have nearly the same vectors, of the first that are compared."""
-        vectors = self._texts.stacked(texts[:COMPARED])
-        claim_of_each = np.arange(len(texts))
-        return claims_by_vector(vectors, self._texts.vectors.encoder.name, claim_of_each)
 
 
 async def _sampled_ids(engine: SearchEngine, queries: Collection[str]) -> set[str]:

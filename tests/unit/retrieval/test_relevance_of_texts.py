@@ -81,16 +81,6 @@ def stems(text: str) -> list[str]:
     return english_analyzer().analyze(text)
 
 
-async def test_copies_of_a_text_have_one_claim(lexical: TantivyEngine) -> None:
-    original = DOCUMENTS[40]
-    copies = [Document(f"copy {n}", "", text_of(original), original.fields) for n in range(3)]
-    pool = [*DOCUMENTS[40:60], *copies]
-    relevance = await opened(Supplying(lexical, copies))
-    estimates = await relevance.estimate_ids("w1 w0", [document.id for document in pool])
-    assert estimates is not None
-    assert estimates.claims.tolist() == [*range(20), 0, 0, 0]
-
-
 async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> None:
     """Written out in plain loops, from the texts alone."""
     pool = DOCUMENTS[40:110]

@@ -117,8 +117,7 @@ class ByRank:
 
     async def estimate_ids(self, query: str, ids: Sequence[str]) -> Estimates | None:
         likely = np.array([max(0.0, 1 - int(id_[-2:]) / self.of) for id_ in ids])
-        alone = np.arange(len(likely))
-        return Estimates(likely, likely, likely, answerable=1.0, claims=alone)
+        return Estimates(likely, likely, likely, answerable=1.0)
 
 
 class Breaking(WatchedEngine):

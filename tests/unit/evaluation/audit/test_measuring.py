@@ -25,7 +25,6 @@ from fairqr.retrieval.fairness.table import CodedMemberships, coded, decoded
 from fairqr.retrieval.sources.schema import Attribute, Schema
 from tests.golden.reports import check_text
 from tests.unit.evaluation.audit.examples import (
-    DOCUMENTS,
     measured,
     observations_of,
     outcome_of,
@@ -34,7 +33,6 @@ from tests.unit.evaluation.audit.examples import (
 
 GENDER: dict[str, Any] = {"attributes": ("gender",)}
 JUDGED: dict[str, Any] = GENDER | {"relevance": "judged"}
-COPIES = 20
 
 
 def changed(observed: list[Observation], places: Iterable[int], **values: Any) -> None:
@@ -210,39 +208,6 @@ def test_an_estimate_that_is_less_certain_for_a_group_is_told() -> None:
     assert male.certainty.value == pytest.approx((0.81 + 0.01) / (0.9 + 0.1), abs=0.02)
     assert female.is_less_certain
     assert not male.is_less_certain
-
-
-def test_copies_of_a_document_share_its_claim() -> None:
-    """Twenty copies of the first woman's page deserve for women what one page does."""
-    queries = queries_of(20, alike=True)
-    once = observations_of(queries, bias=0.0)
-    figures = {}
-    for name in ("alone", "copied", "joined"):
-        observed = [*once] if name == "alone" else [with_copies(it) for it in once]
-        if name == "joined":
-            for place, it in enumerate(observed):
-                first = decoded(it.groups["gender"])[:DOCUMENTS, 0].argmax()
-                claims = [*range(DOCUMENTS), *[int(first)] * COPIES]
-                changed(observed, [place], claims=tuple(claims))
-        figures[name] = measured(queries, observed, **GENDER).groups[0].target.value
-    assert figures["copied"] > figures["alone"] + 0.1
-    assert figures["joined"] == pytest.approx(figures["alone"])
-
-
-def with_copies(observation: Observation) -> Observation:
-    """Return an observation whose pool ends with copies of its first woman."""
-    members = {name: decoded(groups) for name, groups in observation.groups.items()}
-    rows = [*range(DOCUMENTS), *[int(members["gender"][:, 0].argmax())] * COPIES]
-    relevance = np.array(observation.relevance)[rows]
-    copied = {name: own[rows] for name, own in members.items()}
-    return Observation(
-        query=observation.query,
-        status="ok",
-        ids=observation.ids,
-        others=(*observation.others, *(f"copy {number}" for number in range(COPIES))),
-        relevance=tuple(relevance.tolist()),
-        groups=coded(copied, copied),
-    )
 
 
 def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
