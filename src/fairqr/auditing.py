@@ -105,7 +105,7 @@ async def audit(
     """
     if spec is not None and options:
         raise InputError(f"'{next(iter(options))}' is given beside a spec; put it into the spec.")
-    spec = spec or audit_spec(options)
+    specification = spec or audit_spec(options)
     if concurrency < 1:
         raise InputError(f"'concurrency' must be at least 1, not {concurrency}.")
     check_source(engine, retriever, "audit")
@@ -114,7 +114,9 @@ async def audit(
     click_figures: ClickFigures | None = None
     sources = [clicks] if isinstance(clicks, str | Path) else [*clicks]
     if sources:
-        click_figures, spec = await asyncio.to_thread(_measured, sources, spec, margin, watcher)
+        click_figures, specification = await asyncio.to_thread(
+            _measured, sources, specification, margin, watcher
+        )
     handling = AuditOptions(
         concurrency,
         rate=rate,
@@ -136,8 +138,8 @@ async def audit(
             collected = await asyncio.to_thread(
                 collect_queries,
                 _rows(queries, columns),
-                sample=spec.sample,
-                seed=spec.seed,
+                sample=specification.sample,
+                seed=specification.seed,
                 weighted_by=weight,
                 origin=f"queries {queries}" if isinstance(queries, Path) else "queries given",
             )
@@ -145,7 +147,7 @@ async def audit(
             if pairs is not None:
                 versions = await asyncio.to_thread(read_pairs, Path(pairs))
             inputs = AuditInputs(
-                spec,
+                specification,
                 collected,
                 qrels=qrels,
                 pairs=versions,

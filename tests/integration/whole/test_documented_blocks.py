@@ -44,7 +44,11 @@ OTHERS_RUN = "use-from-python.md"
 # What pages install is installed, and extras have names.
 SHELL = r"""
 set -euo pipefail
-pip() { [[ "$*" =~ ^install\ \'?(fairqr|\.)(\[[a-z,]+\])?\'?$ ]] || { echo "pip $*" >&2; return 1; }; }
+pip() {
+    [[ "$*" =~ ^install\ \'?(fairqr|\.)(\[[a-z,]+\])?\'?$ ]] && return
+    echo "pip $*" >&2
+    return 1
+}
 """
 
 
