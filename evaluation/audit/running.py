@@ -151,7 +151,7 @@ class _Asking:
         self._watcher = options.watcher
         self._done = folder.observations.done()
         self._remaining = [query for query in self._queries if (query.id,) not in self._done]
-        # The attributes of which no label was seen yet, in so many answered queries.
+        # The attributes without any label so far, after so many answered queries.
         self._unlabelled = {attribute.name for attribute in self._observer.attributes}
         self._answered = 0
 

@@ -112,7 +112,7 @@ def remarks_on_labels(attributes: Sequence[AttributeReport]) -> Iterator[str]:
 
 
 def _remark_on_no_label(attribute: AttributeReport) -> str:
-    """Return a remark on an attribute of which no label belongs to a group."""
+    """Return a remark on an attribute whose groups have no document."""
     values = ", ".join(one_line(value.value, 30) for value in attribute.without_group[:10])
     problem = "has no label of the checked documents"
     if values:

@@ -325,12 +325,30 @@ def _format_named(name: str) -> dict[str, Any]:
     return {"type": name}
 
 
+_NOT_OFFERED = "Not offered: anything but null or an empty value is an error."
+
+
 class _Message(BaseModel):
     role: str = ""  # items of other kinds than messages have none
     content: str | list[str | dict[str, Any]] | None = None
 
 
-class ChatRequest(BaseModel):
+class _QuestionToSource(BaseModel):
+    """What OpenAI's two forms of a question have in common."""
+
+    model: str = Field(description="The source to answer from; see `GET /openai/v1/models`.")
+    stream: bool | None = Field(None, description="Send the answer piece by piece.")
+    temperature: float | None = Field(None, description="As in `POST /v1/answer`.")
+    fairqr: dict[str, Any] = Field(
+        {},
+        description=(
+            "More parameters of `POST /v1/answer`, such as `method` and `attributes`. Its `model` "
+            "is the language model."
+        ),
+    )
+
+
+class ChatRequest(_QuestionToSource):
     """A question in the form of OpenAI's chat completions.
 
     The last message of the user is the question; we read no other message, and ignore parameters of
@@ -342,31 +360,15 @@ class ChatRequest(BaseModel):
         model="notables", messages=[{"role": "user", "content": "Who was born in Vienna?"}]
     )
 
-    model: str = Field(description="The source to answer from; see `GET /openai/v1/models`.")
     messages: list[_Message] = Field(fail_fast=True)
-    stream: bool | None = Field(None, description="Send the answer piece by piece.")
     stream_options: dict[str, bool | None] | None = Field(
         None, description="With `include_usage`, a last chunk has the usage."
     )
-    temperature: float | None = Field(None, description="As in `POST /v1/answer`.")
     seed: int | None = Field(None, description="As in `POST /v1/answer`; a negative one is none.")
-    fairqr: dict[str, Any] = Field(
-        {},
-        description=(
-            "More parameters of `POST /v1/answer`, such as `method` and `attributes`. Its `model` "
-            "is the language model."
-        ),
-    )
     n: Annotated[int | None, _unless(1)] = Field(None, description="Must be 1.")
-    tools: Annotated[list[Any] | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
-    functions: Annotated[list[Any] | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
-    logprobs: Annotated[bool | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
+    tools: Annotated[list[Any] | None, _unless()] = Field(None, description=_NOT_OFFERED)
+    functions: Annotated[list[Any] | None, _unless()] = Field(None, description=_NOT_OFFERED)
+    logprobs: Annotated[bool | None, _unless()] = Field(None, description=_NOT_OFFERED)
     response_format: Annotated[
         dict[str, Any] | None, _unless({"type": "text"}), or_text(_format_named, dict[str, Any])
     ] = Field(None, description="Must be text.")
@@ -400,22 +402,42 @@ class ChatRequest(BaseModel):
         return one_line(first.strip(" ,{}"), NAMED) or "Chat"
 
     def _question(self) -> str:
+        """Return the question that the last message of the user is, or ends with.
+
+        Raises:
+            InputError: The user has no message, or one that is not text alone.
+        """
+        question = self._last_of_user()
+        turns = [*_SPEAKER.finditer(question)]
+        if len(turns) < 2:
+            return question
+        last_turn = turns[-1]
+        asks_to_go_on = last_turn["assistant"] and not question[last_turn.end() :].strip()
+        if not asks_to_go_on:
+            return question
+        # A prompt to go on with a conversation: what the user said last is the question.
+        last_of_user = next((turn for turn in reversed(turns) if turn["user"]), last_turn)
+        said_last = question[last_of_user.end() : last_turn.start()].strip()
+        return said_last or question
+
+    def _last_of_user(self) -> str:
+        """Return the text of the user's last message."""
         content = next((m.content for m in reversed(self.messages) if m.role == "user"), None)
         parts = content if isinstance(content, list) else [content]
-        texts = [
-            part.get("text") if isinstance(part, dict) else part
-            for part in parts
-            if not isinstance(part, dict) or part.get("type") in _TEXT_PARTS
-        ]
-        question = "\n".join(text for text in texts if isinstance(text, str))
-        if not question or len(texts) < len(parts):
+        texts = []
+        has_other_parts = False
+        for part in parts:
+            text = part
+            if isinstance(part, dict):
+                text = part.get("text")
+                if part.get("type") not in _TEXT_PARTS:
+                    has_other_parts = True
+            if isinstance(text, str):
+                texts.append(text)
+        whole = "\n".join(texts)
+        if not whole or has_other_parts:
             raise InputError("Put the question into the last message of the user, as text alone.")
-        turns = [*_SPEAKER.finditer(question)]
-        if len(turns) > 1 and turns[-1]["assistant"] and not question[turns[-1].end() :].strip():
-            # A prompt to go on with a conversation: what the user said last is the question.
-            last = next((turn for turn in reversed(turns) if turn["user"]), turns[-1])
-            return question[last.end() : turns[-1].start()].strip() or question
-        return question
+        return whole
 
 
 class _TextFormat(BaseModel):
@@ -424,7 +446,7 @@ class _TextFormat(BaseModel):
     format: Annotated[dict[str, Any] | None, _unless({"type": "text"})] = None
 
 
-class ResponseRequest(BaseModel):
+class ResponseRequest(_QuestionToSource):
     """A question in the form of OpenAI's Responses API.
 
     The last message of the user is the question; we read no other message, keep no response, and
@@ -433,44 +455,22 @@ class ResponseRequest(BaseModel):
 
     model_config = example(model="notables", input="Who was born in Vienna?")
 
-    model: str = Field(description="The source to answer from; see `GET /openai/v1/models`.")
     input: Annotated[
         list[_Message], or_text(lambda it: [{"role": "user", "content": it}], list[_Message])
     ] = Field(
         fail_fast=True,
         description="The question, or messages of which the last of the user is the question.",
     )
-    stream: bool | None = Field(None, description="Send the answer piece by piece.")
-    temperature: float | None = Field(None, description="As in `POST /v1/answer`.")
-    fairqr: dict[str, Any] = Field(
-        {},
-        description=(
-            "More parameters of `POST /v1/answer`, such as `method` and `attributes`. Its `model` "
-            "is the language model."
-        ),
-    )
     text: _TextFormat | None = Field(None, description="Its `format` must be text.")
-    tools: Annotated[list[Any] | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
-    background: Annotated[bool | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
+    tools: Annotated[list[Any] | None, _unless()] = Field(None, description=_NOT_OFFERED)
+    background: Annotated[bool | None, _unless()] = Field(None, description=_NOT_OFFERED)
     conversation: Annotated[str | dict[str, Any] | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
+        None, description=_NOT_OFFERED
     )
-    previous_response_id: Annotated[str | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
-    prompt: Annotated[dict[str, Any] | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
-    include: Annotated[list[Any] | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
-    top_logprobs: Annotated[int | None, _unless()] = Field(
-        None, description="Not offered: anything but null or an empty value is an error."
-    )
+    previous_response_id: Annotated[str | None, _unless()] = Field(None, description=_NOT_OFFERED)
+    prompt: Annotated[dict[str, Any] | None, _unless()] = Field(None, description=_NOT_OFFERED)
+    include: Annotated[list[Any] | None, _unless()] = Field(None, description=_NOT_OFFERED)
+    top_logprobs: Annotated[int | None, _unless()] = Field(None, description=_NOT_OFFERED)
 
     def as_chat(self) -> ChatRequest:
         """Return this as a request for a chat completion, whose rules it shares."""
