@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, cast, get_args
 
@@ -712,22 +712,29 @@ def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
         InputError: A name or a value is wrong; the message names it and what is allowed.
     """
     given = {name: value for name, value in values.items() if value is not None}
-    inner = getattr(kind, "kind", "")
-    own_kind: Any = kind.model_fields[inner].annotation if inner in kind.model_fields else None
-    settings: Collection[str] = own_kind.model_fields if own_kind else ()
-    known = [name for name in dict.fromkeys([*kind.model_fields, *settings]) if name != inner]
-    for name in given:
-        if name not in known and name != "attribute":
-            raise unknown_parameter(name, known)
-    if own_kind:
-        own = {name: given.pop(name) for name in settings if name in given}
-        if own or kind.model_fields[inner].is_required():
-            given[inner] = own
-    if (attribute := given.pop("attribute", None)) is not None:
+    own_field = getattr(kind, "kind", "")
+    if own_field in kind.model_fields:
+        own_settings: Any = kind.model_fields[own_field].annotation
+        _check_names(given, [*kind.model_fields, *own_settings.model_fields], own_field)
+        own_values = {name: given.pop(name) for name in own_settings.model_fields if name in given}
+        if own_values or kind.model_fields[own_field].is_required():
+            given[own_field] = own_values
+    else:
+        _check_names(given, [*kind.model_fields])
+    attribute = given.pop("attribute", None)
+    if attribute is not None:
         if "attributes" in given:
             raise InputError("Give 'attribute' or 'attributes', not both.")
         given["attributes"] = [attribute] if isinstance(attribute, str) else attribute
     return kind(**given)
+
+
+def _check_names(given: Mapping[str, object], fields: Sequence[str], without: str = "") -> None:
+    """Check that each given name is a field, and none of them the one that is left out."""
+    known = [name for name in dict.fromkeys(fields) if name != without]
+    for name in given:
+        if name not in known and name != "attribute":
+            raise unknown_parameter(name, known)
 
 
 def unknown_parameter(name: str, known: Collection[str]) -> InputError:

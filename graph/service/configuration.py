@@ -427,20 +427,29 @@ def source_of(name: str, given: Mapping[str, Any]) -> ValueSource:
         given: The explicit values.
     """
     held, file = _held()
-    section, _, rest = name.partition(".")
-
-    def has(values: Mapping[str, Any]) -> bool:
-        value = values.get(section)
-        inner = value if rest and isinstance(value, Mapping) else {rest: value}
-        return value is not None and any(f"{rest}.".startswith(f"{key}.") for key in inner)
-
-    if has(given):
+    if _sets(given, name):
         return ValueSource("argument")
+    is_in_file = _sets(held, name)
+    section, _, rest = name.partition(".")
     # A variable only names models: what the file says of one is from the file.
-    for each in () if section == "models" and rest and has(held) else (name, section):
-        if os.environ.get(variable := variable_of(f"{SERVICE}.{each}")):
-            return ValueSource("variable", variable)
-    return ValueSource("file", str(file)) if has(held) else ValueSource()
+    is_of_model = section == "models" and rest != ""
+    if not (is_of_model and is_in_file):
+        for setting in (name, section):
+            variable = variable_of(f"{SERVICE}.{setting}")
+            if os.environ.get(variable):
+                return ValueSource("variable", variable)
+    return ValueSource("file", str(file)) if is_in_file else ValueSource()
+
+
+def _sets(values: Mapping[str, Any], name: str) -> bool:
+    """Return whether values set a setting, or what it is a part of; its name has dots."""
+    section, _, rest = name.partition(".")
+    value = values.get(section)
+    if value is None:
+        return False
+    if not (rest and isinstance(value, Mapping)):
+        return True
+    return any(f"{rest}.".startswith(f"{key}.") for key in value)
 
 
 def setting_names() -> Iterator[str]:
