@@ -148,7 +148,7 @@ def _drawn(topics: Sequence[Topic], number: int, seed: int) -> list[Topic]:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class MeasuredSearch:
     """A search with all kinds of words.
 
     Attributes:
@@ -220,7 +220,7 @@ def lacking_of(pool: Pool) -> float:
 
 
 @dataclass
-class Measurement:
+class ModelMeasurement:
     """A measurement of a model: its searches, and what they are judged by.
 
     Attributes:
@@ -260,7 +260,7 @@ class Measurement:
         values = await asyncio.to_thread(self._judge, searches)
         return await self._profile(tried, searches, values)
 
-    async def _search_all(self, tried: Sequence[EvidenceWeights]) -> list[Search]:
+    async def _search_all(self, tried: Sequence[EvidenceWeights]) -> list[MeasuredSearch]:
         """Return the searches for all topics in all cells."""
         # As a node of another graph, it returns its whole state.
         opened = open_parts(self.engine, self.model, prompts=self.library)
@@ -268,7 +268,7 @@ class Measurement:
         gate = asyncio.Semaphore(self.at_once)
         failures: list[str] = []
         answered: list[int] = []
-        searches: list[Search] = []
+        searches: list[MeasuredSearch] = []
 
         async def search(topic: int, cell: int) -> None:
             async with gate:
@@ -285,7 +285,7 @@ class Measurement:
                 if not answered and len(failures) >= GIVEN_UP_AFTER:
                     raise ModelError("failed", failures[-1])
                 lists = await asyncio.to_thread(lists_by_weights, pool, tried)
-                searches.append(Search(topic, cell, lists, lacking_of(pool), state))
+                searches.append(MeasuredSearch(topic, cell, lists, lacking_of(pool), state))
                 self.watcher.advance()
 
         places = itertools.product(range(len(self.plan.topics)), range(len(self.plan.cells)))
@@ -302,7 +302,7 @@ class Measurement:
             prompts=dict(self.prompts),
         )
 
-    def _judge(self, searches: Sequence[Search]) -> FloatArray:
+    def _judge(self, searches: Sequence[MeasuredSearch]) -> FloatArray:
         """Return the measures by topic, cell and candidate, shape (3, n, cells, C)."""
         shown = [id_ for search in searches for ids in search.lists for id_ in ids]
         needed = [*shown, *self.collection.relevant_documents()]
@@ -320,7 +320,7 @@ class Measurement:
         return values
 
     def _scores(
-        self, topic: Topic, search: Search, measures: Sequence[Measure], groups: Groups
+        self, topic: Topic, search: MeasuredSearch, measures: Sequence[Measure], groups: Groups
     ) -> FloatArray:
         """Return the measures of the lists of a search, shape (3, C); NaN for no value."""
         distinct = list(dict.fromkeys(tuple(ids) for ids in search.lists))
@@ -341,7 +341,10 @@ class Measurement:
         return np.array(rows)
 
     async def _profile(
-        self, tried: Sequence[EvidenceWeights], searches: Sequence[Search], values: FloatArray
+        self,
+        tried: Sequence[EvidenceWeights],
+        searches: Sequence[MeasuredSearch],
+        values: FloatArray,
     ) -> ModelProfile:
         """Return what the measurement says of the model."""
         none = list(tried).index(EvidenceWeights())

@@ -338,7 +338,7 @@ def _rounded(values: Iterable[float]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Observed:
+class _ClickObservations:
     """What was shown and clicked; arrays of one length, and of how many searches they are."""
 
     units: Integers
@@ -413,13 +413,13 @@ def _numbers(values: Iterable[Any]) -> dict[Any, int]:
     return {value: number for number, value in enumerate(dict.fromkeys(values))}
 
 
-def _observed(rows: Sequence[tuple[int, int, int, int, int]], searches: int) -> _Observed:
+def _observed(rows: Sequence[tuple[int, int, int, int, int]], searches: int) -> _ClickObservations:
     table = np.array(rows, dtype=np.intp).reshape(len(rows), 5)
     units, ranks, clicks, shown, clusters = table.T
-    return _Observed(units, ranks, clicks, shown, clusters, searches)
+    return _ClickObservations(units, ranks, clicks, shown, clusters, searches)
 
 
-def _estimated(observed: _Observed) -> _Estimate:
+def _estimated(observed: _ClickObservations) -> _Estimate:
     """Estimate as many of the first ranks as can be compared with the first.
 
     Raises:
@@ -454,7 +454,7 @@ def _estimated(observed: _Observed) -> _Estimate:
     raise reason
 
 
-def _queries_about(observed: _Observed, rank: int) -> int:
+def _queries_about(observed: _ClickObservations, rank: int) -> int:
     """Return how many queries have clicks in a unit that stood at this rank, too."""
     units = np.unique(observed.units[observed.ranks == rank])
     says = np.isin(observed.units, units) & (observed.clicks > 0)

@@ -52,7 +52,7 @@ C = TypeVar("C", bound=Context)
 C_co = TypeVar("C_co", bound=Context, covariant=True)
 
 
-class Parts(Protocol[C_co]):
+class GraphParts(Protocol[C_co]):
     """What a graph is built from."""
 
     def context(self, given: object) -> C_co:
@@ -281,7 +281,7 @@ class Node(Runnable[Any, Any]):
 
 def node(
     work: Callable[[Any, C, Any], Awaitable[Update]],
-    parts: Parts[C],
+    parts: GraphParts[C],
     *,
     is_first: bool = False,
     computes: Callable[[C], bool] = never,

@@ -21,7 +21,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray, normalise
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class GroupCalibration:
     """How the estimate of relevance treats a group.
 
     Attributes:
@@ -87,7 +87,7 @@ class Calibrating:
         unknown = np.full(members.shape[1], np.nan)
         self._judged.append(unknown if judged is None else judged)
 
-    def found(self) -> list[Calibration]:
+    def found(self) -> list[GroupCalibration]:
         """Return the calibration of each group; nothing without queries."""
         if not self._weights:
             return []
@@ -131,4 +131,4 @@ class Calibrating:
             less_certain,
             strict=True,
         )
-        return [Calibration(self._dimension.name, *column) for column in columns]
+        return [GroupCalibration(self._dimension.name, *column) for column in columns]

@@ -35,7 +35,7 @@ Common = Sequence[tuple[str, str]]
 
 
 @dataclass(slots=True)
-class Change:
+class FigureChange:
     """How a figure of a group changed.
 
     Attributes:
@@ -69,7 +69,7 @@ class ConcentrationChange:
             but over the queries whose target is known in both audits.
         after: The same of the second one.
         change: The Gini index after − before, with its interval. It has no p.
-        direction: As that of :class:`Change`, by whether the interval holds 0.
+        direction: As that of :class:`FigureChange`, by whether the interval holds 0.
     """
 
     attribute: str
@@ -85,7 +85,7 @@ def corrected_changes(
     settings: Mapping[str, str],
     *,
     is_same: bool,
-) -> list[Change]:
+) -> list[FigureChange]:
     """Return the changes of all groups, tested together.
 
     Args:
@@ -116,7 +116,7 @@ def _side_of(figures: QueryFigures, queries: Sequence[str]) -> _Side:
     return _Side(gaps[rows], exposures[rows])
 
 
-def changes_of(first: QueryFigures, second: QueryFigures, common: Common) -> Iterator[Change]:
+def changes_of(first: QueryFigures, second: QueryFigures, common: Common) -> Iterator[FigureChange]:
     """Yield the change of each figure and group over common queries, with an uncorrected p."""
     weights = weights_of(first, second, common)
     earlier, later = zip(*common, strict=True)
@@ -135,7 +135,7 @@ def _changes(
     after: FloatArray,
     exposures: FloatArray,
     weights: FloatArray,
-) -> Iterator[Change]:
+) -> Iterator[FigureChange]:
     """Yield the change of a figure of each group.
 
     Args:
@@ -167,7 +167,7 @@ def _changes(
     for group, mean_before, mean_after, interval, p in columns:
         value = round(mean_after - mean_before, 10)
         change = replace(interval, value=value, p=p)
-        yield Change(dimension.name, group, figure, mean_before, mean_after, change)
+        yield FigureChange(dimension.name, group, figure, mean_before, mean_after, change)
 
 
 def weights_of(first: QueryFigures, second: QueryFigures, common: Common) -> FloatArray:
@@ -186,7 +186,7 @@ def _rows_of(figures: QueryFigures, queries: Sequence[str]) -> list[int]:
     return [rows[query] for query in queries]
 
 
-def _direction(change: Change, settings: Mapping[str, str]) -> str:
+def _direction(change: FigureChange, settings: Mapping[str, str]) -> str:
     """Say which way a figure went, if the test is clear and only the engine can be the reason."""
     p = change.change.p
     if p is None:

@@ -14,9 +14,9 @@ from fairqr.base.errors import InputError
 from fairqr.base.files import write_beside
 from fairqr.evaluation.audit.bundle import AuditFolder
 from fairqr.evaluation.audit.changes import (
-    Change,
     Common,
     ConcentrationChange,
+    FigureChange,
     concentration_changes,
     corrected_changes,
     schema_of,
@@ -62,7 +62,7 @@ class AuditComparison:
     engine: Mapping[str, str]
     queries: int
     same: int
-    changes: Sequence[Change]
+    changes: Sequence[FigureChange]
     concentrations: Sequence[ConcentrationChange]
     too_many_failed: Sequence[str]
 
@@ -121,7 +121,7 @@ def _in_words(direction: str) -> str:
     return "differs, but by other settings, too" if direction == "settings" else f"went {direction}"
 
 
-def _on_group(change: Change) -> str:
+def _on_group(change: FigureChange) -> str:
     """Say how a figure of a group changed."""
     figure = change.figure.replace("_", " ")
     return (
@@ -199,7 +199,7 @@ def compare(first: Audit, second: Audit) -> AuditComparison:
     )
 
 
-class _Observed(NamedTuple):
+class _ObservedAudit(NamedTuple):
     """What was observed of an audit.
 
     Attributes:
@@ -211,9 +211,9 @@ class _Observed(NamedTuple):
     labels: dict[tuple[str, str], object]
 
 
-def _observed(audit: Audit, depth: int) -> _Observed:
+def _observed(audit: Audit, depth: int) -> _ObservedAudit:
     """Return what was observed, of answers the first documents alone."""
-    observed = _Observed({}, {})
+    observed = _ObservedAudit({}, {})
     ids = [query.id for query in audit.queries.queries]
     for observation in AuditFolder(audit.folder).observed(ids):
         if observation.status == "ok":
@@ -224,7 +224,9 @@ def _observed(audit: Audit, depth: int) -> _Observed:
     return observed
 
 
-def _common_queries(first: Audit, second: Audit, before: _Observed, after: _Observed) -> Common:
+def _common_queries(
+    first: Audit, second: Audit, before: _ObservedAudit, after: _ObservedAudit
+) -> Common:
     """Return the queries that both audits answered, by their ids in each of them.
 
     Raises:
@@ -254,7 +256,7 @@ def _ids(audit: Audit) -> dict[tuple[str, int], str]:
 
 
 def _settings_that_differ(
-    first: Audit, second: Audit, before: _Observed, after: _Observed
+    first: Audit, second: Audit, before: _ObservedAudit, after: _ObservedAudit
 ) -> dict[str, str]:
     """Return both values of each setting that differs, or how much differs, by its name."""
     earlier = _settings(first)

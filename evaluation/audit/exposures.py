@@ -331,7 +331,7 @@ def target_of(answer: Answer, dimension: Dimension, choices: Choices) -> FloatAr
 
 
 @dataclass(frozen=True, slots=True)
-class Reranking:
+class FairRerankings:
     """What fair re-rankings would give, over the queries that were re-ranked.
 
     Attributes:
@@ -354,7 +354,7 @@ class Effect(NamedTuple):
 
     Attributes:
         figures: Relevance and the exposure of each group, today and after, shape (2, 1 + G).
-        below_best: See :class:`Reranking`.
+        below_best: See :class:`FairRerankings`.
     """
 
     figures: FloatArray
@@ -412,7 +412,7 @@ def effect_of(answer: Answer, target: FloatArray, choices: Choices) -> Effect | 
     return Effect(np.stack([today, figures(ranked)]), below_best)
 
 
-def reranking_of(effects: Sequence[tuple[float, Effect]], groups: Sequence[str]) -> Reranking:
+def reranking_of(effects: Sequence[tuple[float, Effect]], groups: Sequence[str]) -> FairRerankings:
     """Return the effects over queries, each with the weight of its query."""
     weights = np.array([weight for weight, _ in effects])
     figures = np.array([effect.figures for _, effect in effects])
@@ -424,7 +424,7 @@ def reranking_of(effects: Sequence[tuple[float, Effect]], groups: Sequence[str])
     whole = np.ones((len(weights), len(groups)))
     today = shares(exposures[:, 0], whole, weights)
     after = shares(exposures[:, 1], whole, weights)
-    return Reranking(
+    return FairRerankings(
         relevance_kept=relevance_kept,
         exposure_today=dict(zip(groups, today, strict=True)),
         exposure_if_reranked=dict(zip(groups, after, strict=True)),

@@ -13,7 +13,7 @@ import numpy as np
 from fairqr.agents.statistics import stream
 from fairqr.evaluation.audit import exposures
 from fairqr.evaluation.audit.bundle import Observation
-from fairqr.evaluation.audit.calibration import Calibration
+from fairqr.evaluation.audit.calibration import GroupCalibration
 from fairqr.evaluation.audit.concentration import Concentration
 from fairqr.evaluation.audit.dimensions import (
     Observed,
@@ -21,7 +21,7 @@ from fairqr.evaluation.audit.dimensions import (
     largest_groups,
     sizes_of_groups,
 )
-from fairqr.evaluation.audit.exposures import Choices, Reranking
+from fairqr.evaluation.audit.exposures import Choices, FairRerankings
 from fairqr.evaluation.audit.figures import GroupFigures
 from fairqr.evaluation.audit.gathering import AllGroups, Measurement
 from fairqr.evaluation.audit.queries import AuditQuery
@@ -120,8 +120,8 @@ class AuditFigures:
     groups: list[GroupFigures]
     segments: list[GroupFigures]
     tests: int
-    calibration: list[Calibration]
-    fair_reranking: dict[str, Reranking]
+    calibration: list[GroupCalibration]
+    fair_reranking: dict[str, FairRerankings]
     contributions: list[Contribution]
     by_query: list[QueryFigures]
     unanswered: dict[str, str]
@@ -135,7 +135,7 @@ class AuditFigures:
         return {name: [*groups] for name, groups in by_name}
 
 
-class _Collected:
+class _Gathered:
     """What is gathered of all queries, in all dimensions.
 
     Args:
@@ -199,15 +199,15 @@ class _Collected:
             relevance=relevance if tally["with_relevance"] else "unknown",
         )
 
-    def calibration(self) -> list[Calibration]:
+    def calibration(self) -> list[GroupCalibration]:
         """Return how the estimate of relevance treats each group of each single attribute."""
-        groups: list[Calibration] = []
+        groups: list[GroupCalibration] = []
         for measurement in self._measurements:
             if measurement.is_single:
                 groups += measurement.calibrating.found()
         return groups
 
-    def fair_reranking(self) -> dict[str, Reranking]:
+    def fair_reranking(self) -> dict[str, FairRerankings]:
         """Return what fair re-ranking would give, by attribute, where queries were re-ranked."""
         by_attribute = {}
         for measurement in self._measurements:
@@ -266,7 +266,7 @@ def measure(
         if dimension.is_open and len(dimension.factors) == 1
     ]
 
-    collected = _Collected(measurements, all_groups)
+    collected = _Gathered(measurements, all_groups)
     reranked = _reranked(queries, spec)
     for observation in observed([*queries]):
         query = queries[observation.query]
@@ -323,7 +323,7 @@ def _figures(
     return figures
 
 
-def _if_reranked(group: GroupFigures, reranking: Reranking | None) -> GroupFigures:
+def _if_reranked(group: GroupFigures, reranking: FairRerankings | None) -> GroupFigures:
     """Add the exposure that a group would get, if any query was re-ranked."""
     if reranking is None:
         return group

@@ -85,7 +85,7 @@ class _Judgements(NamedTuple):
 
 
 @dataclass
-class _Evidence:
+class _RelevanceEvidence:
     """What is known of the relevance of a pool, as an observation has it."""
 
     relevance: tuple[float, ...] | None = None
@@ -261,10 +261,12 @@ class Observer:
 
     def _by_judgements(
         self, pool: DocumentTable, query: AuditQuery, judgements: _Judgements
-    ) -> _Evidence:
+    ) -> _RelevanceEvidence:
         """Return what judgements say is relevant, and add the judged documents to the pool."""
         judged = self._groups(self._judged, judgements.known)
-        evidence = _Evidence(judged=judged, absent=judgements.absent, hidden=judgements.hidden)
+        evidence = _RelevanceEvidence(
+            judged=judged, absent=judgements.absent, hidden=judgements.hidden
+        )
         if self.qrels is not None and query.id in self.qrels:
             pool.add(judgements.known, judged)
             relevance = [float(id_ in judgements.relevant) for id_ in pool.ids]
@@ -276,7 +278,7 @@ class Observer:
 
     async def _by_texts(
         self, texts: TextRelevance, pool: DocumentTable, text: str, words: str, answer: Hits
-    ) -> _Evidence:
+    ) -> _RelevanceEvidence:
         """Return what texts say is relevant, and add to the pool what may be relevant, too.
 
         Args:
@@ -287,12 +289,12 @@ class Observer:
             answer: What it answered.
         """
         if not answer.ids:
-            return _Evidence()
+            return _RelevanceEvidence()
         widening = _Widening(self, texts, pool, words, answer)
         estimates = await widening.estimate(text)
         if estimates is None:
-            return _Evidence()
-        return _Evidence(
+            return _RelevanceEvidence()
+        return _RelevanceEvidence(
             relevance=tuple(estimates.relevance.tolist()),
             by_words=tuple(estimates.by_words.tolist()),
             by_similarity=tuple(estimates.by_similarity.tolist()),

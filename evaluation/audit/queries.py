@@ -112,7 +112,7 @@ def collect_queries(
     """
     if sample is not None and not 1 <= sample <= MOST_QUERIES:
         raise InputError(f"A sample has 1 to {MOST_QUERIES:,} draws, not {sample:,}.")
-    collected = _Collected(origin, sample, stream(seed, "queries of an audit"))
+    collected = _QuerySampler(origin, sample, stream(seed, "queries of an audit"))
     for chunk in chunks(rows, ROWS_AT_ONCE):
         collected.add(chunk)
     if not collected.read:
@@ -140,7 +140,7 @@ def collect_queries(
     return Queries(queries, collected.lines, collected.weight, design, is_log)
 
 
-class _Collected:
+class _QuerySampler:
     """Counts rows as they go by, or draws from them.
 
     Args:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from fairqr.evaluation.audit.calibration import Calibration
+from fairqr.evaluation.audit.calibration import GroupCalibration
 from fairqr.evaluation.audit.figures import REASONS, GroupFigures
 from fairqr.evaluation.estimates import Estimate
 from fairqr.evaluation.reports import text
@@ -34,7 +34,7 @@ def difference_of(group: GroupFigures) -> tuple[Estimate, str]:
     return replace(test, value=-test.value, low=-test.high, high=-test.low), "more"
 
 
-def name_of(group: GroupFigures | Calibration) -> str:
+def name_of(group: GroupFigures | GroupCalibration) -> str:
     """Return a group's name with its attribute, unless it combines several."""
     name = text.plain(group.group)
     if TIMES in group.attribute:

@@ -66,7 +66,7 @@ _RENAMED = {"qual_cat": "quality", "quality_score_disc": "quality", "pred_qual":
 
 
 @dataclass(slots=True)
-class Parts:
+class CollectionParts:
     """What the files of a collection hold.
 
     Attributes:
@@ -121,7 +121,7 @@ def _kind_of(path: Path, patterns: Mapping[str, str]) -> str:
     return ""
 
 
-def read_own(paths: Sequence[Path], _: Path) -> Parts:
+def read_own(paths: Sequence[Path], _: Path) -> CollectionParts:
     """Read documents, a schema, topics and judgements.
 
     Args:
@@ -139,7 +139,7 @@ def read_own(paths: Sequence[Path], _: Path) -> Parts:
             names = ", ".join(path.name for path in of_kind)
             raise CorpusError(f"The files {names} all seem to be {kind}; give one of them.")
     schema = files["schema"][None]
-    return Parts(
+    return CollectionParts(
         schema=schema.read_bytes(),
         documents=lines.read_documents(files["documents"][None], load_schema(schema)),
         topics={split: standard.read_topics(path) for split, path in files["topics"].items()},
@@ -153,7 +153,7 @@ def _split(path: Path) -> str | None:
     return match and match[1]
 
 
-def read_subset(paths: Sequence[Path], work: Path) -> Parts:
+def read_subset(paths: Sequence[Path], work: Path) -> CollectionParts:
     """Read the joined subset of TREC Fair 2022, a folder that only lacks a schema."""
     files = [path for path in paths[0].iterdir() if re.match("documents|topics|qrels", path.name)]
     parts = read_own([*files, SCHEMAS / SUBSET / SCHEMA], work)
@@ -193,7 +193,7 @@ class _Metadata(BaseModel, extra="allow"):
 
 def read_trec_fair(
     paths: Sequence[Path], work: Path, *, year: int = 2022, everything: bool = False
-) -> Parts:
+) -> CollectionParts:
     """Read the official files of a year.
 
     Of several corpora the one with plain text is taken, and of several files of metadata the last
@@ -235,7 +235,7 @@ def read_trec_fair(
         attributes = {
             name: attribute for name, attribute in attributes.items() if "population" in attribute
         }
-    return Parts(
+    return CollectionParts(
         schema=yaml.safe_dump({"attributes": attributes}, sort_keys=False).encode(),
         documents=_articles(corpus, metadata, work, notes),
         topics={split: list(by_id.values()) for split, by_id in topics.items()},
@@ -310,7 +310,7 @@ def _articles(
         notes.append(f"{unlabelled:,} without metadata: all their labels are unknown")
 
 
-LOADERS: dict[str, Callable[[Sequence[Path], Path], Parts]] = {
+LOADERS: dict[str, Callable[[Sequence[Path], Path], CollectionParts]] = {
     "trec-fair-2021": partial(read_trec_fair, year=2021),
     "trec-fair-2022": read_trec_fair,
     "trec-fair-2022-all": partial(read_trec_fair, everything=True),
@@ -344,7 +344,7 @@ def get(table: sqlite3.Connection, key: str) -> str | None:
 
 
 def write_collection(
-    parts: Parts, folder: Path, work: Path, progress: lines.ProgressFunction | None
+    parts: CollectionParts, folder: Path, work: Path, progress: lines.ProgressFunction | None
 ) -> list[str]:
     """Write a collection into an empty folder; the same parts give the same bytes.
 
@@ -391,7 +391,10 @@ def _file_of(kind: str, split: str | None, ending: str) -> str:
 
 
 def _write_documents(
-    parts: Parts, folder: Path, ids: sqlite3.Connection, progress: lines.ProgressFunction | None
+    parts: CollectionParts,
+    folder: Path,
+    ids: sqlite3.Connection,
+    progress: lines.ProgressFunction | None,
 ) -> tuple[int, int]:
     """Return how many documents were written, and how many were left out as duplicates."""
     written = 0

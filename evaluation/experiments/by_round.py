@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairqr.evaluation.estimates import NORMAL, mean_with_ends
-from fairqr.evaluation.experiments.specification import Round, SearchRecord
+from fairqr.evaluation.experiments.specification import RoundRecord, SearchRecord
 from fairqr.evaluation.results import Evaluation
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
@@ -30,7 +30,7 @@ Evaluates = Callable[[SystemRun], Evaluation]
 """Measures a run against the judgements."""
 
 
-def round_at(record: SearchRecord, number: int) -> Round:
+def round_at(record: SearchRecord, number: int) -> RoundRecord:
     """Return a round of a search; one that has stopped before keeps its last round."""
     return record.rounds[min(number, len(record.rounds) - 1)]
 

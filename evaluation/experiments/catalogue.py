@@ -43,7 +43,7 @@ SEARCH = "search"
 FAIR_RAG = "fair_rag"
 
 
-class Kind(NamedTuple):
+class ExperimentKind(NamedTuple):
     """A kind of experiments.
 
     Attributes:
@@ -67,12 +67,14 @@ class Kind(NamedTuple):
         return import_module(f"fairqr.evaluation.{self.module}")
 
 
-KINDS: Mapping[str, Kind] = {
-    SEARCH: Kind(Experiment, "experiments.running", attribute="attributes"),
-    FAIR_RAG: Kind(FairRagExperiment, "rag.running", "generators", "collections", "group_aware"),
-    LISTWISE_KIND: Kind(ListwiseExperiment, "probes.running", "rankers"),
-    PAIRWISE_KIND: Kind(PairwiseExperiment, "probes.running", "models"),
-    LORA_KIND: Kind(LoraExperiment, "probes.running"),
+KINDS: Mapping[str, ExperimentKind] = {
+    SEARCH: ExperimentKind(Experiment, "experiments.running", attribute="attributes"),
+    FAIR_RAG: ExperimentKind(
+        FairRagExperiment, "rag.running", "generators", "collections", "group_aware"
+    ),
+    LISTWISE_KIND: ExperimentKind(ListwiseExperiment, "probes.running", "rankers"),
+    PAIRWISE_KIND: ExperimentKind(PairwiseExperiment, "probes.running", "models"),
+    LORA_KIND: ExperimentKind(LoraExperiment, "probes.running"),
 }
 """The kinds of experiments, by the ``kind`` in their files; without one it is ``search``."""
 
@@ -81,7 +83,7 @@ class ExperimentFile(NamedTuple):
     """An experiment as a file describes it."""
 
     path: Path
-    kind: Kind
+    kind: ExperimentKind
     values: Mapping[str, Any]
 
     def spec(self, changes: Mapping[str, Any] | None = None, *, small: bool = False) -> Any:
@@ -136,7 +138,7 @@ def read_experiment(name: str | Path) -> ExperimentFile:
     return ExperimentFile(path, KINDS[kind], values)
 
 
-class Measured(ABC):
+class ExperimentResults(ABC):
     """The results of an experiment.
 
     Attributes:
@@ -214,7 +216,7 @@ class Measured(ABC):
         return [*write_report(folder, self.template, self.shown, figures), table]
 
 
-def load_experiment(folder: str | Path) -> Measured:
+def load_experiment(folder: str | Path) -> ExperimentResults:
     """Measure the results that a run of ``fairqr experiment run`` has so far.
 
     Args:
@@ -230,5 +232,5 @@ def load_experiment(folder: str | Path) -> Measured:
     with contextlib.suppress(OSError, ValueError, RecursionError, LookupError, TypeError):
         settings = json.loads((Path(folder) / "experiment.json").read_bytes())
         kind = KINDS[settings["experiment"]["kind"]]
-    measured: Measured = kind.code.measure(Path(folder))
+    measured: ExperimentResults = kind.code.measure(Path(folder))
     return measured

@@ -20,7 +20,7 @@ from fairqr.evaluation.collections.query_targets import query_targets
 from fairqr.evaluation.estimates import means_by
 from fairqr.evaluation.evaluate import evaluate, ids_of
 from fairqr.evaluation.experiments.by_round import judged_rounds
-from fairqr.evaluation.experiments.catalogue import Measured
+from fairqr.evaluation.experiments.catalogue import ExperimentResults
 from fairqr.evaluation.experiments.specification import Manifest, RunFolder, SearchRecord
 from fairqr.evaluation.measures.kinds import GROUPS
 from fairqr.evaluation.measures.measure import Measure, parse_measures
@@ -63,7 +63,7 @@ RENAMED = {"run": "system", "interval.low": "low", "interval.high": "high"}
 
 
 @dataclass(frozen=True)
-class MeasuredSearches(Measured):
+class MeasuredSearches(ExperimentResults):
     """All searches of an experiment, measured; only systems that have searched for all topics.
 
     Attributes:

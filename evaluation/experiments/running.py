@@ -23,7 +23,7 @@ from fairqr.evaluation.experiments.planning import Cell, cells_of, manifest_of
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.specification import (
     Experiment,
-    Round,
+    RoundRecord,
     RunFolder,
     SearchRecord,
     keywords_of,
@@ -126,7 +126,7 @@ async def search(
     result = SearchResult.model_validate(state["result"])
     attribute = next(iter(result.target))
     rounds = [
-        Round(
+        RoundRecord(
             ids=iteration.ids,
             exposure=iteration.exposure[attribute],
             divergence=iteration.divergence,

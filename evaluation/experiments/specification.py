@@ -255,7 +255,7 @@ class Manifest(FolderManifest):
     notes: tuple[str, ...] = ()
 
 
-class Round(BaseModel, frozen=True, extra="forbid"):
+class RoundRecord(BaseModel, frozen=True, extra="forbid"):
     """A round of a search; see :class:`fairqr.graph.search.result.Iteration`."""
 
     ids: list[str]
@@ -288,7 +288,7 @@ class SearchRecord(Record):
     seed: int
     topic: str
     ids: list[str] = Field([])
-    rounds: list[Round] = Field([])
+    rounds: list[RoundRecord] = Field([])
     best_round: int = 0
     target: dict[str, float] = Field({})
     divergence: float | None = None

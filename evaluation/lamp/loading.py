@@ -35,7 +35,7 @@ RatingLabels = Literal["accuracy", "error"]
 T = TypeVar("T")
 
 
-class Kept(NamedTuple):
+class KeptDocuments(NamedTuple):
     """Which documents of a profile stay that we leave out by default.
 
     Attributes:
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
     answers: bool = False
 
 
-NOTHING_KEPT = Kept()
+NOTHING_KEPT = KeptDocuments()
 
 
 class Entry(BaseModel, frozen=True, coerce_numbers_to_str=True):
@@ -151,7 +151,7 @@ def load_lamp(
     task: str | None = None,
     limit: int = 1000,
     pool: int | None = None,
-    kept: Kept = NOTHING_KEPT,
+    kept: KeptDocuments = NOTHING_KEPT,
     rating_labels: RatingLabels = "accuracy",
 ) -> RagCollection:
     """Read a set of LaMP, or one of its shape.
@@ -255,7 +255,7 @@ def _query(
     gold: str | None,
     pool: int | None,
     dropped: Counter[str],
-    kept: Kept,
+    kept: KeptDocuments,
 ) -> RagQuery | str:
     """Return the question of an entry, or why there is none; count the documents left out."""
     if gold is None:
@@ -294,7 +294,7 @@ class _Profile:
         documents: By their ids.
     """
 
-    def __init__(self, query: str, gold: str, kept: Kept) -> None:
+    def __init__(self, query: str, gold: str, kept: KeptDocuments) -> None:
         self.documents: dict[str, PoolDocument] = {}
         self._contents: set[tuple[str, ...]] = set()
         self._kept = kept

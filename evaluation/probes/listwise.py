@@ -18,7 +18,7 @@ from fairqr.evaluation.measures.kinds import ndcg, precision
 from fairqr.evaluation.probes.collection import CELLS, ProbeQuery
 from fairqr.evaluation.probes.measured import MeasuredProbe, Row, judged
 from fairqr.evaluation.probes.specification import INITIAL
-from fairqr.evaluation.probes.store import ProbeStore, RankingRecord
+from fairqr.evaluation.probes.store import ProbeStore, RankedList
 from fairqr.retrieval.fairness.exposure import INVERSE_LOG, FloatArray, exposure_ratio
 
 if TYPE_CHECKING:
@@ -160,16 +160,16 @@ def measure_listwise(store: ProbeStore) -> MeasuredListwise:
         windows = experiment.windows_of(ranker)
         for window, persona, query in product(windows, personas, collection.queries):
             key = (collection.manifest.name, ranker, window, persona, query.id)
-            ids = dict(zip(RankingRecord.keys, key, strict=True))
+            ids = dict(zip(RankedList.keys, key, strict=True))
             record = records.get(key)
             if is_initial:
-                record = RankingRecord(**ids, order=tuple(range(len(query.items))))
+                record = RankedList(**ids, order=tuple(range(len(query.items))))
             lists.append(ids | list_measures(query, record, experiment.k))
     missing = sum(row["status"] == "not_run" for row in lists)
     return MeasuredListwise(manifest, missing, pd.DataFrame(lists))
 
 
-def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> Row:
+def list_measures(query: ProbeQuery, record: RankedList | None, k: int) -> Row:
     """Measure one list.
 
     Args:
@@ -187,7 +187,7 @@ def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> Ro
     """
     cells = [len(query.of_cell(cell)) for cell in CELLS]
     # Without a ranking, what it cost and what failed are as in a new record.
-    costs = record or RankingRecord(collection="", query=query.id, ranker="", order=())
+    costs = record or RankedList(collection="", query=query.id, ranker="", order=())
     row: Row = {
         "status": _status_of(record),
         **dict.fromkeys(MEASURED, np.nan),
@@ -218,7 +218,7 @@ def list_measures(query: ProbeQuery, record: RankingRecord | None, k: int) -> Ro
     return row
 
 
-def _status_of(record: RankingRecord | None) -> str:
+def _status_of(record: RankedList | None) -> str:
     if record is None:
         return "not_run"
     return "failed" if record.failed else "ok"

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairqr.agents import statistics
 from fairqr.agents.ranking.preference import ALPHA
-from fairqr.evaluation.experiments.catalogue import Measured
+from fairqr.evaluation.experiments.catalogue import ExperimentResults
 from fairqr.evaluation.probes.store import ProbeRunManifest
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class MeasuredProbe(Measured):
+class MeasuredProbe(ExperimentResults):
     """The results of a probe of any kind.
 
     Attributes:

@@ -48,7 +48,7 @@ from fairqr.evaluation.probes.store import (
     PairRecord,
     ProbeRunManifest,
     ProbeStore,
-    RankingRecord,
+    RankedList,
 )
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
@@ -260,12 +260,12 @@ async def _compare(judge: PairwiseJudge, task: Task) -> Done[PairRecord]:
     return Done((record,), judge.warnings, refusal=refusal_of(checked))
 
 
-async def _rank(ranker: rankers.ItemRanker, task: Task) -> Done[RankingRecord]:
+async def _rank(ranker: rankers.ItemRanker, task: Task) -> Done[RankedList]:
     """Rank a list."""
     ranking = await ranker.rank(task.query, task.items, group=task.group)
     checked = [check_answered(status, ranking.message) for status in ranking.failures]
-    record = RankingRecord(
-        **dict(zip(RankingRecord.keys, task.key, strict=True)),
+    record = RankedList(
+        **dict(zip(RankedList.keys, task.key, strict=True)),
         order=ranking.order,
         asked=ranking.asked,
         failures=dict(ranking.failures),

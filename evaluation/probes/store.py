@@ -47,7 +47,7 @@ class _Reply(Record):
     spent: dict[str, int] = Field({"model_calls": 0, "tokens": 0})
 
 
-class RankingRecord(_Reply):
+class RankedList(_Reply):
     """How a ranker put the items of a query.
 
     Attributes:
@@ -182,7 +182,7 @@ class ProbeStore(Folder[ProbeRunManifest]):
     def lines(self, stage: str) -> Lines[Any]:
         """Return the records of a stage of :data:`STAGES`."""
         path = self.folder / f"{stage}.jsonl"
-        return Lines(path, RankingRecord if stage == "rankings" else PairRecord)
+        return Lines(path, RankedList if stage == "rankings" else PairRecord)
 
     def start(self, manifest: ProbeRunManifest, collections: Sequence[ProbeCollection]) -> None:
         """Write the settings of a run and its collections, or check that they are the folder's.

@@ -29,7 +29,13 @@ from fairqr.base.errors import CorpusError, InputError, one_line
 from fairqr.base.files import sha256_of
 from fairqr.evaluation.collections.collection import bad_line
 from fairqr.evaluation.collections.finding import find_collection
-from fairqr.evaluation.lamp.loading import NOTHING_KEPT, Kept, RatingLabels, is_lamp, load_lamp
+from fairqr.evaluation.lamp.loading import (
+    NOTHING_KEPT,
+    KeptDocuments,
+    RatingLabels,
+    is_lamp,
+    load_lamp,
+)
 from fairqr.evaluation.lamp.metrics import NAMES_RELEVANT, ROUGE_1, ROUGE_L
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, Utility
 from fairqr.retrieval.pools.retrievers import MemoryIndex
@@ -196,7 +202,7 @@ def find_rag_collection(
     task: str | None = None,
     limit: int = 1000,
     pool: int | None = None,
-    kept: Kept = NOTHING_KEPT,
+    kept: KeptDocuments = NOTHING_KEPT,
     rating_labels: RatingLabels = "accuracy",
 ) -> RagCollection:
     """Find a collection and read its questions.

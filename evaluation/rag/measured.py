@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairqr.base.errors import InputError
-from fairqr.evaluation.experiments.catalogue import Measured
+from fairqr.evaluation.experiments.catalogue import ExperimentResults
 from fairqr.evaluation.rag.collection import RagCollection
 from fairqr.evaluation.rag.measures import (
     GROUP_SUMS,
@@ -54,7 +54,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRag(Measured):
+class MeasuredRag(ExperimentResults):
     """The results of a Fair RAG experiment.
 
     Attributes:

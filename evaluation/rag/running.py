@@ -17,7 +17,7 @@ from fairqr.base.files import sha256_of
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.experiments.tasks import Done, Tasks, run_tasks
 from fairqr.evaluation.experiments.workers import RunOptions, Tools, make_ready
-from fairqr.evaluation.lamp.loading import Kept
+from fairqr.evaluation.lamp.loading import KeptDocuments
 from fairqr.evaluation.rag.answering import Part, Task, answer_query, open_part, singles
 from fairqr.evaluation.rag.collection import RagCollection, RagQuery
 from fairqr.evaluation.rag.finding import find_rag_collection
@@ -57,7 +57,7 @@ def open_collections(experiment: FairRagExperiment) -> dict[str, RagCollection]:
     """
     if not experiment.collections:
         raise InputError("The experiment names no collection; name one with --collection.")
-    kept = Kept(not experiment.drop_duplicates, not experiment.drop_answers)
+    kept = KeptDocuments(not experiment.drop_duplicates, not experiment.drop_answers)
     collections = [
         find_rag_collection(
             name,

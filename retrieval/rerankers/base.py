@@ -25,7 +25,7 @@ OTHERS = "all others"
 
 
 @dataclass(frozen=True, slots=True)
-class RerankResult:
+class RerankedList:
     """The first k documents in their new order.
 
     Attributes:
@@ -141,10 +141,10 @@ class Candidates:
             groups=[*names, OTHERS],
         )
 
-    def taken(self, positions: NDArray[np.intp], warnings: tuple[str, ...] = ()) -> RerankResult:
+    def taken(self, positions: NDArray[np.intp], warnings: tuple[str, ...] = ()) -> RerankedList:
         """Return the documents at these positions, in that order; the scores are 1/rank."""
         ids = [self.ranking.ids[position] for position in positions]
-        return RerankResult(by_rank(ids), warnings)
+        return RerankedList(by_rank(ids), warnings)
 
 
 class _GroupsOfDimension(NamedTuple):
@@ -175,7 +175,7 @@ class Reranker(BaseModel, frozen=True, extra="forbid"):
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int
-    ) -> RerankResult:
+    ) -> RerankedList:
         """Return the first min(k, n) documents in the new order.
 
         The same input gives the same output.

@@ -18,7 +18,7 @@ from pydantic import Field
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
-from fairqr.retrieval.rerankers.base import Candidates, Reranker, RerankResult, min_max
+from fairqr.retrieval.rerankers.base import Candidates, RerankedList, Reranker, min_max
 from fairqr.retrieval.texts.words import terms_of
 
 Similarity = Callable[[int], FloatArray]
@@ -39,7 +39,7 @@ class Mmr(Reranker):
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int
-    ) -> RerankResult:
+    ) -> RerankedList:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
         # The first of equal marginal relevances wins, and that must be the first id.
         pairs = sorted(zip(candidates.ranking.ids, candidates.ranking.scores, strict=True))
@@ -56,7 +56,7 @@ class Mmr(Reranker):
             return maximal_marginal_relevance(relevance, similarity, self.trade_off, k)
 
         order, scores = await asyncio.to_thread(choose)
-        return RerankResult(Ranking([ids[position] for position in order], scores.tolist()))
+        return RerankedList(Ranking([ids[position] for position in order], scores.tolist()))
 
 
 def maximal_marginal_relevance(

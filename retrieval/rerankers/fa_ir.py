@@ -25,7 +25,7 @@ from pydantic import Field
 from fairqr.base.errors import InputError
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.exposure import FloatArray
-from fairqr.retrieval.rerankers.base import Candidates, Reranker, RerankResult
+from fairqr.retrieval.rerankers.base import Candidates, RerankedList, Reranker
 from fairqr.retrieval.rerankers.protection import PROTECTED_HELP, choose_protected, group_of_each
 
 IntArray = NDArray[np.intp]
@@ -60,7 +60,7 @@ class FairTopK(Reranker):
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int
-    ) -> RerankResult:
+    ) -> RerankedList:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
         length = min(k, len(candidates))
         if length == 0:

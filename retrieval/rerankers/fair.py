@@ -17,7 +17,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray, exposure
 from fairqr.retrieval.fairness.limits import LimitedPool, Limits
 from fairqr.retrieval.fairness.objective import DIGITS, Positions, Quality, RankingObjective
 from fairqr.retrieval.fairness.relevance import LIKELY, relevance_by_rank
-from fairqr.retrieval.rerankers.base import Candidates, Reranker, RerankResult
+from fairqr.retrieval.rerankers.base import Candidates, RerankedList, Reranker
 from fairqr.retrieval.sources.schema import OTHER
 
 WithinGroups = Literal["engine", "estimated"]
@@ -117,7 +117,7 @@ class FairStep(Reranker):
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int
-    ) -> RerankResult:
+    ) -> RerankedList:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`; warns of broken limits."""
         positions = self.positions(candidates, k)
         return candidates.taken(positions, tuple(self.broken(candidates, positions)))

@@ -20,7 +20,7 @@ from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import LOG2, Discount, FloatArray
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
-from fairqr.retrieval.rerankers.base import Candidates, Reranker, RerankResult, min_max
+from fairqr.retrieval.rerankers.base import Candidates, RerankedList, Reranker, min_max
 from fairqr.retrieval.texts.words import terms_of
 
 TargetOf = Callable[[Ranking, DocumentTable], Sequence[FloatArray]]
@@ -368,14 +368,14 @@ class TrainedReranker(Reranker):
 
     async def rerank(
         self, engine: SearchEngine, query: str, candidates: Candidates, k: int
-    ) -> RerankResult:
+    ) -> RerankedList:
         """See :meth:`fairqr.retrieval.rerankers.base.Reranker.rerank`."""
         if not len(candidates):
-            return RerankResult(Ranking([], []))
+            return RerankedList(Ranking([], []))
         columns = await features(engine, query, candidates.ranking)
         scores = self.scores(columns, candidates).tolist()
         ranking = Ranking.of(zip(candidates.ranking.ids, scores, strict=True))
-        return RerankResult(ranking.top(k))
+        return RerankedList(ranking.top(k))
 
     @abstractmethod
     def scores(self, columns: FloatArray, candidates: Candidates) -> FloatArray:

@@ -30,7 +30,7 @@ from fairqr.evaluation.probes.listwise import (
     list_measures,
 )
 from fairqr.evaluation.probes.pairwise import SHARES
-from fairqr.evaluation.probes.store import RankingRecord
+from fairqr.evaluation.probes.store import RankedList
 from fairqr.evaluation.rag.measures import Name, greatest_utilities, measure_record
 from fairqr.evaluation.rag.store import PolicyRecord
 from fairqr.graph.running import RETRIEVE
@@ -131,7 +131,7 @@ def of_other_examples() -> dict[str, Any]:
     women = measured(queries_of(1), [Observation(**given["answer"])], **given["audit"]).groups[0]
     record = PolicyRecord(**given["samples"])
     rag, _ = measure_record(record, greatest_utilities([record]), np.array([0.0, 1.0, 1.0]))
-    ranked = list_measures(query_of("q", 1, 1, 1, 0), RankingRecord(**given["ranking"]), 3)
+    ranked = list_measures(query_of("q", 1, 1, 1, 0), RankedList(**given["ranking"]), 3)
     difference, _ = exposure_difference_test(
         *([ranked[it]] for it in ("ratio", "share", "ratio_of_relevance")), ""
     )

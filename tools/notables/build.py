@@ -16,7 +16,7 @@ import yaml
 
 from notables.facts import company_of, read_people
 from notables.grammar import HERE
-from notables.texts import OCCUPATIONS, Text
+from notables.texts import OCCUPATIONS, PersonText
 
 TOPICS: list[dict[str, Any]] = yaml.safe_load((HERE / "topics.yaml").read_text(encoding="utf-8"))
 FILES = DOCUMENTS, TOPICS_FILE, QRELS = "documents.jsonl.gz", "topics.jsonl", "qrels.txt"
@@ -29,7 +29,9 @@ def build(table: Path, folder: Path) -> int:
     topics = [{key: topic[key] for key in ("id", "title", "description")} for topic in TOPICS]
     qrels = [f"{topic['id']} 0 {id_} 1\n" for topic in TOPICS for id_ in relevant(people, topic)]
     told = pd.DataFrame({"id": people["id"].map(str), "title": people["name"]})
-    told["text"] = [Text(person, company).write() for person in people.itertuples(index=False)]
+    told["text"] = [
+        PersonText(person, company).write() for person in people.itertuples(index=False)
+    ]
     told = told.join(people[["gender", "continent", "country", "birth_year"]])
     told["occupation"] = people["occupation"].map(lambda key: OCCUPATIONS[key]["noun"])
     told["industry"], told["domain"] = people["industry_name"], people["domain_name"]

@@ -25,7 +25,7 @@ MAX_WORDS = 180
 EXPLICIT, PRONOUNS, PLAIN = 1 / 3, 0.8, 0.6
 
 
-class Text:
+class PersonText:
     """The text about one person in the making.
 
     Args:

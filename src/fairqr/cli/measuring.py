@@ -100,7 +100,7 @@ async def _measured(
         profiled_name,
     )
     from fairqr.agents.refiners.feedback import FeedbackRefiner
-    from fairqr.evaluation.model_measuring import Measurement
+    from fairqr.evaluation.model_measuring import ModelMeasurement
     from fairqr.graph.search.models import require_refines
     from fairqr.prompts.library import PromptLibrary
     from fairqr.retrieval.encoders.opening import AUTO
@@ -123,7 +123,7 @@ async def _measured(
         )
         async with aclosing(engine):
             model = model or open_model(name, engine=engine)
-            measurement = Measurement(
+            measurement = ModelMeasurement(
                 collection=collection,
                 engine=engine,
                 model=model,

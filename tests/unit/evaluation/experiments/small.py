@@ -15,7 +15,7 @@ from fairqr.evaluation.experiments.running import cells_of, manifest_of
 from fairqr.evaluation.experiments.specification import (
     Experiment,
     Manifest,
-    Round,
+    RoundRecord,
     RunFolder,
     SearchRecord,
 )
@@ -111,7 +111,7 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
             ranked = own[number % 5 :] + own[: number % 5]
             refines = cell.system.asks_a_model
             rounds = [
-                Round(
+                RoundRecord(
                     ids=(ranked[step:] + ranked[:step])[:5],
                     exposure={"female": 0.2 + step / 10, "male": 0.8 - step / 10},
                     divergence=0.3 / (step + 1),

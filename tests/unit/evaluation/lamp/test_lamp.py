@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fairqr.base.errors import CorpusError, FairqrError, InputError
 from fairqr.evaluation.lamp import metrics
-from fairqr.evaluation.lamp.loading import Kept, load_lamp
+from fairqr.evaluation.lamp.loading import KeptDocuments, load_lamp
 from fairqr.evaluation.lamp.tasks import TASKS, lamp_task
 from fairqr.evaluation.rag.collection import RagCollection, Utility
 from tests.golden.reports import check_text
@@ -96,7 +96,7 @@ def test_duplicates_and_answers_stay_if_that_is_asked(tmp_path: Path) -> None:
     entry = {**five, "profile": [*five["profile"], twin, answer]}
     path = write_set(tmp_path, [entry], golds_of("LaMP_5", {"1": "T"}))
     found = load_lamp(path)
-    both = load_lamp(path, kept=Kept(duplicates=True, answers=True))
+    both = load_lamp(path, kept=KeptDocuments(duplicates=True, answers=True))
     assert len(both.queries[0].pool) == len(found.queries[0].pool) + 2
     assert "equal to an earlier one, left out: 1" in found.note
     assert "the question and its gold, left out: 1" in found.note

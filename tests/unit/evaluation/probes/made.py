@@ -148,7 +148,7 @@ def begin(
         probed, (probe,) = experiment.probing("causal:small"), collections
         collections = [probe.model_copy(update={"queries": probe.queries[::2]})]
     for stage in kept.STAGES[experiment.kind]:
-        record: Any = kept.RankingRecord if stage == "rankings" else kept.PairRecord
+        record: Any = kept.RankedList if stage == "rankings" else kept.PairRecord
         lines = store.lines(stage)
         with lines.writing():
             for asked, probe in itertools.product(entrants_of(probed, {}), collections):

@@ -19,7 +19,7 @@ from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.evaluation.probes import listwise, measured, measures, tuning_changes
 from fairqr.evaluation.probes.collection import ProbeCollection, ProbeQuery
 from fairqr.evaluation.probes.running import Task
-from fairqr.evaluation.probes.store import RankingRecord
+from fairqr.evaluation.probes.store import RankedList
 from fairqr.retrieval.fairness.exposure import exposure_ratio
 from tests.unit.evaluation.probes import made
 
@@ -50,7 +50,7 @@ def test_the_measures_of_a_list_are_their_definitions(
     given_: tuple[ProbeQuery, tuple[int, ...]], k: int
 ) -> None:
     query, order = given_
-    record = RankingRecord(collection="c", ranker="monot5", query="q", order=order)
+    record = RankedList(collection="c", ranker="monot5", query="q", order=order)
     values = listwise.list_measures(query, record, k)
     items = [query.items[place] for place in order]
     total = sum(item.relevant for item in items)

@@ -14,7 +14,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from fairqr.base.errors import InputError
-from fairqr.retrieval.rerankers.base import Candidates, RerankResult, by_rank
+from fairqr.retrieval.rerankers.base import Candidates, RerankedList, by_rank
 from fairqr.retrieval.rerankers.fa_ir import (
     FairTopK,
     cumulative,
@@ -192,7 +192,7 @@ def test_the_best_ranking_that_passes_is_found_wherever_there_is_one(
         assert failed == max(fits) + 1
 
 
-async def reranked(candidates: Candidates, k: int, **options: object) -> RerankResult:
+async def reranked(candidates: Candidates, k: int, **options: object) -> RerankedList:
     result = await FairTopK.model_validate(options).rerank(Mock(), "q", candidates, k)
     assert result.ranking.scores == [1 / rank for rank in range(1, len(result.ranking) + 1)]
     return result
