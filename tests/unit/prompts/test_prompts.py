@@ -336,6 +336,21 @@ def test_a_question_is_cut_to_its_limit_and_to_what_the_prompt_leaves() -> None:
         assert values == {"question": question, "documents": NO_DOCUMENTS}
 
 
+OF_LAMP = [name for name in PromptLibrary().names() if name[0].startswith("lamp")]
+
+
+@pytest.mark.parametrize(("id_", "version"), OF_LAMP, ids="=".join)
+def test_a_question_of_lamp_is_asked_without_a_list(id_: str, version: str) -> None:
+    prompt = PromptLibrary().get(id_, version).alone
+    budget = PromptBudget(10_000, 1_000, len, whole(len))
+
+    messages = prompt.render(budget.fill(prompt, "the question", []))
+    asked = "\n".join(message["content"] for message in messages)
+
+    assert "the question" in asked
+    assert "document" not in asked.lower()
+
+
 def test_published_words_are_joined_spliced_and_asked_alone_as_published() -> None:
     """LaMP-1 has its documents inside the question, LaMP-2 cuts the text and keeps the tag."""
     first = PromptLibrary().get("lamp1", "paper")
