@@ -234,7 +234,7 @@ def test_a_preference_in_one_segment_is_found_there(fairqr: Fairqr) -> None:
     Path("texts.csv").write_text(f"query,pair,segment,version,text\n{rows}")
     asked = (*JUDGED, "--attribute", "gender", "--pairs", "texts.csv", "-o", "out")
     _, stderr = fairqr(*asked, code=2)
-    assert "choose --pairs-by bm25 or dense" in stderr
+    assert "choose --pairs-by bm25, dense, rerank:URL, monot5 or monobert" in stderr
     stdout, stderr = fairqr(*asked, "--pairs-by", "bm25", "--redact")
     assert "40 versions for 10 queries by 'bm25'" in stderr
     found = json.loads(Path("out/audit.json").read_text())["pairs"]
