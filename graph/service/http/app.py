@@ -27,7 +27,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http import listings, openai, openai_responses, rerank, runs
+from fairqr.graph.service.http import (
+    audits,
+    listings,
+    openai,
+    openai_responses,
+    rerank,
+    runs,
+)
 from fairqr.graph.service.http.access import MCP_PATH, Guard
 from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, PlainErrors, refusal
 from fairqr.graph.service.http.below import Below
@@ -99,7 +106,7 @@ def create_app(parts: ServiceParts) -> FastAPI:
         servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     app.state.parts = parts
-    for module in (runs, rerank, listings, openai, openai_responses):
+    for module in (runs, audits, rerank, listings, openai, openai_responses):
         app.include_router(module.router, dependencies=[Depends(_KEY)])
     app.include_router(listings.operation)
     _add_pages(app)
