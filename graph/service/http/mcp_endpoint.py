@@ -19,7 +19,8 @@ from fairqr.graph.service.execution.executor import Executor
 from fairqr.graph.service.http.access import MCP_PATH, access_key_of
 from fairqr.graph.service.http.answers import Json
 from fairqr.graph.service.http.runs import carrier_of
-from fairqr.graph.service.mcp.tools import ToolCaller, make_server
+from fairqr.graph.service.mcp.server import make_server
+from fairqr.graph.service.mcp.tools import ToolCaller
 from fairqr.graph.service.runs.manager import EphemeralRuns
 
 for module in ("key_value.aio.adapters.pydantic", "key_value.aio.stores.memory"):
