@@ -296,11 +296,7 @@ class Runs(EphemeralRuns):
         while True:
             # A run that is over elsewhere may still wait for a model here, in an older attempt.
             here = self.durable.get(run.id) if run.live else None
-            # Earlier attempts have stored events, and other processes do.
-            may_be_stored = run.attempts > 0
-            if here is not None:
-                may_be_stored = after < here.run.last
-            if may_be_stored:
+            if _may_have_stored_events(run, here, after):
                 # What was read in another state of the run may lack its last events.
                 state = (run.live, run.attempts)
                 while stored := await self._shared(self._store.events, run.id, after, state=state):
@@ -432,6 +428,20 @@ class Runs(EphemeralRuns):
             if folder is not None:
                 before = time.time() - retention
                 await asyncio.to_thread(_remove_old, folder, before, unfinished, forgotten)
+
+
+def _may_have_stored_events(run: Run, here: live.DurableRun | None, after: int) -> bool:
+    """Return whether the store may have later events of a run than this process has.
+
+    Args:
+        run: The run.
+        here: The run in this process, if it is done here; the events of earlier attempts are only
+            in the store.
+        after: Only events with higher numbers count.
+    """
+    if here is None:
+        return run.attempts > 0
+    return after < here.run.last
 
 
 def _remove_old(
