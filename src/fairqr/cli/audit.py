@@ -170,7 +170,7 @@ def measure(
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
     from fairqr.auditing import audit
-    from fairqr.cli.output import Progress
+    from fairqr.cli.progress import Progress
     from fairqr.evaluation.audit import bundle, conditions, tables
     from fairqr.evaluation.experiments import verifying
     from fairqr.graph.search.explanation import say_how_found

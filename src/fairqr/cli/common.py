@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field, model_validator
 from fairqr.base.errors import FairqrError, InputError
 from fairqr.base.request_members import RequestMembers
 from fairqr.base.settings import DEFAULT_TIMEOUT, REASONING_TOKENS, default_model
-from fairqr.cli.output import Progress, warn
+from fairqr.cli.output import warn
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.cli.output import Printed, counted, interval, literal, number, table
+from fairqr.cli.output import Printed, interval, literal, number, quantity, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -159,7 +159,7 @@ def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType
     from fairqr.agents.statistics import too_few
 
     results = evaluation.results.values()
-    yield f"{evaluation.run}  {counted(len(evaluation.queries), 'query', 'queries')}"
+    yield f"{evaluation.run}  {quantity(len(evaluation.queries), 'query', 'queries')}"
     rows = []
     for each in results:
         found = each.interval

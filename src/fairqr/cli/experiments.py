@@ -12,7 +12,8 @@ from fairqr.base.errors import InputError
 from fairqr.base.extras import library
 from fairqr.cli.common import NOTABLES, Searched, agree, run
 from fairqr.cli.options import command, explain, read_parameters
-from fairqr.cli.output import Printed, Progress, fact_lines, print_file
+from fairqr.cli.output import Printed, fact_lines, print_file
+from fairqr.cli.progress import Progress
 from fairqr.prompts.library import PromptLibrary
 
 experiment = typer.Typer()

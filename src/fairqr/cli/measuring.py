@@ -10,7 +10,8 @@ import typer
 
 from fairqr.cli.common import NOTABLES, ModelSettings, agree, run
 from fairqr.cli.options import Fields
-from fairqr.cli.output import Printed, Progress, counted
+from fairqr.cli.output import Printed, quantity
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.agents.profiles.profile import Change, ModelProfile
@@ -151,7 +152,7 @@ def _announce(name: str, plan: Plan, settings: ModelSettings) -> None:
 
 def profile_lines(profile: ModelProfile, path: Path) -> Iterator[str]:
     """Yield what a measurement says of a model, in sentences."""
-    topics = counted(profile.topics, "topic")
+    topics = quantity(profile.topics, "topic")
     yield (
         f"{profile.model} on {profile.collection}: nDCG × AWRF {_percent(profile.gain)} over the "
         f"same searches without it, on {topics} that were held back."

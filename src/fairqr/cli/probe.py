@@ -17,7 +17,8 @@ from fairqr.base.settings import cache_dir, default_model
 from fairqr.cli import output as out
 from fairqr.cli.common import RUN, ModelSettings, RunSettings, agree, run
 from fairqr.cli.options import Fields, checked, command
-from fairqr.cli.output import Printed, Progress
+from fairqr.cli.output import Printed
+from fairqr.cli.progress import Progress
 from fairqr.evaluation.probes import specification as specs
 from fairqr.graph.probe.context import ProbeContext
 
@@ -103,7 +104,7 @@ def query(
     async def work() -> Any:
         from fairqr.agents.models.opening import open_language_model
         from fairqr.api import FairSearch
-        from fairqr.cli.render import follow
+        from fairqr.cli.following import follow
 
         prompts = settings.prompts_for(context)
         probed = open_language_model(settings.model, **settings.model_options)
@@ -269,7 +270,7 @@ def probe_lines(result: ProbeResult, *, verbose: bool = False) -> Iterator[Rende
     undecided = f", {sides['undecided']} undecided" if sides["undecided"] else ""
     about = (
         f"{result.model} on {result.corpus}, '{result.query}', "
-        f"{out.counted(len(result.documents), 'document')}: {sides['protected']} {first}, "
+        f"{out.quantity(len(result.documents), 'document')}: {sides['protected']} {first}, "
         f"{sides['unprotected']} {other}{undecided}"
     )
     if result.message:
@@ -299,4 +300,4 @@ def probe_lines(result: ProbeResult, *, verbose: bool = False) -> Iterator[Rende
 
 
 def _queries(count: int) -> str:
-    return out.counted(count, "query", "queries")
+    return out.quantity(count, "query", "queries")

@@ -78,7 +78,7 @@ async def searched(
     from fairqr.agents.models.opening import open_language_model
     from fairqr.agents.refiners.feedback import FeedbackRefiner
     from fairqr.api import FairSearch
-    from fairqr.cli.render import follow
+    from fairqr.cli.following import follow
     from fairqr.graph.search.models import Model, require_refines
     from fairqr.graph.search.rankers import ASKED, Rankers
 
@@ -157,7 +157,7 @@ def answer(
 
     With more samples, it also shows how exposure and use differ between groups.
     """
-    from fairqr.cli.render import answer_lines
+    from fairqr.cli.answers import answer_lines
 
     work = _answered(question, asked, settings, silent=as_json)
     result, found, passages = run(work, "answer", settings.trace)
@@ -173,7 +173,7 @@ async def _answered(
     from fairqr.agents.models.chat import ChatModel
     from fairqr.agents.models.opening import open_generator
     from fairqr.api import FairSearch
-    from fairqr.cli.render import follow
+    from fairqr.cli.following import follow
     from fairqr.graph.search.rankers import ASKED
 
     prompts = settings.prompts_for(asked)

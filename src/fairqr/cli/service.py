@@ -22,7 +22,8 @@ from fairqr.base.exporting import require_endpoint
 from fairqr.base.extras import library
 from fairqr.cli.common import run
 from fairqr.cli.options import Fields, command
-from fairqr.cli.output import Printed, Progress, table, warn
+from fairqr.cli.output import Printed, table, warn
+from fairqr.cli.progress import Progress
 from fairqr.cli.settings import unknown_settings
 from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.graph.service.configuration import ServiceSettings, service_settings

@@ -15,7 +15,8 @@ from fairqr.base import settings as base
 from fairqr.base.errors import InputError, PromptError, nearest_names
 from fairqr.cli.measuring import measure_model
 from fairqr.cli.options import command
-from fairqr.cli.output import Printed, Progress, listing, number, print_file, say, table
+from fairqr.cli.output import Printed, listing, number, print_file, say, table
+from fairqr.cli.progress import Progress
 from fairqr.graph.service.configuration import service_settings, service_variables, source_of
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
 from fairqr.retrieval.sources.credentials import named_credentials

@@ -16,7 +16,8 @@ from fairqr.base.errors import CorpusError, InputError, SourceError, one_line
 from fairqr.cli import output as out
 from fairqr.cli.common import Searched, run
 from fairqr.cli.options import command
-from fairqr.cli.output import Printed, Progress
+from fairqr.cli.output import Printed
+from fairqr.cli.progress import Progress
 from fairqr.retrieval.sources.source import Source, is_source_file, load_source
 
 if TYPE_CHECKING:
@@ -355,7 +356,7 @@ def check(
     }
     error = None
     if report.problems:
-        wrong = out.counted(len(report.problems), "line")
+        wrong = out.quantity(len(report.problems), "line")
         error = CorpusError(f"{wrong} of {found.path} must be fixed before it can be indexed.")
     elif not report.documents:
         error = CorpusError(f"The corpus {found.path} is empty; it needs a document.")
