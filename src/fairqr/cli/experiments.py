@@ -11,8 +11,9 @@ import typer
 from fairqr.base.errors import InputError
 from fairqr.base.extras import library
 from fairqr.cli.common import NOTABLES, Searched, agree, run
-from fairqr.cli.options import command, explain, read_parameters
+from fairqr.cli.options import command
 from fairqr.cli.output import Printed, fact_lines, print_file
+from fairqr.cli.parameters import explain, read_parameters
 from fairqr.cli.progress import Progress
 from fairqr.prompts.library import PromptLibrary
 

@@ -48,8 +48,7 @@ class Printed(NamedTuple):
 def show(outcome: Printed, *, as_json: bool) -> None:
     """Print the outcome of a command, and end with its error or its exit code."""
     if as_json:
-        data = outcome.data() if callable(outcome.data) else outcome.data
-        print_json(data)
+        print_json(outcome.data() if callable(outcome.data) else outcome.data)
     else:
         say(outcome.lines)
 

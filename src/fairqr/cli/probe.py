@@ -16,8 +16,9 @@ from fairqr.base.extras import library
 from fairqr.base.settings import cache_dir, default_model
 from fairqr.cli import output as out
 from fairqr.cli.common import RUN, ModelSettings, RunSettings, agree, run
-from fairqr.cli.options import Fields, checked, command
+from fairqr.cli.options import Fields, command
 from fairqr.cli.output import Printed
+from fairqr.cli.parameters import checked
 from fairqr.cli.progress import Progress
 from fairqr.evaluation.probes import specification as specs
 from fairqr.graph.probe.context import ProbeContext

@@ -116,15 +116,15 @@ def _attribute_lines(
 
 def _headline_of(result: SearchResult, attribute: str) -> str:
     """Return the sentence about the group of an attribute that lacks most exposure before."""
-    target = result.target[attribute]
-    before = result.baseline.exposure[attribute]
     if result.baseline.divergences[attribute] is None:
         return f"{attribute}: no document of the baseline ranking has a label."
-    group = lacks_most(target, before)
-    if target[group] - before[group] < LEAST_GAP:
+    target = result.target[attribute]
+    shares = result.baseline.exposure[attribute]
+    group = lacks_most(target, shares)
+    if target[group] - shares[group] < LEAST_GAP:
         return f"{attribute}: no group is a point or more below its target."
     return (
-        f"{group}: {before[group]:.0%} of the attention; the target is {target[group]:.0%}. "
+        f"{group}: {shares[group]:.0%} of the attention; the target is {target[group]:.0%}. "
         f"{_change_of(result, attribute, group)}"
     )
 
@@ -135,13 +135,13 @@ def _change_of(result: SearchResult, attribute: str, group: str) -> str:
     ids_after = [document.id for document in result.ranking]
     if ids_before == ids_after:
         return "The order stays as it is."
-    after = result.exposure[attribute][group]
-    excess = after - result.target[attribute][group]
+    share = result.exposure[attribute][group]
+    excess = share - result.target[attribute][group]
     beyond = ""
     if excess > NEAR:
         points = quantity(round(100 * excess), "point")
         beyond = f", {points} too much"
-    return f"Fair order: {after:.0%}{beyond}{_carried_by(result, attribute, group)}."
+    return f"Fair order: {share:.0%}{beyond}{_carried_by(result, attribute, group)}."
 
 
 def _carried_by(result: SearchResult, attribute: str, group: str) -> str:
@@ -164,10 +164,11 @@ def lacks_most(target: Mapping[str, float], shares: Mapping[str, float]) -> str:
 
 def cost_sentences(result: SearchResult) -> Iterator[str]:
     """Yield what the ranking cost in relevance, and how many documents rose."""
-    before = result.baseline.expected_relevance
-    after = result.expected_relevance
-    if before is not None and after is not None and is_likely_to_fit(result):
-        yield f"Cost: {relevance_in_words(result)} {before:.2f} → {after:.2f}."
+    baseline = result.baseline.expected_relevance
+    relevance = result.expected_relevance
+    has_relevance = baseline is not None and relevance is not None
+    if has_relevance and is_likely_to_fit(result):
+        yield f"Cost: {relevance_in_words(result)} {baseline:.2f} → {relevance:.2f}."
         is_estimated = result.relevance is not None
         if result.objective and is_estimated:
             near_best = say_near_best(result.objective)
