@@ -87,7 +87,7 @@ def _sources(result: AnswerResult, passages: Mapping[str, str]) -> Iterator[Rend
     answer = result.answers[0]
     documents = {document.id: document for document in result.ranking}
     verdicts = answer.used or [False] * len(answer.ids)
-    rows = []
+    rows: list[Any] = []
     for id_, is_used in zip(answer.ids, verdicts, strict=True):
         rank = len(rows) + 1
         rows.append((rank, _USED[is_used], *document_cells(documents[id_], passages)))

@@ -10,7 +10,7 @@ import typer
 
 from fairqr.base.errors import InputError
 from fairqr.base.extras import library
-from fairqr.cli.common import NOTABLES, Searched, agree, run
+from fairqr.cli.common import NOTABLES, CorpusSettings, agree, run
 from fairqr.cli.options import command
 from fairqr.cli.output import Printed, fact_lines, print_file
 from fairqr.cli.parameters import explain, read_parameters
@@ -258,7 +258,9 @@ def train(
     context = Context.of(attributes=factors, intersect=len(factors) > 1, target=target)
 
     async def work() -> None:
-        async with Searched(corpus=found.corpus_name, retriever=retriever).opened() as engine:
+        async with CorpusSettings(
+            corpus=found.corpus_name, retriever=retriever
+        ).open_engine() as engine:
             topics = {topic.id: topic.text(0) for topic in found.topics}
             examples = await training.gather(engine, topics, found.qrels, context, depth=depth)
             model = await training.train(method, examples, list(topics), options)
