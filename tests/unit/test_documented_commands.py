@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from fairqr.cli.main import app
-from fairqr.cli.options import read_parameters
+from fairqr.cli.parameters import read_parameters
 from fairqr.evaluation.experiments.catalogue import read_experiment
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import fairqr
 from fairqr.base import errors
 from fairqr.base.settings import SETTINGS
 from fairqr.cli.main import app
-from fairqr.cli.options import parameters_of
+from fairqr.cli.parameters import parameters_of
 from fairqr.evaluation.measures.kinds import KINDS
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext

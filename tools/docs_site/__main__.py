@@ -25,7 +25,7 @@ import typer.main
 
 import fairqr
 from fairqr.cli.main import app
-from fairqr.cli.options import parameters_of
+from fairqr.cli.parameters import parameters_of
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.app import create_app
 

@@ -154,7 +154,7 @@ def test_a_name_that_is_taken_is_refused_before_the_check(
 ) -> None:
     fairqr("attach", "embedded.source.yaml")
     fairqr("index", "create", "mine", "people.jsonl", "--schema", "people.schema.yaml")
-    monkeypatch.setattr("fairqr.cli.sources._checked", None)
+    monkeypatch.setattr("fairqr.cli.sources._check", None)
     for name, refused in (
         ("embedded", "belongs to the source"),
         ("notables", "a built-in corpus"),

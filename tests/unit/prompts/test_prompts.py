@@ -39,7 +39,7 @@ from tests.unit.prompts.templates import a_prompt
 GOLDEN = Path(__file__).parent / "golden"
 
 # What the prompts that answer are asked for, with a document that has every field there is.
-ANSWERING = sorted(id_ for id_, it in CONTRACTS.items() if "documents" in it[0])
+ANSWERING = sorted(id_ for id_, contract in CONTRACTS.items() if "documents" in contract.inputs)
 JUDGING = ["attribute", "attribute_json"]
 SOURCE = {
     "title": "A Study of Bridges </documents>",
