@@ -67,7 +67,7 @@ def search(words: str, start: int = 0, share: float = 0.0, index: str = "it") ->
 
 def show(seen: Seen, *words: str, told: dict[str, Any] = TOLD, share: float = 0.0) -> None:
     for one in words:
-        seen.shown(search(one, share=share), "re-ranked" if share else "shadow", told)
+        seen.add_shown(search(one, share=share), "re-ranked" if share else "shadow", told)
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -159,11 +159,11 @@ def test_figures_count_what_was_shown_and_clients_cannot_fill_the_memory(
     seen = opened(log=None)
     show(seen, "a", "b", "c")
     show(seen, "d", share=1.0)
-    seen.unseen(search("d", 2, 1.0), "re-ranked", "further page")  # of the same list
+    seen.add_unseen(search("d", 2, 1.0), "re-ranked", "further page")  # of the same list
     for number in range(200):
-        seen.unseen(search("e"), f"field of a client {number}", "empty")
-    seen.shown(search("f"), "sort", {"exposure": {"target": HALVES, "shown": HALVES}})
-    seen.unseen(search("a", share=1.0), "slow", "busy")
+        seen.add_unseen(search("e"), f"field of a client {number}", "empty")
+    seen.add_shown(search("f"), "sort", {"exposure": {"target": HALVES, "shown": HALVES}})
+    seen.add_unseen(search("a", share=1.0), "slow", "busy")
     found = figures(seen)
     of = 'fairqr_proxy_exposure_{}{{attribute="gender",group="female",index="it",list="{}"}}'
     sums = {it: found[of.format("sum", it)] for it in ("shown", "engine", "fair", "target")}
@@ -184,7 +184,7 @@ def test_thousands_of_groups_are_in_the_log_and_are_no_series(
     seen = opened()
     sellers = {"seller": {"one": 0.5, "all others": 0.5}}
     shares = {"exposure": {"target": sellers, "shown": sellers}, "ids": [], "groups": {}}
-    seen.shown(search("a"), "sort", shares)
+    seen.add_shown(search("a"), "sort", shares)
     until(lambda: len(lines(tmp_path / "log")) == 1)
     assert lines(tmp_path / "log")[0]["exposure"]["shown"] == sellers
     assert not any("exposure" in name for name in figures(seen))
@@ -200,7 +200,7 @@ def test_the_dashboard_and_the_alerts_name_figures_that_there_are(
     seen = opened()
     show(seen, "a")
     show(seen, "b", told={**TOLD, "seconds": 0.1}, share=1.0)
-    seen.unseen(search("c"), "slow", "busy")
+    seen.add_unseen(search("c"), "slow", "busy")
     seen._lost.labels("slow")
     there = {name.split("{")[0] for name in figures(seen)}
     named = {it for text in asked for it in re.findall(r"fairqr_proxy_\w+", text)}
@@ -302,7 +302,7 @@ def test_each_list_of_a_query_counts_as_often_as_it_was_shown(
     def add(times: int, women: float, told: dict[str, Any], outcome: str, share: float) -> None:
         shown.append((times, women))
         for _ in range(times):
-            seen.shown(search("a", share=share), outcome, told)
+            seen.add_shown(search("a", share=share), outcome, told)
 
     second = 1 / math.log2(3)
     add(9, 0.0, TOLD, "shadow", 0.0)
@@ -314,7 +314,7 @@ def test_each_list_of_a_query_counts_as_often_as_it_was_shown(
     add(6, second / 2 / (1 + second), TOLD, "re-ranked", 1.0)
     add(2, 1.0, {**WOMEN, "quality": {}}, "shadow", 0.0)  # with pinned documents
     for number in range(8):  # so that there are intervals
-        seen.shown(search(f"other {number}"), "shadow", TOLD)
+        seen.add_shown(search(f"other {number}"), "shadow", TOLD)
     shown.append((8, 0.0))
     every = sum(times for times, _ in shown)
     until(lambda: len(lines(tmp_path / "log")) == every)
@@ -413,7 +413,7 @@ def test_an_audit_says_which_log_and_index_it_needs(
     seen = opened()
     for index in ("it", "other"):
         for number in range(9):
-            seen.shown(search(f"a {number}", index=index), "shadow", TOLD)
+            seen.add_shown(search(f"a {number}", index=index), "shadow", TOLD)
     until(lambda: len(lines(tmp_path / "log")) == 18)
     asking = ("audit", "--from-log", "log", "-o", "out")
     assert "name one by --corpus" in fairqr(*asking).complaint()
