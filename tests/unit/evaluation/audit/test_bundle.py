@@ -80,7 +80,11 @@ def falsify(folder: Path, change: Callable[[dict[str, Any]], object] = len) -> N
     (folder / MANIFEST).write_text(AuditManifest.model_validate(data).text)
 
 
-def test_an_audit_verifies(audit: tuple[AuditFolder, str]) -> None:
+@pytest.mark.promise("audit")
+def test_an_untouched_audit_verifies(audit: tuple[AuditFolder, str]) -> None:
+    """`verify` makes every figure, table, picture and the report again from what was observed, and
+    finds nothing wrong with an audit that nobody changed.
+    """
     folder, digest = audit
     assert digest == hashlib.sha256((folder.folder / MANIFEST).read_bytes()).hexdigest()
     (folder.folder / ".lock").write_text("")  # that of a process
@@ -96,8 +100,12 @@ def test_an_audit_verifies(audit: tuple[AuditFolder, str]) -> None:
     assert verify(folder).unchecked[2].startswith("When and how it was made: give the digest")
 
 
+@pytest.mark.promise("audit")
 def test_any_changed_missing_or_added_file_shows(audit: tuple[AuditFolder, str]) -> None:
-    """A changed byte of the manifest shows by the digest."""
+    """`verify` finds any file that was changed, is missing or was added.
+
+    A changed byte of the manifest shows by the digest.
+    """
     folder, digest = audit
     for name in (*folder.manifest().files, MANIFEST):
         path = folder.folder / name
@@ -133,11 +141,16 @@ def again(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 FOLLOWING = ("audit.json", "results.csv", "queries.csv", "report.md", "report.html")
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("name", [*FOLLOWING, "figures/exposure.svg"])
-def test_another_word_or_number_shows_although_its_hashes_fit(
+def test_a_forged_word_shows_though_its_hash_fits(
     audit: tuple[AuditFolder, str], again: Path, name: str
 ) -> None:
-    """Wherever in the file."""
+    """`verify` finds a changed word or number wherever it stands in a table, a picture or the
+    report, even if all hashes were made to fit.
+
+    Wherever in the file.
+    """
     folder, digest = audit
     path = folder.folder / name
     whole = path.read_text()
@@ -200,10 +213,14 @@ FORGERIES: list[tuple[str, Forge]] = [
 ]
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize(("told", "forge"), FORGERIES)
-def test_a_forgery_shows_although_its_hashes_fit(
+def test_forged_observations_show_though_hashes_fit(
     audit: tuple[AuditFolder, str], told: str, forge: Forge
 ) -> None:
+    """`verify` finds changed observations and a changed manifest, even if all hashes were made to
+    fit, because the figures do not follow from them.
+    """
     folder, _ = audit
     forge(folder.folder)
     falsify(folder.folder)
@@ -212,9 +229,7 @@ def test_a_forgery_shows_although_its_hashes_fit(
     assert any(it.startswith(told) for it in problems), problems
 
 
-def test_what_is_no_file_is_not_read_and_a_name_cannot_write_on_the_terminal(
-    audit: tuple[AuditFolder, str], tmp_path: Path
-) -> None:
+def test_links_and_devices_are_not_read(audit: tuple[AuditFolder, str], tmp_path: Path) -> None:
     folder, digest = audit
     (folder.folder / "report.html").rename(tmp_path / "report.html")
     (folder.folder / "report.html").symlink_to(tmp_path / "report.html")
@@ -226,7 +241,7 @@ def test_what_is_no_file_is_not_read_and_a_name_cannot_write_on_the_terminal(
     assert all(map(str.isprintable, told))
 
 
-def test_large_files_that_no_run_writes_are_not_read(
+def test_very_large_files_are_not_read(
     audit: tuple[AuditFolder, str],
 ) -> None:
     """They have no blocks, so only reading them would take long."""
@@ -242,7 +257,7 @@ def test_large_files_that_no_run_writes_are_not_read(
 
 
 @pytest.mark.parametrize("name", [MANIFEST, f"{MANIFEST}.sig"])
-def test_a_manifest_or_signature_that_is_no_file_or_a_very_large_one_is_not_read(
+def test_a_strange_manifest_or_signature_is_not_read(
     audit: tuple[AuditFolder, str], tmp_path: Path, name: str
 ) -> None:
     """``ssh-keygen`` would wait for a pipe, and read a device, for ever."""
@@ -265,6 +280,7 @@ TABLE = "ranking_gap,p\n0.1,0\n1234567,yes\n"
 PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize(
     ("name", "shown", "again", "wanted"),
     [
@@ -292,9 +308,12 @@ PICTURE = '<svg width="3.5pt"><path d="M 0 1"/><text x="1">70%</text></svg>'
         ),
     ],
 )
-def test_rounding_of_another_machine_is_no_tampering_and_another_matplotlib_hides_no_words(
+def test_another_machine_may_round_but_not_reword(
     audit: tuple[AuditFolder, str], name: str, shown: str, again: str, wanted: Any
 ) -> None:
+    """`verify` forgives another machine's rounding, and no version of matplotlib hides a forged
+    word.
+    """
     folder, _ = audit
     (folder.folder / name).write_text(shown)
     drawn = versions() | {"matplotlib": "3.9.0"} if name == "t.html" else versions()
@@ -309,7 +328,7 @@ def test_rounding_of_another_machine_is_no_tampering_and_another_matplotlib_hide
     assert any(it.startswith(said) for it in found.unchecked) == (name == "t.html")
 
 
-def test_a_manifest_that_was_written_by_somebody_else(audit: tuple[AuditFolder, str]) -> None:
+def test_a_manifest_by_somebody_else_is_refused(audit: tuple[AuditFolder, str]) -> None:
     folder, digest = audit
     path = folder.folder / MANIFEST
     whole = json.loads(path.read_text())
@@ -329,9 +348,11 @@ def test_a_manifest_that_was_written_by_somebody_else(audit: tuple[AuditFolder, 
         assert any(told in it for it in problems)
 
 
-def test_raw_files_are_for_their_owner_alone_and_only_a_whole_audit_is_sealed(
+@pytest.mark.promise("audit")
+def test_raw_files_are_for_their_owner_alone(
     tmp_path: Path,
 ) -> None:
+    """Only the owner may read `raw/`."""
     folder, old = AuditFolder(tmp_path / "audit"), os.umask(0o002)
     try:
         folder.begin(examples.manifest_of(QUERIES, SPEC))
@@ -348,8 +369,11 @@ def test_raw_files_are_for_their_owner_alone_and_only_a_whole_audit_is_sealed(
     assert stat.S_IMODE((folder.folder / "report.html").stat().st_mode) == 0o664
 
 
+@pytest.mark.promise("audit")
 def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
-    """Neither a text, nor an id, nor a hash that somebody who guesses a query could compare.
+    """A redacted audit holds no query, and cannot be continued.
+
+    Neither a text, nor an id, nor a hash that somebody who guesses a query could compare.
 
     All else stays, and the audit cannot go on.
     """

@@ -121,8 +121,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def test_settings_are_named_first_and_only_the_engine_moves_a_gap(audit: Made) -> None:
-    """Where it answers the same no gap moves, and where settings may be the reason none does."""
+@pytest.mark.promise("audit")
+def test_only_the_engine_moves_a_gap(audit: Made) -> None:
+    """A comparison names the settings that differ first, and no gap goes up or down where the
+    engine answers the same, or where labels or judgements may be the reason.
+
+    Where it answers the same no gap moves, and where settings may be the reason none does.
+    """
     lines = list[str]()
     for name, (first, second) in CASES.items():
         found = compare(audit(**first), audit(**second))
@@ -135,7 +140,11 @@ def test_settings_are_named_first_and_only_the_engine_moves_a_gap(audit: Made) -
     check_text("audit_comparisons.md", "\n\n".join(lines))
 
 
+@pytest.mark.promise("audit")
 def test_a_greater_gap_is_the_difference_of_paired_means(audit: Made) -> None:
+    """Where the engine answers differently, a comparison gives the change of a gap, query by query,
+    with its interval.
+    """
     before, after = audit(**FAIR), audit(**BIASED)
     comparison = compare(before, after)
     (found,) = (it for it in comparison.changes if (it.group, it.figure) == ("female", "gap"))
@@ -149,7 +158,9 @@ def test_a_greater_gap_is_the_difference_of_paired_means(audit: Made) -> None:
     assert compare(audit(**FAIR, **POPULATION), after).changes == comparison.changes
 
 
+@pytest.mark.promise("audit")
 def test_what_cannot_be_compared_is_refused(audit: Made) -> None:
+    """A redacted audit cannot be compared query by query."""
     for first, second, why in (
         (audit(), audit(spec={"k": 40, "depth": 50}), "first audit looked at 30 results, and the"),
         (audit(), examples.made(audit(), redacted=True), "Redacted queries cannot be paired"),

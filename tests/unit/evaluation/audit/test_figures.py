@@ -85,7 +85,9 @@ def completed(letters: str) -> Iterable[str]:
         yield "".join(next(turn) if letter == "-" else letter for letter in letters)
 
 
+@pytest.mark.promise("audit")
 def test_shares_counts_and_candidates_by_hand() -> None:
+    """By judgements, nDCG and precision say how well each group is served."""
     found = shown("bab-ab", [1, 1, 0, 1, 1, 0], 3, answered=4)
     d = LOG2.weights(3)
     assert found.exposure.tolist() == pytest.approx([d[1] / d.sum(), (d[0] + d[2]) / d.sum()])
@@ -102,7 +104,7 @@ def test_shares_counts_and_candidates_by_hand() -> None:
     assert judged.has_relevant.tolist() == [1, 0, 0]
 
 
-def test_documents_below_the_level_count_for_no_share_but_are_there() -> None:
+def test_documents_below_the_level_count_for_no_share() -> None:
     """The pool has more unlikely documents of 'a', which a search of its own has found."""
     relevance = np.array([0.9, 0.8, 0.6, 0.3, 0.3, 0.2]) / 2
     whole = shown("babaaa", relevance, 2, answered=3)
@@ -154,7 +156,7 @@ def test_no_labels_give_a_gap_outside_of_the_bounds(target: str) -> None:
     assert checked > 300
 
 
-def test_what_is_attainable_is_the_target_or_the_nearest_of_all_rankings() -> None:
+def test_the_attainable_is_nearest_the_target() -> None:
     """Up to what no exchange of ranks improves: .011 at most, in one case of a thousand.
 
     With fewer ranks than groups it is at least as near.
@@ -184,7 +186,7 @@ def test_what_is_attainable_is_the_target_or_the_nearest_of_all_rankings() -> No
     assert far <= 4
 
 
-def test_without_relevance_nothing_is_attainable_and_the_further_answers_are_candidates() -> None:
+def test_without_relevance_nothing_is_attainable() -> None:
     found = shown("abbaab", None, 2, target=POPULATION)
     assert np.isnan(found.attainable).all()
     assert found.target.tolist() == [0.5, 0.5]
@@ -205,7 +207,7 @@ def test_what_is_undefined_is_nan_and_never_0(letters: str, relevance: list[floa
     assert np.isnan(found.exposure).all() == (not any(letter in "ab" for letter in letters))
 
 
-def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
+def test_means_are_weighted() -> None:
     answers, weights = draws(30, 0.5)
     first, _ = figures(answers, weights)
     names = ("exposure", "target", "selected", "candidates")
@@ -228,9 +230,13 @@ def test_means_are_weighted_and_rates_are_ratios_of_sums() -> None:
     assert gathered.unknown().value == pytest.approx(1 / 3)
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("target", ["relevance:1", POPULATION, MIXED])
 def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
-    """Those of one query are min(ε*, ε^s) − ε and max(0, ε* − max(ε, ε^s))."""
+    """What a ranking withholds and the unattainable exposure add up to what a group lacks.
+
+    Those of one query are min(ε*, ε^s) − ε and max(0, ε* − max(ε, ε^s)).
+    """
     random, answers = np.random.default_rng(3), []
     for _ in range(40):
         letters = "".join(random.choice(["a", "b"], size=25, p=[0.1, 0.9]))
@@ -262,6 +268,7 @@ LIKELY, UNLIKELY = (shown("bbbaab", it, 3, target=POPULATION) for it in (0.9, 0.
 KNOWN = {"has_known_target": True}
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize(
     ("answers", "how", "verdict", "tested"),
     [
@@ -304,6 +311,10 @@ KNOWN = {"has_known_target": True}
 def test_a_verdict_follows_from_what_all_queries_show(
     answers: list[AnswerFigures], how: dict[str, Any], verdict: str, tested: str
 ) -> None:
+    """A verdict is about most of the queries; there is none within the interval, for few queries,
+    where no data could pass the test, or where hardly any query shows a group, which is not
+    acquitted either.
+    """
     first, second = raw_figures(answers, **how)
     is_few = verdict == "too_few"
     assert (first.test.p is None) == is_few
@@ -328,7 +339,9 @@ def test_a_verdict_follows_from_what_all_queries_show(
         assert first.exposure.high == pytest.approx(1 - 0.025 ** (1 / len(answers)))
 
 
-def test_without_a_bias_nobody_is_accused_more_often_than_said() -> None:
+@pytest.mark.promise("audit")
+def test_without_a_bias_few_are_accused() -> None:
+    """An engine without a bias is accused no more often than the level of the tests allows."""
     accused = sum(
         any(it.verdict in ("less", "more") for it in figures(*draws(30, 0.0, seed=seed)))
         for seed in range(60)
@@ -337,7 +350,9 @@ def test_without_a_bias_nobody_is_accused_more_often_than_said() -> None:
     assert accused <= 8
 
 
-def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
+@pytest.mark.promise("audit")
+def test_missing_labels_that_could_turn_a_verdict_are_named() -> None:
+    """An audit says where missing labels could turn a verdict."""
     first, _ = figures(*draws(200, 0.5, unlabelled=0.2))
     low, high = first.gap_bounds
     assert low < 0 < first.ranking_gap.value < high
@@ -345,7 +360,9 @@ def test_missing_labels_can_overturn_a_verdict_and_that_is_said() -> None:
     assert not figures(*draws(200, 0.5))[0].could_flip
 
 
+@pytest.mark.promise("audit")
 def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
+    """A gap within the error of the estimate is no verdict."""
     raw = raw_figures(*draws(200, 0.5))
     gap = raw[0].ranking_gap
     # With this bias at its worst, 95 of 100 gaps of this error are above 0.
@@ -364,7 +381,9 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
             assert 0 <= found.low <= found.value <= found.high <= 1
 
 
+@pytest.mark.promise("audit")
 def test_tests_are_corrected_for_all_groups_together() -> None:
+    """Verdicts are corrected by Holm over all groups and attributes."""
     three = dimension("a", "b", "c")
     random = np.random.default_rng(6)
     drawn = ["".join(random.permutation(list("aaabbbccc"))) for _ in range(25)]
@@ -374,7 +393,7 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
     assert min(it.ranking_gap.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
 
 
-def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
+def test_a_constant_sample_is_not_certain() -> None:
     """A group that one query in twenty shows is in few samples of twelve, and lacks it not surely.
 
     The target is the same in all queries, so that it is certain, and nobody lacks more.
@@ -395,7 +414,7 @@ def test_what_all_queries_of_a_sample_show_may_not_hold_for_others() -> None:
     assert constant > 60
 
 
-def test_who_leads_by_chance_may_not_lead() -> None:
+def test_the_lead_of_a_group_is_uncertain() -> None:
     """Its ratio is as uncertain as the lead; with all the same, no ratio of 1 is certain."""
     for drawn in (draws(30, 0.0), ([shown("ababab", k=6)] * 12,)):
         for name in ("exposure_ratio", "impact_ratio"):
@@ -409,7 +428,7 @@ def test_who_leads_by_chance_may_not_lead() -> None:
     assert ratio.low < ratio.value < 0.8 < ratio.high
 
 
-def test_ratios_need_enough_queries_and_may_be_to_a_group_that_was_chosen() -> None:
+def test_ratios_need_enough_queries() -> None:
     never, _ = raw_figures([shown("bbab", k=2)] * 3)
     for ratio in (never.exposure_ratio, never.impact_ratio):
         assert ratio.value == 0

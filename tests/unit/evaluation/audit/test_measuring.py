@@ -76,7 +76,11 @@ def test_only_queries_that_are_in_a_gap_contribute_to_it() -> None:
     assert found.groups[0].ranking_gap.value == pytest.approx(mean)
 
 
-def test_a_gap_in_one_segment_is_found_there_and_all_tests_are_corrected_together() -> None:
+@pytest.mark.promise("audit")
+def test_a_gap_in_one_segment_is_found_there_alone() -> None:
+    """A gap in one segment of queries is found there alone, in one Holm family with all other
+    tests.
+    """
     queries = queries_of(60, alike=True, segments=("", "fair", "biased"))
     fair, biased = (observations_of(queries, bias=bias) for bias in (0.0, 0.5))
     observed = [biased[n] if n % 3 == 2 else fair[n] for n in range(60)]
@@ -92,8 +96,12 @@ def test_a_gap_in_one_segment_is_found_there_and_all_tests_are_corrected_togethe
     assert found.tests == len(found.groups) + len(found.segments) == 11 + 2 * 5
 
 
-def test_a_segment_that_was_not_looked_at_enough_has_no_verdict_of_its_own() -> None:
-    """Elsewhere there is one, although a segment is saturated; the tenth holds for each alone."""
+@pytest.mark.promise("audit")
+def test_a_segment_with_more_to_look_at_has_no_verdict() -> None:
+    """A segment of queries where there is more than the audit looked at has no verdict of its own.
+
+    Elsewhere there is one, although a segment is saturated; the tenth holds for each alone.
+    """
     queries = queries_of(60, alike=True, segments=["broad"] * 6 + ["narrow"] * 54)
     observed = observations_of(queries)
     changed(observed, range(5), levels={"gender": 0.9})
@@ -138,8 +146,13 @@ def widened(groups: dict[str, CodedMemberships]) -> dict[str, CodedMemberships]:
     return coded(padded, groups)
 
 
-def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
-    """The estimates take women for more relevant than judges do, by a sixth of a share."""
+@pytest.mark.promise("audit")
+def test_judgements_say_how_far_the_estimate_is_off() -> None:
+    """Judgements of some queries say how far the estimate of relevance is off here, and intervals
+    hold it.
+
+    The estimates take women for more relevant than judges do, by a sixth of a share.
+    """
     queries = queries_of(60, alike=True)
     random = np.random.default_rng(3)
     observed = observations_of(queries, bias=0.0)
@@ -167,7 +180,7 @@ def test_judgements_of_some_queries_say_how_far_the_estimate_is_off() -> None:
     assert [it.error for it in again.groups] == pytest.approx(errors)
 
 
-def test_an_estimate_that_gives_a_group_more_than_judges_do_is_biased() -> None:
+def test_a_biased_estimate_is_found_by_judgements() -> None:
     """It gives women half of the relevance, and judges a third on average."""
     queries = queries_of(60, alike=True)
     random = np.random.default_rng(3)
@@ -193,7 +206,7 @@ def test_an_estimate_that_gives_a_group_more_than_judges_do_is_biased() -> None:
     assert measured(queries, observed, **JUDGED).calibration == []
 
 
-def test_an_estimate_that_is_less_certain_for_a_group_is_told() -> None:
+def test_an_estimate_less_certain_for_a_group_is_named() -> None:
     """A man's probability is .9 or .1 and a woman's .5, so c is .82 for men and .5 for women."""
     queries = queries_of(40, alike=True)
     random = np.random.default_rng(4)
@@ -210,8 +223,13 @@ def test_an_estimate_that_is_less_certain_for_a_group_is_told() -> None:
     assert not male.is_less_certain
 
 
+@pytest.mark.promise("audit")
 def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
-    """Words that women's texts lack make them look less relevant; similarity does not."""
+    """Where words and similarity differ, intervals hold the difference, and a target without
+    relevance stays certain.
+
+    Words that women's texts lack make them look less relevant; similarity does not.
+    """
     queries = queries_of(40, alike=True)
     observed = observations_of(queries, bias=0.0)
     for place, it in enumerate(observed):
@@ -255,7 +273,7 @@ def with_figure(it: GroupFigures, name: str, ends: tuple[float, ...], **more: An
     return replace(it, **((both if name in conditions.GAPS else {}) | said))
 
 
-def test_conditions_are_read_and_what_is_none_is_refused() -> None:
+def test_conditions_are_read() -> None:
     for text, read in (
         ("impact_ratio < 0.8", "impact_ratio < 0.8"),
         ("ranking_gap>.05", "ranking_gap > 0.05"),
@@ -280,10 +298,14 @@ def test_conditions_are_read_and_what_is_none_is_refused() -> None:
                 parse_condition(text)
 
 
-def test_what_may_be_on_both_sides_of_the_line_never_passes_in_silence(
+@pytest.mark.promise("audit")
+def test_nothing_on_both_sides_of_the_line_passes(
     figures: AuditFigures,
 ) -> None:
-    """What is said of women by figure, interval, verdict and labels, plainly and surely.
+    """With `--sure` the whole interval meets the condition, gaps and ratios need a verdict, and
+    nothing passes in silence.
+
+    What is said of women by figure, interval, verdict and labels, plainly and surely.
 
     Men are surely on the other side.
     """
@@ -309,8 +331,12 @@ def test_what_may_be_on_both_sides_of_the_line_never_passes_in_silence(
     check_text("audit_conditions.md", "\n".join(lines))
 
 
+@pytest.mark.promise("audit")
 def test_what_cannot_be_checked_is_doubtful(figures: AuditFigures) -> None:
-    """One attribute does not pass for another, and in a segment only what is sure counts.
+    """A condition that cannot be checked is named with its reason; a gate speaks for every
+    attribute, and for what is sure in a segment.
+
+    One attribute does not pass for another, and in a segment only what is sure counts.
 
     A group that is never shown surely breaks a condition: women are demoted so far that none stands
     among the first ten.

@@ -60,7 +60,7 @@ def test_a_file_is_read_as_csv_and_as_json_lines(tmp_path: Path) -> None:
     assert held == [["d1", "d2", "d3"], ["d4", "5"]]
 
 
-def test_what_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_fault_of_a_file_is_named_with_its_line(tmp_path: Path) -> None:
     for lines, said in (
         ((HEAD,), "are empty; give a row"),
         (("query,text", "a,b"), "line 2: it needs a query, a version, and either"),
@@ -80,8 +80,13 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
             read_pairs(written(tmp_path, *lines, name=name))
 
 
-def test_a_planted_difference_is_found_in_its_size_and_in_its_segment() -> None:
-    """Tests are corrected together."""
+@pytest.mark.promise("audit")
+def test_a_planted_difference_is_found_in_its_size() -> None:
+    """A difference between versions of documents is found in its size, and only in the segment that
+    has it.
+
+    Tests are corrected together.
+    """
     random = np.random.default_rng(3)
     base = random.normal(size=(60, 3))
     noise = random.normal(scale=0.1, size=(60, 3, 2))

@@ -78,7 +78,7 @@ def test_what_is_collected_stays_as_it_was_read_once(tmp_path: Path) -> None:
 SEVEN = QueryRow(1, "7", "a")
 
 
-def test_queries_that_cannot_be_audited() -> None:
+def test_queries_that_cannot_be_audited_are_refused() -> None:
     """A sample of them can no more be."""
     for rows, options, words in (
         ([], {}, "The queries given are empty; give at least one query."),
@@ -110,7 +110,7 @@ weights = st.lists(st.integers(0, 50), min_size=1, max_size=60).filter(any)
 
 
 @given(weights, st.integers(1, 40), st.integers(0, 10), st.data())
-def test_a_sample_has_its_size_and_neither_seed_nor_order_change_what_is_there(
+def test_neither_seed_nor_order_change_what_is_there(
     counts: list[int], sample: int, seed: int, data: st.DataObject
 ) -> None:
     rows = numbered([f"q{place % 7}" for place in range(len(counts))], counts)
@@ -128,11 +128,14 @@ def test_a_sample_has_its_size_and_neither_seed_nor_order_change_what_is_there(
     assert sum(query.lines for query in found.queries) == found.lines
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("rows_at_once", [1, 3, 7, 8192])
 def test_draws_are_proportional_to_the_weights(
     rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many rows are taken at once, each row is drawn in proportion to its weight.
+    """Queries are drawn in proportion to their weights.
+
+    However many rows are taken at once, each row is drawn in proportion to its weight.
 
     One row at once is the definition itself: the i-th row replaces with probability w_i / (w_1 + …
     + w_i).
@@ -166,10 +169,14 @@ def a_log(lines: int) -> Iterator[QueryRow]:
         yield QueryRow(line, None, f"query number {line * 7919 % 500_009}", float(line % 50))
 
 
-def test_a_million_lines_are_sampled_in_seconds_and_memory_does_not_grow_with_them(
+@pytest.mark.promise("audit")
+def test_a_million_lines_are_sampled_in_seconds(
     tmp_path: Path,
 ) -> None:
-    """By a fifth of them, in a fifth of the time."""
+    """A million lines of queries are sampled in seconds and in bounded memory.
+
+    By a fifth of them, in a fifth of the time.
+    """
     content = "".join(f"{row.text},{row.weight}\n" for row in a_log(200_000))
     begun = time.process_time()
     found = read(tmp_path / "log.csv", f"query,count\n{content}", sample=500, seed=1)

@@ -116,8 +116,13 @@ def report_of(outcome: Audit, layout: str = "plain") -> str:
     return render("audit", values, drawn)
 
 
+@pytest.mark.promise("audit")
 def test_findings_stay_as_they_were_read_once() -> None:
-    """All words that lead a report, by what came out; none says that anything is fair."""
+    """A report says where missing labels could turn a verdict, and which difference four of five
+    such audits find.
+
+    All words that lead a report, by what came out; none says that anything is fair.
+    """
     lines, heads = list[str](), set[str]()
     for name, outcome in cases().items():
         found = finishing.findings_of(outcome)
@@ -131,6 +136,7 @@ def test_findings_stay_as_they_were_read_once() -> None:
     check_text("audit_findings.md", text)
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize(
     ("name", "outcome"),
     [
@@ -142,21 +148,31 @@ def test_findings_stay_as_they_were_read_once() -> None:
     ],
 )
 def test_the_report_stays_as_it_was_read_once(name: str, outcome: Callable[[], Audit]) -> None:
+    """A report begins with its words, the verdict and threshold, one picture and three sentences,
+    and names a sample where fewer queries were re-ranked than answered.
+    """
     check_report(f"audit_{name}", report_of(outcome()))
 
 
-def test_figures_of_too_few_queries_say_so_and_are_counted() -> None:
+@pytest.mark.promise("audit")
+def test_figures_of_too_few_queries_say_so() -> None:
+    """Figures of too few queries say so and are counted."""
     text = report_of(FEW())
     few, all_ = map(int, re.findall(r"(\d+) of the (\d+) figures", text)[0])
     assert few == all_ == text.count("too few*") > 0
     assert "A sample" not in report_of(outcome_of(12, spec=spec_of(rerank=12)))
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_layout_has_the_same_figures_and_no_report_says_that_anything_is_fair(
+def test_no_report_says_that_anything_is_fair(
     layout: str,
 ) -> None:
-    """It names its articles, and what it does not cover."""
+    """No report says that anything is fair or a law met; a layout has the same figures and names
+    its articles.
+
+    It names its articles, and what it does not cover.
+    """
     outcome = made(BIASED(), started="2026-11-21T10:00")
     small = [replace(it, share_of_candidates=0.01) for it in outcome.figures.groups]
     check_report(f"audit_{layout}", report_of(with_groups(outcome, *small), layout))
@@ -225,7 +241,9 @@ def test_a_reranking_says_what_each_group_would_get() -> None:
     assert sum(it.value for it in reranking.exposure_if_reranked.values()) == pytest.approx(1)
 
 
+@pytest.mark.promise("audit")
 def test_every_field_is_documented() -> None:
+    """Every field of `audit.json` is documented."""
     scored = (VersionScores(scores={"a": 1.0, "b": 0.0}),)
     pairs = compare_versions("bm25", [PairScores(query=1, status="ok", pairs=scored)], 0)
     found = json.loads(tables.audit_json(replace(outcome_of(8), pairs=pairs)))
@@ -241,8 +259,12 @@ def test_every_field_is_documented() -> None:
     assert not [name for name in names if not re.search(f'[`"]{name}[`"]', text)]
 
 
+@pytest.mark.promise("audit")
 def test_rare_and_redacted_queries_are_printed_nowhere() -> None:
-    """The spec prints those that were asked at least five times; q1 was asked once, and so on."""
+    """Rarely asked queries are printed nowhere.
+
+    The spec prints those that were asked at least five times; q1 was asked once, and so on.
+    """
     outcome = outcome_of(12, bias=0.5)
     for row in rows_of("queries", outcome):
         number, printed = int(row["number"]), (row["query"], row["text"])
@@ -258,7 +280,9 @@ def test_rare_and_redacted_queries_are_printed_nowhere() -> None:
     assert all(row["text"] for row in rows_of("queries", plain))
 
 
-def test_no_cell_is_a_formula_or_has_control_characters() -> None:
+@pytest.mark.promise("audit")
+def test_no_cell_is_a_formula() -> None:
+    """Names are never formulas in a table."""
     hostile = ['=HYPERLINK("http://evil.example")', "+1", "-2", "@SUM(A1)", "a\x00b\x1b[31m"]
     outcome = outcome_of(12, texts=["", "", "", "", *hostile], prefix="\ud800=d")
     texts = {row["text"] for row in rows_of("queries", outcome)}

@@ -92,11 +92,13 @@ async def audited(
     return await audit_engine(engine, inputs, AuditFolder(folder), options)
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.usefixtures("by_rank")
-async def test_an_audit_says_first_what_it_will_ask_and_widens_only_what_it_can(
-    people: TantivyEngine, tmp_path: Path
-) -> None:
-    """Searches that go together are counted one by one."""
+async def test_an_audit_says_first_what_it_will_ask(people: TantivyEngine, tmp_path: Path) -> None:
+    """An audit says first how much it will ask.
+
+    Searches that go together are counted one by one.
+    """
     narrow, said = SPEC.model_copy(update={"widen": False}), "4 queries for 'v1', up to"
     paced = "64 requests, at most 1000 a second, so at least 0 s"
     for name, engine, spec, rate, asked in (
@@ -114,9 +116,7 @@ async def test_an_audit_says_first_what_it_will_ask_and_widens_only_what_it_can(
         assert is_wide == (name in ("plain", "paced"))
 
 
-async def test_judged_documents_are_looked_up_by_id_before_the_questions(
-    engine: Breaking, tmp_path: Path
-) -> None:
+async def test_judged_documents_are_looked_up_first(engine: Breaking, tmp_path: Path) -> None:
     """Many at a time; an audit that goes on looks up those of the queries that are left."""
     few = {word: {f"{word}-00": 1, f"{word}-19": 2, f"{word}-18": 0} for word in WORDS[:8]}
     qrels = few | {"word00": few["word00"] | {f"nowhere{n}": 1 for n in range(LOOKED_UP)}}
@@ -134,10 +134,12 @@ async def test_judged_documents_are_looked_up_by_id_before_the_questions(
     assert (female.target.value, female.target.queries) == (0.5, 8)
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("failed", [3, 4])
-async def test_refused_queries_are_counted_and_too_many_leave_no_verdict(
+async def test_too_many_refused_queries_leave_no_verdict(
     engine: Breaking, tmp_path: Path, failed: int
 ) -> None:
+    """Too many failures leave no verdict."""
     engine.refused = frozenset(WORDS[:failed])
     audit = await audited(engine, tmp_path / "out", spec=UNIFORM)
     counts = audit.figures.counts
@@ -149,10 +151,13 @@ async def test_refused_queries_are_counted_and_too_many_leave_no_verdict(
     assert ({it.verdict for it in audit.figures.groups} == {"cannot_tell"}) == (failed == 4)
 
 
-async def test_an_engine_that_goes_away_ends_the_audit_and_leaves_no_failures(
+@pytest.mark.promise("audit")
+async def test_an_engine_that_goes_away_leaves_no_failures(
     engine: Breaking, tmp_path: Path
 ) -> None:
-    """What was observed before is kept, and the rest is asked when it is back.
+    """An engine that goes away ends an audit and leaves no failures.
+
+    What was observed before is kept, and the rest is asked when it is back.
 
     So are the few queries that failed in an audit that was finished without them.
     """
@@ -184,11 +189,15 @@ class Killed(BaseException):
     """What ends a test's run at once."""
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("redact", [False, True])
-async def test_an_audit_that_is_killed_at_any_file_goes_on_and_asks_nothing_twice(
+async def test_a_killed_audit_goes_on_and_asks_nothing_twice(
     engine: Breaking, tmp_path: Path, redact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each run is killed one file later than the one before; half written files go."""
+    """An audit goes on after a kill and asks nothing twice.
+
+    Each run is killed one file later than the one before; half written files go.
+    """
     spec, real = SPEC.model_copy(update={"rerank": 0}), Path.replace
     folder = tmp_path / "out"
     engine.refused = frozenset(WORDS[:1])
@@ -221,10 +230,14 @@ async def test_an_audit_that_is_killed_at_any_file_goes_on_and_asks_nothing_twic
             await audited(engine, folder, WORDS[:6], spec, **how)
 
 
-async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
+@pytest.mark.promise("audit")
+async def test_an_attribute_without_labels_ends_the_audit(
     tmp_path: Path,
 ) -> None:
-    """The last queries alone may show none: labels of an earlier run are labels, too."""
+    """An error does not vanish when the audit is tried again.
+
+    The last queries alone may show none: labels of an earlier run are labels, too.
+    """
     documents = [Document(f"{word}-1", "", word) for word in WORDS]
     bare = built(tmp_path / "v2", documents)
     for words, answered in ((WORDS, 20), (WORDS[:3], 3), (WORDS[:3], 3)):
@@ -239,7 +252,7 @@ async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
     assert (await audited(engine, tmp_path / "out")).figures.counts.answered == 30
 
 
-async def test_what_cannot_be_computed_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+async def test_what_cannot_be_computed_is_refused_first(tmp_path: Path) -> None:
     kind = Attribute(name="kind", field="kind", groups=("a", "b"))
     schema = Schema(attributes={"gender": SCHEMA.attribute("gender"), "kind": kind})
     documents = [Document("1", "", "word00", {"gender": "female", "kind": "a"})]
@@ -255,15 +268,19 @@ async def test_what_cannot_be_computed_is_refused_before_anything_is_asked(tmp_p
         assert engine.searches == []
 
 
+@pytest.mark.promise("audit")
 async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
+    """An audit keeps to `--rate`."""
     begun = time.monotonic()
     await at_rate(engine, 200).search([Query(word, 3) for word in WORDS[:21]])
     assert time.monotonic() - begun >= 0.1
     assert [len(batch) for batch in engine.searches] == [1] * 21
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.usefixtures("by_rank")
 async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: Path) -> None:
+    """The same observations give the same files."""
     made = []
     for concurrency in (1, 7):
         audit = await audited(engine, tmp_path / str(concurrency), concurrency=concurrency)
@@ -343,10 +360,14 @@ async def observed(observer: Observer, *queries: AuditQuery) -> list[Observation
     return [(await observer.observe(query)).records[0] for query in queries or [QUERY]]
 
 
-async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_looked_for(
+@pytest.mark.promise("audit")
+async def test_the_pool_is_widened_for_each_group(
     physics: TantivyEngine,
 ) -> None:
-    """What the engine answers comes first, and in its order."""
+    """The pool is widened by a search for each group, and compared where every one was looked for.
+
+    What the engine answers comes first, and in its order.
+    """
     watched, hits = Breaking(physics), await hits_of(physics, "physics", 10)
     plain, nothing = await observed(Observer(physics, GENDERS, 10), QUERY, AuditQuery("q", "zebra"))
     assert (plain.status, list(plain.ids), plain.pool) == ("ok", hits.ids, plain.ids)
@@ -366,10 +387,15 @@ async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_lo
 NOTHING = [AuditQuery(f"q{number}", "nothing") for number in range(50)]
 
 
-async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
+@pytest.mark.promise("audit")
+async def test_an_engine_that_answers_no_more_has_more(
     physics: TantivyEngine,
 ) -> None:
-    """Else all 25 women and 30 men are found, of whom the first searches see 20 each."""
+    """An engine's own limit is found from the whole list of queries, and an audit looks until
+    estimated relevance falls.
+
+    Else all 25 women and 30 men are found, of whom the first searches see 20 each.
+    """
     for limit, how, asked in (
         *((None, {"widened": it}, []) for it in (GROUPS, GROUPS[:1], ())),
         (None, {"deepens": False}, []),
@@ -393,9 +419,13 @@ async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
         assert observer.deepens or found.levels == {"gender": 1 - 4.5 / 400}
 
 
-async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
+@pytest.mark.promise("audit")
+async def test_judgements_bring_relevant_documents(
     physics: TantivyEngine,
 ) -> None:
+    """Judgements bring the relevant documents that were not answered, and leave the estimate as it
+    is where there is one.
+    """
     qrels = {"q1": {"m00": 1, "w07": 2, "w08": 0, "gone": 1}}
     observer, other = Observer(physics, GENDERS, 5, qrels=qrels), AuditQuery("q2", "physics")
     found, unjudged = await observed(observer, QUERY, other)
@@ -411,8 +441,12 @@ async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
     assert (both.hidden, both.absent, without.judged) == (0, 0, {})
 
 
-async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> None:
-    """Through LangChain only documents that some query has met can be read."""
+@pytest.mark.promise("audit")
+async def test_judged_documents_do_not_depend_on_other_queries() -> None:
+    """Judgements of documents that the engine hides acquit nobody.
+
+    Through LangChain only documents that some query has met can be read.
+    """
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
     people = [
         LangChainDocument("physics", id=f"p{n}", metadata={"gender": "male"}) for n in range(9)
