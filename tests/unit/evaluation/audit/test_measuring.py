@@ -304,7 +304,7 @@ def figures() -> AuditFigures:
 
 
 def with_figure(
-    group: GroupFigures, name: str, ends: tuple[float, ...], **more: Any
+    group: GroupFigures, /, name: str, ends: tuple[float, ...], **more: Any
 ) -> GroupFigures:
     """Return a group with this figure, which no missing label changes, and a sure verdict."""
     estimate = Estimate(*ends, 30)
