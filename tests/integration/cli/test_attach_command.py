@@ -53,14 +53,19 @@ def source(clean_environment: Path, index: Server) -> Path:
     return path
 
 
-def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
+@pytest.mark.promise("engines")
+def test_an_index_is_attached_and_left_as_it_was(
     quick: Main,
     source: Path,
     index: Server,
     model_server: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By command, by Python and by the service: the same documents, and nothing is written."""
+    """Nothing is written to an attached index; its check counts the values of each label and lists
+    those in no group.
+
+    By command, by Python and by the service: the same documents, and nothing is written.
+    """
     before = state(index, INDEX)
     attached = quick("attach", source)
     assert attached.code == 0, attached

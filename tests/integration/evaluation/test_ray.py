@@ -101,10 +101,14 @@ def _workers_of(pid: int) -> list[psutil.Process]:
     return [it for it in below if it.is_running() and it.cmdline()[0].startswith("ray::_work")]
 
 
+@pytest.mark.promise("evaluation")
 def test_searches_on_ray_are_those_of_one_process(
     command: Command, quick: Main, collection: Path, cluster: Any
 ) -> None:
-    """The workers have indexes of their own; one is killed while the model is silent."""
+    """Ray's workers change no result.
+
+    The workers have indexes of their own; one is killed while the model is silent.
+    """
     asked = write_experiment(collection, systems=SYSTEMS)
     here, there = collection.parent / "here", collection.parent / "there"
     cluster.models.does(_keywords)

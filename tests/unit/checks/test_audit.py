@@ -30,7 +30,7 @@ FLAW = {
 }
 
 
-def test_lines_without_a_pin_or_a_hash_or_from_somewhere_are_noticed() -> None:
+def test_lines_without_a_pin_or_a_hash_are_noticed() -> None:
     good = f"""# a comment
 good==1.0 \\
     {HASH} \\
