@@ -54,8 +54,7 @@ def test_each_error_has_a_status_and_says_its_sentence(kind: type[FairqrError]) 
     """Each error is a problem document whose `type` names it, with an HTTP status and its one
     sentence.
     """
-    error = error_of(kind)
-    document = problem_of(error, "/v1/runs/1")
+    document = problem_of(error_of(kind), "/v1/runs/1")
     assert 400 <= document["status"] < 600
     assert document["type"] == f"urn:fairqr:error:{kind.slug}"
     assert document["title"]
