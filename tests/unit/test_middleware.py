@@ -20,8 +20,8 @@ from fairqr.evaluation.audit.lists import SeenSearches
 from fairqr.graph.service.proxy.log import as_run
 from fairqr.parts import GivenPassages
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import write_people
 from tests.patience import until
+from tests.servers.model_server import write_people
 from tests.unit.test_parts import Agent, engine, own_indexes
 
 __all__ = ["engine", "own_indexes"]

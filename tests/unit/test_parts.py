@@ -28,7 +28,7 @@ from fairqr import (
 )
 from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError, QueryError
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import write_people
+from tests.servers.model_server import write_people
 from tests.unit.graph.corpora import KnownRefiner
 
 PLAIN = Context(attributes=("gender",), k=5, max_iterations=0)

@@ -19,7 +19,8 @@ from fairqr import AnswerResult, build_answer_graph, open_engine
 from fairqr.agents.models.chat import ChatModel
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import (
+from tests.patience import PATIENCE
+from tests.servers.model_server import (
     Answer,
     Asked,
     Command,
@@ -30,7 +31,6 @@ from tests.integration.model_server import (
     stream,
     write_people,
 )
-from tests.patience import PATIENCE
 
 
 @pytest.fixture

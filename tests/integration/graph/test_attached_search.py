@@ -14,7 +14,7 @@ import pytest
 from langchain_core.documents import Document
 
 from fairqr import FairSearch
-from tests.integration.model_server import Answer, Asked, Main, ModelServer, says
+from tests.servers.model_server import Answer, Asked, Main, ModelServer, says
 from tests.unit.retrieval.test_langchain_engine import WordRetriever
 
 

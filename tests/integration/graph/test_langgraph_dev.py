@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.local_model import ENCODER, linked
-from tests.integration.model_server import write_people
-from tests.integration.page_service import started
 from tests.patience import PATIENCE
+from tests.servers.local_model import ENCODER, linked
+from tests.servers.model_server import write_people
+from tests.servers.page_service import started
 
 pytestmark = pytest.mark.model
 

@@ -16,12 +16,12 @@ from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
 from fairqr.graph.integrations.order import Evidence, Given, fair_list
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.attached_people import people
 from tests.integration.graph.service.proxy.proxied import proxied, write_settings
-from tests.integration.local_model import ENCODER, linked
-from tests.integration.model_server import Answer, Asked, ModelServer, says
-from tests.integration.service_client import a_service
 from tests.patience import until
+from tests.servers.attached_people import people
+from tests.servers.local_model import ENCODER, linked
+from tests.servers.model_server import Answer, Asked, ModelServer, says
+from tests.servers.service_client import a_service
 from tests.unit.graph.corpora import indexed
 
 TEXTS = {

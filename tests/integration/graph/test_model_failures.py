@@ -18,7 +18,8 @@ from fairqr.agents.refiners.language_model import LLMRefiner
 from fairqr.api import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.prompts.library import PromptLibrary
-from tests.integration.model_server import (
+from tests.patience import PATIENCE
+from tests.servers.model_server import (
     KEY,
     Answer,
     Asked,
@@ -30,7 +31,6 @@ from tests.integration.model_server import (
     search_arguments,
     write_people,
 )
-from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

@@ -27,7 +27,7 @@ from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.fairness.claims import claims_by_text, claims_by_vector
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document, read_documents
-from tests.integration.attached_people import Server, described
+from tests.servers.attached_people import Server, described
 
 pytestmark = [pytest.mark.model, pytest.mark.xdist_group("people")]
 

@@ -15,7 +15,7 @@ from fairqr.evaluation.experiments.running import run
 from fairqr.evaluation.experiments.specification import RunFolder
 from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.retrieval.sources.catalog import Catalog
-from tests.integration.model_server import (
+from tests.servers.model_server import (
     Answer,
     Asked,
     Main,

@@ -17,24 +17,24 @@ from fairqr.base.errors import (
     UnsupportedError,
 )
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.sources.source import ElasticsearchSource, load_source
-from tests.integration.attached_people import (
+from tests.servers.attached_people import (
     LABELS,
     MAPPING,
     PEOPLE,
     PLACES,
     Server,
     attached,
-    compare_groups,
     described,
     people,
     state,
 )
-from tests.integration.counting_proxy import counting_proxy
-from tests.unit.engines import hits_of
+from tests.servers.counting_proxy import counting_proxy
+from tests.unit.engines import compare_within, hits_of
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -46,6 +46,24 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server with the index of people."""
     with people(request.getfixturevalue(request.param), INDEX) as server:
         yield server
+
+
+async def compare_groups(engine: ElasticsearchEngine) -> None:
+    """Compare searches within every group of ``LABELS`` with a filter by hand."""
+    groups = {(a.name, g) for a in engine.schema.attributes.values() for g in a.groups}
+    assert engine.filterable == groups
+    assert "within_group" in engine.capabilities
+    only = tuple(PEOPLE)[::3]
+    queries = [
+        Query("opera", 200),
+        Query("opera river", 200, every_word=True),
+        Query("opera", 200, only=only),
+        Query("unheard", 200),
+    ]
+    assert await compare_within(engine, queries, 200) > 2000
+    # The server chooses which of the documents with the last score come.
+    few = [Query("opera", 10), Query("opera railway", 3), Query("river", 10, only=only)]
+    assert await compare_within(engine, few, 200, rounded=True) > 300
 
 
 def group_of(sex: str | None) -> list[float]:

@@ -15,7 +15,7 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.attached_people import Server, attached, described
+from tests.servers.attached_people import Server, attached, described
 from tests.unit.engines import hits_of
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]

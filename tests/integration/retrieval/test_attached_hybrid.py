@@ -32,10 +32,10 @@ from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.source import ElasticsearchSource
-from tests.integration.attached_people import Server, described
-from tests.integration.counting_proxy import counting_proxy
 from tests.integration.graph.test_attached_search import endpoint, retriever, rows, source
-from tests.integration.model_server import ModelServer
+from tests.servers.attached_people import Server, described
+from tests.servers.counting_proxy import counting_proxy
+from tests.servers.model_server import ModelServer
 from tests.unit.engines import hits_of
 from tests.unit.retrieval.embedded import GENDER
 from tests.unit.retrieval.test_langchain_engine import WordRetriever

@@ -14,8 +14,8 @@ from fairqr.base.errors import IndexUnavailableError
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
-from tests.integration.attached_people import PEOPLE, Server, attached, described, state
-from tests.integration.elasticsearch_server import SecureServer
+from tests.servers.attached_people import PEOPLE, Server, attached, described, state
+from tests.servers.elasticsearch_server import SecureServer
 from tests.unit.engines import hits_of
 
 pytestmark = pytest.mark.elasticsearch

@@ -10,8 +10,8 @@ import pytest
 
 from fairqr.retrieval.engines.engine import Query, SearchEngine, titles_of
 from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
-from tests.integration.attached_people import Server, attached, described
-from tests.integration.counting_proxy import CountingProxy, counting_proxy
+from tests.servers.attached_people import Server, attached, described
+from tests.servers.counting_proxy import CountingProxy, counting_proxy
 from tests.unit.engines import hits_of
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.local_model import HOME
-from tests.integration.unprivileged import skip_if_asked
+from tests.servers.local_model import HOME
+from tests.servers.unprivileged import skip_if_asked
 
 pytestmark = pytest.mark.elasticsearch
 

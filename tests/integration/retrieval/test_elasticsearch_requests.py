@@ -15,10 +15,10 @@ from fairqr.api import open_engine
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import ElasticsearchSource
-from tests.integration import attached_people
-from tests.integration.attached_people import Server
-from tests.integration.counting_proxy import CountingProxy, counting_proxy
-from tests.integration.model_server import write_people
+from tests.servers import attached_people
+from tests.servers.attached_people import Server
+from tests.servers.counting_proxy import CountingProxy, counting_proxy
+from tests.servers.model_server import write_people
 from tests.unit.graph.corpora import KnownRefiner
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]

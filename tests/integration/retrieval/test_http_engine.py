@@ -25,7 +25,7 @@ from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.http import HttpEngine, check, open_http
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
-from tests.integration.model_server import Answer, Asked, ModelServer
+from tests.servers.model_server import Answer, Asked, ModelServer
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

@@ -26,7 +26,7 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.documents import Document
-from tests.integration.model_server import Main
+from tests.servers.model_server import Main
 from tests.unit.retrieval.embedded import corpus_of
 
 LONG = "A very long text about rivers and their fish. " * 80

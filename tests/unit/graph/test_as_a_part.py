@@ -32,8 +32,8 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 from fairqr.base.errors import InputError, ModelError
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
+from tests.servers.model_server import write_people
 from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.graph.corpora import KnownRefiner
 

@@ -30,9 +30,9 @@ from fairqr.retrieval.engines.elasticsearch.client import CLIENT, SearchServer, 
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.source import ElasticsearchSource, source_of
-from tests.integration.attached_people import attached
 from tests.patience import PATIENCE
-from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, Received, answering, of_json
+from tests.servers.attached_people import attached
+from tests.servers.http_servers import ELASTICSEARCH, Answer, Received, answering, of_json
 
 ENGINES = pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
 PAGE = 502, {"content-type": "text/html"}, b"<html><title>502 Bad Gateway</title></html>"

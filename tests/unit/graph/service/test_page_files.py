@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairqr import FairSearch
-from tests.integration.model_server import clean_environment
+from tests.servers.model_server import clean_environment
 
 FOLDER = resources.files("fairqr.graph.service.page")
 FILES = {entry.name: entry for entry in FOLDER.iterdir() if entry.is_file()}
