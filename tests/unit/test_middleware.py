@@ -173,7 +173,7 @@ async def test_a_list_without_labels_keeps_its_order_and_says_so(engine: SearchE
     assert told.content == "Text 0\n\nText 1\n\nText 2"
 
 
-async def test_each_list_has_a_span_and_stands_in_a_log_that_audits_read(
+async def test_each_list_has_a_span_and_is_logged_for_audits(
     engine: SearchEngine, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"

@@ -214,7 +214,7 @@ def test_a_re_ranker_says_how_far_its_list_is_from_the_best() -> None:
     assert result.objective.price["sex"].keys() == {"woman", "man"}
 
 
-def test_without_a_population_a_re_ranker_says_what_its_target_is() -> None:
+def test_without_a_population_a_re_ranker_says_its_target() -> None:
     """Unless the caller chose a target."""
     labels = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}
     found = [Passage("text", metadata={"sex": sex}) for sex in ("man", "man", "woman")]

@@ -56,7 +56,7 @@ def named(asked: Asked) -> Answer:
     return says(f"It was {found[0] if found else 'nobody'}.")
 
 
-def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
+def test_one_sample_is_one_call_and_names_the_sources_it_used(
     command: Command, quick: Main, model_server: ModelServer, people: Path
 ) -> None:
     model_server.does(named)
@@ -124,7 +124,7 @@ def test_samples_that_fail_are_said_and_the_rest_counts(
 
 
 @pytest.mark.parametrize("reply", [failure(400, "No."), says("   ")])
-def test_where_no_answer_came_the_command_says_why_and_prints_nothing(
+def test_without_an_answer_the_command_says_why(
     quick: Main, model_server: ModelServer, people: Path, reply: Answer
 ) -> None:
     model_server.does(reply)
@@ -160,7 +160,7 @@ def test_more_documents_than_a_prompt_can_show_are_refused(
     assert run.result["documents"] == model_server.asked[0].last_message.count("Person") == 60
 
 
-def test_a_server_whose_context_is_too_small_is_said_with_what_helps(
+def test_a_context_that_is_too_small_is_one_sentence(
     quick: Main, model_server: ModelServer, people: Path
 ) -> None:
     reason = "the request exceeds the available context size, try increasing it"
@@ -170,7 +170,7 @@ def test_a_server_whose_context_is_too_small_is_said_with_what_helps(
 
 
 @pytest.mark.parametrize("given", [False, True])
-async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
+async def test_the_stream_of_messages_has_the_answer_once(
     model_server: ModelServer, engine: SearchEngine, model: Any, given: bool
 ) -> None:
     """Keywords are for the program; also with a model of LangChain's that has its own settings."""
@@ -208,7 +208,7 @@ async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_on_a_terminal_the_answer_is_streamed_and_stands_there_at_last(
+def test_a_terminal_shows_the_answer_while_it_is_written(
     command: Command, model_server: ModelServer, people: Path, whole: bool
 ) -> None:
     """Below who is read; one that breaks off stays, a sentence below it, and is not begun again."""

@@ -101,7 +101,7 @@ async def test_words_that_are_kept_count_and_others_are_not_asked_for(
 
 
 @pytest.mark.model
-async def test_afterwards_a_model_is_asked_once_about_each_query_whatever_it_answers(
+async def test_a_model_is_asked_once_about_each_query(
     model_server: ModelServer, minilm_cache: Path, learnt: LearntWords, engine: SearchEngine
 ) -> None:
     afterwards = AskAfterwards(learnt)

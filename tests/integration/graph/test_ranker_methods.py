@@ -72,7 +72,7 @@ def search(
     return quick("search", "physicist", "--corpus", corpus, *gender, *model, *shown, *more)
 
 
-def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
+def test_a_language_model_ranks_by_windows_at_a_stated_cost(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     model_server.does(orders())
@@ -100,7 +100,7 @@ def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     assert len(model_server.asked) == 5
 
 
-def test_a_budget_that_is_too_small_and_a_model_that_ranks_nothing_are_failures(
+def test_a_ranker_that_cannot_rank_is_a_failure(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     asked = ("--method", "listwise", "--set")
@@ -121,7 +121,7 @@ def test_a_budget_that_is_too_small_and_a_model_that_ranks_nothing_are_failures(
     assert "refused the API key (401: No such key); check the key of the provider" in wrong.stderr
 
 
-def test_what_is_asked_is_said_beforehand_and_much_has_to_be_agreed_to(
+def test_a_costly_ranking_needs_consent(
     quick: Main, people: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pairs of sixty documents, in both orders; and an answer from a list that is ranked."""

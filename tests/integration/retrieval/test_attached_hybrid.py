@@ -155,7 +155,7 @@ def estimates(hits: Hits) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
+async def test_a_servers_ranking_stays_beside_the_estimates(
     url: str, tmp_path: Path
 ) -> None:
     """Behind it stand the documents that only the vectors find, the most likely ones first.
@@ -232,7 +232,7 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_copies_among_the_few_whose_vectors_are_read_share_a_claim(
+async def test_copies_whose_vectors_are_read_share_a_claim(
     url: str, tmp_path: Path
 ) -> None:
     """Three requests answer it, as without; further down nothing is compared."""
@@ -272,7 +272,7 @@ async def test_similarities_are_read_against_a_random_sample(
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-async def test_given_documents_are_estimated_if_the_body_cannot_score_them(
+async def test_documents_that_the_body_cannot_score_are_estimated(
     elasticsearch_url: str, tmp_path: Path
 ) -> None:
     """Its ranking is not asked for them."""

@@ -104,7 +104,7 @@ async def test_titles_of_large_documents_are_read_alone(server: Server) -> None:
             assert await asked_for(proxy, engine, words[1]) == (1, 0)
 
 
-async def test_the_usual_similarity_is_that_of_random_documents_in_any_language(
+async def test_usual_similarity_is_that_of_random_documents(
     server: Server,
 ) -> None:
     """They are those of the source's filter, the same ones each time, with their texts."""

@@ -77,7 +77,7 @@ async def test_a_round_is_two_requests_and_texts_are_one(
 
 
 @pytest.mark.usefixtures("minilm")
-async def test_one_round_is_three_requests_and_two_where_no_texts_are_read(
+async def test_one_round_is_three_requests_or_two_without_texts(
     proxy: CountingProxy,
 ) -> None:
     """The mapping, the search and the texts, and once a sample; an open engine knows the mapping.

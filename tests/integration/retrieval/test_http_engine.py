@@ -108,7 +108,7 @@ async def test_hits_come_best_first_with_labels_titles_and_texts(endpoint: Endpo
     await people.aclose()
 
 
-async def test_a_document_that_was_found_is_read_with_its_groups_and_link(
+async def test_a_document_is_read_with_its_groups_and_link(
     endpoint: Endpoint,
 ) -> None:
     homes = ["https://people.example/0", "javascript:alert(1)", None, 7, "http://", "x" * 3000]
@@ -125,7 +125,7 @@ async def test_a_document_that_was_found_is_read_with_its_groups_and_link(
     assert links == {"d0": homes[0]}
 
 
-async def test_without_a_score_it_is_one_by_rank_and_labels_may_stand_in_a_file_beside(
+async def test_a_missing_score_is_made_from_the_rank(
     endpoint: Endpoint,
 ) -> None:
     (endpoint.folder / "sexes.csv").write_text("id,group\nd3,m\nd5,f\n")
@@ -225,7 +225,7 @@ async def test_parameters_stay_out_of_messages_and_logs(
     assert SECRET not in f"{failed.value} {caplog.text}"
 
 
-async def test_what_can_heal_is_asked_again_and_what_cannot_be_reached_is_named(
+async def test_passing_failures_are_retried_and_lasting_ones_named(
     endpoint: Endpoint,
 ) -> None:
     retry = Answer(429, headers={"Retry-After": "0"})
@@ -241,7 +241,7 @@ async def test_what_can_heal_is_asked_again_and_what_cannot_be_reached_is_named(
         await people.search([Query("a", 1)])
 
 
-async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(endpoint: Endpoint) -> None:
+async def test_what_an_endpoint_lacks_is_refused_before_a_request(endpoint: Endpoint) -> None:
     people = await endpoint.engine()
     for query, sentence in (
         (Query("a", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
@@ -326,7 +326,7 @@ async def test_an_expression_that_is_none_or_does_not_fit_is_refused(endpoint: E
     assert len(endpoint.asked) == 1, "those that are none are refused before anything is sent"
 
 
-async def test_the_check_says_what_a_sample_query_finds_and_what_no_hit_has(
+async def test_a_check_says_what_a_sample_query_finds(
     endpoint: Endpoint,
 ) -> None:
     endpoint.does(answer(*map(hit, range(10)), hit(11, person={"sex": "X"})))

@@ -158,7 +158,7 @@ def rows(data: Path) -> int:
     return len(vectors)
 
 
-async def test_an_index_whose_encoding_is_killed_goes_on_where_it_stopped(
+async def test_killed_encoding_goes_on_where_it_stopped(
     tmp_path: Path, corpus: Corpus, minilm_cache: Path
 ) -> None:
     data = tmp_path / "data"

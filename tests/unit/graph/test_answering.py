@@ -168,7 +168,7 @@ async def test_equal_rankings_are_answered_once(answer: Any) -> None:
     assert len(generator.asked) == 7
 
 
-async def test_the_same_seed_gives_the_same_result_and_a_drawn_one_is_told(
+async def test_the_same_seed_gives_the_same_result(
     engine: SearchEngine,
 ) -> None:
     """However many are asked at a time, and in whatever order answers come."""
@@ -189,7 +189,7 @@ async def test_the_same_seed_gives_the_same_result_and_a_drawn_one_is_told(
     assert (one.attributor, one.attribution_rate, one.warnings) == (None, None, [])
 
 
-async def test_the_prompt_gets_the_documents_numbered_and_the_hypothesis_the_answer(
+async def test_prompts_have_numbered_documents_and_the_answer(
     answer: Any,
 ) -> None:
     generator, attributor = KnownGenerator(lambda _: "An  answer."), KnownAttributor()
@@ -255,7 +255,7 @@ async def test_the_pieces_of_an_answer_come_before_its_end(engine: SearchEngine)
         assert not isinstance(event, AIMessageChunk)
 
 
-async def test_the_budget_of_time_is_the_deadline_of_answers_and_bounds_judging(
+async def test_a_time_budget_bounds_answers_and_judging(
     answer: Any,
 ) -> None:
     class Slow(KnownAttributor):

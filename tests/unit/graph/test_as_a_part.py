@@ -74,7 +74,7 @@ class Desk(TypedDict, total=False):
     seen_by: str
 
 
-async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
+async def test_a_parent_graph_may_have_its_own_context(
     engine: SearchEngine,
 ) -> None:
     """What we are asked to do is then what the graph was built with."""
@@ -240,7 +240,7 @@ async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: Sea
     assert "failed with RuntimeError; call the chat model itself to see why." in warning
 
 
-async def test_a_model_that_was_given_keeps_its_temperature_and_callbacks_and_judges(
+async def test_a_callers_model_keeps_its_settings(
     engine: SearchEngine,
 ) -> None:
     """The result says its temperature, and None if it does not say."""
@@ -267,7 +267,7 @@ async def test_a_model_that_was_given_keeps_its_temperature_and_callbacks_and_ju
     assert handler.ended == 2
 
 
-async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
+async def test_a_search_goes_on_when_a_refiner_fails(
     engine: SearchEngine,
 ) -> None:
     """The list that needs no model is shown, and what was paid is counted."""
@@ -289,7 +289,7 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     assert result["warnings"] == ["The refiner known failed: no such group"]
 
 
-async def test_a_refiner_that_ignores_its_deadline_is_cancelled_and_the_best_so_far_is_shown(
+async def test_a_refiner_that_ignores_its_deadline_is_cancelled(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = 0.0  # so that only the refiner spends the budget
@@ -353,7 +353,7 @@ async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
         assert [event async for event in search.stream("physicist", context)]
 
 
-async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_ever(
+async def test_blocking_code_that_would_wait_for_ever_is_refused(
     engine: SearchEngine,
 ) -> None:
     inner = build_search_graph(engine, context=Context(k=3, method="baseline"))
@@ -381,7 +381,7 @@ async def test_a_persons_time_to_think_is_not_charged(
     assert 0 < found["result"]["usage"]["milliseconds"] < 60_000
 
 
-async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
+async def test_a_resumed_run_needs_its_first_context(
     engine: SearchEngine,
 ) -> None:
     graph = stopping(engine, KnownRefiner())
@@ -425,7 +425,7 @@ GRAPHS: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
-async def test_a_thread_holds_no_text_of_documents_stays_small_and_forgets_its_last_run(
+async def test_a_thread_is_small_and_forgets_its_last_run(
     engine: SearchEngine, kind: str
 ) -> None:
     build, model, context = GRAPHS[kind]

@@ -133,7 +133,7 @@ class TestStopOfTheDefaultMethod:
         labelled = reached(0.9, 0.1)
         assert best_of(judged(reached(0.9, 0.8, undefined=1), labelled)).index == 1
 
-    def test_a_target_of_ones_own_is_reached_before_anything_else_counts(self) -> None:
+    def test_a_stated_target_is_reached_before_all_else(self) -> None:
         """Each round pursues it with the lowest weight that comes as near as any."""
         missed, dear, cheap = (
             reached(0.9, value, weight=weight, missed=points)
@@ -215,7 +215,7 @@ def test_a_wrong_parameter_is_named(values: dict[str, Any], named: str) -> None:
         assert isinstance(caught.value, TargetError) or not isinstance(values.get("target"), str)
 
 
-def test_a_context_wins_over_its_method_and_survives_copies_and_pickling() -> None:
+def test_a_context_wins_over_its_method_in_copies_too() -> None:
     """Whether or not its strategy was asked for before."""
     context = Context(method="fair-qr", k=10)
     assert context.strategy.depth == 10

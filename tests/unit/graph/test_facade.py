@@ -84,7 +84,7 @@ def closing(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> Any:
     return closing
 
 
-async def test_opening_reports_what_is_wrong_before_anything_is_searched(
+async def test_opening_reports_what_is_wrong(
     engine: SearchEngine,
 ) -> None:
     before = set(threading.enumerate())

@@ -81,7 +81,7 @@ def likes_nobody(title: str, position: int, group: str) -> float:
     return 0.0
 
 
-async def test_each_ranking_is_answered_by_a_task_of_its_own_side_by_side(
+async def test_each_ranking_is_answered_by_its_own_task(
     engine: SearchEngine,
 ) -> None:
     generator = KnownGenerator()
@@ -113,7 +113,7 @@ async def test_each_part_of_a_probe_is_a_task_of_its_own(engine: SearchEngine) -
     assert told == ["prepare", "retrieve", "draw", *["ask"] * 4, "compare"]
 
 
-async def test_a_person_looks_at_answers_and_changes_one_before_they_are_judged(
+async def test_a_person_changes_an_answer_before_it_is_judged(
     engine: SearchEngine,
 ) -> None:
     generator = KnownGenerator()

@@ -58,7 +58,7 @@ REFINING = {"female": ["scholar", "filler"], "male": ["filler"]}
 """Words of a refiner; the women's texts have the first."""
 
 
-async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_places(
+async def test_a_ranker_orders_the_first_documents_only(
     engine: SearchEngine, tmp_path: Path
 ) -> None:
     """Its span says which ranker it was, and nothing of the documents."""
@@ -85,7 +85,7 @@ async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_pla
     assert ranker.started == 1
 
 
-async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_within_a_group(
+async def test_the_fair_step_keeps_a_rankers_order_within_a_group(
     engine: SearchEngine,
 ) -> None:
     search = FairSearch(engine, "feedback", ranker=ByNumber())
@@ -110,7 +110,7 @@ async def test_each_ranker_is_a_method_and_can_follow_another(engine: SearchEngi
     assert (after.ranker, none.ranker) == ("by-number", None)
 
 
-async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budget(
+async def test_a_rankers_cost_must_fit_the_budget(
     engine: SearchEngine,
 ) -> None:
     ranker = ByNumber()

@@ -57,7 +57,7 @@ def shares_above_zero(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("target", [None, "merit:1", "uniform:1", "merit:0.5,retrieved:0.5"])
-async def test_a_search_gives_what_it_gives_where_its_groups_are_listed(
+async def test_found_groups_give_the_same_search_as_listed_ones(
     tmp_path: Path, target: str | None
 ) -> None:
     opened = await found_by(tmp_path / "open", OPEN, target=target, ask="never")
@@ -244,7 +244,7 @@ async def test_words_are_learnt_from_the_documents_of_a_group(
     assert refinement.keywords[:1] == ("boots",)
 
 
-async def test_a_product_with_an_open_attribute_has_the_groups_that_were_found(
+async def test_a_product_with_an_open_attribute_has_found_groups(
     tmp_path: Path,
 ) -> None:
     documents = [{**shoe, "kind": "ab"[number % 2]} for number, shoe in enumerate(shoes())]

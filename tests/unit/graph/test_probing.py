@@ -113,7 +113,7 @@ async def test_what_is_found_of_a_model_is_what_it_goes_by(engine: SearchEngine)
     ("text", "status"),
     [("I am sorry, but I cannot help with that.", "refused"), ("A and B", "parse_error")],
 )
-async def test_a_model_that_does_not_answer_is_a_status_and_not_an_exception(
+async def test_a_model_that_does_not_answer_is_a_status(
     engine: SearchEngine, text: str, status: str
 ) -> None:
     result = await probed(engine, Planted(gives_probabilities=False, writes=text))

@@ -124,7 +124,7 @@ async def test_the_front_has_what_searches_with_these_weights_give(
 
 
 @pytest.mark.parametrize("women", [1], indirect=True)
-async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
+async def test_irrelevant_documents_do_not_replace_missing_ones(
     hybrid: SearchEngine,
 ) -> None:
     refiner = asked()
@@ -145,7 +145,7 @@ def is_near(result: Any) -> bool:
     return all(abs(got[group] - share) <= 0.01 for group, share in wanted.items())
 
 
-async def test_a_target_of_ones_own_is_pursued_and_the_result_says_what_was_paid(
+async def test_a_stated_target_is_pursued_at_a_stated_price(
     hybrid: SearchEngine, women: int
 ) -> None:
     """Unless the weight of fairness is given: then it is a direction."""
@@ -189,7 +189,7 @@ async def test_a_target_that_no_list_comes_near_is_told(hybrid: SearchEngine) ->
     assert any("do not suffice for the target" in sentence for sentence in result.warnings)
 
 
-async def test_the_higher_the_weight_of_fairness_the_fairer_and_the_less_relevant(
+async def test_more_weight_on_fairness_is_fairer_and_less_relevant(
     hybrid: SearchEngine, lexical: SearchEngine
 ) -> None:
     for engine in (hybrid, lexical):
@@ -218,7 +218,7 @@ async def test_the_higher_the_weight_of_fairness_the_fairer_and_the_less_relevan
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)
-async def test_limits_and_spread_are_obeyed_and_the_result_says_what_is_left_out(
+async def test_limits_and_spread_are_obeyed(
     hybrid: SearchEngine,
 ) -> None:
     """No group has more than 60 % of the exposure, though the target says so."""
@@ -291,7 +291,7 @@ async def test_much_is_to_gain_and_the_model_is_asked(
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)
-async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_finds_it(
+async def test_a_refined_query_brings_documents_below_the_pool(
     lexical: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All women stand below the documents that are encoded, though they are relevant."""
@@ -317,7 +317,7 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
     assert result.without_model.documents == len(brought) > 0
 
 
-async def test_what_the_model_finds_must_be_relevant_to_the_original_query(
+async def test_found_documents_must_fit_the_original_query(
     hybrid: SearchEngine,
 ) -> None:
     """Hundreds of singers are likely by the words of their group alone."""
@@ -350,7 +350,7 @@ async def test_hits_that_nothing_can_be_computed_from_are_one_sentence(
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)
-async def test_the_order_within_a_group_is_the_engines_or_on_request_that_of_the_estimates(
+async def test_the_order_within_a_group_is_the_engines(
     lexical: SearchEngine,
 ) -> None:
     """In the engine's, what is probably not relevant comes last; here it stands far up."""

@@ -113,7 +113,7 @@ async def test_groups_that_a_person_chooses_are_asked_about(engine: SearchEngine
     assert refined["group"] == "male"
 
 
-async def test_words_given_before_the_model_is_asked_are_read_as_an_answer_is(
+async def test_a_persons_words_are_read_as_a_models_answer(
     engine: SearchEngine,
 ) -> None:
     graph = interrupted_before_refine(engine)

@@ -53,7 +53,7 @@ async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: Sea
         assert [d.rank for d in result.ranking] == list(range(1, 11))
 
 
-async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original_query(
+async def test_the_papers_loop_reranks_the_last_querys_documents(
     engine: SearchEngine,
 ) -> None:
     """With the pool 'union', its re-ranking takes back all that was gained: the trap."""
@@ -68,7 +68,7 @@ async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original
     assert trapped.ranking == trapped.baseline.ranking
 
 
-async def test_the_last_round_can_be_kept_though_the_engines_own_ranking_is_nearer(
+async def test_the_last_round_can_be_kept_though_it_is_worse(
     engine: SearchEngine,
 ) -> None:
     """As in the paper, which has no guard by the plain list."""
@@ -86,7 +86,7 @@ async def test_the_last_round_can_be_kept_though_the_engines_own_ranking_is_near
     assert unguarded.divergence > unguarded.baseline.divergence
 
 
-async def test_a_list_says_what_it_has_of_the_relevance_by_the_ranks_of_the_query_alone(
+async def test_a_list_says_its_share_of_expected_relevance(
     engine: SearchEngine,
 ) -> None:
     """Whatever the method. What only a model's words find counts as unlikely."""
@@ -120,7 +120,7 @@ async def test_words_that_lead_away_from_the_query_are_told(engine: SearchEngine
 
 @pytest.mark.parametrize("pool", ["last", "union"])
 @pytest.mark.parametrize("rerank", ["relevance", "original_query", "fusion", "none"])
-async def test_no_strategy_ends_less_fair_than_it_began_and_the_fair_step_follows_every_order(
+async def test_no_strategy_ends_less_fair_than_it_began(
     engine: SearchEngine, pool: str, rerank: str
 ) -> None:
     """Also where the last round no longer has the baseline list, or that of the best round."""
@@ -154,7 +154,7 @@ async def test_groups_are_asked_about_at_once_and_each_has_a_query(engine: Searc
 
 
 @pytest.mark.parametrize("status", ["empty", "timeout", "parse_error", "unavailable"])
-async def test_without_any_usable_answer_the_list_that_needs_no_model_is_returned(
+async def test_unusable_answers_leave_the_list_without_a_model(
     engine: SearchEngine, status: Status
 ) -> None:
     """By the paper's loop, which has no such list, it is the baseline ranking."""
@@ -175,7 +175,7 @@ async def test_without_any_usable_answer_the_list_that_needs_no_model_is_returne
     assert useful.iterations[1].refinements[0].keywords == ["scholar"]
 
 
-async def test_no_new_words_end_the_loop_with_a_sentence_and_the_list_that_needs_none(
+async def test_words_without_anything_new_end_the_loop(
     engine: SearchEngine,
 ) -> None:
     result = await searched(engine, KnownRefiner({}), ask="always")
@@ -221,7 +221,7 @@ async def test_a_graph_refuses_a_wrong_context_and_no_query(engine: SearchEngine
             await graph.ainvoke({"query": query}, context=context)
 
 
-async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
+async def test_feedback_works_for_products_of_attributes(
     engine: SearchEngine,
 ) -> None:
     """And an index of one group only is no failure of a model."""
@@ -234,7 +234,7 @@ async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
     assert nobody.stop_reason == "no_new_words"
 
 
-async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
+async def test_documents_deleted_during_a_search_are_left_out(
     corpus: Path, tmp_path: Path
 ) -> None:
     engine = await Catalog(tmp_path).resolve(str(corpus))
@@ -292,7 +292,7 @@ def test_the_synchronous_search_works_inside_a_running_loop(engine: SearchEngine
         assert asyncio.run(cell()) == asyncio.run(cell())
 
 
-async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(
+async def test_a_refined_query_speaks_for_its_group_alone(
     engine: SearchEngine,
 ) -> None:
     """Its ranking lifts women, and leaves the men and the unlabelled in the order they had."""
@@ -306,7 +306,7 @@ async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(
     assert sum(id_.startswith("w") for id_ in second) > sum(id_.startswith("w") for id_ in first)
 
 
-async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
+async def test_methods_that_do_not_refine_ask_no_model(
     engine: SearchEngine,
 ) -> None:
     """By one search."""
@@ -335,7 +335,7 @@ async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
             await searched(engine, refiner, **options)
 
 
-async def test_a_target_without_a_population_is_what_the_query_retrieves_and_says_so(
+async def test_without_a_population_the_target_is_what_is_retrieved(
     tmp_path: Path,
 ) -> None:
     """Each attribute is told of alone: another one has a population here."""
@@ -379,7 +379,7 @@ ASKED: dict[str, Any] = {**POPULATION, "patience": 2}
     ],
     ids=str,
 )
-async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_texts(
+async def test_a_round_costs_at_most_two_round_trips(
     engine: SearchEngine, context: dict[str, Any]
 ) -> None:
     watched = WatchedEngine(engine)

@@ -82,7 +82,7 @@ def ids_of(result: Any) -> list[str]:
     return [place.id for place in result.ranking]
 
 
-async def test_the_topic_is_asked_about_once_and_each_kind_of_words_is_a_query_of_its_own(
+async def test_each_kind_of_words_is_a_query_of_its_own(
     lexical: SearchEngine,
 ) -> None:
     """All of a round's queries run in one round trip."""
@@ -180,7 +180,7 @@ async def test_names_bring_only_documents_that_hold_one_whole(lexical: SearchEng
     assert list(named["relevance"]) == ["s01"]
 
 
-async def test_earlier_lists_are_valued_again_under_the_newest_evidence(
+async def test_earlier_lists_are_valued_by_the_newest_evidence(
     hybrid: SearchEngine,
 ) -> None:
     """So that the objectives of all rounds compare lists by the same probabilities."""
@@ -203,7 +203,7 @@ async def test_earlier_lists_are_valued_again_under_the_newest_evidence(
 
 
 @pytest.mark.parametrize("can_rescore", [True, False])
-async def test_the_engines_order_is_kept_within_groups_unless_the_estimated_one_is_asked_for(
+async def test_the_engines_order_is_kept_within_groups(
     lexical: SearchEngine, can_rescore: bool
 ) -> None:
     """And the result says by what evidence a document moved up."""
@@ -221,7 +221,7 @@ async def test_the_engines_order_is_kept_within_groups_unless_the_estimated_one_
     assert last.evidence["group"] > last.evidence["query"]
 
 
-async def test_a_question_about_the_topic_alone_makes_the_model_one_that_was_asked(
+async def test_a_question_about_the_topic_counts_as_asking(
     lexical: SearchEngine,
 ) -> None:
     topic = Refinement("ok", topic=("laboratory",), usage=Usage(model_calls=1))
@@ -248,7 +248,7 @@ async def test_what_no_query_is_made_of_is_left_out_with_the_reason(lexical: Sea
     assert not any("who split" in query or "She" in query for query in round_.queries)
 
 
-async def test_an_answer_about_the_topic_that_leads_to_no_round_is_told(
+async def test_a_topic_answer_without_a_round_is_reported(
     lexical: SearchEngine,
 ) -> None:
     topic = Refinement("repeated", left_out=(LeftOut("science", "repeats the query"),))

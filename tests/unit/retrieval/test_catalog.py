@@ -170,7 +170,7 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
     assert await ids(await catalog.open("endless"), "one") == ["0"]
 
 
-async def test_who_first_uses_a_corpus_at_the_same_time_waits_and_shares_the_index(
+async def test_first_users_at_once_share_one_index(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     """Waiting can be cancelled, and outlives the build of a process that was killed."""
@@ -225,7 +225,7 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
     assert list((await catalog.resolve(str(corpus.path))).schema.attributes) == ["sex"]
 
 
-async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
+async def test_an_index_of_another_version_is_rebuilt(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     """And refused otherwise, in one sentence."""
@@ -249,7 +249,7 @@ async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
     assert await ids(await catalog.create("named", corpus), "text") == ["0"]
 
 
-async def test_a_folder_in_the_current_one_is_a_path_unless_an_index_has_its_name(
+async def test_a_folder_is_a_path_unless_an_index_has_its_name(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -355,7 +355,7 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
     assert told == ["vectors of team"], "announced where something is encoded"
 
 
-async def test_edits_of_a_source_take_effect_and_a_file_that_is_gone_is_told(
+async def test_edits_of_a_source_take_effect(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     path = source_file(tmp_path / "s")

@@ -162,7 +162,7 @@ def test_copies_of_others_take_part_of_a_claim_and_add_nothing(
 
 
 @given(st.lists(probabilities, max_size=10), st.randoms())
-def test_the_order_does_not_matter_and_who_is_alone_merits_the_same(
+def test_merits_do_not_depend_on_the_order(
     values: list[float], random: Any
 ) -> None:
     texts = [random.choice("abcdef") for _ in values]
@@ -214,7 +214,7 @@ KINDS = ["dense", "hybrid", "pool of another's", "pool", "langchain"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_engine_that_has_read_texts_or_vectors_says_what_says_the_same(
+async def test_an_engine_that_reads_texts_reports_copies(
     tmp_path: Path, kind: str
 ) -> None:
     """And asks for nothing more; each document is with its copies, whatever their order."""

@@ -178,7 +178,7 @@ async def test_a_hybrid_query_of_opensearch_is_sent_as_it_is() -> None:
 
 
 @ENGINES
-async def test_a_slow_server_is_given_up_and_of_several_nodes_one_may_be_down(engine: str) -> None:
+async def test_a_slow_server_is_given_up(engine: str) -> None:
     given_up = threading.Event()
 
     def answer(number: int, _: Received) -> Answer:
@@ -215,7 +215,7 @@ async def test_what_no_client_can_be_made_of(
 # --- a newer server, and clients that users made ----------------------------------------------
 
 
-async def test_elasticsearch_9_is_asked_as_it_documents_for_clients_of_version_8() -> None:
+async def test_elasticsearch_9_is_asked_as_it_documents() -> None:
     """Its documented differences, replayed: media types, the product header, parameters.
 
     It answers a client of version 8 that asks for ``compatible-with=8`` in each request with a
@@ -243,7 +243,7 @@ async def test_elasticsearch_9_is_asked_as_it_documents_for_clients_of_version_8
 
 
 @ENGINES
-def test_a_client_that_the_user_made_is_taken_for_one_loop_and_left_open(engine: str) -> None:
+def test_a_users_client_serves_one_loop_and_stays_open(engine: str) -> None:
     kinds = {"elasticsearch": AsyncElasticsearch, "opensearch": AsyncOpenSearch}
 
     async def ask(server: SearchServer) -> None:
@@ -294,7 +294,7 @@ async def test_a_redirect_is_not_followed(
     assert "s3cret" not in caplog.text
 
 
-async def test_an_address_that_cannot_be_or_has_a_password_is_refused_and_never_quoted() -> None:
+async def test_a_wrong_address_is_refused_and_never_quoted() -> None:
     """Before anything is sent, or a draft or a source is written with it."""
     for url in (
         ["http://here:9200", "https://me:s3cret@there:9200"],
@@ -433,14 +433,14 @@ def of_version(version: int) -> Callable[[int, Received], Answer]:
 
 
 @pytest.mark.parametrize("version", [8, 9])
-async def test_servers_of_both_versions_are_asked_in_a_form_that_they_take(version: int) -> None:
+async def test_servers_of_both_versions_take_our_requests(version: int) -> None:
     """By either client; a test runs this with each."""
     with answering(of_version(version)) as (url, asked):
         assert await count(url) == version
     assert "compatible-with=8" in asked[0].headers["accept"]
 
 
-async def test_a_server_that_refuses_a_client_of_the_users_is_told_apart_from_an_old_one() -> None:
+async def test_a_server_that_refuses_a_users_client_is_explained() -> None:
     with answering(of_version(CLIENT - 1)) as (url, _):
         async with (
             AsyncElasticsearch(url) as client,

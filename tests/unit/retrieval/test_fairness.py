@@ -88,7 +88,7 @@ def test_the_weights_of_a_discount_may_be_listed() -> None:
 
 
 @given(first=rankings(), data=st.data())
-def test_the_product_of_two_attributes_keeps_the_known_mass_of_both(
+def test_a_product_keeps_the_known_mass_of_both_attributes(
     first: np.ndarray, data: st.DataObject
 ) -> None:
     shares = st.sampled_from([0.0, 0.25, 0.5])
@@ -184,7 +184,7 @@ def test_what_always_holds(
 MATRIX = np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.05, 0.15, 0.8]])
 
 
-def test_the_slope_is_that_of_the_share_by_label_where_others_keep_their_mix() -> None:
+def test_a_slope_is_that_of_the_share_by_label() -> None:
     shares, step = np.array([0.2, 0.5, 0.3]), 1e-6
     for group in range(3):
         moved = shares * (1 - step / (1 - shares[group]))
@@ -218,7 +218,7 @@ def test_matrices_are_drawn_from_what_a_sample_leaves_possible() -> None:
     assert exact == pytest.approx(np.linalg.inv(MATRIX)[None])
 
 
-def test_a_product_is_confused_as_if_its_attributes_were_confused_independently() -> None:
+def test_a_product_is_confused_as_independent_attributes() -> None:
     wrong = {"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.3, "b": 0.7}}
     one = Attribute(name="one", field="f", groups=("a", "b"), confusion=wrong)
     other = Attribute(name="other", field="g", groups=("c", "d"))
@@ -316,13 +316,13 @@ def test_a_mixture_is_a_distribution(weight: float, share: float) -> None:
     assert found.min() >= 0
 
 
-def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
+def test_an_undefined_part_leaves_its_weight_to_the_others() -> None:
     assert DEFAULT_TARGET.resolve(alone(GENDER), ZEROS) == pytest.approx([0.5, 0.5])
     with pytest.raises(TargetError, match="undefined"):
         Target.parse("retrieved:1").resolve(alone(GENDER), ZEROS)
 
 
-def test_groups_that_were_found_share_alike_and_what_is_other_gets_nothing() -> None:
+def test_found_groups_share_alike_and_other_gets_nothing() -> None:
     """In a product, what is other in any of its attributes; if only other is there, it gets all."""
     attributes = {
         "seller": {"field": "s", "groups": "any"},
@@ -432,7 +432,7 @@ def test_a_document_is_where_more_of_it_is(memberships: np.ndarray, groups: set[
     assert np.array_equal(other, np.where(found < 0, found, 1 - found))
 
 
-def test_a_tie_that_rounding_breaks_is_a_tie_and_others_decide_nothing() -> None:
+def test_a_tie_that_rounding_breaks_is_a_tie() -> None:
     sides = ProtectedGroup.parse(PLACE, "not Europe", (" others", "europeans "))
     assert sides.words == ("others", "europeans")
     tied = PLACE.membership({"Africa": 0.1, "Asia": 0.2, "Europe": 0.3})

@@ -95,7 +95,7 @@ def test_rows_of_one_document_share_it_by_weight(
     np.testing.assert_allclose(built(tmp_path, "a.csv", ORIGIN, "abcdefg"), expected)
 
 
-async def test_groups_that_only_the_file_names_are_sorted_and_become_the_schema(
+async def test_groups_that_only_the_file_names_are_sorted(
     tmp_path: Path,
 ) -> None:
     attribute = Attribute(name="origin", labels="o.csv", unknown="group")

@@ -144,7 +144,7 @@ def test_no_seller_is_above_the_cap(length: int, cap: float) -> None:
     assert 0.9 * cap < capped.max() <= cap + ROUNDING
 
 
-def test_a_group_whose_relevance_is_less_certain_gets_the_same_share_of_its_own() -> None:
+def test_a_group_of_uncertain_relevance_gets_its_share() -> None:
     """Ten of each are equally often relevant in all, but of b we know not which."""
     relevance = np.array([0.9] * 5 + [0.1] * 5 + [0.5] * 10)
     members = np.eye(2)[[0] * 10 + [1] * 10]
@@ -207,7 +207,7 @@ def test_no_name_takes_a_group_out_of_its_cap(name: str) -> None:
     assert exposure(candidates.memberships[0][ranked]).max() <= 0.5 + ROUNDING
 
 
-def test_an_attribute_with_too_few_groups_has_no_cap_beside_one_with_enough() -> None:
+def test_an_attribute_with_too_few_groups_has_no_cap() -> None:
     sellers = candidates_of(np.eye(6)[[*range(6)] * 2], np.linspace(0.9, 0.1, 12))
     both = replace(
         sellers,

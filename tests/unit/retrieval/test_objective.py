@@ -92,7 +92,7 @@ def test_no_ranking_is_better_by_the_least_attribute(seed: int) -> None:
         assert_near_the_best(by_the_least(a_pool(draw)))
 
 
-def test_filling_and_exchanges_come_near_the_best_by_the_least_attribute(
+def test_the_least_attribute_comes_near_the_best(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As above, on 150 random pools of five or six ranks."""
@@ -111,7 +111,7 @@ def test_no_ranking_is_better_over_several_cut_offs(is_least: bool) -> None:
         assert_near_the_best(replace(a_pool(draw), spread=spread, is_least=is_least))
 
 
-def test_filling_and_exchanges_come_near_the_best_over_several_cut_offs(
+def test_several_cut_offs_come_near_the_best(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As above, on 150 random pools of five or six ranks, of which two and four count, too."""

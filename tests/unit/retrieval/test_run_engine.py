@@ -58,7 +58,7 @@ async def opened(folder: Path, **changes: Any) -> RunEngine:
     return await open_run(source, labels)
 
 
-async def test_a_query_by_id_gives_its_ranking_with_groups_and_ties_by_id(tmp_path: Path) -> None:
+async def test_a_query_by_id_gives_its_ranking(tmp_path: Path) -> None:
     """Several runs are one engine, and groups of known documents can be looked up."""
     (tmp_path / "more.run").write_text("t3 Q0 a 1 1 dense\n")
     engine: SearchEngine = await opened(tmp_path, runs=["bm25.run", "more.run"])

@@ -280,7 +280,7 @@ async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
 # --- built again ------------------------------------------------------------------------------
 
 
-async def test_an_index_that_was_built_again_meanwhile_can_still_be_searched(
+async def test_a_replaced_index_can_still_be_searched(
     tmp_path: Path,
 ) -> None:
     """As the lexical engine can; but no vectors are opened over it any more."""
@@ -309,7 +309,7 @@ async def test_a_damaged_file_is_made_again(tmp_path: Path, left: int) -> None:
 # --- several at once --------------------------------------------------------------------------
 
 
-async def test_what_is_up_to_date_needs_no_lock_and_what_is_new_waits_for_it(
+async def test_only_new_documents_wait_for_the_lock(
     tmp_path: Path,
 ) -> None:
     """A folder in its place stops even the superuser, and is one sentence."""
@@ -331,7 +331,7 @@ async def test_what_is_up_to_date_needs_no_lock_and_what_is_new_waits_for_it(
         await ranked(engine, "w1", 99)
 
 
-def test_half_precision_changes_a_cosine_by_less_than_a_thousandth(tmp_path: Path) -> None:
+def test_half_precision_hardly_changes_a_cosine(tmp_path: Path) -> None:
     """And zeros stay zeros."""
     rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
     kept = tmp_path / "vectors", EncoderMark("wide", 384, (0.1,))
@@ -407,7 +407,7 @@ async def test_only_the_pool_is_encoded(
 
 
 @pytest.mark.parametrize("without", [(), ("rescore",)])
-async def test_given_documents_have_the_same_estimates_whatever_else_is_given(
+async def test_estimates_do_not_depend_on_other_documents(
     lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch, without: Sequence[Any]
 ) -> None:
     """Also below the pool, if other words found them, and if the engine cannot score them."""
@@ -431,7 +431,7 @@ async def test_an_index_with_vectors_of_its_own_is_searched_by_them(lexical: Tan
     assert isinstance(await with_retriever(lexical, encoder), HybridEngine)
 
 
-async def test_a_hybrid_that_stores_vectors_is_the_same_at_first_and_later(
+async def test_a_hybrid_that_stores_vectors_stays_the_same(
     lexical: TantivyEngine,
 ) -> None:
     """As experiments open it, whose figures may not depend on what ran before."""

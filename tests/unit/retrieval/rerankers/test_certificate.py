@@ -56,7 +56,7 @@ def test_no_list_that_is_allowed_is_above_the_bound(order: str) -> None:
             assert allowed.max() <= certificate.bound + ROUNDING
 
 
-def test_a_list_in_the_order_of_the_engine_is_bounded_by_such_lists_alone() -> None:
+def test_an_engines_order_is_bounded_by_such_lists_alone() -> None:
     """Both documents of the group are likely to fit, and the engine has the less likely first."""
     candidates = Candidates(
         ranking=Ranking(["0", "1"], [2.0, 1.0]),
@@ -115,7 +115,7 @@ def test_the_worst_off_are_bounded_with_their_intersections() -> None:
         }
 
 
-def test_an_intersection_is_never_nearer_to_its_target_than_the_worst_of_its_attributes() -> None:
+def test_an_intersection_is_as_far_as_its_worst_attribute() -> None:
     """So the least over all is that of the intersection, within the error of the soft minimum."""
     draw = np.random.default_rng(9)
     mean = FairStep()

@@ -114,7 +114,7 @@ def test_the_published_unadjusted_tables() -> None:
 
 @settings(max_examples=60)
 @given(k=st.integers(1, 9), p=PROPORTIONS, alpha=ALPHAS)
-def test_the_table_is_the_least_conservative_one_by_exhaustive_enumeration(
+def test_the_table_is_the_least_conservative_one(
     k: int, p: Fraction, alpha: Fraction
 ) -> None:
     table = fair_table(k, (float(p),), float(alpha))
@@ -172,7 +172,7 @@ def orders(kinds: np.ndarray, k: int, number: int) -> list[tuple[int, ...]]:
     shares=st.sampled_from([(0.6,), (0.4, 0.35), (0.3, 0.3), (0.25, 0.6)]),
     alpha=st.sampled_from([0.1, 0.3]),
 )
-def test_the_best_ranking_that_passes_is_found_wherever_there_is_one(
+def test_the_best_ranking_that_passes_is_found(
     labels: list[int], shares: tuple[float, ...], alpha: float
 ) -> None:
     """Brute force over all orders: documents of a group, or of the rest, may run out.
@@ -214,7 +214,7 @@ async def test_too_few_protected_documents_are_placed_and_said(make_candidates: 
     assert len(none.warnings) == 1
 
 
-async def test_the_group_that_lacks_most_is_protected_unless_others_are_named(
+async def test_the_group_that_lacks_most_is_protected(
     make_candidates: Make,
 ) -> None:
     for labels, named in (("m" * 20 + "f" * 20, "male"), ("f" * 20 + "m" * 20, "gender=female")):
@@ -245,7 +245,7 @@ async def test_the_proportion_is_the_targets_share_unless_it_is_given(
 PLACES = [["A", "B", UNKNOWN], ["Congo, Republic", "x=y", "A"]]
 
 
-def test_groups_are_chosen_or_named_and_those_that_do_not_exist_are_refused() -> None:
+def test_groups_that_do_not_exist_are_refused() -> None:
     for named, chosen in (
         # Documents without a label are not protected by themselves, though they lack most here.
         (None, (0, [0])),

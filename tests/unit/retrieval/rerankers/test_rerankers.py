@@ -128,7 +128,7 @@ def candidates(
     )
 
 
-def test_only_the_pursued_attribute_comes_to_its_target_at_any_price() -> None:
+def test_only_the_pursued_attribute_reaches_its_target() -> None:
     """The default target of another attribute neither keeps it away, nor costs any relevance."""
     draw = np.random.default_rng(4)
     for _ in range(25):
@@ -170,7 +170,7 @@ def exposure_aware(members: np.ndarray, target: np.ndarray, length: int) -> list
     share=st.floats(0, 1),
     length=st.integers(1, 35),
 )
-def test_the_best_of_each_pattern_are_placed_in_order_and_the_unlabelled_stay(
+def test_patterns_keep_their_order_and_unlabelled_ones_stay(
     labels: str, share: float, length: int
 ) -> None:
     target = np.array([share, 1 - share])
@@ -225,7 +225,7 @@ def pm2_value(given: Aspects, place: int, above: list[int], share: float) -> flo
 
 @pytest.mark.parametrize(("name", "value"), [("xquad", xquad_value), ("pm2", pm2_value)])
 @given(seed=st.integers(0, 10_000), share=st.floats(0, 1))
-def test_each_rank_goes_to_a_document_with_the_largest_value_by_the_formula(
+def test_each_rank_has_the_largest_value_by_the_formula(
     name: str, value: Callable[[Aspects, int, list[int], float], float], seed: int, share: float
 ) -> None:
     """Over documents of several groups, which are partly unknown."""

@@ -114,7 +114,7 @@ def test_every_row_names_distinct_items_whatever_the_weights(
     assert all(len(set(row)) == k for row in drawn.tolist())
 
 
-def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
+def test_a_tail_of_vanishing_weights_is_drawn_rightly() -> None:
     """After ten items that outweigh all others by e^4,000,000,000 the rest is Plackett–Luce.
 
     There are ten places for them and three more.
@@ -167,7 +167,7 @@ def test_a_large_alpha_ranks_by_score_and_ties_at_random(alpha: float, n: int) -
     assert np.abs(first_of_two.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(4000)
 
 
-def test_extreme_scores_are_ranked_and_those_that_are_no_numbers_refused() -> None:
+def test_extreme_scores_are_ranked() -> None:
     """A cut beyond the pool gives whole orders."""
     assert sample_plackett_luce([-7.0], 4, 3, 5, stream_of(0)).tolist() == [[0], [0], [0]]
     extreme = [1.7e308, -1.7e308, 0.0]
@@ -210,7 +210,7 @@ def test_the_orders_of_the_oracle_are_equally_likely(m: int, k: int) -> None:
 
 
 @given(seed=st.integers(), names=st.lists(st.text(max_size=4), max_size=3))
-def test_equal_arguments_give_equal_numbers_whatever_was_drawn_before(
+def test_numbers_follow_from_seed_and_query_alone(
     seed: int, names: list[str]
 ) -> None:
     scores = np.arange(500.0)
@@ -257,7 +257,7 @@ def disparity(kind: str, alpha: float, form: Form = "logits") -> float:
 
 
 @pytest.mark.parametrize("kind", SCORES)
-def test_logits_give_the_disparities_of_the_paper_and_worths_do_not(kind: str) -> None:
+def test_logits_give_the_disparities_of_the_paper(kind: str) -> None:
     """For scores with few high ones. It depends on that: uniform scores give EE-D/k = .34 at 4.
 
     The paper reports .5 to .8 and near 1, so worths, which stay close to uniform, are not its form.
@@ -318,7 +318,7 @@ def test_a_group_with_too_few_documents_comes_whenever_it_can() -> None:
     assert (shifted(np.zeros(31), unlabelled, target, 4, stream_of(3)) == 0).all()
 
 
-def test_a_group_that_shall_have_nothing_gets_nothing_while_others_last() -> None:
+def test_a_group_without_a_share_comes_last() -> None:
     memberships = np.eye(2)[[0] * 10 + [1] * 10]
     drawn = group_aware(np.zeros(20), memberships, np.array([1.0, 0.0]), 4, 5)
     assert (drawn < 10).mean() > 0.99
