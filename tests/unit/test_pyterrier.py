@@ -44,7 +44,11 @@ def searching() -> Iterator[fairqr.FairSearch]:
     run_blocking(search.aclose())
 
 
+@pytest.mark.promise("command")
 def test_fair_reranking_runs_in_an_experiment() -> None:
+    """Fair re-ranking is a transformer in experiments of PyTerrier, beside the ranking that it
+    re-ranks.
+    """
     measures = [ir_measures.nDCG @ 4, *fair_measures("AWRF@4", GROUPS)]
     table = pt.Experiment(
         [Given(), Given() >> FairRerank(GROUPS, context=FIRST)],
@@ -65,7 +69,9 @@ def test_ir_measures_takes_one_attribute_at_a_time() -> None:
         ir_measures.calc_aggregate(fair_measures("AWRF@4", two), {"1": {"d1": 1}}, run)
 
 
+@pytest.mark.promise("command")
 def test_fair_search_in_a_pipeline(searching: fairqr.FairSearch) -> None:
+    """Fair search is a transformer in pipelines of PyTerrier."""
     context = fairqr.Context(k=5, attributes=["gender"])
     found = (FairRetriever(searching, context=context) % 3)(TOPICS)
     for topic in TOPICS.itertuples():

@@ -60,9 +60,7 @@ async def drafted(server: Server) -> dict[str, Any]:
     return found
 
 
-async def test_a_draft_chooses_fields_as_a_person_would(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_a_draft_chooses_fields_as_a_person_would(server: Server, tmp_path: Path) -> None:
     """The long field is its text; ids and categories, which the server maps as texts, are none."""
     text = {**TEXT, "analyzer": "english"}
     properties = {"title": text, "text": text, "gender": KEYWORD, "continent": KEYWORD}

@@ -149,8 +149,10 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_a_query_arrives_as_itself(endpoint: Endpoint, text: str) -> None:
+    """A query is text: for an endpoint it changes nothing in a request but its value."""
     endpoint.does(answer())
     await endpoint.search(text, 3)
     url = f"{endpoint.url}?q={{{{query}}}}&size={{{{size}}}}"
@@ -176,7 +178,9 @@ FIRST = "fails on hit 1, which has"
 HERE, AWAY = SourceError, IndexUnavailableError
 
 
+@pytest.mark.promise("engines")
 async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(endpoint: Endpoint) -> None:
+    """An endpoint that misbehaves, by size, time or form, ends in one sentence."""
     for behaviour, kind, sentence in (
         (Answer(body=b"<html>Sign in</html>"), HERE, "answered no valid JSON"),
         (Answer(body=gzip.compress(b"[]"), headers=ZIPPED), HERE, "answered no valid JSON"),
@@ -241,7 +245,9 @@ async def test_passing_failures_are_retried_and_lasting_ones_named(
         await people.search([Query("a", 1)])
 
 
+@pytest.mark.promise("engines")
 async def test_what_an_endpoint_lacks_is_refused_before_a_request(endpoint: Endpoint) -> None:
+    """What an endpoint lacks is refused before it is asked."""
     people = await endpoint.engine()
     for query, sentence in (
         (Query("a", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
@@ -278,9 +284,13 @@ def settings(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_CONFIG", str(path))
 
 
+@pytest.mark.promise("engines")
 async def test_credentials_are_sent_to_their_own_address_alone(
     endpoint: Endpoint, settings: None, other: ModelServer
 ) -> None:
+    """Credentials go only to their own address: an endpoint's redirect is not followed, and no
+    cookie is kept.
+    """
     target = {"Location": f"{other.base_url}/search"}
     endpoint.does(answer(hit(1)), Answer(307, headers=target))
     named = await endpoint.engine(credentials="production")
@@ -298,10 +308,14 @@ async def test_credentials_are_sent_to_their_own_address_alone(
         await endpoint.engine(credentials="lost")
 
 
+@pytest.mark.promise("engines")
 async def test_without_a_name_no_credentials_are_sent(
     endpoint: Endpoint, settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of Elasticsearch are for Elasticsearch, even on the same address; no cookie is kept."""
+    """An endpoint whose source names no credentials gets none.
+
+    Those of Elasticsearch are for Elasticsearch, even on the same address; no cookie is kept.
+    """
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", endpoint.server.base_url)
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", SECRET)
     endpoint.does(answer(hit(1), headers={"Set-Cookie": "session=abc"}), answer(hit(1)))

@@ -77,7 +77,9 @@ async def test_the_vectors_are_those_of_the_reference() -> None:
         assert np.linalg.norm(row) == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.promise("labels")
 async def test_a_vector_has_the_same_bits_alone_and_in_parallel() -> None:
+    """A vector depends on its text and encoder alone, not on its neighbours."""
     encoder = open_encoder("minilm")
     together = np.asarray(await encoder.encode_documents(TEXTS * 4))
     several = await asyncio.gather(*(encoder.encode_query(text) for text in TEXTS))
@@ -158,9 +160,11 @@ def rows(data: Path) -> int:
     return len(vectors)
 
 
+@pytest.mark.promise("labels")
 async def test_killed_encoding_goes_on_where_it_stopped(
     tmp_path: Path, corpus: Corpus, minilm_cache: Path
 ) -> None:
+    """Encoding goes on where it was killed."""
     data = tmp_path / "data"
     command = [sys.executable, "-m", "fairqr", "index", "create", "people", str(corpus.path)]
     process = subprocess.Popen([*command, "--vectors", "minilm"])

@@ -113,10 +113,12 @@ def third_is_used(premise: str, hypothesis: str) -> bool:
     return bool(number) and (int(number) + len(hypothesis)) % 2 == 0
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(("alpha", "form"), [(1, "logits"), (0, "logits"), (4, "worths")])
 async def test_the_figures_are_those_of_the_samples_counted_one_by_one(
     engine: SearchEngine, answer: Any, alpha: float, form: Any
 ) -> None:
+    """An answer's figures are those of its samples, counted one by one."""
     result: AnswerResult = await answer(
         attributor=KnownAttributor(third_is_used), samples=40, alpha=alpha, form=form, k=12
     )
@@ -168,10 +170,14 @@ async def test_equal_rankings_are_answered_once(answer: Any) -> None:
     assert len(generator.asked) == 7
 
 
+@pytest.mark.promise("graph")
 async def test_the_same_seed_gives_the_same_result(
     engine: SearchEngine,
 ) -> None:
-    """However many are asked at a time, and in whatever order answers come."""
+    """The same seed draws the same rankings, and a seed that was drawn is reported.
+
+    However many are asked at a time, and in whatever order answers come.
+    """
 
     async def drawn(concurrency: int, seed: int | None) -> AnswerResult:
         generator = KnownGenerator()
@@ -206,7 +212,10 @@ async def test_prompts_have_numbered_documents_and_the_answer(
     assert result.usage.model_calls == 1 + 3
 
 
+@pytest.mark.promise("graph")
 async def test_missing_verdicts_are_left_out_of_the_rate_and_counted(answer: Any) -> None:
+    """Missing verdicts are counted and left out of the rates."""
+
     def used(premise: str, hypothesis: str) -> bool | Entailment:
         if premise.startswith("Person-0"):
             return Entailment("timeout", message="The judge took too long.")

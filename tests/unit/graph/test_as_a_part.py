@@ -74,10 +74,14 @@ class Desk(TypedDict, total=False):
     seen_by: str
 
 
+@pytest.mark.promise("graph")
 async def test_a_parent_graph_may_have_its_own_context(
     engine: SearchEngine,
 ) -> None:
-    """What we are asked to do is then what the graph was built with."""
+    """Our graph is a node of another graph, which may have a context and a checkpointer of its own.
+
+    What we are asked to do is then what the graph was built with.
+    """
     alone = await build_search_graph(engine, KnownRefiner()).ainvoke(QUERY, context=CONTEXT)
 
     def greet(state: Desk, runtime: Any) -> Desk:
@@ -105,8 +109,12 @@ async def test_a_parent_graph_may_have_its_own_context(
     assert len(state["result"]["ranking"]) == 5
 
 
+@pytest.mark.promise("graph")
 async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngine) -> None:
-    """Here one that takes documents out before they are measured."""
+    """Another's node stands between two of ours.
+
+    Here one that takes documents out before they are measured.
+    """
     graph = build_search_graph(engine, context=Context(k=5, method="baseline")).builder
 
     async def hide(state: Any) -> dict[str, Any]:
@@ -133,11 +141,15 @@ async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngin
     assert len(ids[1]) == 5
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(("groups", "helped"), [("all", "female"), ("most", "male")])
 async def test_a_person_may_change_the_words_and_nobody_is_asked_again(
     engine: SearchEngine, groups: str, helped: str
 ) -> None:
-    """What was rejected does not come back, and words that were searched with are not again."""
+    """A person may change the words, and the model is not asked again.
+
+    What was rejected does not come back, and words that were searched with are not again.
+    """
     refiner = KnownRefiner()
     context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5, "groups": groups})
     graph = stopping(engine, refiner, context)
@@ -163,9 +175,13 @@ async def test_a_person_may_change_the_words_and_nobody_is_asked_again(
     assert queries == [["physicist"], ["physicist workshop"], ["Marie Curie"]]
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
 async def test_a_person_may_reject_all_words(engine: SearchEngine, method: str) -> None:
-    """The round then finds nothing more, and the best list so far is the result."""
+    """A person may reject the words, and the model is not asked again.
+
+    The round then finds nothing more, and the best list so far is the result.
+    """
     context = CONTEXT.model_copy(update={"method": method, "groups": None})
     graph = stopping(engine, KnownRefiner(), context)
     await graph.ainvoke(QUERY, THREAD)
@@ -424,10 +440,12 @@ GRAPHS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("kind", GRAPHS)
-async def test_a_thread_is_small_and_forgets_its_last_run(
-    engine: SearchEngine, kind: str
-) -> None:
+async def test_a_thread_is_small_and_forgets_its_last_run(engine: SearchEngine, kind: str) -> None:
+    """A graph's state is plain data without texts, and a second search on a thread knows nothing of
+    the first.
+    """
     build, model, context = GRAPHS[kind]
     saver = InMemorySaver()
     graph = build(engine, model, context=context, checkpointer=saver)

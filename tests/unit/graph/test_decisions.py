@@ -227,7 +227,9 @@ def test_a_context_wins_over_its_method_in_copies_too() -> None:
         assert back.model_copy(update={"rerank": "none"}).strategy.rerank == "none"
 
 
+@pytest.mark.promise("graph")
 def test_the_papers_query_grows_by_all_words() -> None:
+    """In `fair-qr`, our reading of FAIR-QR, the query grows by all words."""
     male, context = ("gender", "male"), Context(method="fair-qr")
     woman = {"keywords": ["woman"], "phrases": [], "names": [], "passage": ""}
     state: Any = {

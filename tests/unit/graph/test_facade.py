@@ -121,10 +121,13 @@ async def test_what_a_call_does_not_take_is_refused_in_one_sentence(
         await getattr(search, method)("science", **given)
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_what_was_opened_is_closed_on_the_loop_that_opened_it(
     closing: Closing, *, blocking: bool
 ) -> None:
+    """The façade closes what it opened, on the event loop that opened it."""
+
     def block() -> None:
         with FairSearch.open("people", KnownRefiner()) as search:
             assert search.search("science", CONTEXT).ranking
@@ -147,14 +150,20 @@ async def test_a_start_that_fails_leaves_nothing_open(closing: Closing) -> None:
     assert (len(closing.threads), closing.closed) == (2, 1)
 
 
+@pytest.mark.promise("command")
 async def test_an_engine_that_was_given_stays_open(closing: Any) -> None:
+    """The façade closes nothing that the caller opened."""
     async with FairSearch.open(closing, KnownRefiner()) as search:
         await search.search("science", CONTEXT)
     assert closing.closed == 0
 
 
+@pytest.mark.promise("command")
 async def test_each_kind_of_run_gives_the_same_without_async(engine: SearchEngine) -> None:
-    """And with its values one by one in place of a context."""
+    """The façade works with and without `async`, and gives the same either way.
+
+    And with its values one by one in place of a context.
+    """
     given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
     baseline = Context(attributes=("gender",), k=5, method="baseline")
     answer = AnswerContext(k=3, seed=1, answer=AnswerSettings(samples=2))
@@ -187,7 +196,9 @@ async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | N
         list(FairSearch(engine, refiner).sync.stream(" ", CONTEXT))
 
 
+@pytest.mark.promise("graph")
 async def test_a_stream_yields_documented_steps_and_then_the_result(engine: SearchEngine) -> None:
+    """A stream yields each step and then the result."""
     search = FairSearch(engine, KnownRefiner(["scholar"]))
     *steps, result = [event async for event in search.stream("science", CONTEXT)]
     assert isinstance(result, SearchResult)
@@ -219,8 +230,12 @@ def test_what_is_opened_without_with_says_how_to_open_it(engine: SearchEngine) -
     assert not hasattr(opening, "nothing"), "as notebooks and debuggers ask"
 
 
+@pytest.mark.promise("command")
 async def test_results_are_tables_in_a_notebook(engine: SearchEngine) -> None:
-    """With the titles as text, and never as markup."""
+    """Results in a notebook are tables.
+
+    With the titles as text, and never as markup.
+    """
     search = FairSearch(engine, Planted(), generator=EchoingGenerator(), attributor="overlap")
     plain = Context(attributes=("gender",), k=5, max_iterations=0)
     result = await search.search("science", plain)
@@ -258,9 +273,13 @@ def searched_in_child(search: FairSearch, sending: Any) -> None:
     sending.send(told)
 
 
+@pytest.mark.promise("command")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 async def test_a_forked_child_works_or_is_told_to_spawn(engine: SearchEngine) -> None:
-    """Threads of the parent are not in the child, so nothing there may wait for them."""
+    """A forked process that searches works, or is told to spawn.
+
+    Threads of the parent are not in the child, so nothing there may wait for them.
+    """
     search = FairSearch(engine, KnownRefiner())
     first = (await asyncio.to_thread(search.sync.search, "science", CONTEXT)).ranking[0].id
     forking = multiprocessing.get_context("fork")

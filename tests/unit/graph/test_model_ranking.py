@@ -110,9 +110,11 @@ async def test_each_ranker_is_a_method_and_can_follow_another(engine: SearchEngi
     assert (after.ranker, none.ranker) == ("by-number", None)
 
 
+@pytest.mark.promise("graph")
 async def test_a_rankers_cost_must_fit_the_budget(
     engine: SearchEngine,
 ) -> None:
+    """What a model that ranks costs is said before anything is asked, and has to fit the budget."""
     ranker = ByNumber()
     search = FairSearch(engine, "feedback", ranker=ranker)
     asked: Any = {"method": "listwise", "k": 10, "depth": 50}

@@ -59,10 +59,14 @@ async def index_of(folder: Path, kind: type[VectorEngine] | None) -> SearchEngin
     return lexical if kind is None else await kind.open(lexical, CountingEncoder())
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("kind", [VectorEngine, HybridEngine])
 async def test_copies_in_an_index_share_a_claim_and_the_result_says_so(
     tmp_path: Path, kind: type[VectorEngine]
 ) -> None:
+    """Copies of a document in an index, edited ones by vectors, share one claim, and the result
+    counts them.
+    """
     result = await found_by(await index_of(tmp_path, kind))
     places: list[Place] = result.baseline.ranking
     assert len(places) == len(offers())

@@ -39,11 +39,15 @@ def ids_of(results: list[SearchResult]) -> list[str]:
     return [place.id for result in results for place in result.ranking]
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize(
     "method", [name for name in METHODS if name not in ("deltr", "dlf", "monot5", "monobert")]
 )
 async def test_pages_are_complete_and_repeat_no_document(engine: SearchEngine, method: str) -> None:
-    """Whatever the method; two of the models that re-rank are a ranker of our own."""
+    """Pages of a search are one list: complete, with no document twice.
+
+    Whatever the method; two of the models that re-rank are a ranker of our own.
+    """
     search = FairSearch(engine, KnownRefiner(FEMALE), ranker=ByNumber())
     found = await pages_from(search, **GENDER, method=method, depth=100)
     *whole, last, beyond = found
@@ -61,8 +65,12 @@ async def test_pages_are_complete_and_repeat_no_document(engine: SearchEngine, m
     assert not beyond.ranking
 
 
+@pytest.mark.promise("objective")
 async def test_each_page_is_the_fair_list_of_what_earlier_pages_left(engine: SearchEngine) -> None:
-    """Its figures are of it alone, and no exchange with what is left beats its bound."""
+    """Each page of a search is the fair list of what earlier pages left.
+
+    Its figures are of it alone, and no exchange with what is left beats its bound.
+    """
     found = await pages_from(FairSearch(engine, "feedback"), **GENDER, ask="never")
     left = list((await ranked(engine, "science", 100)).ids)
     target = np.array(list(found[0].target["gender"].values()))
@@ -149,7 +157,9 @@ async def test_a_page_is_made_again_when_nothing_is_kept(engine: SearchEngine) -
         assert alone.ranking == found[page - 1].ranking
 
 
+@pytest.mark.promise("objective")
 async def test_a_page_beyond_the_end_is_empty_and_says_so(engine: SearchEngine) -> None:
+    """A page beyond the end is empty and says so."""
     search = FairSearch(engine, "feedback")
     beyond = await search.search("science", **GENDER, ask="never", page=1_000)
     assert (beyond.ranking, beyond.baseline.ranking, beyond.objective) == ([], [], None)

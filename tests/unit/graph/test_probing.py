@@ -89,8 +89,12 @@ async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, b
     assert len(model.asked) == result.usage.model_calls == 20 + 3 * 2
 
 
+@pytest.mark.promise("evaluation")
 async def test_what_is_found_of_a_model_is_what_it_goes_by(engine: SearchEngine) -> None:
-    """The first position, the number, or a group in so few pairs that it says nothing."""
+    """A probe finds what a model goes by: a planted bias is told from a position.
+
+    The first position, the number, or a group in so few pairs that it says nothing.
+    """
 
     async def compared(model: Planted, **options: Any) -> PairwiseProbe:
         result = await probed(engine, model, kinds=["pairwise"], **options)

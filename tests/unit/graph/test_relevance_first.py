@@ -84,8 +84,12 @@ async def search(engine: SearchEngine, refiner: Any = None, **context: Any) -> A
     return await FairSearch(engine, refiner or asked()).search("science physics atom", **options)
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("women", [25], indirect=True)
 async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> None:
+    """A model is not asked where that is expected to gain too little, or where the documents found
+    suffice.
+    """
     refiner = asked()
     result = await search(hybrid, refiner)
     assert refiner.asked == []
@@ -145,10 +149,15 @@ def is_near(result: Any) -> bool:
     return all(abs(got[group] - share) <= 0.01 for group, share in wanted.items())
 
 
+@pytest.mark.promise("objective")
 async def test_a_stated_target_is_pursued_at_a_stated_price(
     hybrid: SearchEngine, women: int
 ) -> None:
-    """Unless the weight of fairness is given: then it is a direction."""
+    """A target that a user states is pursued until each group is within a point of it, and the
+    result says what was paid.
+
+    Unless the weight of fairness is given: then it is a direction.
+    """
     by_default = await search(hybrid, ask="never")
     directed = await search(hybrid, ask="never", target=EVEN, fairness_weight=1)
     for other in (by_default, directed):
@@ -171,7 +180,9 @@ async def test_a_stated_target_is_pursued_at_a_stated_price(
     assert written.objective.relevance < by_default.objective.relevance
 
 
+@pytest.mark.promise("graph")
 async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
+    """Both gaps in a result are those of the ranking in it, and add up to what a group lacks."""
     result = await search(hybrid, ask="never")
     for ranked in (result, result.baseline):
         for group, wanted in result.target["gender"].items():
@@ -182,16 +193,22 @@ async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
             assert min(gaps) >= 0
 
 
+@pytest.mark.promise("objective")
 async def test_a_target_that_no_list_comes_near_is_told(hybrid: SearchEngine) -> None:
-    """Of five ranks, none or one shows women 97 %."""
+    """Where no list comes near a target, the result says by how much it was missed.
+
+    Of five ranks, none or one shows women 97 %.
+    """
     result = await search(hybrid, ask="never", target="gender=female:0.97,male:0.03", k=5)
     assert not is_near(result)
     assert any("do not suffice for the target" in sentence for sentence in result.warnings)
 
 
+@pytest.mark.promise("objective")
 async def test_more_weight_on_fairness_is_fairer_and_less_relevant(
     hybrid: SearchEngine, lexical: SearchEngine
 ) -> None:
+    """J is never below that of the baseline list, whatever the weight of fairness."""
     for engine in (hybrid, lexical):
         found = [
             await search(engine, ask="never", fairness_weight=weight)
@@ -241,8 +258,12 @@ async def test_limits_and_spread_are_obeyed(
     assert "more than at_most; no list gives each" in impossible.objective.broken[0]
 
 
+@pytest.mark.promise("objective")
 async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchEngine) -> None:
-    """What is found by words need not be relevant, so it makes nothing attainable."""
+    """Where nothing tells relevance, a sentence says that documents were moved without checking.
+
+    What is found by words need not be relevant, so it makes nothing attainable.
+    """
     result = await search(lexical, ask="never")
     assert (result.attainable, result.gaps, result.baseline.gaps) == (None, None, None)
     assert result.relevance is None
@@ -256,6 +277,7 @@ async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchE
     assert (await search(lexical, method="fair-qr")).explanation[1:] == []
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("women", [0], indirect=True)
 @pytest.mark.parametrize(
     "context", [{"target": EVEN}, {"fairness_weight": 4, "least_gain": 0.001}], ids=str
@@ -263,6 +285,7 @@ async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchE
 async def test_much_is_to_gain_and_the_model_is_asked(
     lexical: SearchEngine, context: dict[str, Any]
 ) -> None:
+    """A model is asked where that is expected to gain enough."""
     refiner = asked()
     result = await search(lexical, refiner, **context)
     assert groups_of(refiner) == {"female", "male"}
@@ -317,10 +340,14 @@ async def test_a_refined_query_brings_documents_below_the_pool(
     assert result.without_model.documents == len(brought) > 0
 
 
+@pytest.mark.promise("graph")
 async def test_found_documents_must_fit_the_original_query(
     hybrid: SearchEngine,
 ) -> None:
-    """Hundreds of singers are likely by the words of their group alone."""
+    """What a model's queries find is judged by the original query.
+
+    Hundreds of singers are likely by the words of their group alone.
+    """
     always, never = asked(), asked()
     result = await search(hybrid, always, ask="always")
     alone = await search(hybrid, never, ask="never")
@@ -349,11 +376,15 @@ async def test_hits_that_nothing_can_be_computed_from_are_one_sentence(
         await search(AlteredEngine(lexical, fault), ask="never")
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("women", [25], indirect=True)
 async def test_the_order_within_a_group_is_the_engines(
     lexical: SearchEngine,
 ) -> None:
-    """In the engine's, what is probably not relevant comes last; here it stands far up."""
+    """In front of an engine that is not ours, documents of a group stay in its order.
+
+    In the engine's, what is probably not relevant comes last; here it stands far up.
+    """
     plain = (await hits_of(lexical, "science physics atom", 500)).ids
     doubtful = [plain[0], plain[3], next(id_ for id_ in plain if id_[0] == "w")]
     probabilities = {id_: 0.6 + 0.005 * place for place, id_ in enumerate(plain)}
@@ -379,9 +410,13 @@ async def test_the_order_within_a_group_is_the_engines(
     assert values[1] > values[0]
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("query", ["zebra", "the"])
 async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, query: str) -> None:
-    """No model is asked, nothing is divided by nothing, and every method says the same."""
+    """A query without hits has an empty result, which is no error.
+
+    No model is asked, nothing is divided by nothing, and every method says the same.
+    """
     refiner = asked()
     for method in ("fairqr", "fair-qr", "baseline", "greedy"):
         more: Any = {"method": method, "ask": "always", "target": EVEN}
@@ -397,7 +432,9 @@ async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, q
     assert refiner.asked == []
 
 
+@pytest.mark.promise("graph")
 async def test_searches_at_once_do_not_disturb_each_other(hybrid: SearchEngine) -> None:
+    """The same search gives the same result, also beside others."""
     one = await search(hybrid, ask="never")
     many = await asyncio.gather(*(search(hybrid, ask="never") for _ in range(5)))
     for other in many:

@@ -42,7 +42,9 @@ async def searched(
     )
 
 
+@pytest.mark.promise("graph")
 async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: SearchEngine) -> None:
+    """The exposure in a result is that of the ranking in it."""
     for method in ({}, {"ask": "always"}, {"method": "fair-qr"}, {"method": "baseline"}):
         result = await searched(engine, **method)
         shown = [d.id for d in result.ranking]
@@ -53,10 +55,15 @@ async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: Sea
         assert [d.rank for d in result.ranking] == list(range(1, 11))
 
 
+@pytest.mark.promise("graph")
 async def test_the_papers_loop_reranks_the_last_querys_documents(
     engine: SearchEngine,
 ) -> None:
-    """With the pool 'union', its re-ranking takes back all that was gained: the trap."""
+    """`fair-qr` is our reading of FAIR-QR: it re-ranks the documents of the last query by the
+    original query.
+
+    With the pool 'union', its re-ranking takes back all that was gained: the trap.
+    """
     result = await searched(engine, target="gender=female:0.9,male:0.1", method="fair-qr")
     last = await ranked(engine, "science scholar", 10)
     assert result.iterations[1].queries == ["science scholar"]
@@ -86,10 +93,14 @@ async def test_the_last_round_can_be_kept_though_it_is_worse(
     assert unguarded.divergence > unguarded.baseline.divergence
 
 
+@pytest.mark.promise("graph")
 async def test_a_list_says_its_share_of_expected_relevance(
     engine: SearchEngine,
 ) -> None:
-    """Whatever the method. What only a model's words find counts as unlikely."""
+    """Every list says what it has of the expected relevance.
+
+    Whatever the method. What only a model's words find counts as unlikely.
+    """
     result = await searched(engine, method="fair-qr", target="population:1")
     found = await ranked(engine, "science", 500)
     likely = dict(zip(found.ids, probability_by_rank(len(found.ids)).tolist(), strict=True))
@@ -105,8 +116,12 @@ async def test_a_list_says_its_share_of_expected_relevance(
     assert nothing.expected_relevance is None
 
 
+@pytest.mark.promise("graph")
 async def test_words_that_lead_away_from_the_query_are_told(engine: SearchEngine) -> None:
-    """These find what the query itself finds last, or not at all."""
+    """A search reports words that lead away from the query.
+
+    These find what the query itself finds last, or not at all.
+    """
     away = {"female": ["scholar"], "male": ["filler"]}
     options = {"target": "gender=female:1", "method": "fair-qr", "final_round": "last"}
     led_away = await searched(engine, away, query="science", rerank="none", k=5, **options)
@@ -153,11 +168,15 @@ async def test_groups_are_asked_about_at_once_and_each_has_a_query(engine: Searc
         assert found.iterations[1].queries == [queries[group] for group in expected]
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("status", ["empty", "timeout", "parse_error", "unavailable"])
 async def test_unusable_answers_leave_the_list_without_a_model(
     engine: SearchEngine, status: Status
 ) -> None:
-    """By the paper's loop, which has no such list, it is the baseline ranking."""
+    """Where no answer of the model is usable, the list that needs no model is returned.
+
+    By the paper's loop, which has no such list, it is the baseline ranking.
+    """
     failing = {"any": Refinement(status, message="late")}
     result = await searched(engine, failing, ask="always", groups="all")
     alone = await searched(engine, ask="never")
@@ -175,9 +194,13 @@ async def test_unusable_answers_leave_the_list_without_a_model(
     assert useful.iterations[1].refinements[0].keywords == ["scholar"]
 
 
+@pytest.mark.promise("graph")
 async def test_words_without_anything_new_end_the_loop(
     engine: SearchEngine,
 ) -> None:
+    """Words without anything new end the loop, and the list that needs no model is returned with a
+    sentence that says so.
+    """
     result = await searched(engine, KnownRefiner({}), ask="always")
     assert result.stop_reason == "no_new_words"
     assert [iteration.queries for iteration in result.iterations] == [["science"]]
@@ -234,9 +257,7 @@ async def test_feedback_works_for_products_of_attributes(
     assert nobody.stop_reason == "no_new_words"
 
 
-async def test_documents_deleted_during_a_search_are_left_out(
-    corpus: Path, tmp_path: Path
-) -> None:
+async def test_documents_deleted_during_a_search_are_left_out(corpus: Path, tmp_path: Path) -> None:
     engine = await Catalog(tmp_path).resolve(str(corpus))
 
     async def delete(request: GroupRequest) -> list[str]:
@@ -282,8 +303,12 @@ async def test_scores_that_cannot_be_weights_only_say_the_order(engine: SearchEn
     assert not any("cannot be used as weights" in warning for warning in plain.warnings)
 
 
+@pytest.mark.promise("command")
 def test_the_synchronous_search_works_inside_a_running_loop(engine: SearchEngine) -> None:
-    """As in a notebook; and one object serves several threads."""
+    """The façade works without `async` inside a running event loop, as in a notebook.
+
+    As in a notebook; and one object serves several threads.
+    """
     with FairSearch.open(engine, KnownRefiner(FEMALE)) as search:
 
         async def cell() -> object:
@@ -306,10 +331,14 @@ async def test_a_refined_query_speaks_for_its_group_alone(
     assert sum(id_.startswith("w") for id_ in second) > sum(id_.startswith("w") for id_ in first)
 
 
+@pytest.mark.promise("graph")
 async def test_methods_that_do_not_refine_ask_no_model(
     engine: SearchEngine,
 ) -> None:
-    """By one search."""
+    """Baselines search once and ask no model.
+
+    By one search.
+    """
     refiner = KnownRefiner(FEMALE)
     papers = await searched(engine, refiner, method="fair-qr", threshold=99)
     assert (papers.stop_reason, papers.model) == ("converged", None)
@@ -367,6 +396,7 @@ async def words(request: GroupRequest) -> list[str]:
 ASKED: dict[str, Any] = {**POPULATION, "patience": 2}
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     "context",
     [
@@ -382,6 +412,7 @@ ASKED: dict[str, Any] = {**POPULATION, "patience": 2}
 async def test_a_round_costs_at_most_two_round_trips(
     engine: SearchEngine, context: dict[str, Any]
 ) -> None:
+    """A round costs an engine at most two round trips, and the result one more for its texts."""
     watched = WatchedEngine(engine)
     result = await searched(watched, KnownRefiner(words), **ASKED, **context)
     assert len(result.iterations) >= 2
@@ -391,8 +422,13 @@ async def test_a_round_costs_at_most_two_round_trips(
     assert len(watched.reads) == 1
 
 
+@pytest.mark.promise("engines")
 async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEngine) -> None:
-    """It is asked nothing that it cannot do."""
+    """The default method needs nothing but hits, so an engine that can only search is searched
+    fairly.
+
+    It is asked nothing that it cannot do.
+    """
     watched = WatchedEngine(engine, without=NOTHING)
     result = await searched(watched, KnownRefiner(words), **ASKED)
     assert any("scholar" in query for query in result.iterations[1].queries)
@@ -400,6 +436,7 @@ async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEng
     assert watched.counts == 0
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize(
     ("context", "model", "sentence"),
     [
@@ -411,6 +448,7 @@ async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEng
 async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
     engine: SearchEngine, context: dict[str, Any], model: str | None, sentence: str
 ) -> None:
+    """What an engine lacks is refused in one sentence before the engine is asked."""
     watched = WatchedEngine(engine, without=NOTHING)
     asked = {"attribute": "gender", "ask": "always", **context}
     with pytest.raises(InputError, match=sentence) as caught:

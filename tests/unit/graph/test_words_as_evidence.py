@@ -82,10 +82,14 @@ def ids_of(result: Any) -> list[str]:
     return [place.id for place in result.ranking]
 
 
+@pytest.mark.promise("graph")
 async def test_each_kind_of_words_is_a_query_of_its_own(
     lexical: SearchEngine,
 ) -> None:
-    """All of a round's queries run in one round trip."""
+    """Each kind of a model's words is evidence of its own; the topic is asked about once.
+
+    All of a round's queries run in one round trip.
+    """
     topic = Refinement(
         "ok", topic=("laboratory",), queries=("who split atoms",), passage="She split atoms."
     )
@@ -112,6 +116,7 @@ async def test_each_kind_of_words_is_a_query_of_its_own(
     assert result.iterations[2].topic is None
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     ("calls", "topics", "groups"),
     [(1, 1, []), (2, 1, ["female"]), (3, 1, ["female", "male"])],
@@ -119,7 +124,10 @@ async def test_each_kind_of_words_is_a_query_of_its_own(
 async def test_the_question_about_the_topic_counts_in_the_budget(
     lexical: SearchEngine, calls: int, topics: int, groups: list[str]
 ) -> None:
-    """And no question may be asked again that the budget has no room for."""
+    """The question about the topic counts in the budget of calls and tokens.
+
+    And no question may be asked again that the budget has no room for.
+    """
     topic = Refinement("ok", topic=("laboratory",), usage=Usage(model_calls=1))
     refiner = KnownTopicRefiner(topic, GROUPS)
     result = await searched(lexical, refiner, budget=Budget(model_calls=calls))
@@ -128,9 +136,11 @@ async def test_the_question_about_the_topic_counts_in_the_budget(
     assert not any(it.may_ask_again for it in [*refiner.topics, *refiner.asked])
 
 
+@pytest.mark.promise("graph")
 async def test_words_of_the_weight_0_change_nothing(
     lexical: SearchEngine, hybrid: SearchEngine
 ) -> None:
+    """A model's words of the weight 0 change nothing."""
     for engine in (lexical, hybrid):
         result = await searched(engine, KnownRefiner(GROUPS), word_weights=EvidenceWeights())
         alone = await searched(engine, None, ask="never")
@@ -141,13 +151,16 @@ async def test_words_of_the_weight_0_change_nothing(
         assert any(place.evidence for place in counted.ranking)
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     "words", [{"female": ["opera"]}, GROUPS], ids=["for one group", "for all groups"]
 )
 async def test_evidence_is_combined_in_log_odds_and_shown(
     hybrid: SearchEngine, words: dict[str, list[str]]
 ) -> None:
-    """Without a query of its group, a document has no evidence of that kind.
+    """A model's words are evidence beside the query's, and each kind counts by its weight.
+
+    Without a query of its group, a document has no evidence of that kind.
 
     With a query of each group, a document that none of them finds is unlikely.
     """
@@ -163,8 +176,12 @@ async def test_evidence_is_combined_in_log_odds_and_shown(
     assert found_by_group > 0
 
 
+@pytest.mark.promise("graph")
 async def test_names_bring_only_documents_that_hold_one_whole(lexical: SearchEngine) -> None:
-    """The words of a name find all singers; 'Singer 1' is not 'Singer 11'."""
+    """Names bring only documents that hold one of them whole.
+
+    The words of a name find all singers; 'Singer 1' is not 'Singer 11'.
+    """
     names = Refinement("ok", names=("Singer 1", "Singes 2"))
     refiner = KnownRefiner({"female": names})
     (retrieved,) = [
@@ -180,10 +197,14 @@ async def test_names_bring_only_documents_that_hold_one_whole(lexical: SearchEng
     assert list(named["relevance"]) == ["s01"]
 
 
+@pytest.mark.promise("graph")
 async def test_earlier_lists_are_valued_by_the_newest_evidence(
     hybrid: SearchEngine,
 ) -> None:
-    """So that the objectives of all rounds compare lists by the same probabilities."""
+    """Lists of earlier rounds are valued again by the newest evidence.
+
+    So that the objectives of all rounds compare lists by the same probabilities.
+    """
     refiner = KnownRefiner({"female": ["laboratory"], "male": ["f7"]})
     steps = await steps_of(hybrid, refiner)
     (first,) = [
@@ -202,11 +223,15 @@ async def test_earlier_lists_are_valued_by_the_newest_evidence(
     assert result.best_iteration == best
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("can_rescore", [True, False])
 async def test_the_engines_order_is_kept_within_groups(
     lexical: SearchEngine, can_rescore: bool
 ) -> None:
-    """And the result says by what evidence a document moved up."""
+    """An engine's order is kept within groups unless `order=estimated`.
+
+    And the result says by what evidence a document moved up.
+    """
     engine = WatchedEngine(lexical, without=[] if can_rescore else ["rescore"])
     refiner = KnownRefiner({"female": ["laboratory"], "male": ["f29"]})
     plain = (await ranked(lexical, QUERY, 500)).ids

@@ -54,17 +54,21 @@ def rankings(draw: st.DrawFn) -> np.ndarray:
     return np.where(totals > 1e-6, weights / np.maximum(totals, 1e-6), 0) * known
 
 
+@pytest.mark.promise("labels")
 @pytest.mark.parametrize("text", WEIGHTS)
 @given(members=rankings())
 def test_agrees_with_a_loop_over_documents(text: str, members: np.ndarray) -> None:
+    """Exposures of groups, by each discount, are the formulas of the page."""
     rows = enumerate(members, start=1)
     by_hand = sum(WEIGHTS[text](rank) * row for rank, row in rows)
     assert np.allclose(group_exposure(members, Discount.parse(text)), by_hand)
     assert str(Discount.parse(text)) == text
 
 
+@pytest.mark.promise("labels")
 @given(members=rankings())
 def test_known_and_unknown_exposure_make_up_all_of_it(members: np.ndarray) -> None:
+    """The exposure of the groups and the unknown exposure make up all exposure of a list."""
     total = LOG2.weights(len(members)).sum()
     known = group_exposure(members).sum()
     assert known / total + exposure_and_unknown(members)[1] == pytest.approx(1)
@@ -128,7 +132,9 @@ def pairs(draw: st.DrawFn) -> list[np.ndarray]:
     return [np.array(it) / sum(it) for it in (draw(weights), draw(weights))]
 
 
+@pytest.mark.promise("labels")
 def test_a_worked_value_of_kl() -> None:
+    """The Kullback–Leibler divergence is the formula of the page."""
     # KL([½,½] ‖ [¼,¾]) = ½ ln 2 + ½ ln ⅔
     expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
     found = kullback_leibler([0.5, 0.5], [0.25, 0.75], smoothing=0)
@@ -152,7 +158,9 @@ def test_worked_values_of_what_a_group_lacks() -> None:
     assert lacks(target, target, "divergence") == pytest.approx([0.0, 0.0, 0.0])
 
 
+@pytest.mark.promise("labels")
 def test_a_worked_value_of_js() -> None:
+    """The Jensen–Shannon divergence is the formula of the page."""
     # Disjoint distributions are one bit apart.
     assert jensen_shannon([1, 0], [0, 1], unit="bits") == pytest.approx(1)
     assert jensen_shannon([1, 0], [0, 1]) == pytest.approx(math.log(2))
@@ -229,7 +237,11 @@ def test_a_product_is_confused_as_independent_attributes() -> None:
     assert found == pytest.approx(np.kron(matrix, np.eye(2)))
 
 
+@pytest.mark.promise("audit")
 def test_a_matrix_that_says_nothing_is_refused() -> None:
+    """A confusion matrix of labels that says nothing about the groups, and so could correct
+    nothing, is refused.
+    """
     for of_a, of_b, why in (
         ({"a": 1}, {"c": 1}, "with groups as labels"),
         ({"a": 0.9}, {"b": 1}, "sum to 1"),
@@ -297,8 +309,12 @@ BARE = Attribute(name="age", field="a", groups=("old", "young"))
 ZEROS = {"retrieved": np.zeros(2)}
 
 
+@pytest.mark.promise("labels")
 def test_a_worked_mixture() -> None:
-    """Shares of groups stand in for the parts of their attribute only."""
+    """Targets, mixtures of parts, are the formulas of the page.
+
+    Shares of groups stand in for the parts of their attribute only.
+    """
     target = Target.parse("retrieved:0.5,population:0.5")
     found = target.resolve(alone(GENDER), {"retrieved": np.array([1.0, 9.0])})
     assert found == pytest.approx([0.3, 0.7])
@@ -308,8 +324,10 @@ def test_a_worked_mixture() -> None:
     assert Target.parse(str(target).split()) == target
 
 
+@pytest.mark.promise("labels")
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_a_mixture_is_a_distribution(weight: float, share: float) -> None:
+    """A target is a distribution, whatever parts are mixed."""
     target = Target(parts={"retrieved": weight, "uniform": 1 - weight})
     found = target.resolve(alone(GENDER), {"retrieved": np.array([share, 1 - share])})
     assert found.sum() == pytest.approx(1)

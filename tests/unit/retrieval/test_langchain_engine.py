@@ -168,7 +168,11 @@ async def test_relevance_scores_are_taken_if_they_fit_the_order(
         assert hits.scores == [1 / rank for rank in range(1, 51)]
 
 
+@pytest.mark.promise("engines")
 async def test_documents_without_an_id_are_known_by_their_text() -> None:
+    """LangChain's documents without an id are known by a hash of their text, and the result says
+    so.
+    """
     engine = over(Document("one"), Document("two"), Document("one"))
     hits = await search(engine)
     assert len(hits) == len(set(hits.ids)) == 2
@@ -238,6 +242,7 @@ def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
             from_langchain(stored(1), schema=schema)
 
 
+@pytest.mark.promise("engines")
 @given(
     st.lists(
         st.tuples(
@@ -252,6 +257,7 @@ def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
 async def test_any_answer_keeps_its_order_and_has_each_document_once(
     found: list[tuple[str | None, str, Any]], n: int
 ) -> None:
+    """LangChain's order is kept, and each document comes once."""
     documents = [Document(text, id=id_, metadata={"sex": sex}) for id_, text, sex in found]
     engine = over(*documents, schema={"attributes": {"gender": {**GENDER, "field": "sex"}}})
     hits = await search(engine, "x", n)

@@ -202,12 +202,15 @@ def in_order(
     return kept
 
 
+@pytest.mark.promise("graph")
 @settings(max_examples=150, deadline=None)
 @given(pools(), st.randoms(use_true_random=False), st.booleans(), st.booleans())
 def test_no_exchange_beats_the_bound(
     pool: RankingObjective, draw: random.Random, is_best: bool, keeps: bool
 ) -> None:
-    """Neither of the best ranking nor of any other one that the bound is of.
+    """No exchange of documents takes a list above the bound of its certificate.
+
+    Neither of the best ranking nor of any other one that the bound is of.
 
     Where labels are missing, the bound is of rankings with the same labelled exposure, and in an
     order of the engine, of rankings in that order.

@@ -18,7 +18,9 @@ WITH_UNKNOWN = GENDER.model_copy(update={"unknown": "group"})
 SCHEMA = Schema(attributes={"gender": GENDER})
 
 
+@pytest.mark.promise("labels")
 def test_each_way_to_write_a_label() -> None:
+    """Each way to write a label gives the shares that the page says."""
     for label, expected in (
         ("female", (1, 0)),
         (["female", "male"], (0.5, 0.5)),

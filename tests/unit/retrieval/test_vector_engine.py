@@ -243,8 +243,12 @@ def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
         asyncio.run(work(Path(temporary)))
 
 
+@pytest.mark.promise("labels")
 async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
-    """Also where the index is built again, whatever the ids."""
+    """Only new texts are encoded.
+
+    Also where the index is built again, whatever the ids.
+    """
     catalog, encoder = Catalog(tmp_path / "data"), CountingEncoder()
     first = corpus_of(tmp_path / "c", numbered(10))
     made = await catalog.create("people", first, encoder=encoder)
@@ -262,8 +266,12 @@ async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
     same(await ranked(engine, "word3 word11", 99), by_cosine(changed, "word3 word11"))
 
 
+@pytest.mark.promise("labels")
 async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
-    """And those of two encoders stand beside each other."""
+    """Vectors of two encoders are never compared: those of another model are refused.
+
+    And those of two encoders stand beside each other.
+    """
     lexical = built(tmp_path / "v1", some(60))
     first = await opened(lexical)
     second = await opened(lexical, CountingEncoder("salted", dimensions=5, salt="s"))
@@ -331,8 +339,12 @@ async def test_only_new_documents_wait_for_the_lock(
         await ranked(engine, "w1", 99)
 
 
+@pytest.mark.promise("labels")
 def test_half_precision_hardly_changes_a_cosine(tmp_path: Path) -> None:
-    """And zeros stay zeros."""
+    """Vectors are kept in half precision, which changes a cosine by less than a thousandth.
+
+    And zeros stay zeros.
+    """
     rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
     kept = tmp_path / "vectors", EncoderMark("wide", 384, (0.1,))
     assert read_vectors(*kept).shape == (0, 384)

@@ -39,8 +39,12 @@ def test_what_is_told_is_what_the_list_shows() -> None:
         fair_order(GENDER, Context(), listed(None, None))
 
 
+@pytest.mark.promise("service")
 def test_deficits_hold_exposure_over_a_stream_of_short_lists() -> None:
-    """One is shown of two candidates. The mean distance from a target of .3 falls as 1/T."""
+    """Amortised deficits hold exposure over a stream of lists that are too short for it.
+
+    One is shown of two candidates. The mean distance from a target of .3 falls as 1/T.
+    """
     context = Context.of(k=1, target="gender=female:0.3,male:0.7")
     pair, deficit = listed("male", "female"), AmortisedDeficit(decay=1.0)
     shown, distances = 0.0, []

@@ -35,9 +35,13 @@ def candidates_of(draw: np.random.Generator) -> Candidates:
     )
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("order", ["engine", "estimated"])
 def test_no_list_that_is_allowed_is_above_the_bound(order: str) -> None:
-    """Of 200 pools, the list of the fair step and one drawn at random."""
+    """No order that a certificate bounds has a higher J.
+
+    Of 200 pools, the list of the fair step and one drawn at random.
+    """
     draw = np.random.default_rng(7)
     step = FairStep(order=order)
     rankings = permutations(DOCUMENTS, RANKS)
@@ -181,6 +185,7 @@ def test_one_attribute_has_no_worse_one() -> None:
     assert lists[0].positions.tolist() == lists[1].positions.tolist()
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     ("order", "labelled", "among"),
     [
@@ -193,7 +198,10 @@ def test_one_attribute_has_no_worse_one() -> None:
 def test_a_certificate_says_which_orders_it_bounds(
     order: str, labelled: int, among: tuple[str, ...]
 ) -> None:
-    """The engine has less likely documents above more likely ones of the same group."""
+    """A certificate says which orders it bounds.
+
+    The engine has less likely documents above more likely ones of the same group.
+    """
     members = np.eye(2)[[0, 1, 0, 1, 0, 1]]
     members[labelled:] = 0
     candidates = Candidates(

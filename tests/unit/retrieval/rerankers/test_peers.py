@@ -60,9 +60,7 @@ def test_a_policy_by_hand() -> None:
     assert found == pytest.approx([(first + second) / 2] * 2)
 
 
-def test_no_mixture_that_reaches_the_target_is_more_relevant() -> (
-    None
-):
+def test_no_mixture_that_reaches_the_target_is_more_relevant() -> None:
     draw = np.random.default_rng(1)
     groups = [0, 0, 0, 1, 1, 1]
     every = [list(it) for it in itertools.permutations(range(6), 3)]

@@ -138,12 +138,15 @@ def test_a_tail_of_vanishing_weights_is_drawn_rightly() -> None:
 FORMS = pytest.mark.parametrize("form", ["logits", "worths"])
 
 
+@pytest.mark.promise("labels")
 @FORMS
 @pytest.mark.parametrize(("scale", "alpha"), [(1, 2.0), (-50, 2.0), (1, 0.0), (0, 1000.0)])
 def test_each_form_draws_its_orders_as_often_as_the_product_says(
     form: Form, scale: float, alpha: float
 ) -> None:
-    """All 60 ordered triples of five items, by brute force from the paper's formula.
+    """Sampled rankings are drawn as often as Plackett and Luce say.
+
+    All 60 ordered triples of five items, by brute force from the paper's formula.
 
     They are uniform where α is 0 or all scores are equal.
     """
@@ -209,10 +212,10 @@ def test_the_orders_of_the_oracle_are_equally_likely(m: int, k: int) -> None:
         assert p_value(drawn, expected) > SIGNIFICANCE
 
 
+@pytest.mark.promise("labels")
 @given(seed=st.integers(), names=st.lists(st.text(max_size=4), max_size=3))
-def test_numbers_follow_from_seed_and_query_alone(
-    seed: int, names: list[str]
-) -> None:
+def test_numbers_follow_from_seed_and_query_alone(seed: int, names: list[str]) -> None:
+    """The numbers of a sampled ranking follow from its seed and query alone."""
     scores = np.arange(500.0)
     first = sample_plackett_luce(scores, 2, 9, 5, stream_of(seed, *names))
     stream_of(seed, *names, "another").random(100)
@@ -230,8 +233,12 @@ def test_other_seeds_names_and_orders_give_other_numbers() -> None:
         assert abs(np.corrcoef(one, other)[0, 1]) < 6 / np.sqrt(2000)
 
 
+@pytest.mark.promise("labels")
 def test_the_numbers_stay_the_same_from_version_to_version() -> None:
-    """Runs that were kept can be repeated."""
+    """A seed gives the same sampled rankings in every version.
+
+    Runs that were kept can be repeated.
+    """
     assert stream_of(0, "bm25", "q1").bit_generator.random_raw() == 9310837085825694230
 
 
