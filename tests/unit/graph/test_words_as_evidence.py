@@ -133,22 +133,30 @@ async def test_the_question_about_the_topic_counts_in_the_budget(
     result = await searched(lexical, refiner, budget=Budget(model_calls=calls))
     assert (len(refiner.topics), [request.group for request in refiner.asked]) == (topics, groups)
     assert result.usage.model_calls == calls
-    assert not any(it.may_ask_again for it in [*refiner.topics, *refiner.asked])
+    assert not any(request.may_ask_again for request in [*refiner.topics, *refiner.asked])
+
+
+async def check_words_without_weight(engine: SearchEngine) -> None:
+    """Compare a search by words of the weight 0 with one without a model."""
+    result = await searched(engine, KnownRefiner(GROUPS), word_weights=EvidenceWeights())
+
+    alone = await searched(engine, None, ask="never")
+    assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
+    assert [round_.queries for round_ in result.iterations] == [[QUERY]]
+    assert all(place.evidence == {} for place in result.ranking)
+    weighted = await searched(engine, KnownRefiner(GROUPS))
+    assert any(place.evidence for place in weighted.ranking)
 
 
 @pytest.mark.promise("graph")
-async def test_words_of_the_weight_0_change_nothing(
-    lexical: SearchEngine, hybrid: SearchEngine
-) -> None:
+async def test_words_of_the_weight_0_change_nothing(hybrid: SearchEngine) -> None:
     """A model's words of the weight 0 change nothing."""
-    for engine in (lexical, hybrid):
-        result = await searched(engine, KnownRefiner(GROUPS), word_weights=EvidenceWeights())
-        alone = await searched(engine, None, ask="never")
-        assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
-        assert [round_.queries for round_ in result.iterations] == [[QUERY]]
-        assert all(place.evidence == {} for place in result.ranking)
-        counted = await searched(engine, KnownRefiner(GROUPS))
-        assert any(place.evidence for place in counted.ranking)
+    await check_words_without_weight(hybrid)
+
+
+async def test_words_of_the_weight_0_change_no_ranks(lexical: SearchEngine) -> None:
+    """Nor where relevance is estimated by ranks."""
+    await check_words_without_weight(lexical)
 
 
 @pytest.mark.promise("graph")
@@ -165,9 +173,10 @@ async def test_evidence_is_combined_in_log_odds_and_shown(
     With a query of each group, a document that none of them finds is unlikely.
     """
     result = await searched(hybrid, KnownRefiner(words), word_weights=EvidenceWeights(group=2))
+
     found_by_group = 0
+    absent = UNLIKELY if words == GROUPS else np.nan
     for place in [*result.ranking, *result.baseline.ranking]:
-        absent = UNLIKELY if words == GROUPS else np.nan
         evidence = [place.evidence["query"], place.evidence.get("group", absent)]
         columns = [np.array([probability]) for probability in evidence]
         # Evidence and relevance both have the factor that is the query's; it is nearly 1 here.
