@@ -11,7 +11,7 @@ import pytest
 from fairqr.base.errors import IndexUnavailableError
 from fairqr.evaluation.audit.pairs import Pairs, compare_versions, open_pairs, read_pairs
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.unit.retrieval.http_servers import Answer, Received, answering, of_json
+from tests.servers.http_servers import Answer, Received, answering, of_json
 
 QUERIES = [f"query {number}" for number in range(8)]
 NO_ENGINE = cast("SearchEngine", None)
