@@ -95,7 +95,6 @@ async def audited(
 
 
 @pytest.mark.promise("audit")
-@pytest.mark.usefixtures("by_rank")
 class Announced(NamedTuple):
     """What an audit says first that it will ask, and what it then asks.
 
@@ -116,6 +115,7 @@ class Announced(NamedTuple):
     is_single: bool = True
 
 
+@pytest.mark.usefixtures("by_rank")
 @pytest.mark.parametrize(
     "announced",
     [
