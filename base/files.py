@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -64,6 +65,18 @@ def is_small_file(path: Path, most: int) -> bool:
     """
     status = path.stat()
     return stat.S_ISREG(status.st_mode) and status.st_size <= most
+
+
+def without_home(text: str) -> str:
+    """Return a path or an option with ``~`` in place of the user's home folder.
+
+    What is given to others should not say who made it.
+    """
+    home = str(Path.home())
+    if home == Path.home().anchor:
+        return text
+    pattern = rf"(?<![\w./-]){re.escape(home)}(?=[/\\]|$)"
+    return re.sub(pattern, "~", text)
 
 
 def sha256_of(path: Path) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from pydantic import JsonValue
 
 from fairqr.base.errors import InputError, TargetError, one_line
+from fairqr.base.files import without_home
 from fairqr.base.secrets import WITHHELD, without_secrets
 from fairqr.evaluation.audit.bundle import AuditManifest, Relevance
 from fairqr.evaluation.audit.dimensions import dimensions_to_measure
@@ -25,12 +28,15 @@ from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.evaluation.qrels import Qrels
 from fairqr.evaluation.user_clicks import ClickFigures
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
-from fairqr.retrieval.engines.engine import SearchEngine, require
+from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine, require
 from fairqr.retrieval.engines.hybrid.texts import TextRelevance, open_texts
 from fairqr.retrieval.engines.limits import at_rate
 from fairqr.retrieval.sources.documents import in_known_forms
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import Source
+
+DIGITS = re.compile("[0-9a-f]{8}")
+"""What tells indexes apart that are made of files with one name."""
 
 
 @dataclass(frozen=True)
@@ -128,11 +134,11 @@ async def prepare(
         source={} if options.withhold_place else _source_of(engine),
         inputs=_hashes(qrels, inputs.pairs, inputs.users.clicks),
         queries=inputs.queries.fingerprint,
-        command=without_secrets(tuple(options.command)),
+        command=tuple(map(without_home, without_secrets(tuple(options.command)))),
         engine={
-            "name": engine.name,
+            "name": _readable_name(info),
             "engine": info.engine,
-            "location": WITHHELD if options.withhold_place else info.location,
+            "location": WITHHELD if options.withhold_place else without_home(info.location),
             "retriever": engine.retriever,
             # An index on a server may grow while it is audited.
             "state": info.fingerprint if engine.in_process else "",
@@ -145,6 +151,16 @@ async def prepare(
         corpus_shares=corpus_shares,
     )
     return PreparedAudit(slow, observer, pairs, manifest)
+
+
+def _readable_name(info: EngineInfo) -> str:
+    """Return the name of what is audited; of a file that was searched, that of the file.
+
+    The index that is made of a file also has a few digits in its name, to tell files apart.
+    """
+    file_name = Path(info.source).name.removesuffix(".gz").removesuffix(".jsonl")
+    name, _, digits = info.name.rpartition("-")
+    return name if name == file_name and DIGITS.fullmatch(digits) else info.name
 
 
 def _attributes(spec: AuditSpec, engine: SearchEngine) -> dict[str, Attribute]:

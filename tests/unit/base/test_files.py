@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairqr.base.files import open_beside, write_beside
+from fairqr.base.files import open_beside, without_home, write_beside
 from fairqr.base.loops import usable_cores
 from fairqr.base.secrets import without_secrets
 
@@ -75,3 +75,21 @@ def test_cores_are_those_that_the_process_may_use(
     for named in ("", "0", "-1", "many", "²"):
         monkeypatch.setenv("OMP_NUM_THREADS", named)
         assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/ada/people.jsonl", "~/people.jsonl"),
+        ("--corpus=/home/ada/people.jsonl", "--corpus=~/people.jsonl"),
+        ("/home/ada", "~"),
+        ("/home/adam/people.jsonl", "/home/adam/people.jsonl"),
+        ("/srv/home/ada/people.jsonl", "/srv/home/ada/people.jsonl"),
+    ],
+    ids=["a path", "an option", "home", "another home", "another folder"],
+)
+def test_the_home_folder_is_not_named(
+    text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    assert without_home(text) == expected
