@@ -226,6 +226,7 @@ async def _cost(query: str, ids: Sequence[str], context: ProbeContext, parts: Pr
     if len(items) < 2:
         return total
     if "pairwise" in settings.kinds:
+        # The longest two documents make the most expensive pair.
         by_length = sorted(items, key=lambda item: len(item.shown(settings.shown)))
         longest = (by_length[-2], by_length[-1])
         word = settings.words[0] if settings.words else ""

@@ -149,6 +149,7 @@ async def _first_page(pool: Pool, ranks: Ranks | None, iteration: int) -> Page:
         by_model = await ranks(pool, order)
         order = by_model.ranking
     step = await final_step(pool.context)
+    # The first page is what follows a page without documents.
     empty_page = Page(
         iteration, Ranking([], []), pool.measured([]), order, step=step, by_model=by_model
     )

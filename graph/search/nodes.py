@@ -70,6 +70,7 @@ async def prepare(state: SearchState, context: Context, parts: SearchParts) -> U
     attributes = [dimension.attribute for dimension in dimensions]
     if context.target is not None:
         context.target.check(attributes)
+    # A later page asks no model: it is made of what an earlier page found.
     earlier_page = _found_before(query, context, parts)
     if context.rounds and earlier_page is None:
         await _require_refinement(context, parts)
@@ -232,6 +233,7 @@ async def measure(state: SearchState, context: Context, parts: SearchParts) -> U
     if iteration == 0:
         update |= _targeted(pool)
         pool = pool.with_target(update["target"])
+    # The first round is judged as the engine ranks, later ones as the method orders the pool.
     ranking = pool.order(iteration) if iteration else pool.baseline
     measured = pool.measured(ranking.ids)
     if iteration == 0:

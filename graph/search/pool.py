@@ -77,6 +77,7 @@ class Pool(FoundDocuments):
         records = self.state.get("fair_lists", [])
         if not records:
             return []
+        # All lists are valued among the same candidates, so documents of later rounds count, too.
         order = self.order(records[-1]["iteration"])
         score_by_id = dict(zip(order.ids, order.scores, strict=True))
         ids = list(dict.fromkeys([*order.ids, *self.table.ids]))
