@@ -106,7 +106,7 @@ class Pool(FoundDocuments):
         objective = context.fair_step.objective(candidates, record["weight"], context.k)
         quality = objective.quality(rows)
         return FairList(
-            **dict(self.measured(record["ids"])),
+            **dict(self.measure(record["ids"])),
             iteration=record["iteration"],
             ids=record["ids"],
             scores=[candidates.ranking.scores[row] for row in rows.tolist()],
@@ -132,7 +132,7 @@ class Pool(FoundDocuments):
         """The first k documents of the engine's own ranking."""
         return self.engine_ranking.top(self.context.k)
 
-    def measured(self, ids: Sequence[str]) -> Measured:
+    def measure(self, ids: Sequence[str]) -> Measured:
         """Measure the first k of a list of documents against the target."""
         context = self.context
         exposures: Shares = {}
