@@ -184,7 +184,7 @@ def run_graph(
                     async for namespace, mode, entry in entries:
                         for output in _outputs_of(context.kind, namespace, mode, entry):
                             outputs.put_nowait(output)
-                            await outputs.join()
+                            await outputs.join()  # until the caller wants the next one
                 if resume and journal is not None:
                     state = await graph.aget_state(config)
                     outputs.put_nowait(Step(WHOLE_STATE, state.values))
@@ -256,6 +256,7 @@ def _outputs_of(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> I
         return
 
     graphs = [node.partition(":")[0] for node in namespace]
+    # Other graphs are of nodes that users added.
     if graphs not in ([], [RETRIEVE]):
         return
     nodes = NODES["search" if graphs else kind]

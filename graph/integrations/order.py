@@ -197,6 +197,7 @@ def fair_order(
     """
     aimed = aimed_at(schema, context, hits)
     candidates = _candidates_of(context, aimed, hits, deficit)
+    # The best order is the same if the many groups that no document has count as one.
     present = candidates.with_absent_groups_as_one()
     k = min(context.k, len(hits))
     step = context.fair_step

@@ -35,7 +35,7 @@ from fairqr.graph.probe.state import AskedTask, ProbeState, ProbeTask
 from fairqr.graph.probe.verdicts import verdict_in_words
 from fairqr.graph.running import Update
 from fairqr.graph.search.budget import shortage
-from fairqr.graph.search.rankers import items_of, within
+from fairqr.graph.search.rankers import affordable_cost, items_of
 from fairqr.graph.search.result import RankedDocument, memberships_of
 from fairqr.graph.search.state import Record
 from fairqr.retrieval.fairness.dimension import Dimension
@@ -81,7 +81,7 @@ async def draw(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> U
     result = state["result"]
     running.add_seconds(result)
     running.require_hits(result["ranking"], parts.engine, query)
-    documents = _documents(state, context, parts)
+    documents = _probed_documents(state, context, parts)
     update: Update = {"status": "ok", "message": "", "tasks": [], "cost": None}
     missing = _missing_sides(documents, parts.sides(context.probe).words)
     if missing:
@@ -93,8 +93,8 @@ async def draw(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> U
         return update
 
     count = len(documents)
-    cost = await _cost(query, [document.id for document in documents], context, parts)
-    update["cost"] = within(context, cost, f"probe {count}", count).model_dump()
+    cost = await _largest_cost(query, [document.id for document in documents], context, parts)
+    update["cost"] = affordable_cost(context, cost, f"probe {count}", count).model_dump()
     lack = shortage(context.budget, running.usage_of(result), cost)
     if lack is not None:
         unit = lack.unit.replace("_", " ")
@@ -162,7 +162,7 @@ async def compare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -
     settings = context.probe
     outcomes = state["outcomes"]
     sides = parts.sides(settings)
-    documents = _documents(state, context, parts)
+    documents = _probed_documents(state, context, parts)
     model: Any = parts.rankers.language_model()
     prompts = []
     for kind in settings.kinds:
@@ -188,8 +188,8 @@ async def compare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -
             "them for this query. The result is about this query alone."
         ),
         documents=documents,
-        pairwise=_pairwise(outcomes, settings.seed, sides.words),
-        listwise=_listwise(outcomes, state["tasks"], documents),
+        pairwise=_pairwise_probe(outcomes, settings.seed, sides.words),
+        listwise=_listwise_probe(outcomes, state["tasks"], documents),
         prompts=prompts,
         seed=settings.seed,
         usage=running.usage_report(spent),
@@ -202,7 +202,9 @@ async def compare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -
     return {"probe": result.model_dump(mode="json")}
 
 
-def _documents(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> list[ProbedDocument]:
+def _probed_documents(
+    state: ProbeState, context: ProbeContext, parts: ProbeParts
+) -> list[ProbedDocument]:
     """Return the documents that take part, in the order of the result."""
     records = state["result"]["ranking"][: context.probe.depth]
     ranking = [RankedDocument.model_validate(record) for record in records]
@@ -214,7 +216,9 @@ def _documents(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> l
     return documents
 
 
-async def _cost(query: str, ids: Sequence[str], context: ProbeContext, parts: ProbeParts) -> Cost:
+async def _largest_cost(
+    query: str, ids: Sequence[str], context: ProbeContext, parts: ProbeParts
+) -> Cost:
     """Return the most that a probe costs: nothing if its documents were deleted meanwhile.
 
     Raises:
@@ -226,6 +230,7 @@ async def _cost(query: str, ids: Sequence[str], context: ProbeContext, parts: Pr
     if len(items) < 2:
         return total
     if "pairwise" in settings.kinds:
+        # The longest two documents make the most expensive pair.
         by_length = sorted(items, key=lambda item: len(item.shown(settings.shown)))
         longest = (by_length[-2], by_length[-1])
         word = settings.words[0] if settings.words else ""
@@ -307,7 +312,7 @@ async def _order_list(
     return {"order": order, "usage": asdict(answer.usage), "warnings": warnings}
 
 
-def _pairwise(
+def _pairwise_probe(
     outcomes: Sequence[Record], seed: int, words: tuple[str, str]
 ) -> PairwiseProbe | None:
     """Return the figures of all pairs, or None if no pair was asked about."""
@@ -342,7 +347,7 @@ def _pairwise(
     return PairwiseProbe(**fields)
 
 
-def _listwise(
+def _listwise_probe(
     outcomes: Sequence[Record],
     tasks: Sequence[ProbeTask],
     documents: Sequence[ProbedDocument],

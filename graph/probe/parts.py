@@ -36,7 +36,7 @@ class ProbeParts:
 
     def ranker(self, kind: str, context: ProbeContext) -> Any:
         """Return the ranker of lists, or the one whose judge compares pairs."""
-        return self.rankers.opened(kind, context.probe, context)
+        return self.rankers.open(kind, context.probe, context)
 
     def sides(self, settings: ProbeSettings) -> ProtectedGroup:
         """Return the protected groups, the others, and the words for both.

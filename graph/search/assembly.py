@@ -13,9 +13,10 @@ from fairqr.agents.refiners.refiner import Refiner
 from fairqr.graph.running import usage_report
 from fairqr.graph.search.explanation import explain
 from fairqr.graph.search.final_ranking import baseline_page
+from fairqr.graph.search.found_documents import discounted_mean
 from fairqr.graph.search.page_figures import gaps_of, judge, tradeoffs_of
 from fairqr.graph.search.pages import Page, page_of, pages_of
-from fairqr.graph.search.pool import Pool, discounted_mean
+from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.result import (
     Objective,
     RankedDocument,
@@ -103,35 +104,55 @@ def _target_origin(pool: Pool) -> dict[str, str]:
 
 def _report_models(pool: Pool, page: Page, refiner: Refiner | None) -> dict[str, Any]:
     """Return the fields of a result about the models: which were asked, and what they cost."""
-    topic = pool.state["refined_topic"]
-    last_topic = None if topic is None else RefinedTopic(**topic)
-    last_groups = [RefinedGroup(**record) for record in pool.state["refinements"]]
+    fields: dict[str, Any] = {"model": None, "prompts": []}
+    unused = _unused_answers(pool)
+    if refiner is not None and _was_asked(pool):
+        fields["model"] = refiner.name
+        fields["prompts"] = list(refiner.prompts)
+        if pool.context.page == 1:
+            fields["without_model"] = _without_model(pool, page)
+    fields["unused_topic"] = unused.topic
+    fields["unused_refinements"] = unused.groups
 
-    has_answers = any(round_.topic or round_.refinements for round_ in pool.rounds)
-    has_failed = pool.state["stop_reason"] == "model_failed"
-    has_last_answers = bool(last_topic or last_groups)
-    if not has_answers and not has_failed and not has_last_answers:
-        refiner = None
-
-    # If no query came from the last answers, they belong to no round.
-    last_round = pool.rounds[-1]
-    are_used = last_topic == last_round.topic and last_groups == last_round.refinements
     by_model = page.by_model
-    report = by_model.report if by_model else None
-    usage = by_model.usage if by_model else Usage(**pool.state["usage"])
-    without_model = None
-    if refiner and pool.context.page == 1:
-        without_model = _without_model(pool, page)
-    return {
-        "model": refiner.name if refiner else None,
-        "prompts": list(refiner.prompts) if refiner else [],
-        "ranker": report.ranker if report else None,
-        "reranking": report,
-        "unused_topic": None if are_used else last_topic,
-        "unused_refinements": [] if are_used else last_groups,
-        "without_model": without_model,
-        "usage": usage_report(usage),
-    }
+    if by_model is None:
+        fields["usage"] = usage_report(Usage(**pool.state["usage"]))
+        return fields
+    fields["usage"] = usage_report(by_model.usage)
+    if by_model.report:
+        fields["ranker"] = by_model.report.ranker
+        fields["reranking"] = by_model.report
+    return fields
+
+
+def _was_asked(pool: Pool) -> bool:
+    """Return whether the run asked a model to refine the query."""
+    if pool.state["stop_reason"] == "model_failed":
+        return True
+    if pool.state["refined_topic"] is not None or pool.state["refinements"]:
+        return True
+    return any(round_.topic or round_.refinements for round_ in pool.rounds)
+
+
+class _Answers(NamedTuple):
+    """What a model answered about the topic and about groups."""
+
+    topic: RefinedTopic | None
+    groups: list[RefinedGroup]
+
+
+def _unused_answers(pool: Pool) -> _Answers:
+    """Return the last answers of the model, if no query came from them.
+
+    Then they belong to no round.
+    """
+    record = pool.state["refined_topic"]
+    topic = None if record is None else RefinedTopic(**record)
+    groups = [RefinedGroup(**record) for record in pool.state["refinements"]]
+    newest = pool.rounds[-1]
+    if topic == newest.topic and groups == newest.refinements:
+        return _Answers(None, [])
+    return _Answers(topic, groups)
 
 
 def _without_model(pool: Pool, page: Page) -> WithoutModel | None:
@@ -264,8 +285,9 @@ class _PageReporter:
             return None
         estimates = [relevance[id_] for id_ in page.ranking.ids if id_ in relevance]
         # Other methods have no estimates for documents that only refined queries found.
-        is_complete = len(estimates) == len(page.ranking)
-        return discounted_mean(estimates, self._pool.context.discount) if is_complete else None
+        if len(estimates) < len(page.ranking):
+            return None
+        return discounted_mean(estimates, self._pool.context.discount)
 
     def _evidence_of(self, id_: str) -> dict[str, float]:
         """Return what each kind of query says of a document, where a model's words count."""

@@ -732,6 +732,7 @@ def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
         InputError: A name or a value is wrong; the message names it and what is allowed.
     """
     options = {name: value for name, value in values.items() if value is not None}
+    # An answer or a probe has its own options in a field of its name.
     settings_name = getattr(kind, "kind", "")
     if settings_name in kind.model_fields:
         _gather_settings(kind, settings_name, options)

@@ -62,10 +62,10 @@ TOO_FEW = "too few documents were found that are likely to be relevant"
 
 
 def explain(result: SearchResult, notes: Sequence[str] = ()) -> list[str]:
-    """Return how relevant the documents are, and what fairness and the model did.
+    """Return sentences about the figures of a result.
 
-    That is what each group lacked and why, what fairness cost, and what the model brought. Figures
-    that the result does not have are left out.
+    They say how relevant the documents are, what each group lacked and why, what fairness cost, and
+    what the model brought. Nothing is said about figures that the result does not have.
 
     Args:
         result: The result.
@@ -97,7 +97,7 @@ def is_likely_to_fit(result: SearchResult) -> bool:
 
 
 def is_unanswered(result: SearchResult) -> bool:
-    """Return whether a model was asked, and not one of its answers came."""
+    """Return whether a model was asked and gave no answer at all."""
     topics = [result.unused_topic]
     groups = [*result.unused_refinements]
     for round_ in result.iterations:
@@ -188,6 +188,7 @@ def _sentences_on_gaps(result: SearchResult) -> Iterator[str]:
     for attribute, target in result.target.items():
         exposure = result.baseline.exposure[attribute]
         widest = _groups_with_widest_gaps(gaps, attribute)
+        # Groups keep the order of the target, as everywhere in a result.
         for group, share in target.items():
             reasons = _reasons_for_gap(gaps, attribute, group)
             if not reasons or group not in widest:

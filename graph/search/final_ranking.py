@@ -149,8 +149,9 @@ async def _first_page(pool: Pool, ranks: Ranks | None, iteration: int) -> Page:
         by_model = await ranks(pool, order)
         order = by_model.ranking
     step = await final_step(pool.context)
+    # The first page is what follows a page without documents.
     empty_page = Page(
-        iteration, Ranking([], []), pool.measured([]), order, step=step, by_model=by_model
+        iteration, Ranking([], []), pool.measure([]), order, step=step, by_model=by_model
     )
     return await next_page(pool, empty_page)
 

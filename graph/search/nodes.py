@@ -32,7 +32,7 @@ from fairqr.graph.search.pages import FoundList, list_key
 from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.questions import Questions, asks_about_topic
-from fairqr.graph.search.rankers import ModelRanking, expected_cost, reranked
+from fairqr.graph.search.rankers import ModelRanking, expected_cost, rerank_list
 from fairqr.graph.search.records import records_of
 from fairqr.graph.search.result import Measured, Round, Shares, StopReason
 from fairqr.graph.search.searches import keep_whole_names, look_up, run_queries, warnings_of
@@ -70,6 +70,7 @@ async def prepare(state: SearchState, context: Context, parts: SearchParts) -> U
     attributes = [dimension.attribute for dimension in dimensions]
     if context.target is not None:
         context.target.check(attributes)
+    # A later page asks no model: it is made of what an earlier page found.
     earlier_page = _found_before(query, context, parts)
     if context.rounds and earlier_page is None:
         await _require_refinement(context, parts)
@@ -230,12 +231,13 @@ async def measure(state: SearchState, context: Context, parts: SearchParts) -> U
     update: Update = {"iteration": iteration, "warnings": []}
     pool = Pool(parts.engine, context, state)
     if iteration == 0:
-        update |= _targeted(pool)
+        update |= _estimate_target(pool)
         pool = pool.with_target(update["target"])
+    # The first round is judged as the engine ranks, later ones as the method orders the pool.
     ranking = pool.order(iteration) if iteration else pool.baseline
-    measured = pool.measured(ranking.ids)
+    measured = pool.measure(ranking.ids)
     if iteration == 0:
-        update["warnings"] += _unlabelled(measured)
+        update["warnings"] += _warn_of_missing_labels(measured)
 
     objective = None
     if context.strategy.final_step == "fair" and pool.baseline.ids:
@@ -294,7 +296,7 @@ def _promised(pool: Pool, parts: SearchParts) -> float:
     return expected_gain(parts.trust(context).share, relevance, fair.objective.fairness)
 
 
-def _targeted(pool: Pool) -> Update:
+def _estimate_target(pool: Pool) -> Update:
     """Return the target, estimated from what the original query retrieved."""
     context = pool.context
     ranking = pool.engine_ranking
@@ -325,7 +327,7 @@ def _targeted(pool: Pool) -> Update:
     return {"target": target, "warnings": warnings}
 
 
-def _unlabelled(measured: Measured) -> list[str]:
+def _warn_of_missing_labels(measured: Measured) -> list[str]:
     """Return a warning for each attribute that most of the baseline ranking has no label for."""
     return [
         f"{share:.0%} of the exposure of the baseline ranking went to documents without a label "
@@ -434,7 +436,7 @@ def _ranks(state: SearchState, context: Context, parts: SearchParts) -> Ranks | 
         return None
     earlier_page = _found_before(state["query"], context, parts)
     if earlier_page is None or earlier_page.by_model is None:
-        return partial(reranked, ranker=ranker)
+        return partial(rerank_list, ranker=ranker)
     by_model = replace(earlier_page.by_model, usage=Usage())
 
     async def rank_as_before(pool: Pool, order: Ranking) -> ModelRanking:

@@ -68,6 +68,7 @@ def judge(pool: Pool, page: Page, baseline: Page) -> PageFigures:
 
     if not baseline.ranking.ids:
         return PageFigures(of_page, None, attainable)
+    # Earlier pages of the baseline had other documents than those of this list.
     if baseline.earlier:
         candidates = _remaining_candidates(pool, shown, baseline.earlier)
         objective = context.fair_step.objective(candidates, weight, context.k)

@@ -118,7 +118,7 @@ async def next_page(pool: Pool, page: Page) -> Page:
     return replace(
         page,
         ranking=remaining.picked(ids),
-        measured=pool.measured(ids),
+        measured=pool.measure(ids),
         remaining=remaining.without(set(ids)),
         earlier=[*page.earlier, *page.ranking.ids],
         weight=weight,

@@ -64,11 +64,13 @@ class SearchParts:
         trust = self.profiles.trust_in(profiled_name(self.model), self.prompts(context), corpora)
         if context.word_weights is not None:
             trust = replace(trust, weights=context.word_weights, are_given=True)
-        if not trust.weights.any():
-            trust = replace(trust, share=0.0)
-        if trust.are_given:
+        if trust.weights.any():
             return trust
-        if context.strategy.ask == "always" and not trust.weights.any():
+
+        # No word counts, so the model is expected to bring nothing.
+        trust = replace(trust, share=0.0)
+        is_asked_in_vain = context.strategy.ask == "always" and not trust.are_given
+        if is_asked_in_vain:
             return replace(trust, weights=UNMEASURED.weights, is_in_vain=True)
         return trust
 

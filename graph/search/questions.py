@@ -76,6 +76,7 @@ class Questions:
         answers = await run_together(answering)
 
         topic = answers.pop() if asks_topic else None
+        # The published loop adds one list of words to its query.
         adds_one_list = self._context.strategy.groups == "most"
         if adds_one_list and not self._context.words_are_evidence:
             answers = [take_in_turn(answer) for answer in answers]

@@ -105,9 +105,9 @@ class Rankers:
             # Each run has its own, so that its questions wait for no other run's.
             options = context.ranking.ranker_options(context.prompts)
             return open_ranker(name, self.language_model(), self.prompts, options)
-        return cast("ItemRanker", self.opened(name, context.ranking, context))
+        return cast("ItemRanker", self.open(name, context.ranking, context))
 
-    def opened(self, name: str, settings: WindowSettings, context: Context) -> Any:
+    def open(self, name: str, settings: WindowSettings, context: Context) -> Any:
         """Return the shipped ranker of a name, for these settings; see :meth:`ranker_for`."""
         options = settings.ranker_options(context.prompts)
         key = f"{name} {options}"
@@ -147,10 +147,10 @@ async def expected_cost(pool: Pool, ranker: ItemRanker) -> RankingCost:
     cost = Cost()
     if len(items) > 1:
         cost = ranker.cost(pool.state["query"], items)
-    return within(context, cost, f"re-rank {len(items)}", len(items))
+    return affordable_cost(context, cost, f"re-rank {len(items)}", len(items))
 
 
-def within(context: Context, cost: Cost, task: str, documents: int) -> RankingCost:
+def affordable_cost(context: Context, cost: Cost, task: str, documents: int) -> RankingCost:
     """Return the cost of a model, if the budget of the whole run has room for it.
 
     Args:
@@ -191,7 +191,7 @@ class ModelRanking:
     warnings: Sequence[str] = ()
 
 
-async def reranked(pool: Pool, order: Ranking, ranker: ItemRanker) -> ModelRanking:
+async def rerank_list(pool: Pool, order: Ranking, ranker: ItemRanker) -> ModelRanking:
     """Re-rank the first of the documents that take part, by the original query.
 
     Raises:

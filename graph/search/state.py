@@ -119,7 +119,7 @@ class GroupWords(TypedDict):
 T = TypeVar("T")
 
 
-def joined(entries: Sequence[T], added: Sequence[Sequence[T]]) -> list[T]:
+def add_entries(entries: Sequence[T], added: Sequence[Sequence[T]]) -> list[T]:
     """Return a list of the state with what nodes add to it."""
     return [*entries, *itertools.chain.from_iterable(added)]
 
@@ -173,13 +173,13 @@ class SearchState(InputState, SearchOutput, total=False):
     iteration: int
     review: bool
     weights: dict[str, float]
-    rankings: Annotated[list[RankingRecord], DeltaChannel(joined)]
-    lookups: Annotated[list[LookupRecord], DeltaChannel(joined)]
+    rankings: Annotated[list[RankingRecord], DeltaChannel(add_entries)]
+    lookups: Annotated[list[LookupRecord], DeltaChannel(add_entries)]
     corpus_shares: dict[str, list[float]]
     target: dict[str, dict[str, float]]
     cost: Record | None
-    iterations: Annotated[list[Record], DeltaChannel(joined)]
-    fair_lists: Annotated[list[FairListRecord], DeltaChannel(joined)]
+    iterations: Annotated[list[Record], DeltaChannel(add_entries)]
+    fair_lists: Annotated[list[FairListRecord], DeltaChannel(add_entries)]
     chosen: list[GroupKey]
     lacking: list[GroupKey]
     topic: TopicWords | None
@@ -188,7 +188,7 @@ class SearchState(InputState, SearchOutput, total=False):
     refinements: list[Record]
     usage: Record
     stop_reason: StopReason | None
-    warnings: Annotated[list[str], DeltaChannel(joined)]
+    warnings: Annotated[list[str], DeltaChannel(add_entries)]
 
 
 def with_update(state: SearchState, update: Mapping[str, object]) -> SearchState:

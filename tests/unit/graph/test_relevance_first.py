@@ -20,7 +20,7 @@ import pytest
 from fairqr import FairSearch
 from fairqr.agents.refiners.refiner import Refinement
 from fairqr.base.errors import InputError, SourceError
-from fairqr.graph.search import pool
+from fairqr.graph.search import found_documents
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
 from fairqr.retrieval.engines.hybrid import encoded_pool
 from fairqr.retrieval.engines.hybrid.embedded import HybridEngine
@@ -366,7 +366,7 @@ async def test_a_refined_query_brings_documents_below_the_pool(
 ) -> None:
     """All women stand below the documents that are encoded, though they are relevant."""
     monkeypatch.setattr(encoded_pool, "POOL", 30)
-    monkeypatch.setattr(pool, "POOL", 30)
+    monkeypatch.setattr(found_documents, "POOL", 30)
     encoder = CountingEncoder(dimensions=64)
     engine = await EncodedPoolEngine.open(lexical, encoder, keeps_order=False)
     alone = await search(engine, ask="never")
