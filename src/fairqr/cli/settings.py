@@ -58,8 +58,9 @@ def show_settings() -> Printed:
     warnings = [*unknown_settings(), *_open_to_others(file, entries.values())]
     data = {"file": str(file), "exists": exists, "settings": entries, "warnings": warnings}
     missing = "" if exists else " (does not exist)"
-    lines = [f"settings file: {file}{missing}", listing(rows, "setting", "value", "from")]
-    return Printed(data, lines, warnings=warnings)
+    head = f"settings file: {file}{missing}"
+    settings_table = listing(rows, "setting", "value", "from")
+    return Printed(data, [head, settings_table], warnings=warnings)
 
 
 def unknown_settings() -> Iterator[str]:
@@ -83,6 +84,7 @@ class EffectiveSetting(NamedTuple):
 
 def _all_settings() -> Iterator[EffectiveSetting]:
     """Yield all settings: our own, credentials, and those of the service."""
+    value: Any
     for setting in settings.SETTINGS:
         value, source = settings.find(setting.name)
         if setting.secret and value:
