@@ -183,7 +183,13 @@ class Judge:
         if answer.status_code != 200:
             yield f"cannot be read: {answer.status_code}"
             return
-        run: dict[str, Any] = answer.json()
+        async for fault in self._faults_of_run(answer.json(), path, attempt):
+            yield fault
+
+    async def _faults_of_run(
+        self, run: dict[str, Any], path: str, attempt: Attempt
+    ) -> AsyncIterator[str]:
+        """Yield what is wrong with a durable run, its events and its result."""
         restarts = max(0, run["attempts"] - 1)
         if restarts:
             self.verdict.resumed += 1
@@ -195,12 +201,12 @@ class Judge:
         if run["status"] in LIVE:
             yield f"is still {run['status']}"
             return
-        for fault in self._faults_of_end(run, attempt):
-            yield fault
-        for fault in await _faults_of_events(self.http, f"{path}/events"):
-            yield fault
+        faults = [*self._faults_of_end(run, attempt)]
+        faults += await _faults_of_events(self.http, f"{path}/events")
         if await self._differs_from_unbroken(run, attempt):
-            yield "its result differs from an unbroken run's"
+            faults.append("its result differs from an unbroken run's")
+        for fault in faults:
+            yield fault
 
     def _faults_of_end(self, run: dict[str, Any], attempt: Attempt) -> Iterator[str]:
         """Yield what is wrong with the end of a durable run."""

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -92,11 +93,7 @@ async def soak(world: World, runs: int, seconds: float, retention: float) -> dic
     for attempt in attempts:
         violations += _faults_of(attempt)
     early, late = _early_and_late(samples)
-    if len(attempts) >= ENOUGH and late["own"] > MOST_GROWTH * early["own"]:
-        violations.append(f"memory grew by {late['own'] / early['own']:.2f}×")
-    for name in ("files", "threads"):
-        if late[name] > early[name] + MOST_ADDED:
-            violations.append(f"from {early[name]:g} {name} to {late[name]:g}")
+    violations += _growth(early, late, len(attempts))
     if kept:
         violations.append(f"{kept} runs were not forgotten")
     if "Traceback" in printed:
@@ -119,6 +116,15 @@ def _faults_of(attempt: Attempt) -> list[str]:
     elif attempt.outcome not in FINE:
         faults.append(f"told '{attempt.outcome}'")
     return [f"{attempt.way} {attempt.mark}: {fault}" for fault in faults]
+
+
+def _growth(early: dict[str, float], late: dict[str, float], runs: int) -> Iterator[str]:
+    """Yield what of the process grew too much in the soak."""
+    if runs >= ENOUGH and late["own"] > MOST_GROWTH * early["own"]:
+        yield f"memory grew by {late['own'] / early['own']:.2f}×"
+    for name in ("files", "threads"):
+        if late[name] > early[name] + MOST_ADDED:
+            yield f"from {early[name]:g} {name} to {late[name]:g}"
 
 
 def _early_and_late(
