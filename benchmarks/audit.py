@@ -101,13 +101,13 @@ def measure(engine: Engine, seed: int, count: int) -> list[dict[str, str]]:
         seed: The seed of the engine and of the queries.
         count: How many audits each cell has.
     """
-    made = engine.make(seed=seed)
+    simulated = engine.make(seed=seed)
     rows = []
     for relevance, spread, size, checked in itertools.product(
-        made.shown, engine.spreads, engine.sizes, engine.checked
+        simulated.shown, engine.spreads, engine.sizes, engine.checked
     ):
         deviation = engine.spreads[spread]
-        outcome = audits(made, relevance, size, deviation, seed, count, checked)
+        outcome = audits(simulated, relevance, size, deviation, seed, count, checked)
         cell = f"{relevance} {spread} {size}"
         if checked:
             cell += f" checked {checked}"
@@ -138,15 +138,15 @@ def main() -> None:
     arguments = parser.parse_args()
     # An audit draws 20,000 assignments of signs; fewer are enough here, in a tenth of the time.
     estimates.PERMUTATIONS = 2_000
-    kept: list[dict[str, Any]] = []
+    all_rows: list[dict[str, Any]] = []
     for name, engine in engines().items():
         if arguments.only not in name:
             continue
         rows = measure(engine, arguments.seed, arguments.audits)
         print(name, table(rows), sep="\n", flush=True)
-        kept += [{"engine": name.strip(), **row} for row in rows]
+        all_rows += [{"engine": name.strip(), **row} for row in rows]
     if arguments.output:
-        keep(arguments.output, kept, "engine", "cell")
+        keep(arguments.output, all_rows, "engine", "cell")
 
 
 if __name__ == "__main__":

@@ -177,8 +177,8 @@ async def measure(asker: Asker, proxy: Proxied, folder: Path | None) -> None:
     processes = [psutil.Process(proxy.process.pid), *proxy.children()]
     calls = {"direct": asker.direct, "passed": asker.passed, "fair": asker.fair}
     await in_turns(50, **calls)
-    taken = await in_turns(TURNS, **calls)
-    p50 = {name: quantiles(times, n=2)[0] for name, times in taken.items()}
+    times = await in_turns(TURNS, **calls)
+    p50 = {name: quantiles(values, n=2)[0] for name, values in times.items()}
     memory_before = _megabytes(processes)
 
     start = _seconds_of_processor(processes)

@@ -334,7 +334,7 @@ def _shares_of_groups(sample: pd.DataFrame, groups: list[str], weights: pd.Serie
 async def main(names: Sequence[str], folder: Path) -> None:
     """Print the fits, and keep how they hold."""
     collections = {name: find_collection(name) for name in names}
-    kept: list[pd.DataFrame] = []
+    frames: list[pd.DataFrame] = []
     for kind in KINDS:
         samples = {}
         fits = {}
@@ -354,9 +354,9 @@ async def main(names: Sequence[str], folder: Path) -> None:
             is_held_out = fitted_on != "both"
             figures = _figures_of(sample, collections[name], kind, is_held_out=is_held_out)
             rows = pd.DataFrame(list(figures), columns=["of", "measure", "value"])
-            kept.append(rows.assign(kind=kind, fitted=fitted_on, on=name))
+            frames.append(rows.assign(kind=kind, fitted=fitted_on, on=name))
     folder.mkdir(parents=True, exist_ok=True)
-    pd.concat(kept).to_csv(folder / "measures.csv", index=False)
+    pd.concat(frames).to_csv(folder / "measures.csv", index=False)
 
 
 def _figures_of(

@@ -143,15 +143,15 @@ def compare(schema: Schema, lists: Sequence[JudgedList], k: int) -> Iterator[dic
 
 async def main(names: Sequence[str], folder: Path) -> None:
     """Print a table for each collection, and keep all."""
-    kept: list[dict[str, object]] = []
+    all_rows: list[dict[str, object]] = []
     for name in names:
         schema, lists = await lists_of(name)
         for k in SIZES:
             rows = [*compare(schema, lists, k)]
             print(name, len(lists), table(rows), sep="\n", flush=True)
-            kept += [{"collection": name, **row} for row in rows]
+            all_rows += [{"collection": name, **row} for row in rows]
     folder.mkdir(parents=True, exist_ok=True)
-    measures = pd.DataFrame(kept).melt(["collection", *COLUMNS], var_name="measure")
+    measures = pd.DataFrame(all_rows).melt(["collection", *COLUMNS], var_name="measure")
     measures.to_csv(folder / "measures.csv", index=False)
 
 

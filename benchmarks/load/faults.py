@@ -129,9 +129,9 @@ def _terminate_worker(scene: Scene, grace: float = GRACE) -> None:
     code: object = "none"
     with suppress(subprocess.TimeoutExpired):
         code = worker.child.wait(longest + 10)
-    taken = time.monotonic() - start
-    if code or taken > longest:
-        scene.notes.append(f"the worker took {taken:.1f} s to end, with exit code {code}")
+    seconds = time.monotonic() - start
+    if code or seconds > longest:
+        scene.notes.append(f"the worker took {seconds:.1f} s to end, with exit code {code}")
     worker.kill()
 
 

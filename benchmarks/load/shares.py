@@ -174,20 +174,20 @@ async def measure(http: httpx.AsyncClient, body: dict[str, Any], count: int) -> 
 
     It stays below the rate that a key has.
     """
-    taken: list[float | None] = []
+    times: list[float | None] = []
     for number in range(count):
         query = _words[number % len(_words)]
         start = time.perf_counter()
         answer = await http.post("/v1/search", json={**body, "query": query})
         milliseconds = (time.perf_counter() - start) * 1000
-        taken.append(milliseconds if answer.status_code == 200 else None)
+        times.append(milliseconds if answer.status_code == 200 else None)
         await asyncio.sleep(max(0.0, PAUSE - milliseconds / 1000))
-    return taken
+    return times
 
 
-def p95(taken: list[float | None]) -> float:
+def p95(times: list[float | None]) -> float:
     """Return the 95th percentile of the searches that did not fail."""
-    successful = [milliseconds for milliseconds in taken if milliseconds is not None]
+    successful = [milliseconds for milliseconds in times if milliseconds is not None]
     return float(np.percentile(successful, PERCENTILE))
 
 

@@ -80,12 +80,12 @@ async def soak(world: World, runs: int, seconds: float, retention: float) -> dic
                 if count() // line_every > lines:
                     lines = count() // line_every
                     print(f"      {count()} runs", file=sys.stderr)
-        taken = time.perf_counter() - start
+        duration = time.perf_counter() - start
 
         async with new_client() as http:
             violations = await wait_for_ends(http, worker.url, SETTLING)
             end = time.monotonic() + FORGETTING
-            while (kept := len(await runs_of(http, worker.url))) and time.monotonic() < end:
+            while (remaining := len(await runs_of(http, worker.url))) and time.monotonic() < end:
                 await asyncio.sleep(1)
         printed = worker.printed()
 
@@ -94,13 +94,13 @@ async def soak(world: World, runs: int, seconds: float, retention: float) -> dic
         violations += _faults_of(attempt)
     early, late = _early_and_late(samples)
     violations += _growth(early, late, len(attempts))
-    if kept:
-        violations.append(f"{kept} runs were not forgotten")
+    if remaining:
+        violations.append(f"{remaining} runs were not forgotten")
     if "Traceback" in printed:
         violations.append("the service printed a traceback")
     return {
         "runs": len(attempts),
-        "seconds": taken,
+        "seconds": duration,
         "told": dict(Counter(f"{attempt.way}: {attempt.outcome}" for attempt in attempts)),
         "early": early,
         "late": late,

@@ -305,11 +305,11 @@ async def durable(world: World, searches: int) -> dict[str, Any]:
             urls = [worker.url for worker in workers]
             crowd = Crowd(urls[:1], world.queries, world.request(EMBEDDED), {})
             calls = {way: partial(crowd.ask, http, way) for way in ("search", "keep")}
-            taken = await in_turns(searches, **calls)
+            times = await in_turns(searches, **calls)
     failed = sum(attempt.outcome != RESULT for attempt in crowd.attempts)
     violations = [f"{failed} searches failed"] if failed else []
-    ours = median(taken["keep"])
-    theirs = median(taken["search"])
+    ours = median(times["keep"])
+    theirs = median(times["search"])
     rows = [row("durable search", ours, "ms", "ephemeral", theirs, "≤ 1.4×")]
     return {"rows": rows, "violations": violations}
 
