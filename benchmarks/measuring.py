@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 
 from fairqr.retrieval.sources.corpus import Corpus
-from tests.integration.elasticsearch_server import running_server
-from tests.integration.filled_elasticsearch import fill, write_source
+from tests.servers.elasticsearch_server import running_server
+from tests.servers.filled_elasticsearch import fill, write_source
 
 
 async def in_turns(rounds: int, **calls: Callable[[int], object]) -> dict[str, list[float]]:

@@ -24,6 +24,7 @@ import typer.cli
 import typer.main
 
 import fairqr
+from docs_site.promises import find_promises
 from fairqr.cli.main import app
 from fairqr.cli.parameters import parameters_of
 from fairqr.graph.service.configuration import ServiceSettings
@@ -119,6 +120,16 @@ def public() -> Iterator[str]:
     for value in (getattr(fairqr, name) for name in fairqr.__all__):
         if hasattr(value, "__qualname__"):  # a module is no entry
             yield f"::: {value.__module__}.{value.__qualname__}\n"
+
+
+def promises(section: str) -> Iterator[str]:
+    """Write the promises of a section with the tests that prove them."""
+    rows = (
+        (promise.sentence, f"`{promise.test}`")
+        for promise in find_promises(ROOT / "tests")
+        if promise.section == section
+    )
+    yield from table(("promise", "proved by"), rows)
 
 
 def operations() -> Iterator[str]:

@@ -245,7 +245,7 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
     import os
 
     from fairqr.graph.service.execution.executor import Executor
-    from fairqr.graph.service.mcp.tools import make_server
+    from fairqr.graph.service.mcp.server import make_server
     from fairqr.graph.service.runs.manager import EphemeralRuns
 
     async with contextlib.AsyncExitStack() as stack:
