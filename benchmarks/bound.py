@@ -54,9 +54,11 @@ PEERS = ("exposure-aware", "xquad", "pm2", "fa-ir")
 """The re-rankers that need neither texts nor training."""
 MOST_RANKS_OF_PEERS = 50
 MOST_RANKS_OF_POLICY = 20
-"""The programme has a variable for each document at each rank."""
+"""The programme of lp-policy has a variable for each document at each rank."""
+
 NEARLY = {"tolerance": 1e-5, "most_steps": 2_000}
-"""The bound that rankings are compared with is nearer to the optimum than that of a certificate."""
+"""Bring the bound nearer to the optimum than a certificate's."""
+
 COLUMNS = ["pools", "ranks", "system", "measure", "value"]
 
 
@@ -101,7 +103,7 @@ def pool(draw: np.random.Generator, kind: Kind, ranks: int) -> Candidates:
             members = members * (draw.random((count, 1)) < LABELLED)
         memberships.append(members)
         targets.append(draw.dirichlet(np.ones(groups)))
-    # Re-rankers take the order of the candidates, and their scores, for that of relevance.
+    # Re-rankers assume that candidates, and their scores, are in the order of relevance.
     relevance = np.sort(draw.beta(1, 3, count))[::-1]
     return Candidates(
         ranking=Ranking([str(position) for position in range(count)], relevance.tolist()),

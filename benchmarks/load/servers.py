@@ -99,7 +99,7 @@ class Model(Process):
         self.log = folder / "asked.txt"
 
     def start(self, delay: float = 0.0) -> None:
-        """Start it; it then answers after so many seconds."""
+        """Start it, to answer each request after a delay in seconds."""
         command = (sys.executable, "-m", "benchmarks.load.model", str(self.port), str(self.log))
         self.run(*command, ready="/")
         self.steer(delay=delay)

@@ -45,7 +45,7 @@ MIXED = {
 
 
 async def soak(world: World, runs: int, seconds: float, retention: float) -> dict[str, Any]:
-    """Ask for so many runs, or for as many as fit into so many seconds.
+    """Ask for runs until there are enough, or the time is over.
 
     Half of the clients search without the model, and the others do all kinds of things.
 
