@@ -24,28 +24,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="of a collection")
     parser.add_argument("--experiment", default="parts", help="such as retrievers")
-    given, more = parser.parse_known_args()
-    name = f"{given.name}-elasticsearch"
+    arguments, options = parser.parse_known_args()
+    name = f"{arguments.name}-elasticsearch"
     try:
-        corpus = find_collection(given.name).corpus
+        corpus = find_collection(arguments.name).corpus
     except FairqrError as error:
         parser.error(str(error))
-    _forget_what_was_left(name)
+    _detach_leftover(name)
     with on_elasticsearch(name, corpus) as (_, source):
         Catalog().attach(source)
         try:
-            # All documents, which the server has too.
-            more += ["--set", f"documents={sum(1 for _ in corpus.documents())}", "--report"]
-            command = "experiment", "run", given.experiment, "--collection", given.name, *more
-            return subprocess.run([sys.executable, "-m", "fairqr", *command]).returncode
+            # The experiment takes all documents, as the server does.
+            count = sum(1 for _ in corpus.documents())
+            options += ["--set", f"documents={count}", "--report"]
+            command = ["experiment", "run", arguments.experiment, "--collection", arguments.name]
+            run = subprocess.run([sys.executable, "-m", "fairqr", *command, *options])
+            return run.returncode
         finally:
             Catalog().detach(name)
 
 
-def _forget_what_was_left(name: str) -> None:
-    """Detach what a run that was killed left attached: its file is a temporary one."""
-    left = Catalog().sources().get(name)
-    if left is not None and left.is_relative_to(tempfile.gettempdir()):
+def _detach_leftover(name: str) -> None:
+    """Detach the source of an earlier run that was killed: its file is a temporary one."""
+    file = Catalog().sources().get(name)
+    if file is not None and file.is_relative_to(tempfile.gettempdir()):
         Catalog().detach(name)
 
 

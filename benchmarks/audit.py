@@ -27,25 +27,105 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.measuring import keep, table
 from fairqr.evaluation import estimates
 from fairqr.evaluation.audit.figures import ESTIMATES
-from tests.unit.evaluation.audit.simulated import AUDITS, SHARES, audits, titles, world
+from tests.unit.evaluation.audit.simulated import AUDITS, SHARES, World, audits, titles, world
 
 SIZES = (6, 12, 25, 50, 100)
 BIASES = (0.0, 1.0)
 SPREADS = {"equal": 0.0, "like a log": 1.0}
 """The deviation of the logarithms of the weights."""
+
+FEW_SIZES = (12, 50)
+FEW_SPREADS = {"equal": 0.0}
+"""What is measured if labels are wrong, or queries saturated."""
+
 WRONG = (0.05, 0.15, 0.3)
 """Shares of wrong labels of the first group, whose confusion matrix is known."""
+
 CHECKED = 200
+"""On how many documents of each group an audit counts wrong labels."""
+
 TITLES = ((1.0, "same"), (0.5, "unlikely"), *itertools.product((0.15, 0.05), ("same", "even")))
 """Shares of job titles that are saturated, and what the others are like."""
+
 COUNTS = ("less", "accused", "saturated", "detectable", "gap of all")
+
+
+class Engine(NamedTuple):
+    """A simulated engine, and the cells to measure of it.
+
+    Attributes:
+        make: Makes it from a seed.
+        sizes: The numbers of queries of an audit.
+        spreads: The deviations of the logarithms of the weights, by name.
+        checked: On how many documents of each group audits count wrong labels; 0 if they know how
+            often labels are wrong.
+    """
+
+    make: Callable[..., World]
+    sizes: Sequence[int] = FEW_SIZES
+    spreads: Mapping[str, float] = FEW_SPREADS
+    checked: Sequence[int] = (0,)
+
+
+def engines() -> dict[str, Engine]:
+    """Return the engines by name."""
+    by_name = {}
+    for error, shares, bias in itertools.product((0.0, *WRONG), SHARES, BIASES):
+        make = partial(world, shares, bias, error=error)
+        if error == 0.0:
+            engine = Engine(make, SIZES, SPREADS)
+        elif error == 0.15:
+            engine = Engine(make, checked=(0, CHECKED))
+        else:
+            engine = Engine(make)
+        by_name[f"{shares[0]:4.0%} of {len(shares)} -{bias} ±{error:.0%}"] = engine
+    for saturated, others in TITLES:
+        make = partial(titles, saturated, others)
+        by_name[f"saturated {saturated:.0%}, others {others}"] = Engine(make)
+    return by_name
+
+
+def measure(engine: Engine, seed: int, count: int) -> list[dict[str, str]]:
+    """Return a row for each cell of an engine.
+
+    Args:
+        engine: The engine.
+        seed: The seed of the engine and of the queries.
+        count: How many audits each cell has.
+    """
+    simulated = engine.make(seed=seed)
+    rows = []
+    for relevance, spread, size, checked in itertools.product(
+        simulated.shown, engine.spreads, engine.sizes, engine.checked
+    ):
+        deviation = engine.spreads[spread]
+        outcome = audits(simulated, relevance, size, deviation, seed, count, checked)
+        cell = f"{relevance} {spread} {size}"
+        if checked:
+            cell += f" checked {checked}"
+        rows.append({"cell": cell, **_figures(outcome, count)})
+    return rows
+
+
+def _figures(outcome: Mapping[str, int], count: int) -> dict[str, str]:
+    """Return in how many per 1,000 intervals each true value is, and how many audits said what."""
+    figures = dict.fromkeys(ESTIMATES, "")
+    for name in ESTIMATES:
+        intervals = outcome[name]
+        if intervals:
+            held = outcome[f"{name} held"]
+            figures[name] = f"{held / intervals * 1000:.0f}"
+            if intervals < count:
+                figures[name] += f" of {intervals}"
+    return figures | {name: str(outcome[name]) for name in COUNTS}
 
 
 def main() -> None:
@@ -55,32 +135,18 @@ def main() -> None:
     parser.add_argument("--audits", type=int, default=AUDITS, help="How many in each cell.")
     parser.add_argument("--only", default="", help="Run the engines whose names contain this.")
     parser.add_argument("-o", "--output", type=Path, help="A folder that keeps the figures.")
-    given = parser.parse_args()
-    # An audit draws 20,000 assignments of signs; fewer tell enough here, in a tenth of the time.
+    arguments = parser.parse_args()
+    # An audit draws 20,000 assignments of signs; fewer are enough here, in a tenth of the time.
     estimates.PERMUTATIONS = 2_000
-    engines = {}
-    for error, shares, bias in itertools.product((0.0, *WRONG), SHARES, BIASES):
-        name = f"{shares[0]:4.0%} of {len(shares)} -{bias} ±{error:.0%}"
-        engines[name] = partial(world, shares, bias, error=error)
-    engines |= {f"saturated {it[0]:.0%}, others {it[1]}": partial(titles, *it) for it in TITLES}
-    every = list[dict[str, Any]]()
-    for engine in filter(lambda name: given.only in name, engines):
-        made, rows = engines[engine](seed=given.seed), list[dict[str, Any]]()
-        sizes, spreads = (SIZES, SPREADS) if "±0%" in engine else ((12, 50), {"equal": 0.0})
-        for relevance, (how, spread), size, checked in itertools.product(
-            made.shown, spreads.items(), sizes, (0, CHECKED) if "±15%" in engine else (0,)
-        ):
-            it = audits(made, relevance, size, spread, given.seed, given.audits, checked)
-            row = dict.fromkeys(("cell", *ESTIMATES), "") | {name: str(it[name]) for name in COUNTS}
-            row["cell"] = f"{relevance} {how} {size}" + f" checked {checked}" * bool(checked)
-            for name in filter(it.get, ESTIMATES):
-                few = f" of {it[name]}" * (it[name] < given.audits)
-                row[name] = f"{it[f'{name} held'] / it[name] * 1000:.0f}{few}"
-            rows.append(row)
-        print(engine, table(rows), sep="\n", flush=True)
-        every += [{"engine": engine.strip(), **row} for row in rows]
-    if given.output:
-        keep(given.output, every, "engine", "cell")
+    all_rows: list[dict[str, Any]] = []
+    for name, engine in engines().items():
+        if arguments.only not in name:
+            continue
+        rows = measure(engine, arguments.seed, arguments.audits)
+        print(name, table(rows), sep="\n", flush=True)
+        all_rows += [{"engine": name.strip(), **row} for row in rows]
+    if arguments.output:
+        keep(arguments.output, all_rows, "engine", "cell")
 
 
 if __name__ == "__main__":

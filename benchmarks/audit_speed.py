@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import multiprocessing
 import os
 import resource
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,8 +36,9 @@ from fairqr.evaluation.audit.running import audit_engine
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.encoders.encoder import KeptVectors, text_of
 from fairqr.retrieval.encoders.opening import open_encoder
-from fairqr.retrieval.engines.engine import Query
+from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
+from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.query_files import QueryRow
 
 AT_ONCE = 4
@@ -49,49 +50,80 @@ def busy_seconds(server: str) -> float:
     """Return the processor time of this process, and of an Elasticsearch if there is one."""
     if not server:
         return time.process_time()
-    nodes = httpx.get(f"{server}/_nodes/_local/stats/process", trust_env=False).json()["nodes"]
-    (node,) = nodes.values()
-    return time.process_time() + float(node["process"]["cpu"]["total_in_millis"]) / 1000
+    answer = httpx.get(f"{server}/_nodes/_local/stats/process", trust_env=False)
+    (node,) = answer.json()["nodes"].values()
+    milliseconds = float(node["process"]["cpu"]["total_in_millis"])
+    return time.process_time() + milliseconds / 1000
 
 
-async def measured(way: str, count: int, place: str, server: str) -> dict[str, Any]:
-    """Return a row, with the processor time in seconds, and how many MB it takes."""
-    documents, random, found = [*CORPUS.documents()], stream(1, "queries"), dict[str, str]()
-    while len(found) < count:
-        document = documents[int(random.integers(len(documents)))]
-        words = [word for word in document.text.lower().split() if word.isalpha() and len(word) > 3]
-        if len(words) > 1:
-            found[" ".join(random.choice(words, 2))] = document.id
-    queries = collect_queries([QueryRow(n, it, it) for n, it in enumerate(found, start=1)])
-    engine, spec = await open_engine(place, retriever="bm25"), AuditSpec(attributes=("gender",))
+async def measure(way: str, count: int, source: str, server: str) -> dict[str, Any]:
+    """Return a row, with the processor time in seconds, and how many MB it takes.
+
+    Args:
+        way: One of :data:`WAYS`.
+        count: How many queries there are.
+        source: What to search.
+        server: The address of an Elasticsearch; empty for the embedded index.
+    """
+    documents = [*CORPUS.documents()]
+    relevant_ids = _queries_of(documents, count)
+    rows = [QueryRow(n, text, text) for n, text in enumerate(relevant_ids, start=1)]
+    queries = collect_queries(rows)
+    engine = await open_engine(source, retriever="bm25")
+    spec = AuditSpec(attributes=("gender",))
     if way == "estimated":
         vectors = await KeptVectors.of(open_encoder("minilm"))
-        await vectors.encode([*map(text_of, documents), *found])
+        await vectors.encode([*map(text_of, documents), *relevant_ids])
+
     start = busy_seconds(server)
     if way == "searches":
-        left = iter(found)
-
-        async def worker() -> None:
-            for query in left:
-                await engine.search([Query(query, spec.depth)])
-
-        await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+        await _search_all(engine, relevant_ids, spec.depth)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            if way == "unknown":  # as without MiniLM
+            if way == "unknown":
+                # Nothing is pulled there, so relevance is unknown.
                 os.environ["FAIRQR_CACHE_DIR"] = folder
-            qrels = {text: {id_: 1} for text, id_ in found.items()} if way == "judged" else None
+            qrels = None
+            if way == "judged":
+                qrels = {text: {id_: 1} for text, id_ in relevant_ids.items()}
             inputs = AuditInputs(spec, queries, qrels=qrels)
-            out = AuditFolder(Path(folder) / "out")
-            await audit_engine(engine, inputs, out, AuditOptions(AT_ONCE))
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            audit_folder = AuditFolder(Path(folder) / "out")
+            await audit_engine(engine, inputs, audit_folder, AuditOptions(AT_ONCE))
     busy = round(busy_seconds(server) - start, 1)
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return {"queries": count, "way": way, "processor": busy, "MB": megabytes}
 
 
+def _queries_of(documents: Sequence[Document], count: int) -> dict[str, str]:
+    """Return queries of two words of a document, with its id."""
+    random = stream(1, "queries")
+    ids: dict[str, str] = {}
+    while len(ids) < count:
+        document = documents[int(random.integers(len(documents)))]
+        words = []
+        for word in document.text.lower().split():
+            if word.isalpha() and len(word) > 3:
+                words.append(word)
+        if len(words) > 1:
+            ids[" ".join(random.choice(words, 2))] = document.id
+    return ids
+
+
+async def _search_all(engine: SearchEngine, texts: Iterable[str], depth: int) -> None:
+    """Search for texts, as many at a time as an audit."""
+    # The workers share the texts.
+    remaining = iter(texts)
+
+    async def work() -> None:
+        for text in remaining:
+            await engine.search([Query(text, depth)])
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+
+
 def alone(*arguments: Any) -> dict[str, Any]:
-    """Measure in this process, which is given nothing else to do."""
-    return asyncio.run(measured(*arguments))
+    """Measure in this process, which has nothing else to do."""
+    return asyncio.run(measure(*arguments))
 
 
 def main() -> None:
@@ -100,20 +132,26 @@ def main() -> None:
     parser.add_argument("--queries", type=int, nargs="+", default=[1_000, 10_000])
     parser.add_argument("--elasticsearch", action="store_true", help="Audit a real server.")
     parser.add_argument("-o", "--output", type=Path, help="A folder that keeps the figures.")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        url, place = "", "notables"
-        if asked.elasticsearch:
-            url, place = stack.enter_context(on_elasticsearch("notables_server", CORPUS))
-        for count, way in itertools.product(asked.queries, WAYS):
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                rows.append(pool.submit(alone, way, count, str(place), url).result())
-            baseline = rows[-1 - WAYS.index(way)]["processor"]
-            rows[-1]["times baseline searches"] = round(rows[-1]["processor"] / baseline, 1)
+        url = ""
+        source = "notables"
+        if arguments.elasticsearch:
+            url, file = stack.enter_context(on_elasticsearch("notables_server", CORPUS))
+            source = str(file)
+        for count in arguments.queries:
+            for way in WAYS:
+                # A process of its own has no memory of another measurement.
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                    row = pool.submit(alone, way, count, source, url).result()
+                if way == "searches":
+                    baseline = row["processor"]
+                row["times baseline searches"] = round(row["processor"] / baseline, 1)
+                rows.append(row)
     print(table(rows))
-    if asked.output:
-        keep(asked.output, rows, "queries", "way")
+    if arguments.output:
+        keep(arguments.output, rows, "queries", "way")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The benchmarks of fairqr: our figures beside those of its peers, in one run.
 
 ``python -m benchmarks.bench [--quick] [NAME …]``. The machine may be busy: what
-counts is the ratio of two figures that were taken in turns.
+counts is the ratio of two figures that were times in turns.
 """
 
 from __future__ import annotations
@@ -130,10 +130,10 @@ async def starting(space: Workspace) -> Rows:
         return subprocess.run(command, check=True, capture_output=True)
 
     calls = {name: functools.partial(run, command) for name, command in commands.items()}
-    taken = await in_turns(space.rounds(25), **calls)
+    times = await in_turns(space.rounds(25), **calls)
     peer = "python -c pass"
     for name, target in targets.items():
-        yield row(name, median(taken[name]), "ms", peer, median(taken[peer]), target)
+        yield row(name, median(times[name]), "ms", peer, median(times[peer]), target)
 
 
 async def searching(space: Workspace) -> Rows:
@@ -150,13 +150,13 @@ async def searching(space: Workspace) -> Rows:
     def ours(number: int) -> object:
         return engine.search([Query(texts[number % len(texts)], TOP)])
 
-    taken = await in_turns(space.rounds(600), ours=ours, bare=bare)
+    times = await in_turns(space.rounds(600), ours=ours, bare=bare)
     yield row(
         f"search {space.documents:,} documents, 10 terms, top {TOP}",
-        median(taken["ours"]),
+        median(times["ours"]),
         "ms",
         "tantivy, hits only",
-        median(taken["bare"]),
+        median(times["bare"]),
         "≤ 1.5×",
         # With fewer documents, a search costs less than the code around it.
         judged=not space.quick,
@@ -197,9 +197,9 @@ async def reranking(space: Workspace) -> Rows:
         "bound of sellers": lambda _: relax(sellers, fair_sellers),
         "long": lambda _: best_ranking(long),
     }
-    taken = await in_turns(space.rounds(40), **calls)
+    times = await in_turns(space.rounds(40), **calls)
     peer = f"rescore the {POOL:,} by ids"
-    peer_milliseconds = median(taken["rescored"])
+    peer_milliseconds = median(times["rescored"])
     names = {
         "fair": f"fair step for 8 groups, first {SHOWN} of {POOL:,}",
         "bound": "its bound",
@@ -215,7 +215,7 @@ async def reranking(space: Workspace) -> Rows:
         "long": "≤ 80 ms",
     }
     for call, name in names.items():
-        yield row(name, median(taken[call]), "ms", peer, peer_milliseconds, targets[call])
+        yield row(name, median(times[call]), "ms", peer, peer_milliseconds, targets[call])
 
 
 async def graph(space: Workspace) -> Rows:
@@ -253,9 +253,9 @@ async def graph(space: Workspace) -> Rows:
     def whole(_: int) -> object:
         return built.ainvoke({"query": "word"}, context=context)
 
-    taken = await in_turns(space.rounds(100), whole=whole, bare=bare)
-    ours = median(taken["whole"])
-    theirs = median(taken["bare"])
+    times = await in_turns(space.rounds(100), whole=whole, bare=bare)
+    ours = median(times["whole"])
+    theirs = median(times["bare"])
     added = (ours - theirs) / LONG
     yield row(f"a run of {LONG} rounds", ours, "ms", "its nodes called bare", theirs)
     yield row("added by the graph to a round", added, "ms", target="≤ 2.2 ms")
@@ -264,7 +264,7 @@ async def graph(space: Workspace) -> Rows:
 async def calls(space: Workspace) -> Rows:
     """Measure the processor time of 100 searches at once with a model over HTTP.
 
-    One that sleeps in the process is taken off; the peer is as many calls by langchain's client.
+    One that sleeps in the process is times off; the peer is as many calls by langchain's client.
     """
     engine = await space.engine()
     texts = queries(AT_ONCE)
@@ -350,14 +350,14 @@ async def attached(space: Workspace) -> Rows:
             # The baseline reads what the fair search has shown.
             for number in range(len(texts)):
                 await fair(number)
-            taken = await in_turns(space.rounds(200), fair=fair, baseline=baseline)
+            times = await in_turns(space.rounds(200), fair=fair, baseline=baseline)
         await engine.aclose()
     yield row(
         f"fair search of {space.documents:,} documents on Elasticsearch, no model",
-        median(taken["fair"]),
+        median(times["fair"]),
         "ms",
         "its baseline searches alone",
-        median(taken["baseline"]),
+        median(times["baseline"]),
         "≤ 1.4×",
     )
 

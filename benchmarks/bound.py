@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -39,20 +40,25 @@ from fairqr.retrieval.rerankers.registry import open_reranker
 from tests.unit.retrieval.rerankers.peers import det_const_sort, lp_policy, value_of
 
 DOCUMENTS = {10: 200, 20: 200, 50: 500, 100: 500, 200: 1_000, 1_000: 10_000}
-"""How many documents there are for so many ranks."""
+"""How many documents there are, by the number of ranks."""
+
 GROUPS = (2, 6, 20)
 LABELLED = 0.8
-"""The share of documents with a label where some are missing."""
+"""The share of documents with a label, if some are missing."""
+
 FRACTIONAL = 0.3
-"""The share of documents that belong to several groups where some do."""
+"""The share of documents that belong to several groups, if some do."""
+
 STEP = FairStep(order="estimated")
 PEERS = ("exposure-aware", "xquad", "pm2", "fa-ir")
 """The re-rankers that need neither texts nor training."""
 MOST_RANKS_OF_PEERS = 50
 MOST_RANKS_OF_POLICY = 20
-"""The programme has a variable for each document at each rank."""
+"""The programme of lp-policy has a variable for each document at each rank."""
+
 NEARLY = {"tolerance": 1e-5, "most_steps": 2_000}
-"""The bound that rankings are compared with is nearer to the optimum than that of a certificate."""
+"""Bring the bound nearer to the optimum than a certificate's."""
+
 COLUMNS = ["pools", "ranks", "system", "measure", "value"]
 
 
@@ -97,22 +103,27 @@ def pool(draw: np.random.Generator, kind: Kind, ranks: int) -> Candidates:
             members = members * (draw.random((count, 1)) < LABELLED)
         memberships.append(members)
         targets.append(draw.dirichlet(np.ones(groups)))
-    # Re-rankers take the order of the candidates, and their scores, for that of relevance.
+    # Re-rankers assume that candidates, and their scores, are in the order of relevance.
     relevance = np.sort(draw.beta(1, 3, count))[::-1]
     return Candidates(
-        ranking=Ranking([str(place) for place in range(count)], relevance.tolist()),
+        ranking=Ranking([str(position) for position in range(count)], relevance.tolist()),
         memberships=memberships,
         targets=targets,
-        dimensions=[str(place) for place in range(len(kind.groups))],
-        groups=[[f"group {group}" for group in range(size)] for size in kind.groups],
+        dimensions=[str(number) for number in range(len(kind.groups))],
+        groups=[_group_names(size) for size in kind.groups],
         relevance=relevance,
     )
 
 
+def _group_names(count: int) -> list[str]:
+    return [f"group {number}" for number in range(count)]
+
+
 def ranked_by(name: str, candidates: Candidates, ranks: int) -> Positions | None:
     """Return the ranking of a re-ranker; None if it takes no such candidates."""
-    nowhere: Any = None  # these read nothing from an engine
-    work = open_reranker(name).rerank(nowhere, "", candidates, ranks)
+    # These re-rankers read nothing from an engine.
+    no_engine: Any = None
+    work = open_reranker(name).rerank(no_engine, "", candidates, ranks)
     try:
         ids = asyncio.run(work).ranking.ids
     except InputError:
@@ -131,35 +142,66 @@ def sorted_by_constraints(kind: Kind, candidates: Candidates, ranks: int) -> Pos
 
 
 def measure(kind: Kind, ranks: int, pools: int) -> Iterator[tuple[str, str, float]]:
-    """Yield the figures of so many pools of a kind: of a system, its name, and the value."""
+    """Yield the figures of pools of a kind: the system, the name of the figure, and its value.
+
+    Args:
+        kind: What documents belong to.
+        ranks: How many documents a ranking has.
+        pools: How many pools to draw.
+    """
     ratios: dict[str, list[float]] = defaultdict(list)
     seconds: dict[str, list[float]] = defaultdict(list)
     for seed in range(pools):
         candidates = pool(np.random.default_rng(seed), kind, ranks)
-        started = time.perf_counter()
+        start = time.perf_counter()
         fair = STEP.take(candidates, ranks).positions
-        is_ranked = time.perf_counter()
+        ranked = time.perf_counter()
         certify(candidates, STEP, 1.0, ranks, fair.tolist())
-        seconds["certificate"].append(time.perf_counter() - is_ranked)
-        seconds["fair"].append(is_ranked - started)
-        rankings: dict[str, Positions | None] = {"fair": fair, "relevance": np.arange(ranks)}
-        if ranks <= MOST_RANKS_OF_PEERS:
-            rankings |= {name: ranked_by(name, candidates, ranks) for name in PEERS}
-            rankings["det-const-sort"] = sorted_by_constraints(kind, candidates, ranks)
+        certified = time.perf_counter()
+        seconds["certificate"].append(certified - ranked)
+        seconds["fair"].append(ranked - start)
+
         objective = STEP.objective(candidates, 1.0, ranks)
-        for name, ranking in rankings.items():
+        for name, ranking in _rankings(kind, candidates, ranks, fair).items():
             if ranking is not None:
                 relaxed = relax(objective, ranking, **NEARLY)
                 ratios[name].append(objective.quality(ranking).value / relaxed.bound)
         if ranks <= MOST_RANKS_OF_POLICY and kind.is_labelled:
             policy = lp_policy(candidates, ranks)
-            of_mixtures = relax(objective, fair, **NEARLY).bound_of_mixtures
-            ratios["lp-policy"].append(value_of(objective, policy) / of_mixtures)
+            bound = relax(objective, fair, **NEARLY).bound_of_mixtures
+            ratios["lp-policy"].append(value_of(objective, policy) / bound)
+
     for name, values in ratios.items():
         yield name, "median", median(values)
         yield name, "least", min(values)
     for name, values in seconds.items():
         yield name, "ms", 1000 * median(values)
+
+
+def _rankings(
+    kind: Kind, candidates: Candidates, ranks: int, fair: Positions
+) -> dict[str, Positions | None]:
+    """Return the rankings to compare, by the system."""
+    rankings: dict[str, Positions | None] = {"fair": fair, "relevance": np.arange(ranks)}
+    if ranks <= MOST_RANKS_OF_PEERS:
+        for name in PEERS:
+            rankings[name] = ranked_by(name, candidates, ranks)
+        rankings["det-const-sort"] = sorted_by_constraints(kind, candidates, ranks)
+    return rankings
+
+
+def _print_table(figures: pd.DataFrame) -> None:
+    """Print a row for each kind of pools, number of ranks and system."""
+    wide = figures.pivot_table("value", COLUMNS[:3], "measure", sort=False).reset_index()
+    shown = Table("pools", "ranks", "system", "median of J / bound", "least", "ms")
+    for row in wide.itertuples():
+        cells = (_cell(row.median, 4), _cell(row.least, 4), _cell(row.ms, 1))
+        shown.add_row(row.pools, row.ranks, row.system, *cells)
+    Console().print(shown)
+
+
+def _cell(value: float, digits: int) -> str:
+    return "" if np.isnan(value) else f"{value:.{digits}f}"
 
 
 def main() -> None:
@@ -168,24 +210,17 @@ def main() -> None:
     parser.add_argument("--pools", type=int, default=20, help="how many of each kind")
     parser.add_argument("--ranks", type=int, nargs="*", default=[10, 20, 50, 100, 200])
     parser.add_argument("-o", "--output", type=Path, help="where measures.csv goes")
-    given = parser.parse_args()
-    cells = [(kind, ranks) for kind in kinds() for ranks in given.ranks]
+    arguments = parser.parse_args()
+    cells = [*itertools.product(kinds(), arguments.ranks)]
     rows: list[tuple[str, str, str, str, float]] = []
     for kind, ranks in track(cells, console=Console(stderr=True)):
-        for system, figure, value in measure(kind, ranks, given.pools):
+        for system, figure, value in measure(kind, ranks, arguments.pools):
             rows.append((kind.name, str(ranks), system, figure, value))
-    found = pd.DataFrame(rows, columns=COLUMNS)
-    if given.output:
-        given.output.mkdir(parents=True, exist_ok=True)
-        found.to_csv(given.output / "measures.csv", index=False)
-    wide = found.pivot_table("value", COLUMNS[:3], "measure", sort=False).reset_index()
-    shown = Table("pools", "ranks", "system", "median of J / bound", "least", "ms")
-    for row in wide.itertuples():
-        figures = [row.median, row.least, row.ms]
-        texts = ["" if value != value else f"{value:.4f}" for value in figures[:2]]
-        texts.append("" if row.ms != row.ms else f"{row.ms:.1f}")
-        shown.add_row(row.pools, row.ranks, row.system, *texts)
-    Console().print(shown)
+    figures = pd.DataFrame(rows, columns=COLUMNS)
+    if arguments.output:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        figures.to_csv(arguments.output / "measures.csv", index=False)
+    _print_table(figures)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def _rows(count: int) -> Iterator[dict[str, Any]]:
 
 
 def write_corpus(folder: Path, count: int) -> Path:
-    """Write a corpus of so many documents with its schema, and return the path of the documents."""
+    """Write a corpus with its schema, and return the path of its documents."""
     folder.mkdir(parents=True)
     (folder / "schema.yaml").write_text(json.dumps(SCHEMA), encoding="utf-8")
     path = folder / "documents.jsonl"

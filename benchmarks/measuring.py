@@ -31,7 +31,7 @@ async def in_turns(rounds: int, **calls: Callable[[int], object]) -> dict[str, l
     Returns:
         Milliseconds, by name.
     """
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(-max(1, rounds // 10), rounds):
         # The order is reversed each time, so that none always comes after the same neighbour.
         order = [*calls] if number % 2 else [*reversed(calls)]
@@ -43,8 +43,8 @@ async def in_turns(rounds: int, **calls: Callable[[int], object]) -> dict[str, l
                 await result
             milliseconds = (time.perf_counter() - start) * 1000
             if is_timed:
-                taken[name].append(milliseconds)
-    return taken
+                times[name].append(milliseconds)
+    return times
 
 
 def row(

@@ -54,8 +54,8 @@ def replacing(share: float) -> Edit:
 
     def replaced(text: str, draw: random.Random) -> str:
         words = text.split()
-        for place in draw.sample(range(len(words)), round(share * len(words))):
-            words[place] = draw.choice(OFFER.split())
+        for position in draw.sample(range(len(words)), round(share * len(words))):
+            words[position] = draw.choice(OFFER.split())
         return " ".join(words)
 
     return replaced
@@ -75,20 +75,22 @@ def pairs(vectors: Float32Array) -> tuple[float, int]:
     highest = 0.0
     near = 0
     for start in range(0, len(vectors), AT_ONCE):
-        some = vectors[start : start + AT_ONCE]
-        cosines = np.triu(some @ vectors.T, start + 1)
+        chunk = vectors[start : start + AT_ONCE]
+        # Above the diagonal, each pair stands once.
+        cosines = np.triu(chunk @ vectors.T, start + 1)
         highest = max(highest, float(cosines.max()))
         near += int((cosines >= ALIKE).sum())
     return highest, near
 
 
-async def measured(name: str) -> list[tuple[str, str, float]]:
+async def measure(name: str) -> list[tuple[str, str, float]]:
     """Return the figures of a collection: of others and of copies, each with its measure."""
-    kept = await KeptVectors.of(MiniLmEncoder())
+    encoder = await KeptVectors.of(MiniLmEncoder())
     documents = list(find_collection(name).corpus.documents())
-    vectors = await kept.encode([*map(text_of, documents)])
+    vectors = await encoder.encode([*map(text_of, documents)])
     highest, near = pairs(vectors[vectors.any(axis=1)])
     rows = [("others", "highest cosine", highest), ("others", "pairs", float(near))]
+
     draw = random.Random(0)
     chosen = draw.sample(range(len(documents)), COPIED)
     for edit, change in EDITS.items():
@@ -96,7 +98,7 @@ async def measured(name: str) -> list[tuple[str, str, float]]:
         for row in chosen:
             document = documents[row]
             copies.append(Document("", document.title, change(document.text, draw)))
-        encoded = await kept.encode([*map(text_of, copies)])
+        encoded = await encoder.encode([*map(text_of, copies)])
         cosines = np.vecdot(encoded, vectors[chosen])
         rows.append((edit, "near duplicates", float((cosines >= ALIKE).mean())))
         rows.append((edit, "median cosine", float(np.median(cosines))))
@@ -107,7 +109,7 @@ async def main(names: Sequence[str], folder: Path) -> None:
     """Keep the figures of collections."""
     frames = []
     for name in names:
-        rows = pd.DataFrame(await measured(name), columns=["of", "measure", "value"])
+        rows = pd.DataFrame(await measure(name), columns=["of", "measure", "value"])
         frames.append(rows.assign(on=name))
     folder.mkdir(parents=True, exist_ok=True)
     pd.concat(frames).to_csv(folder / "measures.csv", index=False)

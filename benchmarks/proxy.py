@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -36,18 +36,20 @@ CLIENTS = 32
 TURNS = 300
 SECONDS = 20
 RATES = {50: "≥ 99", 100: "≥ 95"}
-PASSED = {"terminate_after": 10**6}  # which no search reaches
+
+PASSED = {"terminate_after": 10**6}
+"""Makes a search pass through the proxy; no search reaches so many documents."""
 
 
-class Asking:
-    """Asks queries, each once.
+class Asker:
+    """Sends queries, each once.
 
     Args:
         server: The server's address.
-        proxy: The proxy's.
+        proxy: The proxy's address.
 
     Attributes:
-        outcomes: What became of searches, since this was emptied.
+        outcomes: How many searches were re-ranked, or why not, since this was emptied.
     """
 
     def __init__(self, server: str, proxy: str) -> None:
@@ -68,14 +70,15 @@ class Asking:
         return milliseconds
 
     async def wrong(self, count: int) -> int:
-        """Return how many of so many replies that passed are not the server's."""
-        found = 0
+        """Return how many of some replies that passed are not the server's."""
+        wrong = 0
         for _ in range(count):
             body = self._query() | PASSED
-            replies = [await self._ask(url, body) for url in (self._proxy, self._server)]
-            one, other = (reply.json()["hits"] for _, reply in replies)
-            found += one != other
-        return found
+            _, passed = await self._ask(self._proxy, body)
+            _, direct = await self._ask(self._server, body)
+            if passed.json()["hits"] != direct.json()["hits"]:
+                wrong += 1
+        return wrong
 
     async def fair(self, _: int = 0) -> float:
         """Search in a way that is re-ranked; return the milliseconds."""
@@ -84,23 +87,24 @@ class Asking:
         return milliseconds
 
     async def at_rate(self, rate: float, seconds: float = SECONDS) -> float:
-        """Search so often a second, whatever becomes of it; return the percentage re-ranked."""
+        """Search at a rate, whatever comes of it; return the percentage re-ranked."""
         self.outcomes.clear()
         start = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
             for number in range(int(rate * seconds)):
-                await asyncio.sleep(max(0, start + number / rate - time.perf_counter()))
+                due = start + number / rate
+                await asyncio.sleep(max(0, due - time.perf_counter()))
                 tasks.create_task(self.fair())
         return self.share()
 
     async def closed_loop(self, search: Any, seconds: float = SECONDS) -> list[float]:
         """Search by 32 clients, each as soon as it is answered; return the milliseconds."""
         self.outcomes.clear()
-        until = time.perf_counter() + seconds
+        end = time.perf_counter() + seconds
         times: list[float] = []
 
         async def client() -> None:
-            while time.perf_counter() < until:
+            while time.perf_counter() < end:
                 times.append(await search())
 
         async with asyncio.TaskGroup() as tasks:
@@ -112,8 +116,8 @@ class Asking:
         """Search at a rate while an index of 2,000 groups is searched once a second."""
 
         async def offers() -> None:
-            for one, two in itertools.product(TOPICS, TOPICS):
-                body = {"query": {"match": {"title": f"{one} {two}"}}}
+            for first, second in itertools.product(TOPICS, TOPICS):
+                body = {"query": {"match": {"title": f"{first} {second}"}}}
                 await self._http.post(f"{self._proxy}/offers/_search", json=body)
                 await asyncio.sleep(1)
 
@@ -126,9 +130,10 @@ class Asking:
 
     def share(self) -> float:
         """Return the share of the searches that was re-ranked, in percent."""
-        fair = sum(
-            count for outcome, count in self.outcomes.items() if outcome.startswith("re-ranked")
-        )
+        fair = 0
+        for outcome, count in self.outcomes.items():
+            if outcome.startswith("re-ranked"):
+                fair += count
         return 100 * fair / self.outcomes.total()
 
     async def _ask(self, url: str, body: Any) -> tuple[float, httpx.Response]:
@@ -143,11 +148,11 @@ class Asking:
 def _queries() -> Iterator[str]:
     """Yield texts of up to six words, none twice."""
     draw = random.Random(7)
-    seen = set[str]()
+    used = set[str]()
     while True:
         text = " ".join(draw.choices(TOPICS, k=draw.randint(4, 9)))
-        if text not in seen:
-            seen.add(text)
+        if text not in used:
+            used.add(text)
             yield text
 
 
@@ -156,21 +161,30 @@ def _p95(times: Sequence[float]) -> float:
 
 
 def _seconds_of_processor(processes: Sequence[psutil.Process]) -> float:
-    return sum(sum(it.cpu_times()[:2]) for it in processes)
+    seconds = 0.0
+    for process in processes:
+        times = process.cpu_times()
+        seconds += times.user + times.system
+    return seconds
 
 
-async def measured(asking: Asking, proxy: Proxied, folder: Path | None) -> None:
+def _megabytes(processes: Sequence[psutil.Process]) -> float:
+    return sum(process.memory_info().rss for process in processes) / 2**20
+
+
+async def measure(asker: Asker, proxy: Proxied, folder: Path | None) -> None:
     """Measure, and print the table; keep it in the folder, if there is one."""
     processes = [psutil.Process(proxy.process.pid), *proxy.children()]
-    await in_turns(50, direct=asking.direct, passed=asking.passed, fair=asking.fair)
-    taken = await in_turns(TURNS, direct=asking.direct, passed=asking.passed, fair=asking.fair)
-    p50 = {name: quantiles(times, n=2)[0] for name, times in taken.items()}
-    memory = sum(it.memory_info().rss for it in processes) / 2**20
+    calls = {"direct": asker.direct, "passed": asker.passed, "fair": asker.fair}
+    await in_turns(50, **calls)
+    times = await in_turns(TURNS, **calls)
+    p50 = {name: quantiles(values, n=2)[0] for name, values in times.items()}
+    memory_before = _megabytes(processes)
 
-    before = _seconds_of_processor(processes)
+    start = _seconds_of_processor(processes)
     for _ in range(TURNS):
-        await asking.fair()
-    processor = 1000 * (_seconds_of_processor(processes) - before) / TURNS
+        await asker.fair()
+    processor = 1000 * (_seconds_of_processor(processes) - start) / TURNS
 
     direct = p50["direct"]
     rows = [
@@ -179,50 +193,67 @@ async def measured(asking: Asking, proxy: Proxied, folder: Path | None) -> None:
         row("processor time of a new query", processor, "ms", target="≤ 8 ms"),
     ]
     for rate, target in RATES.items():
-        share = await asking.at_rate(rate)
+        share = await asker.at_rate(rate)
         rows.append(row(f"re-ranked at {rate} a second", share, "%", target=target))
-    alone = await asking.at_rate(50)
-    beside = await asking.beside_many_groups(50)
-    what = "lost beside an index of 2,000 groups"
-    rows.append(row(what, alone - beside, "points", target="≤ 1"))
-    own = await asking.closed_loop(asking.direct)
-    fair = await asking.closed_loop(asking.fair)
-    after = sum(it.memory_info().rss for it in processes) / 2**20
+
+    alone = await asker.at_rate(50)
+    beside_groups = await asker.beside_many_groups(50)
+    lost = alone - beside_groups
+    rows.append(row("lost beside an index of 2,000 groups", lost, "points", target="≤ 1"))
+
+    direct_times = await asker.closed_loop(asker.direct)
+    fair_times = await asker.closed_loop(asker.fair)
+    direct_rate = len(direct_times) / SECONDS
+    fair_rate = len(fair_times) / SECONDS
+    memory = _megabytes(processes)
     rows += [
-        row(f"re-ranked, {CLIENTS} clients", asking.share(), "%", target="≥ 60"),
-        row(f"p95, {CLIENTS} clients", _p95(fair), "ms", "direct", _p95(own), "≤ 2×"),
-        row(f"a second, {CLIENTS} clients", len(fair) / SECONDS, "", "direct", len(own) / SECONDS),
-        row("memory after all", after, "MB", "before", memory, "≤ 1.1×"),
-        row("wrong replies", await asking.wrong(TURNS), "", target="≤ 0"),
+        row(f"re-ranked, {CLIENTS} clients", asker.share(), "%", target="≥ 60"),
+        row(
+            f"p95, {CLIENTS} clients",
+            _p95(fair_times),
+            "ms",
+            "direct",
+            _p95(direct_times),
+            "≤ 2×",
+        ),
+        row(f"a second, {CLIENTS} clients", fair_rate, "", "direct", direct_rate),
+        row("memory after all", memory, "MB", "before", memory_before, "≤ 1.1×"),
+        row("wrong replies", await asker.wrong(TURNS), "", target="≤ 0"),
     ]
-    print(machine(), table(rows), asking.outcomes, sep="\n")
+    print(machine(), table(rows), asker.outcomes, sep="\n")
     if folder:
         keep(folder, rows, "what")
 
 
-if __name__ == "__main__":
+def _offers() -> dict[str, dict[str, str]]:
+    """Return an offer of each seller, by its id."""
+    draw = random.Random(3)
+    offers = {}
+    for number, seller in enumerate(SELLERS):
+        title = " ".join(draw.choices(TOPICS, k=9))
+        offers[str(number)] = {"title": title, "seller": seller}
+    return offers
+
+
+def main() -> None:
+    """Start a server and a proxy, and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, help="a folder that keeps the figures")
-    given = parser.parse_args()
-    draw = random.Random(3)
-    offers = {
-        str(number): {"title": " ".join(draw.choices(TOPICS, k=9)), "seller": seller}
-        for number, seller in enumerate(SELLERS)
-    }
+    arguments = parser.parse_args()
     sellers = {"seller": {"field": "seller", "groups": SELLERS}}
-    with (
-        tempfile.TemporaryDirectory() as place,
-        running_server() as server,
-        people(url := server.url, "people") as cluster,
-        cluster.index("offers", offers, OFFERS),
-        proxied(
-            Path(place),
-            url,
-            within=0.1,
-            indexes=beside(Path(place), url, "offers", text=["title"], attributes=sellers),
-        ) as proxy,
-    ):
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        server = stack.enter_context(running_server())
+        cluster = stack.enter_context(people(server.url, "people"))
+        stack.enter_context(cluster.index("offers", _offers(), OFFERS))
+        indexes = beside(folder, server.url, "offers", text=["title"], attributes=sellers)
+        proxy = stack.enter_context(proxied(folder, server.url, within=0.1, indexes=indexes))
+
         offer = {"query": {"match": {"title": TOPICS[0]}}}
         until(lambda: proxy.outcome().startswith("re-ranked"))
         until(lambda: proxy.outcome(index="offers", body=offer).startswith("re-ranked"))
-        asyncio.run(measured(Asking(url, proxy.url), proxy, given.output))
+        asyncio.run(measure(Asker(server.url, proxy.url), proxy, arguments.output))
+
+
+if __name__ == "__main__":
+    main()

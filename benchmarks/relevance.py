@@ -51,6 +51,12 @@ keep the estimates of topics as they are, lower ones tell unanswerable queries b
 RIDGE = 1e-3
 """Keeps a weight from growing without end where both kinds of queries can be told apart."""
 
+Figure = tuple[str, str, float]
+"""What a figure is of, its name, and its value."""
+
+BOUNDS = [(None, None), (0, None), (0, None)]
+"""The bounds of an intercept and of two weights."""
+
 Array = NDArray[np.float64]
 
 
@@ -90,8 +96,9 @@ class Samples:
         """Open the engines, after encoding what has no vectors yet."""
         name = self.collection.corpus_name
         self.words = await Catalog().resolve(name, retriever="bm25")
-        # Makes the vectors that are missing, which the others do not.
-        await (await Catalog().resolve(name, retriever="dense:minilm")).aclose()
+        # This engine makes the vectors that are missing, which the others do not.
+        dense = await Catalog().resolve(name, retriever="dense:minilm")
+        await dense.aclose()
         if self.kind == "words":
             self.engine = await Catalog().resolve(name, retriever="hybrid:minilm")
         elif self.kind == "rank":
@@ -102,33 +109,38 @@ class Samples:
 
     async def pool(self, text: str) -> pd.DataFrame:
         """Return the documents of a query with their evidence, empty if there are none."""
-        searched = self.words if self.kind == "texts" else self.engine
-        if self.kind != "texts":
+        if self.kind == "texts":
+            engine = self.words
+        else:
+            engine = self.engine
             self.engine.calibrations = Calibrations(*[Weighed(0, 2, 1)] * 4)
-        (pool,) = await searched.search([Query(text, POOL)])
-        part = pd.DataFrame(index=pool.ids)
+        (hits,) = await engine.search([Query(text, POOL)])
+        frame = pd.DataFrame(index=hits.ids)
         for attribute in ATTRIBUTES:
             groups = self.collection.corpus.schema.attributes[attribute].universe
-            part[[*groups]] = pool.memberships[attribute]
-        if not pool.ids:
-            return part
-        for name, by in EVIDENCE.items():
-            part[name], _ = await self._estimated(text, pool.ids, by)
-        usual = getattr(CALIBRATED, self.kind)
-        for name, by_query in QUERY_EVIDENCE.items():
-            by = replace(usual, answerable=by_query)
-            _, part[name] = await self._estimated(text, pool.ids, by)
-        return part
+            frame[[*groups]] = hits.memberships[attribute]
+        if not hits.ids:
+            return frame
 
-    async def _estimated(self, text: str, ids: list[str], by: Calibration) -> tuple[Array, float]:
+        for name, calibration in EVIDENCE.items():
+            frame[name], _ = await self._estimate(text, hits.ids, calibration)
+        calibrated = getattr(CALIBRATED, self.kind)
+        for name, answerable in QUERY_EVIDENCE.items():
+            calibration = replace(calibrated, answerable=answerable)
+            _, frame[name] = await self._estimate(text, hits.ids, calibration)
+        return frame
+
+    async def _estimate(
+        self, text: str, ids: list[str], calibration: Calibration
+    ) -> tuple[Array, float]:
         """Return the estimates of documents, and of the query."""
-        self.engine.calibrations = Calibrations(by, by, by, by)
+        self.engine.calibrations = Calibrations(*[calibration] * 4)
         if self.kind == "texts":
-            found = await self.engine.estimate_ids(text, ids)
-            return np.asarray(found.relevance), found.answerable
+            estimates = await self.engine.estimate_ids(text, ids)
+            return np.asarray(estimates.relevance), estimates.answerable
         (hits,) = await self.engine.search([Query(text, POOL, only=tuple(ids))])
-        order = dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
-        return np.array([order[id_] for id_ in ids]), hits.answerable
+        relevance = dict(zip(hits.ids, hits.relevance.tolist(), strict=True))
+        return np.array([relevance[id_] for id_ in ids]), hits.answerable
 
 
 async def sample_of(collection: Collection, kind: str) -> pd.DataFrame:
@@ -138,18 +150,19 @@ async def sample_of(collection: Collection, kind: str) -> pd.DataFrame:
     """
     samples = Samples(collection, kind)
     await samples.open()
-    parts = []
+    pools = []
     for topic in collection.topics:
+        # Both forms of a topic may be the same.
         for text in dict.fromkeys((topic.text(0), topic.text(10))):
-            part = await samples.pool(text)
-            relevant = part.index.isin(collection.relevant(topic.id)).astype(float)
-            parts.append(part.assign(of="topic", query=len(parts), relevant=relevant))
+            pool = await samples.pool(text)
+            relevant = pool.index.isin(collection.relevant(topic.id)).astype(float)
+            pools.append(pool.assign(of="topic", query=len(pools), relevant=relevant))
     queries = {"unrelated": unrelated_queries(), "unanswerable": unanswerable_queries()}
-    for of, texts in queries.items():
+    for query_kind, texts in queries.items():
         for text in texts:
-            part = await samples.pool(text)
-            parts.append(part.assign(of=of, query=len(parts), relevant=0.0))
-    return pd.concat([part for part in parts if len(part)])
+            pool = await samples.pool(text)
+            pools.append(pool.assign(of=query_kind, query=len(pools), relevant=0.0))
+    return pd.concat([pool for pool in pools if len(pool)])
 
 
 def unanswerable_queries() -> list[str]:
@@ -162,7 +175,7 @@ def topics_of(sample: pd.DataFrame) -> pd.DataFrame:
     return sample[sample["of"] == "topic"]
 
 
-def fitted(kind: str, *samples: pd.DataFrame) -> Calibration:
+def fit_calibration(kind: str, *samples: pd.DataFrame) -> Calibration:
     """Return the logistic regressions with the highest likelihood, and no weight below 0."""
     topics = pd.concat(map(topics_of, samples))
     lexical, similarity, relevant = topics[[*EVIDENCE, "relevant"]].to_numpy().T
@@ -171,43 +184,48 @@ def fitted(kind: str, *samples: pd.DataFrame) -> Calibration:
         logit = weights[0] + weights[1] * lexical + weights[2] * similarity
         return float(np.mean(np.logaddexp(0, logit) - relevant * logit))
 
-    found = minimize(loss, np.zeros(3), bounds=[(None, None), (0, None), (0, None)])
-    calibration = Calibration(*(round(it, 3) for it in found.x.tolist()))
-    answerable = fitted_answerable(TOPIC_WEIGHT[kind], calibration, pd.concat(samples))
+    minimum = minimize(loss, np.zeros(3), bounds=BOUNDS)
+    weights = [round(weight, 3) for weight in minimum.x.tolist()]
+    calibration = Calibration(*weights)
+    answerable = fit_answerable(TOPIC_WEIGHT[kind], calibration, pd.concat(samples))
     return replace(calibration, answerable=answerable)
 
 
-def fitted_answerable(
+def fit_answerable(
     topic_weight: float, calibration: Calibration, sample: pd.DataFrame
 ) -> Answerability:
     """Return the regression of whether a query can be answered, given estimates of documents."""
     sample = sample[sample["of"] != "unanswerable"]
-    given_any = calibration.probability(*(sample[name].to_numpy() for name in EVIDENCE))
+    if_answerable = probabilities_of_documents(sample, calibration)
     relevant = sample["relevant"].to_numpy()
     counts = np.where(sample["of"] == "topic", topic_weight, 1.0)
     evidence = sample[[*QUERY_EVIDENCE]].to_numpy()
+    mean = evidence.mean(axis=0)
     deviation = evidence.std(axis=0)
-    # In front of an engine, no words are counted.
-    scaled = (evidence - evidence.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    # In front of an engine, no words are counted, so that evidence is constant.
+    varies = deviation > 0
+    scale = np.where(varies, deviation, 1.0)
+    scaled = (evidence - mean) / scale
 
     def loss(weights: Array) -> float:
         answerable = 1 / (1 + np.exp(-weights[0] - scaled @ weights[1:]))
-        probability = np.clip(given_any * answerable, 1e-7, 1 - 1e-7)
+        probability = np.clip(if_answerable * answerable, 1e-7, 1 - 1e-7)
         likelihood = relevant * np.log(probability) + (1 - relevant) * np.log(1 - probability)
         ridge = RIDGE * (weights[1:] ** 2).sum() / np.count_nonzero(deviation)
         return float(ridge - (counts * likelihood).sum() / counts.sum())
 
     # A product has more than one minimum.
-    starts = itertools.product((0.0, 2.0), (0.5, 2.0))
-    bounds = [(None, None), (0, None), (0, None)]
-    tries = [minimize(loss, np.array([a, b, b]), bounds=bounds) for a, b in starts]
-    best = min(tries, key=lambda found: found.fun).x
-    weights = np.where(deviation > 0, best[1:] / np.where(deviation > 0, deviation, 1.0), 0.0)
-    intercept = best[0] - weights @ evidence.mean(axis=0)
-    return Answerability(*(round(it, 3) for it in (float(intercept), *weights.tolist())))
+    minima = []
+    for intercept, weight in itertools.product((0.0, 2.0), (0.5, 2.0)):
+        start = np.array([intercept, weight, weight])
+        minima.append(minimize(loss, start, bounds=BOUNDS))
+    best = min(minima, key=lambda minimum: minimum.fun).x
+    weights = np.where(varies, best[1:] / scale, 0.0)
+    intercept = float(best[0] - weights @ mean)
+    return Answerability(*(round(value, 3) for value in (intercept, *weights.tolist())))
 
 
-def fitted_fields(
+def fit_fields(
     fits: Mapping[str, Calibration], samples: Mapping[str, pd.DataFrame]
 ) -> dict[str, Answerability]:
     """Return the regressions for engines that search by vectors, but count no words for us.
@@ -218,112 +236,146 @@ def fitted_fields(
     """
     fields = {}
     for name, fit in fits.items():
-        learnt = samples.values() if name == "both" else [samples[name]]
-        sample = pd.concat(learnt).assign(held=0.0)
-        fields[name] = fitted_answerable(TOPIC_WEIGHT["field"], fit, sample)
+        chosen = samples.values() if name == "both" else [samples[name]]
+        sample = pd.concat(chosen).assign(held=0.0)
+        fields[name] = fit_answerable(TOPIC_WEIGHT["field"], fit, sample)
     return fields
+
+
+def probabilities_of_documents(sample: pd.DataFrame, calibration: Calibration) -> Array:
+    """Return the probability that each document is relevant, if its query can be answered."""
+    return calibration.probability(*(sample[name].to_numpy() for name in EVIDENCE))
 
 
 def with_probabilities(sample: pd.DataFrame, fit: Calibration) -> pd.DataFrame:
     """Return a sample with the probability that each document is relevant."""
-    given_any = fit.probability(*(sample[name].to_numpy() for name in EVIDENCE))
+    if_answerable = probabilities_of_documents(sample, fit)
     log_odds = (
         fit.answerable.intercept
         + fit.answerable.similarity * sample["above"]
         + fit.answerable.words * sample["held"]
     )
     answerable = 1 / (1 + np.exp(-log_odds))
-    return sample.assign(given_any=given_any, probability=given_any * answerable)
+    return sample.assign(given_any=if_answerable, probability=if_answerable * answerable)
 
 
-def unanswered(told: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
+def unanswered(sample: pd.DataFrame) -> Iterator[Figure]:
     """Yield how low the estimates of unanswerable queries are, with the last step and without it.
 
     The AUC is between their first 20 documents and those relevant among the first 20 of topics.
     """
-    ranked = told.sort_values(["query", "given_any"], ascending=[True, False], kind="stable")
+    ranked = sample.sort_values(["query", "given_any"], ascending=[True, False], kind="stable")
     first = ranked.groupby("query").head(FIRST)
-    nothing = first[first["of"] == "unanswerable"]
-    good = first[(first["of"] == "topic") & (first["relevant"] > 0)]
+    unanswerable = first[first["of"] == "unanswerable"]
+    relevant = first[(first["of"] == "topic") & (first["relevant"] > 0)]
     queries = len(unanswerable_queries())
-    for column, name in (("probability", ""), ("given_any", " before")):
-        means = nothing.groupby("query")[column].mean()
+    for column, suffix in (("probability", ""), ("given_any", " before")):
+        means = unanswerable.groupby("query")[column].mean()
         # A query that finds nothing counts as 0.
-        yield "unanswerable", f"mean of the first {FIRST}{name}", means.sum() / queries
-        both = pd.concat([good, nothing])
-        yield "unanswerable", f"AUC{name}", _auc(both.assign(probability=both[column]))
+        yield "unanswerable", f"mean of the first {FIRST}{suffix}", means.sum() / queries
+        compared = pd.concat([relevant, unanswerable])
+        auc = _auc(compared.assign(probability=compared[column]))
+        yield "unanswerable", f"AUC{suffix}", auc
 
 
-def held_out(told: pd.DataFrame) -> Iterator[tuple[str, str, float]]:
+def held_out(sample: pd.DataFrame) -> Iterator[Figure]:
     """Yield how estimates and relevance go together, in all and by the estimate."""
-    within = np.nanmean([_auc(own) for _, own in told.groupby("query")])
-    brier = ((told["probability"] - told["relevant"]) ** 2).mean()
-    yield "all", "Brier", brier
-    yield "all", "Brier of the share", told["relevant"].var(ddof=0)
-    yield "all", "AUC", _auc(told)
-    yield "all", "AUC within a query", float(within)
-    bins = pd.cut(told["probability"], BINS, include_lowest=True)
-    for place, own in told.groupby(bins, observed=True):
-        name = f"to {place.right:.1f}"
-        yield name, "estimated", own["probability"].mean()
-        yield name, "relevant", own["relevant"].mean()
-        yield name, "documents", len(own) / len(told)
+    probability = sample["probability"]
+    relevant = sample["relevant"]
+    aucs = [_auc(documents) for _, documents in sample.groupby("query")]
+    yield "all", "Brier", ((probability - relevant) ** 2).mean()
+    yield "all", "Brier of the share", relevant.var(ddof=0)
+    yield "all", "AUC", _auc(sample)
+    yield "all", "AUC within a query", float(np.nanmean(aucs))
+    bins = pd.cut(probability, BINS, include_lowest=True)
+    for interval, documents in sample.groupby(bins, observed=True):
+        name = f"to {interval.right:.1f}"
+        yield name, "estimated", documents["probability"].mean()
+        yield name, "relevant", documents["relevant"].mean()
+        yield name, "documents", len(documents) / len(sample)
 
 
-def _auc(told: pd.DataFrame) -> float:
-    """Return how often a relevant document is above another one; nan where all are alike."""
-    good, bad = (told.loc[told["relevant"] == it, "probability"] for it in (1.0, 0.0))
-    pairs = len(good) * len(bad)
-    return float(mannwhitneyu(good, bad).statistic) / pairs if pairs else float("nan")
+def _auc(sample: pd.DataFrame) -> float:
+    """Return how often a relevant document is above another one; nan if all are alike."""
+    relevant = sample.loc[sample["relevant"] == 1.0, "probability"]
+    irrelevant = sample.loc[sample["relevant"] == 0.0, "probability"]
+    pairs = len(relevant) * len(irrelevant)
+    if not pairs:
+        return float("nan")
+    return float(mannwhitneyu(relevant, irrelevant).statistic) / pairs
 
 
-def by_group(told: pd.DataFrame, groups: list[str]) -> Iterator[tuple[str, str, float]]:
+def by_group(sample: pd.DataFrame, groups: list[str]) -> Iterator[Figure]:
     """Yield for each group its share of the relevant documents, and how far the estimate is off.
 
-    The standard error is over queries, of those with a relevant document.
+    The standard error is over the queries with a relevant document.
     """
-    shares = []
-    for weights in (told["relevant"], told["probability"]):
-        own = told[groups].mul(weights, axis=0).groupby(told["query"]).sum()
-        shares.append(own.div(own.sum(axis=1).replace(0, np.nan), axis=0).to_numpy())
-    true, estimated = shares
-    off = (estimated - true)[~np.isnan(true + estimated).any(axis=1)]
-    errors = off.std(axis=0, ddof=1) / np.sqrt(len(off))
-    columns = np.nanmean(true, axis=0), off.mean(axis=0), errors
-    for name, values in zip(("relevant", "off by", "standard error"), columns, strict=True):
-        yield from ((group, name, it) for group, it in zip(groups, values.tolist(), strict=True))
+    true = _shares_of_groups(sample, groups, sample["relevant"])
+    estimated = _shares_of_groups(sample, groups, sample["probability"])
+    is_complete = ~np.isnan(true + estimated).any(axis=1)
+    off = (estimated - true)[is_complete]
+    figures = {
+        "relevant": np.nanmean(true, axis=0),
+        "off by": off.mean(axis=0),
+        "standard error": off.std(axis=0, ddof=1) / np.sqrt(len(off)),
+    }
+    for name, values in figures.items():
+        for group, value in zip(groups, values.tolist(), strict=True):
+            yield group, name, value
+
+
+def _shares_of_groups(sample: pd.DataFrame, groups: list[str], weights: pd.Series) -> Array:
+    """Return the share of each group in each query; documents count by their weights."""
+    amounts = sample[groups].mul(weights, axis=0).groupby(sample["query"]).sum()
+    totals = amounts.sum(axis=1).replace(0, np.nan)
+    return amounts.div(totals, axis=0).to_numpy()
 
 
 async def main(names: Sequence[str], folder: Path) -> None:
     """Print the fits, and keep how they hold."""
-    collections, kept = {name: find_collection(name) for name in names}, list[pd.DataFrame]()
+    collections = {name: find_collection(name) for name in names}
+    frames: list[pd.DataFrame] = []
     for kind in KINDS:
-        samples = {name: await sample_of(own, kind) for name, own in collections.items()}
-        fits = {name: fitted(kind, samples[name]) for name in names}
-        fits["both"] = fitted(kind, *samples.values())
+        samples = {}
+        fits = {}
+        for name, collection in collections.items():
+            samples[name] = await sample_of(collection, kind)
+            fits[name] = fit_calibration(kind, samples[name])
+        fits["both"] = fit_calibration(kind, *samples.values())
         print(kind, fits)
         if kind == "words":
-            print("field", fitted_fields(fits, samples))
-        for fit, (name, own) in itertools.product(fits, collections.items()):
-            sample = with_probabilities(samples[name], fits[fit])
-            topics = topics_of(sample)
-            told: list[tuple[str, str, float]] = []
-            if fit != name:
-                told += unanswered(sample)
-            if fit not in ("both", name):
-                told += held_out(topics)
-            for attribute in ATTRIBUTES if kind == "texts" and fit != name else ():
-                told += by_group(topics, [*own.corpus.schema.attributes[attribute].universe])
-            if told:
-                rows = pd.DataFrame(told, columns=["of", "measure", "value"])
-                kept.append(rows.assign(kind=kind, fitted=fit, on=name))
+            print("field", fit_fields(fits, samples))
+
+        for fitted_on, name in itertools.product(fits, collections):
+            # How a fit does on its own sample says nothing.
+            if fitted_on == name:
+                continue
+            sample = with_probabilities(samples[name], fits[fitted_on])
+            is_held_out = fitted_on != "both"
+            figures = _figures_of(sample, collections[name], kind, is_held_out=is_held_out)
+            rows = pd.DataFrame(list(figures), columns=["of", "measure", "value"])
+            frames.append(rows.assign(kind=kind, fitted=fitted_on, on=name))
     folder.mkdir(parents=True, exist_ok=True)
-    pd.concat(kept).to_csv(folder / "measures.csv", index=False)
+    pd.concat(frames).to_csv(folder / "measures.csv", index=False)
+
+
+def _figures_of(
+    sample: pd.DataFrame, collection: Collection, kind: str, *, is_held_out: bool
+) -> Iterator[Figure]:
+    """Yield how a fit holds on a sample, which it may have been fitted on beside others."""
+    topics = topics_of(sample)
+    yield from unanswered(sample)
+    if is_held_out:
+        yield from held_out(topics)
+    if kind == "texts":
+        for attribute in ATTRIBUTES:
+            groups = collection.corpus.schema.attributes[attribute].universe
+            yield from by_group(topics, [*groups])
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs=2, help="of collections")
     parser.add_argument("-o", "--output", type=Path, required=True)
-    given = parser.parse_args()
-    asyncio.run(main(given.names, given.output))
+    arguments = parser.parse_args()
+    asyncio.run(main(arguments.names, arguments.output))

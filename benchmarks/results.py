@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import yaml
@@ -29,21 +28,24 @@ FILE = ROOT / "docs" / "results" / "results.yaml"
 PAGE = ROOT / "docs" / "runs" / "results.md"
 FOLDER = ROOT / "build" / "results"
 COLLECTION = re.compile(r"(?:--collection|notables|attached) (\w+)(?: |$)")
-FILES = "measures.csv", "results.csv"
-"""The figures of an experiment, and those of an audit."""
+MEASURES = "measures.csv"
+"""The figures of an experiment."""
+
+AUDIT_RESULTS = "results.csv"
+"""The figures of an audit."""
 
 
 class ExpectedTable(BaseModel, extra="forbid", frozen=True):
-    """Figures of a command's ``measures.csv``: means over what the rest of its columns tell apart.
+    """Figures that a command's ``measures.csv`` should have: means over all other columns.
 
     Attributes:
-        where: What other columns have to hold.
+        where: The values that other columns have to have.
         rows: The column that names the rows.
         columns: The column that names the columns.
-        tolerance: How far a figure may be from the expected one; more where a language model is
-            asked, whose words depend on the machine.
-        relative: The same as a share of the figure, for what is timed; the larger one holds.
-        figures: The expected ones, by row and column.
+        tolerance: How far a figure may be from the expected one; more for a language model, whose
+            words depend on the machine.
+        relative: The same as a share of the figure, for times; the larger one counts.
+        figures: The expected figures, by row and column.
     """
 
     where: Mapping[str, str] = {}
@@ -55,15 +57,15 @@ class ExpectedTable(BaseModel, extra="forbid", frozen=True):
 
 
 class Command(BaseModel, extra="forbid", frozen=True):
-    """A command with what it is expected to give.
+    """A command with the figures that it should give.
 
     Attributes:
-        first: A module, with its arguments, that makes the collection; empty if it is there.
-        run: Its arguments after ``fairqr``, or ``-m`` and a module, without the folder.
-        takes: How long, in words.
-        ran: The date and the versions it was run with last; empty if it was not.
+        first: A module, with its arguments, that makes the collection; empty if it exists.
+        run: The arguments after ``fairqr``, or ``-m`` and a module, without the folder.
+        takes: How long it takes, in words.
+        ran: The date and the versions of its last run; empty without one.
         report: The published report, from the folder of the page; empty if there is none.
-        tables: What it is expected to give.
+        tables: The figures that it should give.
     """
 
     first: str = ""
@@ -83,8 +85,8 @@ class Result(BaseModel, extra="forbid", frozen=True):
         paper: The paper's own figure and where it stands.
         differs: Why ours differs.
         small: The command that gives a first answer in minutes.
-        full: That of the whole table.
-        missing: What could not be had here, ``weights`` or ``collection``, for the full command.
+        full: The command of the whole table.
+        missing: What the full command lacks here: ``weights`` or ``collection``.
     """
 
     of: str
@@ -98,63 +100,78 @@ class Result(BaseModel, extra="forbid", frozen=True):
 
 def results() -> dict[str, Result]:
     """Return what the file lists, by name."""
-    found = yaml.load(FILE.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return {name: Result.model_validate(one) for name, one in found.items()}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries = yaml.load(FILE.read_bytes(), loader)
+    return {name: Result.model_validate(entry) for name, entry in entries.items()}
 
 
-def measured(found: pd.DataFrame, table: ExpectedTable) -> pd.DataFrame:
+def measured(measures: pd.DataFrame, table: ExpectedTable) -> pd.DataFrame:
     """Return the figures of a table by row and column, from all that was measured."""
     for column, value in table.where.items():
-        found = found[found.get(column, "") == value]
+        measures = measures[measures.get(column, "") == value]
     # A measure's name ends with its parameters. The file leaves them out, but for a convention,
     # which tells one column from another.
-    whole = found[table.columns]
-    names = whole.str.replace(r"\(.*", "", regex=True)
-    with_convention = whole.str.replace(r"attribute=[^,)]*,", "", regex=True)
-    names = names.mask(whole.str.contains("convention=", regex=False), with_convention)
-    found = found.assign(**{table.columns: names})
-    return found.pivot_table("value", table.rows, table.columns, sort=False)
+    full_names = measures[table.columns]
+    names = full_names.str.replace(r"\(.*", "", regex=True)
+    with_convention = full_names.str.replace(r"attribute=[^,)]*,", "", regex=True)
+    has_convention = full_names.str.contains("convention=", regex=False)
+    names = names.mask(has_convention, with_convention)
+    measures = measures.assign(**{table.columns: names})
+    return measures.pivot_table("value", table.rows, table.columns, sort=False)
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """Return the figures that a command left, a row for each."""
-    measures, results = (folder / it for it in FILES)
+    """Return the figures that a command wrote, a row for each."""
+    measures = folder / MEASURES
     if measures.exists():
         return pd.read_csv(measures, dtype=str).astype({"value": float})
-    audited = pd.read_csv(results).query("segment.isna()")
+    audited = pd.read_csv(folder / AUDIT_RESULTS).query("segment.isna()")
     numbers = audited.select_dtypes("number").columns
     return audited.melt(["attribute", "group"], numbers, "measure")
 
 
 def differences(folder: Path, command: Command) -> Iterator[str]:
     """Compare a command's figures with the expected ones; yield a line for each that differs."""
-    found = read(folder)
+    measures = read(folder)
     for table in command.tables:
-        got = measured(found, table)
-        for row, wanted in table.figures.items():
-            for column, expected in wanted.items():
-                value = got[column].get(row, math.nan) if column in got else math.nan
-                room = max(table.tolerance, table.relative * abs(expected))
-                if not abs(value - expected) <= room:  # what is missing differs
-                    yield f"{row}, {column}: {value:.4f}, expected {expected:g} ± {room:g}"
+        figures = measured(measures, table)
+        for row, expected_row in table.figures.items():
+            for column, expected in expected_row.items():
+                value = math.nan
+                if column in figures:
+                    value = figures[column].get(row, math.nan)
+                tolerance = max(table.tolerance, table.relative * abs(expected))
+                # A figure that is missing differs, too: no comparison holds for nan.
+                if not abs(value - expected) <= tolerance:
+                    yield (f"{row}, {column}: {value:.4f}, expected {expected:g} ± {tolerance:g}")
 
 
-def ran(name: str, command: Command) -> bool:
+def run(name: str, command: Command) -> bool:
     """Run a command, and say what differs; return whether all is as expected."""
-    folder, python = FOLDER / name, Path(sys.executable)
-    written = written_as(command, str(folder))
-    print(f"{name}: {written}   ({command.takes})", flush=True)
-    if any((folder / it).exists() for it in FILES):  # what has ended may be of another version
+    folder = FOLDER / name
+    command_line = written_as(command, str(folder))
+    print(f"{name}: {command_line}   ({command.takes})", flush=True)
+    # A run that has ended may be of another version.
+    if any((folder / file).exists() for file in (MEASURES, AUDIT_RESULTS)):
         shutil.rmtree(folder)
-    first = [f"python -m {command.first}"] if command.first else []
-    for program, *rest in map(shlex.split, (*first, written)):
-        if subprocess.run([python.with_name(program), *rest]).returncode:
+
+    command_lines = [command_line]
+    if command.first:
+        command_lines.insert(0, f"python -m {command.first}")
+    for line in command_lines:
+        program, *arguments = shlex.split(line)
+        path = Path(sys.executable).with_name(program)
+        if subprocess.run([path, *arguments]).returncode:
             print(f"{name}: it was not run to its end")
             return False
+
     differing = list(differences(folder, command))
-    compared = sum(len(row) for table in command.tables for row in table.figures.values())
-    print(*differing, f"{name}: {compared - len(differing)} of {compared} figures", sep="\n")
-    return compared > len(differing) == 0
+    compared = 0
+    for table in command.tables:
+        compared += sum(len(row) for row in table.figures.values())
+    equal = compared - len(differing)
+    print(*differing, f"{name}: {equal} of {compared} figures", sep="\n")
+    return compared > 0 and not differing
 
 
 def written_as(command: Command, folder: str) -> str:
@@ -164,65 +181,95 @@ def written_as(command: Command, folder: str) -> str:
     return f"{program} {command.run} -o {folder}{report}"
 
 
-def page(found: Mapping[str, Result]) -> Iterator[str]:
+def page(listed: Mapping[str, Result]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield "# Every result, its command and its figures\n"
     yield "From `docs/results/results.yaml`. First `fairqr models pull`, and bring the"
     yield "[collections](../how-to/bring-a-collection.md). Until 2026-11-27 this tree was 1.0.0.\n"
-    for name, one in found.items():
-        yield f"## {name}: {one.shows}\n"
-        yield f"*{one.of}*" + (f"; {one.paper}" if one.paper else "") + "\n"
-        for size, command in (("small", one.small), ("full", one.full)):
-            if command is None:
-                continue
-            state = command.ran or f"not run: {one.missing or 'not yet'}"
-            report = f"; [report]({command.report})" if command.report else ""
-            first = f"`python -m {command.first}`, then " if command.first else ""
-            about = f"{size}, {command.takes}; {state}{report}"
-            yield f"{first}`{written_as(command, f'out/{name}-{size}')}` ({about})\n"
-            for table in command.tables:
-                yield from _table(table)
-        if one.differs:
-            yield f"{one.differs}\n"
+    for name, result in listed.items():
+        yield f"## {name}: {result.shows}\n"
+        paper = f"; {result.paper}" if result.paper else ""
+        yield f"*{result.of}*{paper}\n"
+        for size, command in (("small", result.small), ("full", result.full)):
+            if command is not None:
+                yield _command_line(f"{name}-{size}", size, command, result)
+                for table in command.tables:
+                    yield from _table(table)
+        if result.differs:
+            yield f"{result.differs}\n"
+
+
+def _command_line(folder: str, size: str, command: Command, result: Result) -> str:
+    """Return the line about a command: how to run it, how long it takes, and its last run."""
+    first = f"`python -m {command.first}`, then " if command.first else ""
+    report = f"; [report]({command.report})" if command.report else ""
+    last_run = command.ran or f"not run: {result.missing or 'not yet'}"
+    about = f"{size}, {command.takes}; {last_run}{report}"
+    return f"{first}`{written_as(command, f'out/{folder}')}` ({about})\n"
 
 
 def _table(table: ExpectedTable) -> Iterator[str]:
+    """Yield the lines of a table in Markdown."""
     frame = pd.DataFrame(table.figures).T
-    told = ", ".join(f"{column} {value}" for column, value in table.where.items())
-    room = f"{table.relative:.0%}" if table.relative else f"{table.tolerance:g}"
-    yield f"| {told} (± {room}) | {' | '.join(map(str, frame.columns))} |"
+    conditions = ", ".join(f"{column} {value}" for column, value in table.where.items())
+    tolerance = f"{table.relative:.0%}" if table.relative else f"{table.tolerance:g}"
+    yield f"| {conditions} (± {tolerance}) | {' | '.join(map(str, frame.columns))} |"
     yield "|---|" + "---:|" * len(frame.columns)
     for row, values in frame.iterrows():
-        cells: list[Any] = ["" if pd.isna(value) else f"{value:g}" for value in values]
+        cells = []
+        for value in values:
+            cells.append("" if pd.isna(value) else f"{value:g}")
         yield f"| {row} | {' | '.join(cells)} |"
     yield ""
 
 
+def _absent_collections(command: Command) -> list[str]:
+    """Return the collections that a command needs and that do not exist here."""
+    absent = []
+    for name in {*COLLECTION.findall(command.run)} - {"notables"}:
+        imported = data_dir() / "collections" / name
+        if not imported.exists() and not Path(name).exists():
+            absent.append(name)
+    return absent
+
+
+def _why_not_run(result: Result, command: Command | None, *, is_full: bool) -> str:
+    """Say why a result cannot be run here; empty if it can."""
+    if command is None:
+        return "no command of this size"
+    absent = _absent_collections(command)
+    if absent or (is_full and result.missing):
+        return result.missing or f"collection {', '.join(absent)}"
+    return ""
+
+
 def main() -> int:
-    """Run what is asked for; return 1 if a figure differs."""
+    """Run the results that the user chose; return 1 if a figure differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of results, or 'page'; all if left out")
     parser.add_argument("--full", action="store_true", help="run the whole tables")
-    given = parser.parse_args()
-    found = results()
-    if given.names == ["page"]:
-        PAGE.write_text("\n".join(page(found)), encoding="utf-8")
+    arguments = parser.parse_args()
+    listed = results()
+    if arguments.names == ["page"]:
+        PAGE.write_text("\n".join(page(listed)), encoding="utf-8")
         return 0
-    if unknown := set(given.names) - set(found):
-        parser.error(f"no such result: {', '.join(sorted(unknown))}; there are {', '.join(found)}")
-    held = True
-    for name in given.names or found:
-        one = found[name]
-        command = one.full if given.full else one.small
-        needed = {*COLLECTION.findall(command.run)} - {"notables"} if command else ()
-        known = data_dir() / "collections"
-        absent = [it for it in needed if not ((known / it).exists() or Path(it).exists())]
-        if command is None or absent or (given.full and one.missing):
-            lacking = one.missing or f"collection {', '.join(absent)}"
-            print(f"{name}: not run: {lacking if command else 'no command of this size'}")
+    unknown = set(arguments.names) - set(listed)
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        parser.error(f"no such result: {names}; there are {', '.join(listed)}")
+
+    failed = False
+    for name in arguments.names or listed:
+        result = listed[name]
+        command = result.full if arguments.full else result.small
+        reason = _why_not_run(result, command, is_full=arguments.full)
+        if command is None or reason:
+            print(f"{name}: not run: {reason}")
             continue
-        held = ran(f"{name}{'-full' if given.full else ''}", command) and held
-    return not held
+        folder = f"{name}-full" if arguments.full else name
+        if not run(folder, command):
+            failed = True
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,10 @@ of several decays. What it prints stands in docs/results/quality.md, and in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,84 +25,134 @@ from fairqr.graph.integrations.order import fair_order
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.sources.catalog import Catalog
+from fairqr.retrieval.sources.schema import Schema
 
 WEIGHTS = {"alone": (0, 0.5, 1, 2, 4, 8, 16, 32, 64), "amortised": (0.1, 0.25, 0.5, 1, 2)}
 DECAYS = {"alone": (None,), "amortised": (1.0, 0.999, 0.99)}
-SIZES, SEARCHES, SEEDS, ZIPF = (3, 10), 2_000, 3, 1.0
-WHAT = ["k", "way", "decay", "weight"]
-Lists = Sequence[tuple[Hits, np.ndarray]]
+SIZES = (3, 10)
+SEARCHES = 2_000
+SEEDS = 3
+ZIPF = 1.0
+DEPTH = 100
+"""How many documents a list has before it is cut to k."""
+
+GROUPS = ("female", "male")
+COLUMNS = ["k", "way", "decay", "weight"]
 
 
-async def lists_of(name: str) -> tuple[Any, Lists]:
-    """Return the schema, and of each topic its list with what of it is judged relevant."""
-    collection, evidence, found = find_collection(name), ListEvidence(), []
+class JudgedList(NamedTuple):
+    """The list of a topic, and which of its documents are judged relevant."""
+
+    hits: Hits
+    relevant: np.ndarray
+
+
+async def lists_of(name: str) -> tuple[Schema, list[JudgedList]]:
+    """Return the schema of a collection, and the list of each topic."""
+    collection = find_collection(name)
+    evidence = ListEvidence()
     engine = await Catalog().resolve(collection.corpus_name, retriever="bm25")
+    lists = []
     for topic in collection.topics:
-        (hits,) = await engine.search([Query(topic.text(0), 100)])
-        if len(hits):
-            texts = [f"{it.title}\n{it.text}" for it in await engine.documents(hits.ids)]
-            relevant = np.isin(hits.ids, [*collection.relevant(topic.id)])
-            (estimated,) = await evidence.estimated([topic.text(0)], texts, hits)
-            found.append((estimated, relevant))
-    return engine.schema, found
+        query = topic.text(0)
+        (hits,) = await engine.search([Query(query, DEPTH)])
+        if not len(hits):
+            continue
+        documents = await engine.documents(hits.ids)
+        texts = [f"{document.title}\n{document.text}" for document in documents]
+        relevant = np.isin(hits.ids, [*collection.relevant(topic.id)])
+        (estimated,) = await evidence.estimated([query], texts, hits)
+        lists.append(JudgedList(estimated, relevant))
+    return engine.schema, lists
 
 
-def measured(
-    schema: Any, lists: Lists, draws: Sequence[int], context: Context, decay: float | None
+def measure(
+    schema: Schema,
+    lists: Sequence[JudgedList],
+    draws: Sequence[int],
+    context: Context,
+    decay: float | None,
 ) -> tuple[float, float, float]:
     """Return the distance of a whole stream, its slope on log-log, and the mean nDCG."""
     deficit = None if decay is None else AmortisedDeficit(decay=decay)
-    gains, sums, distances, kept = [], np.zeros(2), [], dict[int, Any]()
     discount = 1 / np.log2(np.arange(2, context.k + 2))
+    orders: dict[int, Any] = {}
+    ndcgs = []
+    distances = []
+    excess = np.zeros(len(GROUPS))
     for draw in draws:
         hits, relevant = lists[draw]
-        if deficit is not None or draw not in kept:
-            kept[draw] = fair_order(schema, context, hits, deficit and deficit.by_group)
-        found = kept[draw]
+        # Without deficits, the order of a list is always the same.
+        if deficit is not None or draw not in orders:
+            orders[draw] = fair_order(schema, context, hits, deficit and deficit.by_group)
+        order = orders[draw]
+        exposure = order.after.exposure
         if deficit is not None:
-            deficit.add(found.target, found.after.exposure)
+            deficit.add(order.target, exposure)
+
         ideal = discount[: int(relevant.sum())].sum()
-        shown = relevant[found.positions[: context.k]]
-        gains.append((discount[: len(shown)] @ shown) / ideal if ideal else np.nan)
-        for sign, shares in ((1, found.after.exposure), (-1, found.target)):
-            sums += sign * np.array([shares["gender"][it] for it in ("female", "male")])
-        distances.append(np.abs(sums).sum() / 2 / len(gains))
+        shown = relevant[order.positions[: context.k]]
+        gain = discount[: len(shown)] @ shown
+        ndcgs.append(gain / ideal if ideal else np.nan)
+        excess += _of_groups(exposure)
+        excess -= _of_groups(order.target)
+        distances.append(np.abs(excess).sum() / 2 / len(ndcgs))
+
     times = np.unique(np.geomspace(20, len(draws), 40).astype(int))
-    logs = np.log(np.maximum(np.array(distances)[times - 1], 1e-6))
-    return distances[-1], np.polyfit(np.log(times), logs, 1)[0], float(np.nanmean(gains))
+    log_distances = np.log(np.maximum(np.array(distances)[times - 1], 1e-6))
+    slope = np.polyfit(np.log(times), log_distances, 1)[0]
+    return distances[-1], slope, float(np.nanmean(ndcgs))
 
 
-def compared(schema: Any, lists: Lists, k: int) -> Iterator[dict[str, object]]:
-    """Yield a row for each way and weight: means over streams."""
-    chances = 1 / np.arange(1, len(lists) + 1) ** ZIPF
+def _of_groups(shares: Mapping[str, Mapping[str, float]]) -> np.ndarray:
+    """Return the shares of the groups of the gender."""
+    return np.array([shares["gender"][group] for group in GROUPS])
+
+
+def _streams(count: int) -> list[np.ndarray]:
+    """Return streams of draws from lists, by Zipf's law; each has an order of its own."""
+    weights = 1 / np.arange(1, count + 1) ** ZIPF
+    probabilities = weights / weights.sum()
     streams = []
     for seed in range(SEEDS):
         random = np.random.default_rng(seed)
-        order = random.permutation(len(lists))
-        streams.append(order[random.choice(len(lists), SEARCHES, p=chances / chances.sum())])
+        order = random.permutation(count)
+        streams.append(order[random.choice(count, SEARCHES, p=probabilities)])
+    return streams
+
+
+def compare(schema: Schema, lists: Sequence[JudgedList], k: int) -> Iterator[dict[str, object]]:
+    """Yield a row for each way, decay and weight: means over streams."""
+    streams = _streams(len(lists))
     for way, weights in WEIGHTS.items():
-        for decay in DECAYS[way]:
-            for weight in weights:
-                options = {"target": "population:1", "fairness_weight": weight, "k": k}
-                context = Context.of(attributes=("gender",), **options)
-                runs = [measured(schema, lists, it, context, decay) for it in streams]
-                far, slope, ndcg = np.mean(runs, axis=0)
-                told = {"distance": f"{far:.4f}", "slope": f"{slope:.2f}", "nDCG": f"{ndcg:.4f}"}
-                yield {**dict(zip(WHAT, (k, way, decay or "", weight), strict=True)), **told}
+        for decay, weight in itertools.product(DECAYS[way], weights):
+            options = {"target": "population:1", "fairness_weight": weight, "k": k}
+            context = Context.of(attributes=("gender",), **options)
+            figures = [measure(schema, lists, draws, context, decay) for draws in streams]
+            distance, slope, ndcg = np.mean(figures, axis=0)
+            yield {
+                "k": k,
+                "way": way,
+                "decay": decay or "",
+                "weight": weight,
+                "distance": f"{distance:.4f}",
+                "slope": f"{slope:.2f}",
+                "nDCG": f"{ndcg:.4f}",
+            }
 
 
 async def main(names: Sequence[str], folder: Path) -> None:
     """Print a table for each collection, and keep all."""
-    found = list[dict[str, object]]()
+    all_rows: list[dict[str, object]] = []
     for name in names:
         schema, lists = await lists_of(name)
         for k in SIZES:
-            rows = [*compared(schema, lists, k)]
+            rows = [*compare(schema, lists, k)]
             print(name, len(lists), table(rows), sep="\n", flush=True)
-            found += [{"collection": name, **it} for it in rows]
+            all_rows += [{"collection": name, **row} for row in rows]
     folder.mkdir(parents=True, exist_ok=True)
-    kept = pd.DataFrame(found).melt(["collection", *WHAT], var_name="measure")
-    kept.to_csv(folder / "measures.csv", index=False)
+    measures = pd.DataFrame(all_rows).melt(["collection", *COLUMNS], var_name="measure")
+    measures.to_csv(folder / "measures.csv", index=False)
 
 
 if __name__ == "__main__":

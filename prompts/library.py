@@ -71,7 +71,7 @@ ONE_OUTPUT_OF = {
     "refine": ("keywords", "phrases", "names"),
     "topic": ("topic", "queries", "passage"),
 }
-"""The fields of a reply of which a prompt of these kinds needs at least one."""
+"""Fields of the reply by kind of prompt; a prompt needs at least one of them as an output."""
 
 
 class PromptLibrary:
@@ -124,7 +124,7 @@ class PromptLibrary:
         return template
 
     def _choices(self, id_: str) -> str:
-        """Return the versions of a prompt, or all prompts if there is none of this id."""
+        """Return the versions of a prompt, or all prompts if the id is unknown."""
         keys = [key for key in self.names() if key[0] == id_]
         return ", ".join("/".join(key) for key in keys or self.names())
 

@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,55 +27,88 @@ from benchmarks.load.world import World
 from benchmarks.measuring import keep, machine, table
 
 EVERYTHING = ("speed", "durable", "shares", "soak", *FAULTS, *CHAOS)
-SIZES = {
-    "runs": (10_000, 300),
-    "minutes": (12.0, 0.5),
-    "documents": (10_000, 2_000),
-    "requests": (60, 12),
-    "delay": (0.02, 0.4),  # with few requests, faults must still meet runs that are under way
-    "chaos": (None, 5),
-    "retention": (20.0, 5.0),
-}
-"""How much is done, and with ``--quick``: runs and minutes of the soak, documents in each index,
-requests around each fault, faults of a chaos, seconds that a model takes and that runs are kept."""
 
 
-async def find(world: World, name: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Do one part, and return what was found, with its ``violations``."""
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is done.
+
+    Attributes:
+        runs: The runs of the soak.
+        minutes: The most minutes of the soak.
+        documents: The documents in each index.
+        requests: The requests around each fault.
+        delay: The seconds that a model takes.
+        chaos: How many faults a chaos has; None for all.
+        retention: The seconds that runs are kept.
+    """
+
+    runs: int = 10_000
+    minutes: float = 12.0
+    documents: int = 10_000
+    requests: int = 60
+    delay: float = 0.02
+    chaos: int | None = None
+    retention: float = 20.0
+
+
+# With few requests, faults must still meet runs that are under way, so the model is slower.
+QUICK = Sizes(
+    runs=300, minutes=0.5, documents=2_000, requests=12, delay=0.4, chaos=5, retention=5.0
+)
+
+
+async def run_part(world: World, name: str, sizes: Sizes) -> dict[str, Any]:
+    """Do one part, and return its figures, with its ``violations``."""
     if name == "speed":
-        return await speed(world, 5 * sizes["requests"])
+        return await speed(world, 5 * sizes.requests)
     if name == "durable":
-        return await durable(world, sizes["requests"])
+        return await durable(world, sizes.requests)
     if name == "shares":
-        return await shares(world, 2 * sizes["requests"])
+        return await shares(world, 2 * sizes.requests)
     if name == "soak":
-        return await soak(world, sizes["runs"], sizes["minutes"] * 60, sizes["retention"])
-    return await survive(world, name, sizes["requests"], sizes["chaos"])
+        return await soak(world, sizes.runs, sizes.minutes * 60, sizes.retention)
+    return await survive(world, name, sizes.requests, sizes.chaos)
 
 
-def shown(name: str, found: dict[str, Any]) -> list[dict[str, object]]:
+def rows_of(name: str, part: dict[str, Any]) -> list[dict[str, object]]:
     """Return the rows of a part's table."""
-    if "rows" in found:
-        rows: list[dict[str, object]] = found["rows"]
+    if "rows" in part:
+        rows: list[dict[str, object]] = part["rows"]
         return rows
     if name == "soak":
-        rows = [
-            {"what": it, "second tenth": f"{early:.0f}", "last tenth": f"{found['late'][it]:.0f}"}
-            for it, early in found["early"].items()
-            if it != "busy"
-        ]
-        told = sorted(found["told"].items())
-        return rows + [{"what": it, "second tenth": "", "last tenth": count} for it, count in told]
-    verdict, back = found["verdict"], found["recovered"]
-    problems = ", ".join(f"{count} {slug}" for slug, count in verdict["problems"].items())
-    ends = {"problems": problems or "none", "broken": len(found["violations"])}
-    after = "never" if back is None else f"{back:.1f} s"
-    lasted = {"fault": found["fault"], "lasted": f"{found['lasted']:.1f} s"}
-    return [{**lasted, **verdict, **ends, "served again after": after}]
+        return _soak_rows(part)
+
+    verdict = part["verdict"]
+    problems = [f"{count} {slug}" for slug, count in verdict["problems"].items()]
+    recovered = "never"
+    if part["recovered"] is not None:
+        recovered = f"{part['recovered']:.1f} s"
+    row = {
+        "fault": part["fault"],
+        "lasted": f"{part['lasted']:.1f} s",
+        **verdict,
+        "problems": ", ".join(problems) or "none",
+        "broken": len(part["violations"]),
+        "served again after": recovered,
+    }
+    return [row]
 
 
-def main() -> int:
-    """Run what is asked for, print it, and return the exit code."""
+def _soak_rows(part: dict[str, Any]) -> list[dict[str, object]]:
+    """Return what the process had early and late, and how often clients were told what."""
+    rows: list[dict[str, object]] = []
+    for name, early in part["early"].items():
+        if name != "busy":
+            late = part["late"][name]
+            rows.append({"what": name, "second tenth": f"{early:.0f}", "last tenth": f"{late:.0f}"})
+    for outcome, count in sorted(part["told"].items()):
+        rows.append({"what": outcome, "second tenth": "", "last tenth": count})
+    return rows
+
+
+def _arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("only", nargs="*", metavar="NAME", help=", ".join(EVERYTHING))
     parser.add_argument("--runs", type=int, help="of the soak; 10000 where not given")
@@ -82,42 +116,73 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a small part of everything")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument("-o", "--output", type=Path, help="a folder that keeps ratios")
-    asked = parser.parse_args()
-    if unknown := set(asked.only) - set(EVERYTHING):
+    arguments = parser.parse_args()
+    unknown = set(arguments.only) - set(EVERYTHING)
+    if unknown:
         parser.error(f"there is no part {min(unknown)}; there are {', '.join(EVERYTHING)}")
-    sizes: dict[str, Any] = {name: both[asked.quick] for name, both in SIZES.items()}
-    sizes |= {name: vars(asked)[name] for name in ("runs", "minutes") if vars(asked)[name]}
-    begun, parts = time.monotonic(), dict[str, dict[str, Any]]()
+    return arguments
+
+
+def _run_parts(names: list[str], sizes: Sizes) -> dict[str, dict[str, Any]]:
+    """Do parts one after the other, and print each; one that breaks off is a violation."""
+    start = time.monotonic()
+    parts: dict[str, dict[str, Any]] = {}
     with ExitStack() as stack:
-        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairqr-load-"))
-        world = World(Path(place), sizes["documents"], sizes["delay"], stack)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairqr-load-"))
+        world = World(Path(folder), sizes.documents, sizes.delay, stack)
         world.model.start()
-        for name in [it for it in EVERYTHING if it in (asked.only or EVERYTHING)]:
-            if lacking := missing_for(name):
+        for name in names:
+            lacking = missing_for(name)
+            if lacking:
                 print(f"{name} is left out: {lacking}", file=sys.stderr)
                 continue
-            print(f"{time.monotonic() - begun:4.0f} s  {name} …", file=sys.stderr)
+            print(f"{time.monotonic() - start:4.0f} s  {name} …", file=sys.stderr)
             try:
-                parts[name] = asyncio.run(find(world, name, sizes))
-                print(f"## {name}\n\n{table(shown(name, parts[name]))}\n", flush=True)
+                parts[name] = asyncio.run(run_part(world, name, sizes))
+                print(f"## {name}\n\n{table(rows_of(name, parts[name]))}\n", flush=True)
             except Exception as error:
-                # What was found before is not lost.
+                # The figures of earlier parts are not lost.
                 traceback.print_exc()
-                broken = f"broke off: {type(error).__name__}: {error}"[:300]
-                parts[name] = {"violations": [broken]}
-    violations = [f"{name}: {it}" for name, part in parts.items() for it in part["violations"]]
+                violation = f"broke off: {type(error).__name__}: {error}"[:300]
+                parts[name] = {"violations": [violation]}
+    return parts
+
+
+def main() -> int:
+    """Do the parts that the user chose, print them, and return the exit code."""
+    start = time.monotonic()
+    arguments = _arguments()
+    sizes = QUICK if arguments.quick else Sizes()
+    if arguments.runs:
+        sizes = replace(sizes, runs=arguments.runs)
+    if arguments.minutes:
+        sizes = replace(sizes, minutes=arguments.minutes)
+    chosen = arguments.only or EVERYTHING
+    parts = _run_parts([name for name in EVERYTHING if name in chosen], sizes)
+
+    violations = []
+    rows = []
+    for name, part in parts.items():
+        violations += [f"{name}: {violation}" for violation in part["violations"]]
+        rows += part.get("rows", ())
     for violation in violations:
         print(f"BROKEN: {violation}")
-    seconds, made = time.monotonic() - begun, machine()
-    where = f"{made['cores']} cores with {made['gigabytes']} GB"
-    print(f"{seconds:.0f} s on {where}; promises broken: {len(violations) or 'none'}")
-    if asked.json:
-        report = {"machine": made, "seconds": round(seconds, 1), "parts": parts}
-        text = json.dumps(report | {"violations": violations}, indent=1)
-        asked.json.write_text(text + "\n", encoding="utf-8")
-    if asked.output:
-        rows = [row for part in parts.values() for row in part.get("rows", ())]
-        keep(asked.output, [*rows, {"what": "promises broken", "ours": len(violations)}], "what")
+    seconds = time.monotonic() - start
+    host = machine()
+    hardware = f"{host['cores']} cores with {host['gigabytes']} GB"
+    print(f"{seconds:.0f} s on {hardware}; promises broken: {len(violations) or 'none'}")
+
+    if arguments.json:
+        report = {
+            "machine": host,
+            "seconds": round(seconds, 1),
+            "parts": parts,
+            "violations": violations,
+        }
+        arguments.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if arguments.output:
+        rows.append({"what": "promises broken", "ours": len(violations)})
+        keep(arguments.output, rows, "what")
     return 1 if violations else 0
 
 

@@ -25,7 +25,7 @@ class Process:
 
     Args:
         output: The file for all that it prints; it is appended to.
-        environment: Of each start.
+        environment: The environment variables of each start.
     """
 
     child: subprocess.Popen[bytes]
@@ -42,11 +42,13 @@ class Process:
 
     def run(self, *command: str, ready: str, **environment: str) -> None:
         """Start it, and wait until it answers a path."""
-        # It ends with this process, however that ends.
-        bound = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        prefix = []
+        if shutil.which("setpriv"):
+            # It ends with this process, however that ends.
+            prefix = ["setpriv", "--pdeathsig", "KILL"]
         with self.output.open("ab") as output:
             self.child = subprocess.Popen(
-                [*bound, *command],
+                [*prefix, *command],
                 env={**self.environment, **environment},
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
@@ -61,18 +63,20 @@ class Process:
             self.child.kill()
             self.child.wait()
 
-    def said(self) -> str:
+    def printed(self) -> str:
         """Return all that it has printed."""
-        return self.output.read_text(errors="replace") if self.output.exists() else ""
+        if not self.output.exists():
+            return ""
+        return self.output.read_text(errors="replace")
 
     def wait_until(self, path: str, status: int = 200) -> None:
         """Wait until the process answers a path with a status.
 
         Raises:
-            RuntimeError: It ends, or does not within four minutes.
+            RuntimeError: It ends, or does not answer within four minutes.
         """
         end = time.monotonic() + READY_SECONDS
-        last: object = "nothing"
+        last = "nothing"
         while time.monotonic() < end and self.child.poll() is None:
             with suppress(httpx.TransportError):
                 answer = httpx.get(self.url + path, timeout=5, trust_env=False)
@@ -80,14 +84,14 @@ class Process:
                     return
                 last = f"{answer.status_code} {answer.text[:300]}"
             time.sleep(0.05)
-        raise RuntimeError(f"{self.url}{path} did not answer: {last}\n{self.said()[-3000:]}")
+        raise RuntimeError(f"{self.url}{path} did not answer: {last}\n{self.printed()[-3000:]}")
 
 
 class Model(Process):
     """The server of :mod:`benchmarks.load.model`, in a process of its own.
 
     Args:
-        folder: For its log and its output.
+        folder: The folder for its log and its output.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,41 +99,52 @@ class Model(Process):
         self.log = folder / "asked.txt"
 
     def start(self, delay: float = 0.0) -> None:
-        """Start it; it then answers after so many seconds."""
+        """Start it, to answer each request after a delay in seconds."""
         command = (sys.executable, "-m", "benchmarks.load.model", str(self.port), str(self.log))
         self.run(*command, ready="/")
         self.steer(delay=delay)
 
-    def steer(self, **how: Any) -> None:
+    def steer(self, **changes: Any) -> None:
         """Tell it how to answer: ``delay`` in seconds, ``failures`` as shares by kind."""
-        httpx.post(f"{self.url}/control", json=how, trust_env=False).raise_for_status()
+        answer = httpx.post(f"{self.url}/control", json=changes, trust_env=False)
+        answer.raise_for_status()
 
 
 class Worker(Process):
     """A process of ``fairqr serve``.
 
     Args:
-        name: Of its own cache and output.
-        folder: For them.
-        environment: Of the command.
-        arguments: More of the command.
+        name: The name of its own cache and output.
+        folder: The folder for them.
+        environment: The environment variables of the command.
+        arguments: Further arguments of the command.
     """
 
     def __init__(
         self, name: str, folder: Path, environment: Mapping[str, str], *arguments: str
     ) -> None:
         # A cache of replies that workers shared would hide a question that is asked twice.
-        own = {**environment, "FAIRQR_CACHE_DIR": str(folder / name)}
-        super().__init__(folder / f"{name}.txt", own)
+        variables = {**environment, "FAIRQR_CACHE_DIR": str(folder / name)}
+        super().__init__(folder / f"{name}.txt", variables)
         self.name = name
         self._arguments = arguments
 
     def start(self, ahead: int = 0) -> None:
-        """Start it, its clock so many seconds ahead of the others', and wait until it is ready."""
-        clock = {"LD_PRELOAD": str(wrong_clock()), "FAKETIME": f"+{ahead}s"}
-        clock["FAKETIME_DONT_FAKE_MONOTONIC"] = "1"
-        command = (str(Path(sys.executable).with_name("fairqr")), "serve", "--port", str(self.port))
-        self.run(*command, *self._arguments, ready="/readyz", **(clock if ahead else {}))
+        """Start it, and wait until it is ready.
+
+        Args:
+            ahead: By how many seconds its clock is ahead of the others.
+        """
+        clock = {}
+        if ahead:
+            clock = {
+                "LD_PRELOAD": str(wrong_clock()),
+                "FAKETIME": f"+{ahead}s",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            }
+        program = str(Path(sys.executable).with_name("fairqr"))
+        command = (program, "serve", "--port", str(self.port), *self._arguments)
+        self.run(*command, ready="/readyz", **clock)
 
 
 def wrong_clock() -> Path | None:

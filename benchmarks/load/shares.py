@@ -1,4 +1,4 @@
-"""How one key's searches fare while another key does its worst.
+"""Measures how one key's searches fare while another key does its worst.
 
 ``python -m benchmarks.load.shares WAY URL SECRET`` is that other key, in a process of its own; it
 goes on until it is ended. :func:`shares` starts it, and measures.
@@ -57,15 +57,21 @@ def slow_search() -> dict[str, Any]:
     """Return the body of a search that asks the model what nobody has asked it before."""
     number = next(_numbers)
     query = f"{_words[number % len(_words)]} {number}"
-    how = {"corpus": EMBEDDED, "retriever": "bm25", "attributes": ["gender"], "model": MODEL}
-    return {**how, "query": query, "ask": "always"}
+    return {
+        "corpus": EMBEDDED,
+        "retriever": "bm25",
+        "attributes": ["gender"],
+        "model": MODEL,
+        "query": query,
+        "ask": "always",
+    }
 
 
 class Greedy:
     """A key that takes what it can get. It speaks plain HTTP, to cost little itself.
 
     Args:
-        url: Where the service is.
+        url: The address of the service.
         secret: The key.
     """
 
@@ -75,9 +81,9 @@ class Greedy:
         self._followed = ""
 
     async def ask(self, method: str, path: str, body: Any = None) -> dict[str, str]:
-        """Ask, and read the answer to its end; return its headers.
+        """Send a request, read the answer to its end, and return its headers.
 
-        A client that is refused waits as long as it is told.
+        A client that is refused waits as long as the answer says.
         """
         content = json.dumps(body).encode() if body else b""
         lines = [
@@ -92,19 +98,22 @@ class Greedy:
         reader, writer = await asyncio.open_connection(self._url.host, self._url.port)
         try:
             writer.write("\r\n".join([*lines, "", ""]).encode() + content)
-            status, *rest = (await reader.readuntil(b"\r\n\r\n")).decode().lower().splitlines()
+            head = await reader.readuntil(b"\r\n\r\n")
+            # The answer is read to its end, and nobody looks at it.
             while await reader.read(2**16):
                 pass
         finally:
             writer.close()
-        headers = dict(line.split(": ", 1) for line in rest if line)
+        status, *header_lines = head.decode().lower().splitlines()
+        headers = dict(line.split(": ", 1) for line in header_lines if line)
         if status.split()[1] not in ("200", "202"):
             await asyncio.sleep(float(headers.get("retry-after", REFUSED_FOR)))
         return headers
 
     async def begin_run(self) -> str:
         """Begin a slow durable run; return its path, or nothing if that is refused."""
-        headers = await self.ask("POST", "/v1/runs", {"kind": "search", "request": slow_search()})
+        body = {"kind": "search", "request": slow_search()}
+        headers = await self.ask("POST", "/v1/runs", body)
         return headers.get("location", "")
 
     async def follow(self) -> None:
@@ -113,7 +122,8 @@ class Greedy:
 
     async def keep(self) -> None:
         """Begin a durable run, and follow it to its end."""
-        if path := await self.begin_run():
+        path = await self.begin_run()
+        if path:
             await self.ask("GET", f"{path}/events")
 
     async def call(self) -> None:
@@ -125,24 +135,20 @@ class Greedy:
 
     async def do_its_worst(self, way: str) -> None:
         """Be greedy until this is cancelled."""
-        clients = {
-            "followers": (FOLLOWERS, self.follow),
-            "runs": (RUNS, self.keep),
-            "agents": (AGENTS, self.call),
-        }
-        chosen = [*clients] if way == "together" else [way]
+        actions = {"followers": self.follow, "runs": self.keep, "agents": self.call}
+        clients = {"followers": FOLLOWERS, "runs": RUNS, "agents": AGENTS}
+        chosen = [*actions] if way == "together" else [way]
         if "followers" in chosen:
             self._followed = await self.begin_run()
         async with asyncio.TaskGroup() as group:
             for name in chosen:
-                number, act = clients[name]
-                for _ in range(number):
-                    group.create_task(_again_and_again(act))
+                for _ in range(clients[name]):
+                    group.create_task(_repeat(actions[name]))
             await asyncio.sleep(BEGINNING)
             print(FULL, flush=True)
 
 
-async def _again_and_again(act: Callable[[], Awaitable[None]]) -> None:
+async def _repeat(act: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await act()
@@ -168,20 +174,21 @@ async def measure(http: httpx.AsyncClient, body: dict[str, Any], count: int) -> 
 
     It stays below the rate that a key has.
     """
-    taken: list[float | None] = []
+    times: list[float | None] = []
     for number in range(count):
         query = _words[number % len(_words)]
-        begun = time.perf_counter()
+        start = time.perf_counter()
         answer = await http.post("/v1/search", json={**body, "query": query})
-        milliseconds = (time.perf_counter() - begun) * 1000
-        taken.append(milliseconds if answer.status_code == 200 else None)
+        milliseconds = (time.perf_counter() - start) * 1000
+        times.append(milliseconds if answer.status_code == 200 else None)
         await asyncio.sleep(max(0.0, PAUSE - milliseconds / 1000))
-    return taken
+    return times
 
 
-def p95(taken: list[float | None]) -> float:
-    """Return the 95th percentile of those that did not fail."""
-    return float(np.percentile([it for it in taken if it is not None], PERCENTILE))
+def p95(times: list[float | None]) -> float:
+    """Return the 95th percentile of the searches that did not fail."""
+    successful = [milliseconds for milliseconds in times if milliseconds is not None]
+    return float(np.percentile(successful, PERCENTILE))
 
 
 async def shares(world: World, searches: int) -> dict[str, Any]:
@@ -189,7 +196,7 @@ async def shares(world: World, searches: int) -> dict[str, Any]:
 
     Args:
         world: With its model server running.
-        searches: How many in each part.
+        searches: How many searches each part has.
 
     Returns:
         The ``rows`` of a table, and the ``violations`` of promises: searches that failed.
@@ -198,27 +205,31 @@ async def shares(world: World, searches: int) -> dict[str, Any]:
     body = world.request(EMBEDDED, "baseline")
     rows: list[dict[str, Any]] = []
     violations: list[str] = []
-    usual = ServiceSettings.model_fields
-    how: dict[str, Any] = {"require_keys": True, "concurrency": usual["concurrency"].default}
-    how["traffic"] = Traffic().model_dump()
+    settings = {
+        "require_keys": True,
+        "concurrency": ServiceSettings.model_fields["concurrency"].default,
+        "traffic": Traffic().model_dump(),
+    }
     databases = {"SQLite": f"sqlite:///{world.new_file()}", "PostgreSQL": world.new_database()}
     for name, database in databases.items():
         async with Store.opened(database) as store:
-            _, own = await store.create_key("own", ["run"])
-            _, other = await store.create_key("greedy", ["run"])
-        with world.workers(database, **how) as (worker,):
+            _, our_secret = await store.create_key("own", ["run"])
+            _, greedy_secret = await store.create_key("greedy", ["run"])
+        with world.workers(database, **settings) as (worker,):
             async with new_client() as http:
                 http.base_url = httpx.URL(worker.url)
-                http.headers["Authorization"] = f"Bearer {own}"
+                http.headers["Authorization"] = f"Bearer {our_secret}"
+                # The first searches are slower.
                 await measure(http, body, searches // 5)
-                for way, words in WAYS.items():
+                for way, sentence in WAYS.items():
                     quiet = await measure(http, body, searches)
-                    with greedy(way, worker, other):
+                    with greedy(way, worker, greedy_secret):
                         loud = await measure(http, body, searches)
-                    figures = (p95(loud), "ms", "quiet", p95(quiet), "≤ 3×")
-                    rows.append(row(f"p95 beside {words}, {name}", *figures))
-                    if lost := loud.count(None) + quiet.count(None):
-                        violations.append(f"{lost} searches failed beside {words}, {name}")
+                    measured = f"p95 beside {sentence}, {name}"
+                    rows.append(row(measured, p95(loud), "ms", "quiet", p95(quiet), "≤ 3×"))
+                    lost = loud.count(None) + quiet.count(None)
+                    if lost:
+                        violations.append(f"{lost} searches failed beside {sentence}, {name}")
     return {"rows": rows, "violations": violations}
 
 

@@ -6,37 +6,55 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from benchmarks.load.accounts import SLUGS, runs_of, settled
-from benchmarks.load.clients import FINE, Crowd, new_client
+from benchmarks.load.accounts import SLUGS, runs_of, wait_for_ends
+from benchmarks.load.clients import FINE, Attempt, Crowd, new_client
 from benchmarks.load.world import EMBEDDED, World
 from benchmarks.measuring import taken_by
 
 CLIENTS = 8
-SETTLING, FORGETTING = 240, 150
-"""At most so many seconds pass until all runs have ended, and until they are forgotten."""
-MOST_GROWTH, MOST_MORE = 1.1, 8
-"""The most times the memory, and the most more files and threads, in the last tenth."""
+SETTLING = 240
+"""The most seconds until all runs have ended."""
+
+FORGETTING = 150
+"""The most seconds until all runs are forgotten."""
+
+MOST_GROWTH = 1.1
+"""The most that the memory may grow until the last tenth, as a factor."""
+
+MOST_ADDED = 8
+"""How many more files, and threads, there may be in the last tenth."""
+
 ENOUGH = 1_000
-"""Runs from which on the growth of memory says something."""
+"""With fewer runs, the growth of memory says nothing."""
+
 PLAIN = {"search": 8.0, "stream": 1.0, "background": 0.5, "leave": 0.5}
-MIXED = {"search": 5.0, "stream": 1.5, "background": 1.5, "leave": 1.0, "return": 0.5}
-MIXED |= {"answer": 0.3, "probe": 0.2}
+MIXED = {
+    "search": 5.0,
+    "stream": 1.5,
+    "background": 1.5,
+    "leave": 1.0,
+    "return": 0.5,
+    "answer": 0.3,
+    "probe": 0.2,
+}
 
 
 async def soak(world: World, runs: int, seconds: float, retention: float) -> dict[str, Any]:
-    """Ask for so many runs, or for as many as fit into so many seconds.
+    """Ask for runs until there are enough, or the time is over.
 
     Half of the clients search without the model, and the others do all kinds of things.
 
     Args:
         world: With its model server running.
-        runs: How many.
-        seconds: At the most.
-        retention: Of runs that are over, in seconds; the database then holds few of all.
+        runs: How many runs to ask for at most.
+        seconds: How long to ask at most.
+        retention: How long the service keeps runs that have ended, in seconds; so its database
+            holds few of all.
 
     Returns:
         ``runs``, ``seconds``, how often clients were ``told`` what, what the process had ``early``
@@ -48,45 +66,74 @@ async def soak(world: World, runs: int, seconds: float, retention: float) -> dic
         plain = Crowd([worker.url], world.queries, world.request(EMBEDDED, "baseline"), PLAIN, 1)
         mixed = Crowd([worker.url], world.queries, world.request(EMBEDDED), MIXED, 2)
 
-        def asked() -> int:
+        def count() -> int:
             return len(plain.attempts) + len(mixed.attempts)
 
-        begun, told = time.perf_counter(), 0
+        start = time.perf_counter()
+        pause = min(1.0, seconds / 100, runs / 500)
+        line_every = max(1, runs // 50)
+        lines = 0
         async with plain.asking(CLIENTS // 2), mixed.asking(CLIENTS // 2):
-            while asked() < runs and time.perf_counter() - begun < seconds:
+            while count() < runs and time.perf_counter() - start < seconds:
                 samples.append(taken_by(worker.child.pid))
-                await asyncio.sleep(min(1.0, seconds / 100, runs / 500))
-                if asked() // max(1, runs // 50) > told:
-                    told = asked() // max(1, runs // 50)
-                    print(f"      {asked()} runs", file=sys.stderr)
-        taken = time.perf_counter() - begun
-        attempts = [*plain.attempts, *mixed.attempts]
+                await asyncio.sleep(pause)
+                if count() // line_every > lines:
+                    lines = count() // line_every
+                    print(f"      {count()} runs", file=sys.stderr)
+        duration = time.perf_counter() - start
+
         async with new_client() as http:
-            violations = await settled(http, worker.url, SETTLING)
+            violations = await wait_for_ends(http, worker.url, SETTLING)
             end = time.monotonic() + FORGETTING
-            while (kept := len(await runs_of(http, worker.url))) and time.monotonic() < end:
+            while (remaining := len(await runs_of(http, worker.url))) and time.monotonic() < end:
                 await asyncio.sleep(1)
-        said = worker.said()
-    for it in attempts:
-        wrong = [*it.faults]
-        if it.told not in FINE:
-            wrong.append(f"told '{it.told}'" if it.told not in SLUGS else f"failed with {it.told}")
-        violations += [f"{it.way} {it.mark}: {fault}" for fault in wrong]
-    tenths = np.array_split(np.array([[*it.values()] for it in samples]), 10)
-    names = [*samples[0]]
-    early, late = (dict(zip(names, np.median(it, axis=0), strict=True)) for it in tenths[1::8])
-    if len(attempts) >= ENOUGH and late["own"] > MOST_GROWTH * early["own"]:
-        violations.append(f"memory grew by {late['own'] / early['own']:.2f}×")
-    for name in ("files", "threads"):
-        if late[name] > early[name] + MOST_MORE:
-            violations.append(f"from {early[name]:g} {name} to {late[name]:g}")
-    violations += [f"{kept} runs were not forgotten"] if kept else []
-    violations += ["the service printed a traceback"] if "Traceback" in said else []
+        printed = worker.printed()
+
+    attempts = [*plain.attempts, *mixed.attempts]
+    for attempt in attempts:
+        violations += _faults_of(attempt)
+    early, late = _early_and_late(samples)
+    violations += _growth(early, late, len(attempts))
+    if remaining:
+        violations.append(f"{remaining} runs were not forgotten")
+    if "Traceback" in printed:
+        violations.append("the service printed a traceback")
     return {
         "runs": len(attempts),
-        "seconds": taken,
-        "told": dict(Counter(f"{it.way}: {it.told}" for it in attempts)),
+        "seconds": duration,
+        "told": dict(Counter(f"{attempt.way}: {attempt.outcome}" for attempt in attempts)),
         "early": early,
         "late": late,
         "violations": violations,
     }
+
+
+def _faults_of(attempt: Attempt) -> list[str]:
+    """Return what was wrong with the answer to a client, one sentence each."""
+    faults = [*attempt.faults]
+    if attempt.outcome in SLUGS and attempt.outcome not in FINE:
+        faults.append(f"failed with {attempt.outcome}")
+    elif attempt.outcome not in FINE:
+        faults.append(f"told '{attempt.outcome}'")
+    return [f"{attempt.way} {attempt.mark}: {fault}" for fault in faults]
+
+
+def _growth(early: dict[str, float], late: dict[str, float], runs: int) -> Iterator[str]:
+    """Yield what of the process grew too much in the soak."""
+    if runs >= ENOUGH and late["own"] > MOST_GROWTH * early["own"]:
+        yield f"memory grew by {late['own'] / early['own']:.2f}×"
+    for name in ("files", "threads"):
+        if late[name] > early[name] + MOST_ADDED:
+            yield f"from {early[name]:g} {name} to {late[name]:g}"
+
+
+def _early_and_late(
+    samples: list[dict[str, float]],
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the medians of the second and of the last tenth of samples."""
+    names = [*samples[0]]
+    values = np.array([[*sample.values()] for sample in samples])
+    tenths = np.array_split(values, 10)
+    early = dict(zip(names, np.median(tenths[1], axis=0), strict=True))
+    late = dict(zip(names, np.median(tenths[9], axis=0), strict=True))
+    return early, late

@@ -22,10 +22,17 @@ from tests.servers.postgres_server import PostgresServer, running_postgres
 
 EMBEDDED = "embedded"
 """The name of the index."""
+
 MODEL = "openai:load"
 MODEL_SECONDS = 60.0
 """The time limit of a request to the model, unless a fault needs less."""
-LEASE, GRACE = 4.0, 10.0
+
+LEASE = 4.0
+"""Seconds until another worker may take over a run of a worker that is silent."""
+
+GRACE = 10.0
+"""Seconds that a worker has to end."""
+
 SETTINGS = {
     "grace": GRACE,
     "lease": LEASE,
@@ -38,20 +45,25 @@ class World:
     """The folder and the servers; all end with the world.
 
     Args:
-        folder: Empty; whoever made it removes it.
-        documents: In the index.
-        delay: Seconds until the model answers, where no fault changes that.
-        stack: Ends what is started.
+        folder: An empty folder; whoever made it removes it.
+        documents: How many documents the index has.
+        delay: Seconds until the model answers, unless a fault changes that.
+        stack: Ends all servers.
     """
 
     def __init__(self, folder: Path, documents: int, delay: float, stack: ExitStack) -> None:
-        self.folder, self.delay, self._stack = folder, delay, stack
+        self.folder = folder
+        self.delay = delay
+        self._stack = stack
         self.queries = queries(200, 4)
-        # Nothing of the user's is read or written, and no proxy stands between.
-        own = {name: str(folder / name) for name in ("data", "cache")}
-        config = {"FAIRQR_CONFIG": os.devnull, "OPENAI_API_KEY": "none"}
-        folders = {"FAIRQR_DATA_DIR": own["data"], "FAIRQR_CACHE_DIR": own["cache"]}
-        self.environment = environment(config | folders)
+        # No file of the user's is read or written, and no proxy stands between.
+        variables = {
+            "FAIRQR_CONFIG": os.devnull,
+            "OPENAI_API_KEY": "none",
+            "FAIRQR_DATA_DIR": str(folder / "data"),
+            "FAIRQR_CACHE_DIR": str(folder / "cache"),
+        }
+        self.environment = environment(variables)
         self.model = Model(folder)
         stack.callback(self.model.kill)
         corpus = write_corpus(folder / "corpus", documents)
@@ -59,7 +71,7 @@ class World:
 
     @cached_property
     def postgres(self) -> PostgresServer:
-        """The server, started when first asked for."""
+        """The PostgreSQL server, which starts when it is first used."""
         return self._stack.enter_context(running_postgres())
 
     def new_database(self) -> str:
@@ -92,24 +104,24 @@ class World:
         """Start the service on a database, yield its processes once they are ready, and end them.
 
         Args:
-            database: Its URL.
+            database: The URL of the database.
             number: How many processes share it.
             corpus: The index that they offer.
             model_seconds: The time limit of a request to the model.
-            arguments: More of each command.
-            settings: Of the service, besides those of this module.
+            arguments: Further arguments of each command.
+            settings: Settings of the service, besides those of this module.
         """
-        place = self.folder / secrets.token_hex(4)
-        place.mkdir()
+        folder = self.folder / secrets.token_hex(4)
+        folder.mkdir()
         model = {"base_url": f"{self.model.url}/v1", "timeout": model_seconds}
         service = {"database": database, "corpora": [corpus], "models": {MODEL: model}}
-        config = place / "fairqr.toml"
+        config = folder / "fairqr.toml"
         config.write_text(toml({**SETTINGS, **service, **settings}, "service"))
         environment = self.environment | {"FAIRQR_CONFIG": str(config)}
         started: list[Worker] = []
         try:
             for index in range(number):
-                worker = Worker(f"worker{index + 1}", place, environment, *arguments)
+                worker = Worker(f"worker{index + 1}", folder, environment, *arguments)
                 started.append(worker)
                 worker.start()
             yield started
@@ -119,14 +131,25 @@ class World:
 
     def request(self, corpus: str, method: str = "fairqr") -> dict[str, Any]:
         """Return the fields of a search, besides its query, with words alone as in process."""
-        how = {"method": method, "ask": "always", "retriever": "bm25", "k": 10}
-        return {"corpus": corpus, "model": MODEL, "attributes": ["gender"], **how}
+        return {
+            "corpus": corpus,
+            "model": MODEL,
+            "attributes": ["gender"],
+            "method": method,
+            "ask": "always",
+            "retriever": "bm25",
+            "k": 10,
+        }
 
 
 def toml(values: Mapping[str, Any], name: str) -> str:
     """Return a table of settings, and those inside it, as TOML."""
-    inner = {key: value for key, value in values.items() if isinstance(value, dict)}
-    # JSON's texts, numbers and lists are TOML's as well.
-    lines = [f"{key} = {json.dumps(it)}\n" for key, it in values.items() if key not in inner]
-    tables = [toml(value, f'{name}."{key}"') for key, value in inner.items()]
+    lines = []
+    tables = []
+    for key, value in values.items():
+        if isinstance(value, dict):
+            tables.append(toml(value, f'{name}."{key}"'))
+        else:
+            # JSON's texts, numbers and lists are TOML's as well.
+            lines.append(f"{key} = {json.dumps(value)}\n")
     return "".join([f"[{name}]\n", *lines, *tables])

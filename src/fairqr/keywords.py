@@ -84,9 +84,9 @@ class SearchKeywords(TypedDict, total=False):
 
 
 class AnswerKeywords(SearchKeywords, total=False):
-    """The keywords of an answer: those of its search, and how to sample and to answer.
+    """The keywords of an answer: how to search, how to sample, and how to answer.
 
-    ``k`` is the number of documents to sample from; ``temperature`` is that of the answer.
+    ``k`` is the number of documents to sample from; ``temperature`` applies to the answer.
     """
 
     answer: Settings | None
@@ -99,9 +99,9 @@ class AnswerKeywords(SearchKeywords, total=False):
 
 
 class ProbeKeywords(SearchKeywords, total=False):
-    """The keywords of a probe: those of its search, and what to ask the model.
+    """The keywords of a probe: how to search, and what to ask the model.
 
-    ``depth`` is how many of the ``k`` documents take part; ``seed`` is that of the probe.
+    ``depth`` is how many of the ``k`` documents take part; ``seed`` applies to the probe.
     """
 
     probe: Settings | None

@@ -32,7 +32,7 @@ def answer_lines(
     Args:
         result: What to show, with its sources or its samples.
         search: What its documents were found by.
-        passages: How the texts of its documents begin, by id; those of some may be missing.
+        passages: How the texts of its documents begin, by id; some may be missing.
         verbose: Also show how it was made.
     """
     for attribute in result.groups:

@@ -40,7 +40,7 @@ async def follow(
         model: The name of a model that re-ranks or is probed, or ""; a line says what it may cost.
 
     Returns:
-        The result, and that of the search which an answer or a probe began with.
+        The result; and if it is an answer or a probe, the result of its search.
 
     Raises:
         InputError: The run is large, and nobody agreed.

@@ -128,7 +128,7 @@ class Parameter(NamedTuple):
 
 
 def parameters_of(models: Iterable[type[BaseModel]], prefix: str = "") -> Iterator[Parameter]:
-    """Yield the parameters that users can set, also those of models within the models."""
+    """Yield the parameters that users can set, also within nested models."""
     for model in models:
         for name, field in model.model_fields.items():
             parameter = Parameter(f"{prefix}{name}", field, _without_none(field.annotation))

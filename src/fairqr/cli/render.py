@@ -52,7 +52,7 @@ def result_lines(
 
     Args:
         result: The result of a search.
-        passages: How the texts of its documents begin, by id; those of some may be missing.
+        passages: How the texts of its documents begin, by id; some may be missing.
         verbose: Also show all rounds and explanations, the divergence, and how it was made.
     """
     has_hits = bool(result.baseline.ranking)
@@ -164,21 +164,25 @@ def lacks_most(target: Mapping[str, float], shares: Mapping[str, float]) -> str:
 
 def cost_sentences(result: SearchResult) -> Iterator[str]:
     """Yield what the ranking cost in relevance, and how many documents rose."""
-    baseline = result.baseline.expected_relevance
-    relevance = result.expected_relevance
-    has_relevance = baseline is not None and relevance is not None
-    if has_relevance and is_likely_to_fit(result):
-        yield f"Cost: {relevance_in_words(result)} {baseline:.2f} → {relevance:.2f}."
-        is_estimated = result.relevance is not None
-        if result.objective and is_estimated:
-            near_best = say_near_best(result.objective)
-            if near_best:
-                yield near_best
-
+    yield from _relevance_sentences(result)
     ranks_before = _ranks_before(result)
     risen = sum(_has_risen(document, ranks_before) for document in result.ranking)
     if risen:
         yield f"{quantity(risen, 'document')} moved up."
+
+
+def _relevance_sentences(result: SearchResult) -> Iterator[str]:
+    """Yield what the ranking cost in relevance, and how near the best order it is."""
+    baseline = result.baseline.expected_relevance
+    relevance = result.expected_relevance
+    if baseline is None or relevance is None or not is_likely_to_fit(result):
+        return
+    yield f"Cost: {relevance_in_words(result)} {baseline:.2f} → {relevance:.2f}."
+    is_estimated = result.relevance is not None
+    if result.objective and is_estimated:
+        near_best = say_near_best(result.objective)
+        if near_best:
+            yield near_best
 
 
 def _ranks_before(result: SearchResult) -> dict[str, int]:
@@ -277,11 +281,11 @@ def document_cells(
 
 def _how_made(result: SearchResult) -> Text:
     """Return the last line: how the result was made, and what it cost."""
-    before = decimal(result.baseline.divergence, 4)
-    after = decimal(result.divergence, 4)
+    baseline = decimal(result.baseline.divergence, 4)
+    divergence = decimal(result.divergence, 4)
     sentence = (
-        f"'{result.query}' in {result.corpus}, method {result.method}, divergence {before} → "
-        f"{after}."
+        f"'{result.query}' in {result.corpus}, method {result.method}, divergence {baseline} → "
+        f"{divergence}."
     )
     if result.prompts:
         prompts = ", ".join(f"{prompt.id}={prompt.version}" for prompt in result.prompts)

@@ -86,12 +86,20 @@ def round_lines(result: SearchResult, *, verbose: bool) -> Iterator[RenderableTy
         yield literal(f"Re-ranked by the original query: KL {divergence}.")
 
     if verbose:
-        for iteration in result.iterations[1:]:
-            yield from _all_words(iteration)
-        if unused_replies:
-            yield ""
-            yield Text("Asked once more, without a round", "bold")
-            yield from _left_out(unused_replies)
+        yield from _details(result, unused_replies)
+
+
+def _details(
+    result: SearchResult, unused_replies: Sequence[RefinedTopic | RefinedGroup]
+) -> Iterator[RenderableType]:
+    """Yield all words of each round, and the replies that no round used."""
+    # Round 0 is the search without a model.
+    for iteration in result.iterations[1:]:
+        yield from _all_words(iteration)
+    if unused_replies:
+        yield ""
+        yield Text("Asked once more, without a round", "bold")
+        yield from _left_out(unused_replies)
 
 
 def _table(result: SearchResult) -> RenderableType:

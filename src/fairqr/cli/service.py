@@ -275,7 +275,7 @@ def prepare_service(
     Args:
         extra: The extra that the command needs.
         libraries: The libraries of that extra.
-        models: The models to add to those of the settings file.
+        models: The models to add to the settings file's.
         base_url: The server that has them.
         changes: Other settings.
 

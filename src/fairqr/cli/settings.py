@@ -58,8 +58,9 @@ def show_settings() -> Printed:
     warnings = [*unknown_settings(), *_open_to_others(file, entries.values())]
     data = {"file": str(file), "exists": exists, "settings": entries, "warnings": warnings}
     missing = "" if exists else " (does not exist)"
-    lines = [f"settings file: {file}{missing}", listing(rows, "setting", "value", "from")]
-    return Printed(data, lines, warnings=warnings)
+    head = f"settings file: {file}{missing}"
+    settings_table = listing(rows, "setting", "value", "from")
+    return Printed(data, [head, settings_table], warnings=warnings)
 
 
 def unknown_settings() -> Iterator[str]:
@@ -83,18 +84,25 @@ class EffectiveSetting(NamedTuple):
 
 def _all_settings() -> Iterator[EffectiveSetting]:
     """Yield all settings: our own, credentials, and those of the service."""
-    for setting in settings.SETTINGS:
-        value, source = settings.find(setting.name)
-        if setting.secret and value:
-            value = SecretStr(str(value))
-        yield EffectiveSetting(setting.name, value, source)
-
+    yield from _own_settings()
     settings_file = settings.ValueSource("file", str(settings.config_path()))
     for entry, credentials in named_credentials().items():
         for name, value in _leaves(credentials.model_dump(exclude_defaults=True)):
             full_name = f"{settings.CREDENTIALS}.{entry}.{name}"
             yield EffectiveSetting(full_name, value, settings_file)
+    yield from _settings_of_service()
 
+
+def _own_settings() -> Iterator[EffectiveSetting]:
+    for setting in settings.SETTINGS:
+        value: Any
+        value, source = settings.find(setting.name)
+        if setting.secret and value:
+            value = SecretStr(str(value))
+        yield EffectiveSetting(setting.name, value, source)
+
+
+def _settings_of_service() -> Iterator[EffectiveSetting]:
     for name, value in _leaves(service_settings().model_dump()):
         # A text that is not a URL may be a list of words with the password among them.
         if name == "database" and value and "://" not in value:
