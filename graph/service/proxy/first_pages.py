@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from fairqr.base.kept import Kept
 from fairqr.graph.search.pages import PAGED_SECONDS
 from fairqr.graph.service.proxy.ordering import KEPT_LISTS, Outcome, Record, order_shown
-from fairqr.graph.service.proxy.requests import ProxiedSearch, windows_in, with_page
+from fairqr.graph.service.proxy.replies import windows_in, with_page
+from fairqr.graph.service.proxy.requests import ProxiedSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class FirstPages:
             first = self._first_of(search)
             if first is None or first.record is None or window.is_partial:
                 return None
-            ids = [hit.get("_id") for *_, hit in window.hits[: search.window]]
+            ids = [hit.value.get("_id") for hit in window.hits[: search.window]]
             if ids != first.record["ids"]:
                 return None
             records.append(first.record)

@@ -32,14 +32,9 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.pages import PAGED_SECONDS
 from fairqr.graph.search.result import Shares
 from fairqr.graph.search.target import by_group
-from fairqr.graph.service.proxy.requests import (
-    NO_FIELDS,
-    LabelFields,
-    ProxiedSearch,
-    UnavailableError,
-    windows_in,
-    with_page,
-)
+from fairqr.graph.service.proxy.label_fields import NO_FIELDS, LabelFields
+from fairqr.graph.service.proxy.replies import windows_in, with_page
+from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
@@ -476,7 +471,7 @@ async def reranked(
         try:
             if window.is_partial:
                 raise UnavailableError("partial")
-            documents = [hit for *_, hit in window.hits]
+            documents = [hit.value for hit in window.hits]
             record = await order(documents, search, until)
             outcomes.append(record)
             if search.fair:

@@ -91,23 +91,23 @@ class Watcher:
         """
 
         async def look() -> None:
-            hits = await asyncio.to_thread(shown.hits, page.place)
+            hits = await asyncio.to_thread(shown.hits, page.line)
             if not hits:
                 reason = "reply" if hits is None else "empty"
-                self._seen.add_unseen(page, page.why, reason)
+                self._seen.add_unseen(page, page.reason, reason)
                 return
             if self._workers[page.index].label_fields.names:
                 hits = _only_ids(hits)  # by which its labels are read
-            await self._record(page, page.why, partial(MeasureShown, hits[:MOST_HITS]))
+            await self._record(page, page.reason, partial(MeasureShown, hits[:MOST_HITS]))
 
         def record() -> None:
-            self._add(page, page.why, look, shown.size)
+            self._add(page, page.reason, look, shown.size)
 
         self._once_named(page, record, shown.size)
 
-    def unread(self, page: PassingPage, why: str) -> None:
+    def unread(self, page: PassingPage, reason: str) -> None:
         """Count a search of which nothing is known but that it reaches an index."""
-        self._once_named(page, lambda: self._seen.add_unseen(page, why, why))
+        self._once_named(page, lambda: self._seen.add_unseen(page, reason, reason))
 
     def _once_named(self, page: PassingPage, record: Callable[[], None], size: int = 0) -> None:
         """Record a search, once it is known whether its index has the name that was asked for."""
@@ -118,7 +118,7 @@ class Watcher:
         elif not names and len(waiting) < WAITING:
             if self._held + size > HELD:
                 size = 0
-                record = partial(self._seen.add_unseen, page, page.why, "busy")
+                record = partial(self._seen.add_unseen, page, page.reason, "busy")
             self._held += size
             waiting.append((page, record, size))
 
