@@ -54,7 +54,7 @@ class Breaker:
         while self._outcomes[0][0] < now - SPAN:
             self._outcomes.popleft()
 
-        failed_at = [at for at, has_failed in self._outcomes if has_failed]
+        failed_at = [tried_at for tried_at, has_failed in self._outcomes if has_failed]
         failures = len(failed_at)
         is_mostly = failures >= FAILURES and 2 * failures >= len(self._outcomes)
         if not failed:
