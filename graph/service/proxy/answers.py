@@ -21,11 +21,12 @@ from fairqr.graph.service.proxy.large import (
     with_documents,
     without_documents,
 )
-from fairqr.graph.service.proxy.ordering import Outcome, as_asked
 from fairqr.graph.service.proxy.pages import ShownReply
 from fairqr.graph.service.proxy.reading import ParsedRequest
+from fairqr.graph.service.proxy.records import Outcome, Record
 from fairqr.graph.service.proxy.remembered import Remembered
 from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
+from fairqr.graph.service.proxy.reranking import as_asked
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.watching import NOT_MADE, Watcher
 from fairqr.graph.service.proxy.worker import Worker
@@ -266,21 +267,29 @@ def _header(fair: Sequence[Outcome], reasons: Sequence[str]) -> str:
         fair: What became of the searches that should have fair lists.
         reasons: Why the other searches passed.
     """
-    records = [outcome for outcome in fair if not isinstance(outcome, str)]
-    failures = [outcome for outcome in fair if isinstance(outcome, str)]
-    passed = [*reasons, *failures]
+    records: list[Record] = []
+    passed = [*reasons]
+    for outcome in fair:
+        if isinstance(outcome, str):
+            passed.append(outcome)
+        else:
+            records.append(outcome)
     if not records:
         return f"passed; {passed[0]}"
-
-    by = min(record["by"] for record in records)
-    header = f"re-ranked; {by}"
-    models = [record["model"] for record in records if record["model"]]
-    if models:
-        header += f", words of {models[0]}"
-    swaps = [record["swap"] for record in records if "swap" in record]
-    swapped_ranks = [swap["rank"] for swap in swaps if swap["is_swapped"]]
-    if swapped_ranks:
-        header += f", ranks 1 and {swapped_ranks[0]} swapped"
+    header = f"re-ranked; {_how_ranked(records)}"
     if passed:
         header += f"; passed {len(passed)}, {passed[0]}"
     return header
+
+
+def _how_ranked(records: Sequence[Record]) -> str:
+    """Say by what the fair lists of a reply were made, and whether chance swapped ranks."""
+    text = str(min(record["by"] for record in records))
+    models = [record["model"] for record in records if record["model"]]
+    if models:
+        text += f", words of {models[0]}"
+    swaps = [record["swap"] for record in records if "swap" in record]
+    swapped_ranks = [swap["rank"] for swap in swaps if swap["is_swapped"]]
+    if swapped_ranks:
+        text += f", ranks 1 and {swapped_ranks[0]} swapped"
+    return text

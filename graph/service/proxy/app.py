@@ -94,7 +94,8 @@ class Proxy:
             tasks.cancel_scope.cancel()
 
     async def _answer(self, request: Request, stack: AsyncExitStack) -> Response:
-        path = SEARCH.fullmatch(unquote(request.scope["raw_path"].decode("latin-1")))
+        raw_path = request.scope["raw_path"].decode("latin-1")
+        path = SEARCH.fullmatch(unquote(raw_path))
         if path is None or request.method not in ("GET", "POST"):
             return await self.cluster.pass_on(request, stack, request.stream(), "no search")
         name = path["index"]
@@ -102,7 +103,13 @@ class Proxy:
         names_indexes_in_its_body = path["kind"] == "_msearch"
         if not reached and not names_indexes_in_its_body:
             return await self.cluster.pass_on(request, stack, request.stream(), "index")
+        return await self._answer_search(request, stack, path)
 
+    async def _answer_search(
+        self, request: Request, stack: AsyncExitStack, path: re.Match[str]
+    ) -> Response:
+        """Answer a request for hits, perhaps of an index whose searches are re-ranked."""
+        name = path["index"]
         body = b""
         pieces = request.stream()
         async for piece in pieces:

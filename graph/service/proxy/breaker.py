@@ -56,12 +56,14 @@ class Breaker:
 
         failed_at = [tried_at for tried_at, has_failed in self._outcomes if has_failed]
         failures = len(failed_at)
-        is_mostly = failures >= FAILURES and 2 * failures >= len(self._outcomes)
+        successes = len(self._outcomes) - failures
         if not failed:
-            succeeded = len(self._outcomes) - failures
-            if succeeded >= FAILURES:
+            if successes >= FAILURES:
                 self._openings = 0  # it has recovered
-        elif is_mostly and now - failed_at[0] >= LASTING:
+            return
+        fails_mostly = failures >= FAILURES and failures >= successes
+        fails_for_long = now - failed_at[0] >= LASTING
+        if fails_mostly and fails_for_long:
             self._open(failures)
 
     def _open(self, failures: int) -> None:

@@ -25,7 +25,7 @@ from fairqr.graph.service.proxy.log_lines import (
     is_fair_shown,
     log_files,
 )
-from fairqr.graph.service.proxy.ordering import Record
+from fairqr.graph.service.proxy.records import Record
 from fairqr.retrieval.sources.schema import UNKNOWN
 from fairqr.retrieval.texts.words import sendable
 

@@ -12,8 +12,9 @@ from typing import Any, BinaryIO
 
 from fairqr.base.errors import InputError
 from fairqr.graph.integrations.logged import RERANKED
-from fairqr.graph.service.proxy.ordering import Record, order_shown
+from fairqr.graph.service.proxy.records import Record
 from fairqr.graph.service.proxy.seen import LOG, OLDER
+from fairqr.graph.service.proxy.swaps import order_shown
 
 OF_LIST = ("query", "arm", "page", "ids", "groups", "exposure")
 """The fields that tell lists apart, beside whether the fair one was shown."""

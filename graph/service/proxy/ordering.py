@@ -1,13 +1,11 @@
-"""Re-ranks the hits in a cluster's reply; it runs in a process of its own."""
+"""Finds the fair order of the hits of an index; it runs in a process of its own."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -33,9 +31,10 @@ from fairqr.graph.search.pages import PAGED_SECONDS
 from fairqr.graph.search.result import Shares
 from fairqr.graph.search.target import by_group
 from fairqr.graph.service.proxy.label_fields import NO_FIELDS, LabelFields
-from fairqr.graph.service.proxy.replies import windows_in, with_page
+from fairqr.graph.service.proxy.records import Record
 from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.settings import ProxySettings
+from fairqr.graph.service.proxy.swaps import order_shown, tossed
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.elasticsearch.hit_reader import reader_of
@@ -51,12 +50,6 @@ from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import MANY_ABSENT, OTHERS
 from fairqr.retrieval.sources.documents import value_at
-
-Record = dict[str, Any]
-"""What the log and the metrics say of a list."""
-
-Outcome = Record | str
-"""What became of a search: the record of its list, or in a word why it has none."""
 
 KEPT_LISTS = 1_000
 """How many fair lists we keep."""
@@ -176,7 +169,7 @@ class IndexOrder:
         return KeptList(record, ordered)
 
     def _behind(self, ordered: OrderedList, pinned: int) -> OrderedList:
-        """Return an order in which so many of the first documents stay where they are."""
+        """Return an order in which the pinned documents, which come first, stay where they are."""
         behind = [position for position in ordered.positions if position >= pinned]
         positions = [*range(pinned), *behind]
         first_k = positions[: self.context.k]
@@ -365,39 +358,6 @@ def _groups_shown(of_lists: Mapping[str, Mapping[str, float]]) -> list[str]:
     return [group for group in of_lists["target"] if any(shares[group] for shares in shown)]
 
 
-def tossed(key: str, share: float, ranks: int) -> Record | None:
-    """Toss a coin whether the first rank is swapped with another one, for a share of the queries.
-
-    A query keeps what it got for a day, so that pages and reloads show one list.
-
-    Args:
-        key: Stands for the query.
-        share: The share of queries for which the coin is tossed.
-        ranks: Ranks below this are not swapped.
-
-    Returns:
-        The ``rank``, and whether it ``is_swapped``; None if no coin is tossed.
-    """
-    if ranks < 2:
-        return None
-    day = datetime.now(UTC).date()
-    chance = hashlib.sha256(f"swap {key} {day}".encode()).digest()
-    if int.from_bytes(chance[:8]) / 2**64 >= share:
-        return None
-    rank = 2 + int.from_bytes(chance[8:16]) % (ranks - 1)
-    return {"rank": rank, "is_swapped": chance[16] % 2 == 1}
-
-
-def order_shown(record: Record) -> list[int]:
-    """Return the fair order of a list as it was shown: chance may have swapped two ranks."""
-    order = [*record["order"]]
-    swap = record.get("swap")
-    if swap and swap["is_swapped"]:
-        last = swap["rank"] - 1
-        order[0], order[last] = order[last], order[0]
-    return order
-
-
 @contextmanager
 def _reasons_of_errors() -> Iterator[None]:
     """Raise an UnavailableError with its reason where a list has no fair order, and no target."""
@@ -446,49 +406,3 @@ async def opened(
     return IndexOrder(
         source, engine, context, evidence, deficit, learnt, afterwards, names, swap=index.swap
     )
-
-
-async def reranked(
-    order: IndexOrder, searches: Sequence[ProxiedSearch], reply: str, until: float
-) -> tuple[list[Outcome], str]:
-    """Re-rank searches of a reply; return what was done to each, or why nothing, and the reply.
-
-    Args:
-        order: Finds the fair order.
-        searches: Those of its index that can be re-ranked.
-        reply: The cluster's reply to whole windows.
-        until: How long somebody waits for it, by the monotonic clock.
-
-    Raises:
-        UnavailableError: The reply cannot be cut.
-    """
-    outcomes: list[Outcome] = []
-    windows = windows_in(reply, searches)
-    pairs = [*zip(searches, windows, strict=True)]
-    # From the last one on, so that what comes before stays where it is in the reply.
-    for search, window in reversed(pairs):
-        positions: list[int] = []
-        try:
-            if window.is_partial:
-                raise UnavailableError("partial")
-            documents = [hit.value for hit in window.hits]
-            record = await order(documents, search, until)
-            outcomes.append(record)
-            if search.fair:
-                positions = order_shown(record)
-        except UnavailableError as error:
-            outcomes.append(str(error))
-        reply = with_page(reply, search, window.hits, positions)
-    return outcomes[::-1], reply
-
-
-def as_asked(searches: Sequence[ProxiedSearch], reply: str) -> str:
-    """Cut the pages of searches from whole windows, in the cluster's own order.
-
-    Raises:
-        UnavailableError: The reply cannot be cut.
-    """
-    pairs = [*zip(searches, windows_in(reply, searches), strict=True)]
-    for search, window in reversed(pairs):
-        reply = with_page(reply, search, window.hits, [])
-    return reply

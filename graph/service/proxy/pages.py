@@ -85,10 +85,11 @@ def page_of(
     """
     if not isinstance(body, Mapping):
         body = {}
-    start = _number(parameters.get("from", body.get("from", 0)))
+    options = {**body, **parameters}
+    start = _number(options.get("from", 0))
     if "search_after" in body:  # it follows a page, and nothing says which
         start = None
-    size = _number(parameters.get("size", body.get("size", SIZE)))
+    size = _number(options.get("size", SIZE))
     key = key_of(body, parameters)
     return PassingPage(
         index=name,

@@ -23,8 +23,9 @@ import numpy as np
 
 from fairqr.base.errors import FairqrError
 from fairqr.graph.service.proxy.messages import Answered, MeasureShown, Opened, Rerank, pauses
-from fairqr.graph.service.proxy.ordering import IndexOrder, opened, reranked
+from fairqr.graph.service.proxy.ordering import IndexOrder, opened
 from fairqr.graph.service.proxy.requests import UnavailableError
+from fairqr.graph.service.proxy.reranking import reranked
 from fairqr.graph.service.proxy.settings import proxy_settings
 from fairqr.graph.service.proxy.warming import warm_up
 

@@ -85,19 +85,28 @@ def words_in(query: Any) -> Iterator[str]:
     if isinstance(query, list):
         for alternative in query:
             yield from words_in(alternative)
-    if not isinstance(query, Mapping):
-        return
+    elif isinstance(query, Mapping):
+        for name, options in query.items():
+            if name not in EXCLUDED:
+                yield from _words_of(name, options, has_fields="fields" in query)
 
-    for name, options in query.items():
-        if name in EXCLUDED:
-            continue
-        is_text = name in TEXTS or (name == "query" and "fields" in query)
-        if is_text and isinstance(options, str):
+
+def _words_of(name: str, options: Any, *, has_fields: bool) -> Iterator[str]:
+    """Yield what a query of this kind, or a member of a query, searches texts for.
+
+    Args:
+        name: The kind, or the name of the member.
+        options: What it says.
+        has_fields: Whether the fields that are searched stand beside it.
+    """
+    if isinstance(options, str):
+        is_text = name in TEXTS or (name == "query" and has_fields)
+        if is_text:
             yield options
-        elif name in WORDS and isinstance(options, Mapping):
-            yield from _texts_of(options)
-        else:
-            yield from words_in(options)
+    elif name in WORDS and isinstance(options, Mapping):
+        yield from _texts_of(options)
+    else:
+        yield from words_in(options)
 
 
 def _texts_of(query: Mapping[str, Any]) -> Iterator[str]:

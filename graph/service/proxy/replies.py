@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fairqr.graph.service.proxy.json_text import Part, first_member, parts_of, rewritten
@@ -38,6 +38,21 @@ def windows_in(text: str, searches: Sequence[ProxiedSearch]) -> list[Window]:
     except (ValueError, LookupError):
         raise UnavailableError("reply") from None
     return windows
+
+
+def windows_last_first(
+    text: str, searches: Sequence[ProxiedSearch]
+) -> Iterator[tuple[ProxiedSearch, Window]]:
+    """Return searches with what a reply has for each, the last one first.
+
+    So the hits of the others stay where they are in the text when a page is cut from one.
+
+    Raises:
+        UnavailableError: This is no reply, or a search failed.
+    """
+    windows = windows_in(text, searches)
+    pairs = [*zip(searches, windows, strict=True)]
+    return reversed(pairs)
 
 
 def _replies_in(whole: Any) -> list[Any]:

@@ -249,9 +249,10 @@ def _page_of(
     Raises:
         UnsuitedError: Nothing of it is re-ranked.
     """
-    start = count_of(parameters.get("from", body.get("from", 0)), "size")
-    size = count_of(parameters.get("size", body.get("size", SIZE)), "size")
-    is_sized = "size" in parameters or "size" in body
+    options = {**body, **parameters}
+    start = count_of(options.get("from", 0), "size")
+    size = count_of(options.get("size", SIZE), "size")
+    is_sized = "size" in options
     is_page = bounds.is_page
     if not is_sized and bounds.largest_size < UNBOUNDED:
         # Some clusters then return all that a retriever ranks.
@@ -266,6 +267,7 @@ def _page_of(
         window = min(window, movable)
     if window < 2:
         raise UnsuitedError("size")
+    # Hits below the window stay where they are, and those of a later page are not known.
     if start >= window or (is_page and start):
         raise UnsuitedError("from")
 

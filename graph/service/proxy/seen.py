@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, st
 
 from fairqr.base.errors import ConfigError
 from fairqr.graph.integrations.logged import heading
-from fairqr.graph.service.proxy.ordering import Record
 from fairqr.graph.service.proxy.pages import PassingPage
+from fairqr.graph.service.proxy.records import Record
 from fairqr.graph.service.proxy.requests import COUNTED, ProxiedSearch
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.rerankers.base import OTHERS

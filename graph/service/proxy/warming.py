@@ -13,8 +13,9 @@ import numpy as np
 
 from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.evidence import ListEvidence
-from fairqr.graph.service.proxy.ordering import IndexOrder, kept_lists, reranked
+from fairqr.graph.service.proxy.ordering import IndexOrder, kept_lists
 from fairqr.graph.service.proxy.requests import SIZE, ProxiedSearch
+from fairqr.graph.service.proxy.reranking import reranked
 from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.sources.group_values import Range

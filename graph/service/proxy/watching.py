@@ -12,8 +12,8 @@ from typing import Any
 
 from fairqr.graph.service.proxy.cluster import RefusedError
 from fairqr.graph.service.proxy.messages import MeasureShown, Rerank
-from fairqr.graph.service.proxy.ordering import Outcome
 from fairqr.graph.service.proxy.pages import PassingPage, ShownReply, reaches
+from fairqr.graph.service.proxy.records import Outcome
 from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.worker import Worker

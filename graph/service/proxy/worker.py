@@ -19,7 +19,7 @@ from typing import Any
 from fairqr.graph.service.proxy.breaker import Breaker
 from fairqr.graph.service.proxy.label_fields import NO_FIELDS
 from fairqr.graph.service.proxy.messages import Answered, MeasureShown, Opened, Rerank, pauses
-from fairqr.graph.service.proxy.ordering import Outcome
+from fairqr.graph.service.proxy.records import Outcome
 from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 
 PROGRAM = "fairqr.graph.service.proxy.process"
