@@ -68,7 +68,7 @@ class Breaker:
 
     def _open(self, failures: int) -> None:
         pause = PAUSES[min(self._openings, len(PAUSES) - 1)]
-        tried = len(self._outcomes)
+        outcomes = len(self._outcomes)
         self._open_until = time.monotonic() + pause
         self._openings += 1
         self._outcomes.clear()
@@ -77,5 +77,5 @@ class Breaker:
             self._index,
             pause,
             failures,
-            tried,
+            outcomes,
         )

@@ -185,9 +185,9 @@ class Cluster:
             text = window.decode()
         except UnicodeDecodeError:
             raise UnavailableError("reply") from None
-        kept = KEPT.match(text)
-        if kept:
-            await self._end(request, kept[1])
+        unfinished = KEPT.match(text)
+        if unfinished:
+            await self._end(request, unfinished[1])
             raise UnavailableError("async")
         return text
 

@@ -90,7 +90,7 @@ def rewritten(text: str, start: int, end: int, members: Mapping[Any, str | None]
         end: Where it ends.
         members: The new text of members, or None to leave one out.
     """
-    kept: list[str] = []
+    pieces: list[str] = []
     first_start = _next_token(text, start + 1)
     position = start + 1
     for key, part in parts_of(text, start).items():
@@ -98,11 +98,11 @@ def rewritten(text: str, start: int, end: int, members: Mapping[Any, str | None]
         if new_text is not None:
             member_start = _next_token(text, position)
             # The first one that stays follows the bracket, and has no comma before it.
-            before = text[position:member_start] if kept else text[start:first_start]
+            separator = text[position:member_start] if pieces else text[start:first_start]
             name = text[member_start : part.start]
-            kept.append(before + name + new_text)
+            pieces.append(separator + name + new_text)
         position = part.end
-    return "".join(kept) + text[position:end]
+    return "".join(pieces) + text[position:end]
 
 
 def _next_token(text: str, position: int) -> int:

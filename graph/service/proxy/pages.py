@@ -158,9 +158,9 @@ class ShownReply:
     def _replies(self) -> list[Any]:
         """The replies to single searches; empty if they cannot be read."""
         try:
-            whole = json.loads(unpacked(self._reply, self._packing))
-            whole = whole.get("response", whole)  # of an asynchronous search
-            replies = whole.get("responses", [whole])
+            reply = json.loads(unpacked(self._reply, self._packing))
+            reply = reply.get("response", reply)  # of an asynchronous search
+            replies = reply.get("responses", [reply])
             return [*replies]
         except (ValueError, AttributeError, TypeError, zlib.error):
             return []

@@ -55,17 +55,17 @@ def windows_last_first(
     return reversed(pairs)
 
 
-def _replies_in(whole: Any) -> list[Any]:
+def _replies_in(reply: Any) -> list[Any]:
     """Return the replies to single searches.
 
     Raises:
         ValueError: This is no object.
     """
-    if not isinstance(whole, dict):
+    if not isinstance(reply, dict):
         raise ValueError("no object")
-    if "responses" in whole:
-        return list(whole["responses"])
-    return [whole.get("response", whole)]
+    if "responses" in reply:
+        return list(reply["responses"])
+    return [reply.get("response", reply)]
 
 
 def _starts_of_replies(text: str) -> list[int]:

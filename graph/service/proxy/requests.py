@@ -124,15 +124,15 @@ def planned(
         return "runtime_mappings"  # the client means something else by the name of a label
 
     added = labels.missing_from(body, parameters)
-    whole = {**body, **added.beside(body, parameters), "from": 0, "size": page.requested}
+    window = {**body, **added.beside(body, parameters), "from": 0, "size": page.requested}
     if page.requested is None:
-        del whole["size"]
+        del window["size"]
 
     key = key_of(body, parameters)
     return ProxiedSearch(
         index=name,
         line=line,
-        body=whole,
+        body=window,
         start=page.start,
         size=page.size,
         window=page.window,

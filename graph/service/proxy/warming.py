@@ -100,8 +100,8 @@ def _reply(order: IndexOrder, window: int, text: str) -> str:
         for attribute in labelled:
             fields[attribute.field] = [_value(attribute, position)]
         hits.append({"_index": "", "_id": id_, "_source": texts, "fields": fields})
-    whole = {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}}
-    return json.dumps(whole)
+    reply = {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}}
+    return json.dumps(reply)
 
 
 def _value(attribute: Attribute, position: int) -> str | float:
