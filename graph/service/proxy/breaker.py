@@ -54,19 +54,21 @@ class Breaker:
         while self._outcomes[0][0] < now - SPAN:
             self._outcomes.popleft()
 
-        failed_at = [at for at, has_failed in self._outcomes if has_failed]
+        failed_at = [tried_at for tried_at, has_failed in self._outcomes if has_failed]
         failures = len(failed_at)
-        is_mostly = failures >= FAILURES and 2 * failures >= len(self._outcomes)
+        successes = len(self._outcomes) - failures
         if not failed:
-            succeeded = len(self._outcomes) - failures
-            if succeeded >= FAILURES:
+            if successes >= FAILURES:
                 self._openings = 0  # it has recovered
-        elif is_mostly and now - failed_at[0] >= LASTING:
+            return
+        fails_mostly = failures >= FAILURES and failures >= successes
+        fails_for_long = now - failed_at[0] >= LASTING
+        if fails_mostly and fails_for_long:
             self._open(failures)
 
     def _open(self, failures: int) -> None:
         pause = PAUSES[min(self._openings, len(PAUSES) - 1)]
-        tried = len(self._outcomes)
+        outcomes = len(self._outcomes)
         self._open_until = time.monotonic() + pause
         self._openings += 1
         self._outcomes.clear()
@@ -75,5 +77,5 @@ class Breaker:
             self._index,
             pause,
             failures,
-            tried,
+            outcomes,
         )

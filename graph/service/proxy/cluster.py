@@ -19,10 +19,20 @@ from fairqr.graph.service.proxy.requests import UnavailableError
 from fairqr.graph.service.proxy.settings import ProxySettings
 
 HOP = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade host".split()
+    [
+        b"connection",
+        b"host",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    ]
 )
-"""Headers that are for the next server alone, and the name by which it is asked."""
+"""Headers that are only for the next server, among them the name by which it is addressed."""
 
 OF_BODY = HOP | {b"content-length", b"content-encoding"}
 """Headers that a body has no longer once we have changed it."""
@@ -48,14 +58,19 @@ ENDING = 5.0
 OVERLOADED = frozenset([429, *range(500, 600)])
 """Statuses of a cluster that is not asked again: it has too much to do, or is broken."""
 
-Headers = list[tuple[bytes, bytes]]
-
-
 IN_BODY = frozenset(["from", "size"])
 """Parameters in an address that the body of a window has in their place."""
 
 KEPT = re.compile(r'\s*\{\s*"id"\s*:\s*"([^"]+)"')
 """How the reply of an asynchronous search begins that the cluster keeps, since it goes on."""
+
+Headers = list[tuple[bytes, bytes]]
+
+TakeReply = Callable[[bytes | None, str], None]
+"""Takes a whole reply and its ``content-encoding`` once it is out.
+
+There is no reply if it was an error, too long, or did not arrive.
+"""
 
 
 class RefusedError(Exception):
@@ -90,8 +105,8 @@ class Cluster:
         request: Request,
         stack: AsyncExitStack,
         body: bytes | AsyncIterator[bytes],
-        why: str,
-        shown: Callable[[bytes | None, str], None] | None = None,
+        reason: str,
+        take_reply: TakeReply | None = None,
     ) -> Response:
         """Pass a request on as it is, and the reply back as it comes.
 
@@ -99,9 +114,8 @@ class Cluster:
             request: The request.
             stack: Closes the reply.
             body: Its body.
-            why: Why it passes.
-            shown: Told the whole reply and its ``content-encoding`` once it is out; no reply if
-                that was an error, too long, or did not arrive.
+            reason: Why it passes.
+            take_reply: Takes what went out.
         """
         query = request.scope["query_string"].decode("latin-1")
         content = body if has_body(request) else None
@@ -111,15 +125,16 @@ class Cluster:
         try:
             reply = await self._ask(request, query, headers, content)
         except httpx.TransportError as error:
-            if shown is not None:
-                shown(None, "")
+            if take_reply is not None:
+                take_reply(None, "")
             return _no_reply(error)
         stack.push_async_callback(reply.aclose)
+
         pieces = reply.aiter_raw()
-        if shown is not None:
-            pieces = _copied(pieces, reply, shown)
+        if take_reply is not None:
+            pieces = _copied(pieces, reply, take_reply)
         response = StreamingResponse(pieces, reply.status_code)
-        response.raw_headers = [*_onward(reply.headers.raw), told(f"passed; {why}")]
+        response.raw_headers = [*_onward(reply.headers.raw), outcome_header(f"passed; {reason}")]
         return response
 
     async def windows(
@@ -140,33 +155,27 @@ class Cluster:
             UnavailableError: It gives another error, perhaps because the window is too large for
                 it, or the reply is too long, or not there yet.
         """
-        query = [it for it in parameters_of(request) if it[0] != "filter_path"]
-        if len(lines) == 1:
-            query = [it for it in query if it[0] not in IN_BODY]
-        body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        query = _query_of_windows(request, has_several=len(lines) > 1)
         headers = _without(request.headers.raw, OF_BODY | {b"accept-encoding"})
         if "content-type" not in request.headers:
             headers.append((b"content-type", b"application/json"))
-        window = bytearray()
+        body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         try:
             async with asyncio.timeout(patience):
-                reply = await self._ask(request, urlencode(query, quote_via=quote), headers, body)
-                async with aclosing(reply):
-                    async for piece in reply.aiter_raw():
-                        window += piece
-                        if len(window) > LONGEST:
-                            raise UnavailableError("long")
+                reply = await self._ask(request, query, headers, body)
+                window = await _whole_body(reply)
         except httpx.ConnectTimeout as error:
             raise RefusedError(_no_reply(error)) from None
         except (httpx.TransportError, TimeoutError):  # such as a connection that was closed
             raise UnavailableError("cluster") from None
+
         if reply.status_code in OVERLOADED:
-            raise RefusedError(answered(request, reply, bytes(window), "passed; cluster"))
+            raise RefusedError(answered(request, reply, window, "passed; cluster"))
         if reply.status_code != 200:
             raise UnavailableError("cluster")
         return reply, await self._finished(request, window)
 
-    async def _finished(self, request: Request, window: bytearray) -> str:
+    async def _finished(self, request: Request, window: bytes) -> str:
         """Return the text of a window, unless its search goes on.
 
         Raises:
@@ -176,8 +185,9 @@ class Cluster:
             text = window.decode()
         except UnicodeDecodeError:
             raise UnavailableError("reply") from None
-        if kept := KEPT.match(text):
-            await self._end(request, kept[1])
+        unfinished = KEPT.match(text)
+        if unfinished:
+            await self._end(request, unfinished[1])
             raise UnavailableError("async")
         return text
 
@@ -194,12 +204,16 @@ class Cluster:
         self, request: Request, query: str, headers: Headers, body: Any
     ) -> httpx.Response:
         target = self._prefix + request.scope["raw_path"]
-        target += f"?{query}".encode("latin-1") if query else b""
-        how = {"target": target, "timeout": CONNECTING}
-        asked = httpx.Request(
-            request.method, self._address, headers=headers, content=body, extensions=how
+        if query:
+            target += f"?{query}".encode("latin-1")
+        to_cluster = httpx.Request(
+            request.method,
+            self._address,
+            headers=headers,
+            content=body,
+            extensions={"target": target, "timeout": CONNECTING},
         )
-        return await self.connections.handle_async_request(asked)
+        return await self.connections.handle_async_request(to_cluster)
 
 
 def answered(request: Request, reply: httpx.Response, body: bytes, outcome: str) -> Response:
@@ -211,8 +225,9 @@ def answered(request: Request, reply: httpx.Response, body: bytes, outcome: str)
         body: The body.
         outcome: What became of the request.
     """
-    headers = [*_without(reply.headers.raw, OF_BODY), told(outcome)]
-    if len(body) >= PACKED and UNPACKS.search(request.headers.get("accept-encoding", "")):
+    headers = [*_without(reply.headers.raw, OF_BODY), outcome_header(outcome)]
+    accepted = request.headers.get("accept-encoding", "")
+    if len(body) >= PACKED and UNPACKS.search(accepted):
         body = gzip.compress(body, compresslevel=FAST)
         headers.append((b"content-encoding", b"gzip"))
     headers.append((b"content-length", str(len(body)).encode()))
@@ -230,14 +245,14 @@ def addressed(
     return Request(scope)
 
 
-def told(what: str) -> tuple[bytes, bytes]:
+def outcome_header(outcome: str) -> tuple[bytes, bytes]:
     """Return the header that says what became of a request."""
-    return b"fairqr", what.encode("ascii", "replace")
+    return b"fairqr", outcome.encode("ascii", "replace")
 
 
 def has_body(request: Request) -> bool:
     """Return whether a request has a body."""
-    return any(it in request.headers for it in ("content-length", "transfer-encoding"))
+    return "content-length" in request.headers or "transfer-encoding" in request.headers
 
 
 def parameters_of(request: Request) -> list[tuple[str, str]]:
@@ -252,22 +267,50 @@ def _no_reply(error: httpx.TransportError) -> Response:
     return JSONResponse(body, 502, {"fairqr": "passed; cluster"})
 
 
+def _query_of_windows(request: Request, *, has_several: bool) -> str:
+    """Return the query of the address at which windows are asked for.
+
+    Args:
+        request: The client's request.
+        has_several: Whether it has several searches, whose pages their own bodies say.
+    """
+    left_out = {"filter_path"} if has_several else {"filter_path", *IN_BODY}
+    parameters = [(name, value) for name, value in parameters_of(request) if name not in left_out]
+    return urlencode(parameters, quote_via=quote)
+
+
+async def _whole_body(reply: httpx.Response) -> bytes:
+    """Read the body of a reply, and close that.
+
+    Raises:
+        UnavailableError: It is too long.
+    """
+    body = bytearray()
+    async with aclosing(reply):
+        async for piece in reply.aiter_raw():
+            body += piece
+            if len(body) > LONGEST:
+                raise UnavailableError("long")
+    return bytes(body)
+
+
 def _without(headers: Headers, names: frozenset[bytes]) -> Headers:
-    return [it for it in headers if it[0].lower() not in names]
+    return [(name, value) for name, value in headers if name.lower() not in names]
 
 
 def _onward(headers: Headers) -> Headers:
     """Return the headers that go on: not those that belong to this connection."""
-    own = b",".join(value for name, value in headers if name.lower() == b"connection").split(b",")
-    return _without(headers, HOP.union(it.strip().lower() for it in own))
+    of_connection: set[bytes] = set()
+    for name, value in headers:
+        if name.lower() == b"connection":
+            of_connection.update(entry.strip().lower() for entry in value.split(b","))
+    return _without(headers, HOP | of_connection)
 
 
 async def _copied(
-    pieces: AsyncIterator[bytes],
-    reply: httpx.Response,
-    shown: Callable[[bytes | None, str], None],
+    pieces: AsyncIterator[bytes], reply: httpx.Response, take_reply: TakeReply
 ) -> AsyncIterator[bytes]:
-    """Yield the pieces of a reply, and tell somebody the whole once all are through."""
+    """Yield the pieces of a reply, and hand the whole over once all are through."""
     copy = bytearray()
     is_whole = False
     try:
@@ -278,4 +321,4 @@ async def _copied(
         is_whole = reply.status_code == 200 and len(copy) <= LONGEST
     finally:
         packing = reply.headers.get("content-encoding", "")
-        shown(bytes(copy) if is_whole else None, packing)
+        take_reply(bytes(copy) if is_whole else None, packing)

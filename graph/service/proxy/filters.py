@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from fairqr.graph.service.proxy.requests import Part, parts_of, rewritten
+from fairqr.graph.service.proxy.json_text import Part, parts_of, rewritten
 
 Path = tuple[str, ...]
 """The names on the way to a member, with ``*`` for any characters and ``**`` for any names."""
 
-_dot = re.compile(r"(?<!\\)\.")
+DOT = re.compile(r"(?<!\\)\.")
+"""What separates the names of a path; a name has its dots behind backslashes."""
 
 
 def filtered(reply: str, filter_path: str) -> str:
@@ -20,69 +21,90 @@ def filtered(reply: str, filter_path: str) -> str:
         reply: The reply, a JSON object.
         filter_path: Paths with commas between them; those after ``-`` are left out.
     """
-    given = [path.strip() for path in filter_path.split(",")]
-    included = [_path(path) for path in given if path and not path.startswith("-")]
-    excluded = [_path(path[1:].strip()) for path in given if path.startswith("-")]
-    for paths, is_included in (included, True), (excluded, False):
-        if paths:
-            whole: Part = (0, len(reply), {})
-            reply = _kept(reply, whole, paths, is_included) or "{}"
+    included: list[Path] = []
+    excluded: list[Path] = []
+    for entry in filter_path.split(","):
+        text = entry.strip()
+        if text.startswith("-"):
+            excluded.append(_path(text[1:].strip()))
+        elif text:
+            included.append(_path(text))
+
+    if included:
+        reply = _kept(reply, _whole(reply), included, is_included=True) or "{}"
+    if excluded:
+        reply = _kept(reply, _whole(reply), excluded, is_included=False) or "{}"
     return reply
 
 
-def _path(written: str) -> Path:
-    return tuple(name.replace("\\.", ".") for name in _dot.split(written))
+def _path(text: str) -> Path:
+    """Return the names in the text of a path."""
+    names = DOT.split(text)
+    return tuple(name.replace("\\.", ".") for name in names)
 
 
-def _kept(text: str, part: Part, paths: Iterable[Path], is_included: bool) -> str | None:
-    """Return what is left of a value to which paths lead; None if that is nothing.
+def _whole(reply: str) -> Part:
+    """Return a reply as a part of itself; that its value is an object is all that counts."""
+    return Part(0, len(reply), {})
+
+
+def _kept(text: str, part: Part, paths: Iterable[Path], *, is_included: bool) -> str | None:
+    """Return what stays of a value to which paths lead; None if nothing does.
 
     Args:
         text: The text.
         part: The value in it.
-        paths: What is left of the paths.
+        paths: The paths from this value on.
         is_included: Whether they say what is kept, or what is left out.
     """
-    begin, end, value = part
-    if not isinstance(value, dict | list):
-        return None if is_included else text[begin:end]
-    members = dict[str | int, str | None]()
-    for name, member in parts_of(text, begin).items():
-        below = paths if isinstance(name, int) else {*_below(paths, name)}
-        is_whole = () in below
-        if below and not is_whole:
-            members[name] = _kept(text, member, below, is_included)
-        elif is_whole == is_included:
-            members[name] = text[member[0] : member[1]]
+    if not isinstance(part.value, dict | list):
+        return None if is_included else text[part.start : part.end]
+
+    members: dict[str | int, str | None] = {}
+    for key, member in parts_of(text, part.start).items():
+        is_element = isinstance(key, int)
+        paths_below = paths if is_element else _below(paths, key)
+        ends_here = () in paths_below
+        if paths_below and not ends_here:
+            members[key] = _kept(text, member, paths_below, is_included=is_included)
+        elif ends_here == is_included:
+            members[key] = text[member.start : member.end]
         else:
-            members[name] = None
-    is_empty = all(left is None for left in members.values())
-    return None if is_empty else rewritten(text, begin, end, members)
+            members[key] = None
+
+    is_empty = all(member_text is None for member_text in members.values())
+    if is_empty:
+        return None
+    return rewritten(text, part.start, part.end, members)
 
 
-def _below(paths: Iterable[Path], name: str) -> Iterator[Path]:
-    """Yield what is left of paths below a member, an empty one where a path ends with it."""
+def _below(paths: Iterable[Path], name: str) -> set[Path]:
+    """Return what follows a member in paths that lead to it, the empty path where one ends."""
+    below: set[Path] = set()
     for path in paths:
-        first, *rest = path
-        if _is_like(name, first):
-            yield tuple(rest)
+        first, *following = path
+        if _matches(name, first):
+            below.add(tuple(following))
         if first == "**":
-            yield path
+            below.add(path)
+    return below
 
 
-def _is_like(name: str, written: str) -> bool:
-    """Return whether a name is like one with ``*`` for any characters, in one pass over it."""
-    first, *others = written.split("*")
-    if not others:
-        return name == written
-    *middle, last = others
-    at = len(first)
-    end = len(name) - len(last)
-    if at > end or not (name.startswith(first) and name.endswith(last)):
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether a name has a pattern with ``*`` for any characters, in one pass over it."""
+    prefix, *pieces = pattern.split("*")
+    if not pieces:
+        return name == pattern
+    *middle, suffix = pieces
+    position = len(prefix)
+    end = len(name) - len(suffix)
+    has_both_ends = name.startswith(prefix) and name.endswith(suffix)
+    if position > end or not has_both_ends:
         return False
-    for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
+
+    for piece in middle:
+        piece_start = name.find(piece, position, end)
+        if piece_start < 0:
             return False
-        at = found + len(part)
+        position = piece_start + len(piece)
     return True

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from fairqr.base.kept import Kept
 from fairqr.graph.search.pages import PAGED_SECONDS
-from fairqr.graph.service.proxy.ordering import KEPT_LISTS, Outcome, Record, order_shown
-from fairqr.graph.service.proxy.requests import ProxiedSearch, windows_in, with_page
+from fairqr.graph.service.proxy.ordering import KEPT_LISTS
+from fairqr.graph.service.proxy.records import Outcome, Record
+from fairqr.graph.service.proxy.replies import windows_last_first, with_page
+from fairqr.graph.service.proxy.requests import ProxiedSearch
+from fairqr.graph.service.proxy.swaps import order_shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,7 @@ class FirstPages:
 
     def were_fair(self, searches: Sequence[ProxiedSearch]) -> bool:
         """Return whether these are later pages, and the first of each was of a fair list."""
-        for search in searches:
-            first = self._first_of(search)
-            if first is None or first.record is None:
-                return False
-        return True
+        return all(self._record_of_first(search) is not None for search in searches)
 
     def continued(
         self, searches: Sequence[ProxiedSearch], reply: str
@@ -72,18 +71,22 @@ class FirstPages:
             UnavailableError: The reply cannot be cut.
         """
         records: list[Record] = []
-        pairs = [*zip(searches, windows_in(reply, searches), strict=True)]
-        # From the last one on, so that what comes before stays where it is in the reply.
-        for search, window in reversed(pairs):
-            first = self._first_of(search)
-            if first is None or first.record is None or window.is_partial:
+        for search, window in windows_last_first(reply, searches):
+            record = self._record_of_first(search)
+            if record is None or window.is_partial:
                 return None
-            ids = [hit.get("_id") for *_, hit in window.hits[: search.window]]
-            if ids != first.record["ids"]:
+            hits = window.hits[: search.window]
+            ids = [hit.value.get("_id") for hit in hits]
+            if ids != record["ids"]:
                 return None
-            records.append(first.record)
-            reply = with_page(reply, search, window.hits, order_shown(first.record))
+            records.append(record)
+            reply = with_page(reply, search, window.hits, order_shown(record))
         return records[::-1], reply
+
+    def _record_of_first(self, search: ProxiedSearch) -> Record | None:
+        """Return the record of the fair list that the first page of a later one was cut from."""
+        first = self._first_of(search)
+        return None if first is None else first.record
 
     def _first_of(self, search: ProxiedSearch) -> _FirstPage | None:
         """Return the first page that a later one belongs to, if it is remembered."""

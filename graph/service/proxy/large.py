@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from fairqr.graph.service.proxy.queries import clauses_in
-from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError, windows_in
+from fairqr.graph.service.proxy.replies import windows_in, with_hits
+from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.searches import names_of
 
 QUERIES = names_of("queries")
@@ -49,58 +50,83 @@ OF_ALL_HITS = frozenset(
         "track_total_hits",
     ]
 )
-"""What a search for the hits of a page leaves out, since the window has told it."""
+"""What a search for the hits of a page leaves out, since the reply with the window has it."""
 
-_OF_THE_SEARCH = "indices_boost min_score post_filter runtime_mappings seq_no_primary_term stats"
-NARROWED = OF_DOCUMENTS | OF_ALL_HITS | {*_OF_THE_SEARCH.split(), "timeout", "track_scores"}
+OF_BOTH_STEPS = frozenset(
+    [
+        "indices_boost",
+        "min_score",
+        "post_filter",
+        "runtime_mappings",
+        "seq_no_primary_term",
+        "stats",
+        "timeout",
+        "track_scores",
+    ]
+)
+"""What the searches for the window and for its documents both have."""
+
+NARROWED = OF_DOCUMENTS | OF_ALL_HITS | OF_BOTH_STEPS
 """What may stand in a search whose hits are asked for in two steps."""
 
 
 def without_documents(
-    search: ProxiedSearch, asked: Any, parameters: Mapping[str, str]
+    search: ProxiedSearch, body: Any, parameters: Mapping[str, str]
 ) -> ProxiedSearch | None:
     """Return the same search for a window without documents; None if it cannot do without them.
 
     Args:
         search: The search.
-        asked: What its client asked for.
+        body: The client's body.
         parameters: The parameters in the address.
     """
-    if not isinstance(asked, Mapping) or "q" in parameters or asked.keys() - NARROWED:
+    if not isinstance(body, Mapping) or not _can_be_narrowed(body, parameters):
         return None
-    kinds = {kind for kind, _ in clauses_in(asked.get("query"))}
-    if kinds - QUERIES or parameters.keys() & OF_DOCUMENTS:
+    is_only_the_page = search.body.get("size", 0) <= search.size
+    if is_only_the_page:
         return None
-    if search.body.get("size", 0) <= search.size:  # the window is but the page
-        return None
-    kept = {name: it for name, it in search.body.items() if name not in OF_DOCUMENTS}
-    labels = {
-        option: [entry for entry in search.body.get(option, ()) if _is_added(entry, search)]
-        for option in ("docvalue_fields", "fields")
-    }
-    fields = {option: entries for option, entries in labels.items() if entries}
-    return replace(search, body={**kept, "_source": False, **fields})
+
+    narrowed = {name: value for name, value in search.body.items() if name not in OF_DOCUMENTS}
+    narrowed["_source"] = False
+    for option in ("docvalue_fields", "fields"):
+        entries = search.body.get(option, ())
+        labels = [entry for entry in entries if _is_added(entry, search)]
+        if labels:
+            narrowed[option] = labels
+    return replace(search, body=narrowed)
+
+
+def _can_be_narrowed(body: Mapping[str, Any], parameters: Mapping[str, str]) -> bool:
+    """Return whether a search finds the same hits where a filter says which."""
+    has_other_options = bool(body.keys() - NARROWED)
+    asks_in_address = "q" in parameters or bool(parameters.keys() & OF_DOCUMENTS)
+    if has_other_options or asks_in_address:
+        return False
+    kinds = {kind for kind, _ in clauses_in(body.get("query"))}
+    return kinds <= QUERIES
 
 
 def _is_added(entry: Any, search: ProxiedSearch) -> bool:
+    """Return whether the client did not ask for this field itself."""
     return isinstance(entry, Mapping) and entry.get("field") in search.added
 
 
-def page_by_ids(asked: Mapping[str, Any], hits: Sequence[Any]) -> dict[str, Any]:
+def page_by_ids(body: Mapping[str, Any], hits: Sequence[Any]) -> dict[str, Any]:
     """Return the search for some hits as their client asked for them.
 
     Args:
-        asked: What the client asked for.
+        body: The client's body.
         hits: The hits, in any order.
     """
-    own = {name: it for name, it in asked.items() if name not in OF_ALL_HITS}
+    options = {name: value for name, value in body.items() if name not in OF_ALL_HITS}
+    ids = [hit["_id"] for hit in hits]
     query = {
         "bool": {
-            "must": [asked.get("query") or {"match_all": {}}],
-            "filter": [{"ids": {"values": [hit["_id"] for hit in hits]}}],
+            "must": [body.get("query") or {"match_all": {}}],
+            "filter": [{"ids": {"values": ids}}],
         }
     }
-    return {**own, "query": query, "size": len(hits), "track_total_hits": False}
+    return {**options, "query": query, "size": len(hits), "track_total_hits": False}
 
 
 def with_documents(page: str, documents: str, search: ProxiedSearch) -> str:
@@ -114,17 +140,18 @@ def with_documents(page: str, documents: str, search: ProxiedSearch) -> str:
     Raises:
         UnavailableError: A hit is not there any more.
     """
-    ((hits, _),) = windows_in(page, [search])
-    ((found, _),) = windows_in(documents, [search])
-    texts = {_key(value): documents[begin:end] for begin, end, value in found}
+    (page_window,) = windows_in(page, [search])
+    (documents_window,) = windows_in(documents, [search])
+    texts = {
+        _document_of(hit.value): documents[hit.start : hit.end] for hit in documents_window.hits
+    }
     try:
-        written = ",".join(texts[_key(value)] for _, _, value in hits)
+        new_hits = [texts[_document_of(hit.value)] for hit in page_window.hits]
     except KeyError:
         raise UnavailableError("changed") from None
-    if not hits:
-        return page
-    return page[: hits[0][0]] + written + page[hits[-1][1] :]
+    return with_hits(page, page_window.hits, new_hits)
 
 
-def _key(hit: Mapping[str, Any]) -> tuple[Any, Any]:
+def _document_of(hit: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return which document of which index a hit is."""
     return hit.get("_index"), hit.get("_id")

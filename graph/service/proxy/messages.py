@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fairqr.graph.service.proxy.requests import NO_FIELDS, LabelFields, ProxiedSearch
+from fairqr.graph.service.proxy.label_fields import NO_FIELDS, LabelFields
+from fairqr.graph.service.proxy.requests import ProxiedSearch
 
 PAUSES = (2.0, 5.0, 15.0, 60.0)
 """Seconds until an index that could not be opened is tried again, or a process is started again."""
@@ -56,12 +57,12 @@ class Opened:
     """Says what became of opening an index.
 
     Attributes:
-        why: Why it cannot be opened; empty if it is.
+        reason: Why it cannot be opened; empty if it is.
         label_fields: What is asked for with each window.
         names: The names by which the same documents are searched.
     """
 
-    why: str = ""
+    reason: str = ""
     label_fields: LabelFields = NO_FIELDS
     names: frozenset[str] = frozenset()
 
@@ -71,13 +72,13 @@ class Answered:
     """Answers what was asked.
 
     Attributes:
-        why: Why there is no answer; empty if there is one.
+        reason: Why there is no answer; empty if there is one.
         answer: The answer.
         seconds: How long it took, without waiting for others.
         missing: Texts that have no vectors yet.
     """
 
-    why: str
+    reason: str
     answer: Any
     seconds: float
     missing: list[str]

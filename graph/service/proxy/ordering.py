@@ -1,14 +1,11 @@
-"""Re-ranks the hits in a cluster's reply; it runs in a process of its own."""
+"""Finds the fair order of the hits of an index; it runs in a process of its own."""
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from functools import partial
 from itertools import takewhile
 from typing import Any
 
@@ -32,18 +29,13 @@ from fairqr.graph.search.context import Context
 from fairqr.graph.search.pages import PAGED_SECONDS
 from fairqr.graph.search.result import Shares
 from fairqr.graph.search.target import by_group
-from fairqr.graph.service.proxy.requests import (
-    NO_FIELDS,
-    LabelFields,
-    ProxiedSearch,
-    UnavailableError,
-    windows_in,
-    with_page,
-)
+from fairqr.graph.service.proxy.hit_documents import documents_of, have_ids
+from fairqr.graph.service.proxy.records import Record, readable_shares
+from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.settings import ProxySettings
+from fairqr.graph.service.proxy.swaps import order_shown, tossed
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
-from fairqr.retrieval.engines.elasticsearch.hit_reader import reader_of
 from fairqr.retrieval.engines.engine import (
     Hits,
     Memberships,
@@ -54,14 +46,6 @@ from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.fairness.exposure import exposure
 from fairqr.retrieval.fairness.table import DocumentTable
-from fairqr.retrieval.rerankers.base import MANY_ABSENT, OTHERS
-from fairqr.retrieval.sources.documents import value_at
-
-Record = dict[str, Any]
-"""What the log and the metrics say of a list."""
-
-Outcome = Record | str
-"""What became of a search: the record of its list, or in a word why it has none."""
 
 KEPT_LISTS = 1_000
 """How many fair lists we keep."""
@@ -124,7 +108,7 @@ class IndexOrder:
         if time.monotonic() > until:
             raise UnavailableError("slow")
         hits = documents[: search.window]
-        if not _have_ids(hits):
+        if not have_ids(hits):
             raise UnavailableError("ids")
 
         # Deficits count what is shown, once for each search: by its first page.
@@ -146,7 +130,7 @@ class IndexOrder:
         Raises:
             UnavailableError: Nothing is known of these hits.
         """
-        if not _have_ids(hits):
+        if not have_ids(hits):
             raise UnavailableError("ids")
         lexical = lexical_of(self.engine)
         if isinstance(lexical, ElasticsearchEngine):
@@ -181,7 +165,7 @@ class IndexOrder:
         return KeptList(record, ordered)
 
     def _behind(self, ordered: OrderedList, pinned: int) -> OrderedList:
-        """Return an order in which so many of the first documents stay where they are."""
+        """Return an order in which the pinned documents, which come first, stay where they are."""
         behind = [position for position in ordered.positions if position >= pinned]
         positions = [*range(pinned), *behind]
         first_k = positions[: self.context.k]
@@ -213,18 +197,9 @@ class IndexOrder:
         dimensions = kept_list.ordered.dimensions
         members = kept_list.ordered.members
         record = kept_list.record
-        window = len(record["ids"])
-        if counted > window:
+        if counted > len(record["ids"]):
             first_page = documents[:counted]
-            if not _have_ids(first_page):
-                raise UnavailableError("ids")
-            labels, members = await self._labels(first_page, dimensions)
-            record = {
-                **record,
-                "ids": [hit["_id"] for hit in first_page],
-                "order": [*record["order"], *range(window, counted)],
-                "groups": self._groups(labels),
-            }
+            record, members = await self._extended(record, first_page, dimensions)
 
         engine = self._exposure(dimensions, members, range(counted))
         fair = self._exposure(dimensions, members, record["order"][:counted])
@@ -236,6 +211,26 @@ class IndexOrder:
             shown = order_shown(record)[:counted]
             shares["shown"] = self._exposure(dimensions, members, shown)
         return {**record, **self._counting, "page": page, "exposure": self._readable(shares)}
+
+    async def _extended(
+        self, record: Record, first_page: Sequence[Any], dimensions: Sequence[Dimension]
+    ) -> tuple[Record, Memberships]:
+        """Return a record with hits below the window, and the groups of the first page.
+
+        Raises:
+            UnavailableError: A hit has no id.
+        """
+        if not have_ids(first_page):
+            raise UnavailableError("ids")
+        labels, members = await self._labels(first_page, dimensions)
+        below = range(len(record["ids"]), len(first_page))
+        extended = {
+            **record,
+            "ids": [hit["_id"] for hit in first_page],
+            "order": [*record["order"], *below],
+            "groups": self._groups(labels),
+        }
+        return extended, members
 
     def _swap(self, search: ProxiedSearch) -> Record | None:
         """Return what chance decides about swapping two ranks; None where it decides nothing."""
@@ -277,34 +272,9 @@ class IndexOrder:
         return shares
 
     def _readable(self, lists: Mapping[str, Shares]) -> dict[str, Shares]:
-        """Return the shares in several lists; of many groups, those that no list has are one.
-
-        So are those of an open attribute, however few, as other lists have others.
-        """
+        """Return the shares in several lists, as they are recorded."""
         open_attributes = {dimension.name for dimension in self._dimensions if dimension.is_open}
-        readable: dict[str, Shares] = {name: {} for name in lists}
-        for attribute, target in lists["target"].items():
-            of_lists = {name: shares[attribute] for name, shares in lists.items()}
-            is_open = attribute in open_attributes
-            named = [*target]
-            if is_open or len(named) >= MANY_ABSENT:
-                named = _groups_shown(of_lists)
-            has_others = is_open or len(named) < len(target)
-            for name, shares in of_lists.items():
-                of_named = {group: shares[group] for group in named}
-                if has_others:
-                    of_named[OTHERS] = sum(shares.values()) - sum(of_named.values())
-                readable[name][attribute] = of_named
-        return readable
-
-    @property
-    def label_fields(self) -> LabelFields:
-        """What is to be asked for with each window, so that labels and ids are known."""
-        reader = reader_of(self.engine)
-        if reader is None:
-            return NO_FIELDS
-        request = reader.request
-        return LabelFields(tuple(request["docvalue_fields"]), tuple(request["fields"]))
+        return readable_shares(lists, open_attributes)
 
     def _documents_of(self, hits: Sequence[Any]) -> list[Given]:
         """Return hits as documents that somebody else retrieved.
@@ -312,45 +282,11 @@ class IndexOrder:
         Raises:
             UnavailableError: There are none.
         """
-        if not hits:
-            raise UnavailableError("empty")
-        # A window that was asked for before the index was open came without them.
-        with_labels = any("fields" in hit for hit in hits)
-        return [self._document_of(position, hit, with_labels) for position, hit in enumerate(hits)]
-
-    def _document_of(self, position: int, hit: Any, with_labels: bool) -> Given:
-        value = partial(value_at, hit.get("_source") or {})
-        reader = reader_of(self.engine)
-        if reader is not None:
-            id_ = "" if with_labels else reader.id_of(hit)  # by which labels are looked up
-            labels = {name: values[0] for name, values in reader.values([hit]).items()}
-        else:
-            id_ = hit["_id"]
-            labels = {
-                name: value(attribute.field)
-                for name, attribute in self.engine.schema.attributes.items()
-                if attribute.field
-            }
-
-        title_field = getattr(self.source, "title", None)
-        title = value(title_field) if title_field else None
-        texts = [title, *map(value, getattr(self.source, "text", ()))]
-        return Given(
-            place=position,
-            id=id_,
-            text="\n".join(text for text in texts if isinstance(text, str)),
-            title=title if isinstance(title, str) else "",
-            label=lambda attribute: labels.get(attribute.name),
-        )
+        return documents_of(self.source, self.engine, hits)
 
     def _groups(self, memberships: Memberships) -> dict[str, list[Any]]:
         """Return the group of each document, by attribute."""
         return groups_of(self.engine.schema, memberships)
-
-
-def _have_ids(hits: Sequence[Any]) -> bool:
-    """Return whether each hit has its id, without which it cannot be found again."""
-    return all("_id" in hit for hit in hits)
 
 
 def _kept_under(search: ProxiedSearch, hits: Sequence[Any]) -> tuple[str, ...]:
@@ -358,49 +294,6 @@ def _kept_under(search: ProxiedSearch, hits: Sequence[Any]) -> tuple[str, ...]:
     # A client may leave the texts out, and the next one may not.
     has_texts = any(hit.get("_source") for hit in hits)
     return (search.key, str(has_texts), *(hit["_id"] for hit in hits))
-
-
-def _groups_shown(of_lists: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Return the groups that some list shows, in the order of the target.
-
-    Args:
-        of_lists: The shares of the groups, by list; ``target`` is the target and no list.
-    """
-    shown = [shares for name, shares in of_lists.items() if name != "target"]
-    return [group for group in of_lists["target"] if any(shares[group] for shares in shown)]
-
-
-def tossed(key: str, share: float, ranks: int) -> Record | None:
-    """Toss a coin whether the first rank is swapped with another one, for a share of the queries.
-
-    A query keeps what it got for a day, so that pages and reloads show one list.
-
-    Args:
-        key: Stands for the query.
-        share: The share of queries for which the coin is tossed.
-        ranks: Ranks below this are not swapped.
-
-    Returns:
-        The ``rank``, and whether it ``is_swapped``; None if no coin is tossed.
-    """
-    if ranks < 2:
-        return None
-    day = datetime.now(UTC).date()
-    chance = hashlib.sha256(f"swap {key} {day}".encode()).digest()
-    if int.from_bytes(chance[:8]) / 2**64 >= share:
-        return None
-    rank = 2 + int.from_bytes(chance[8:16]) % (ranks - 1)
-    return {"rank": rank, "is_swapped": chance[16] % 2 == 1}
-
-
-def order_shown(record: Record) -> list[int]:
-    """Return the fair order of a list as it was shown: chance may have swapped two ranks."""
-    order = [*record["order"]]
-    swap = record.get("swap")
-    if swap and swap["is_swapped"]:
-        last = swap["rank"] - 1
-        order[0], order[last] = order[last], order[0]
-    return order
 
 
 @contextmanager
@@ -416,8 +309,9 @@ def _reasons_of_errors() -> Iterator[None]:
 
 def _pinned_first(hits: Sequence[Any], search: ProxiedSearch) -> int:
     """Return how many of the first hits a client has pinned."""
-    ids = (hit["_id"] for hit in hits)
-    return len([*takewhile(search.pinned.__contains__, ids)])
+    ids = [hit["_id"] for hit in hits]
+    pinned_ids = takewhile(search.pinned.__contains__, ids)
+    return len([*pinned_ids])
 
 
 async def opened(
@@ -440,60 +334,19 @@ async def opened(
     afterwards = None
     if learnt is not None and settings.ask == "afterwards":
         afterwards = AskAfterwards(learnt)
+
     index = settings.indexes[name]
     source, context = index.open(settings.folder)
-    deficit = AmortisedDeficit(settings.folder / index.amortised) if index.amortised else None
+    deficit = None
+    if index.amortised:
+        deficit = AmortisedDeficit(settings.folder / index.amortised)
+
     engine = await open_source(source)
     names = frozenset([name])
-    if isinstance(lexical := lexical_of(engine), ElasticsearchEngine):
+    lexical = lexical_of(engine)
+    if isinstance(lexical, ElasticsearchEngine):
         with suppress(FairqrError):  # the account may not see aliases
             names |= await lexical.names()
     return IndexOrder(
         source, engine, context, evidence, deficit, learnt, afterwards, names, swap=index.swap
     )
-
-
-async def reranked(
-    order: IndexOrder, searches: Sequence[ProxiedSearch], reply: str, until: float
-) -> tuple[list[Outcome], str]:
-    """Re-rank searches of a reply; return what was done to each, or why nothing, and the reply.
-
-    Args:
-        order: Finds the fair order.
-        searches: Those of its index that can be re-ranked.
-        reply: The cluster's reply to whole windows.
-        until: How long somebody waits for it, by the monotonic clock.
-
-    Raises:
-        UnavailableError: The reply cannot be cut.
-    """
-    outcomes: list[Outcome] = []
-    windows = windows_in(reply, searches)
-    pairs = [*zip(searches, windows, strict=True)]
-    # From the last one on, so that what comes before stays where it is in the reply.
-    for search, window in reversed(pairs):
-        positions: list[int] = []
-        try:
-            if window.is_partial:
-                raise UnavailableError("partial")
-            documents = [hit for *_, hit in window.hits]
-            record = await order(documents, search, until)
-            outcomes.append(record)
-            if search.fair:
-                positions = order_shown(record)
-        except UnavailableError as error:
-            outcomes.append(str(error))
-        reply = with_page(reply, search, window.hits, positions)
-    return outcomes[::-1], reply
-
-
-def as_asked(searches: Sequence[ProxiedSearch], reply: str) -> str:
-    """Cut the pages of searches from whole windows, in the cluster's own order.
-
-    Raises:
-        UnavailableError: The reply cannot be cut.
-    """
-    pairs = [*zip(searches, windows_in(reply, searches), strict=True)]
-    for search, window in reversed(pairs):
-        reply = with_page(reply, search, window.hits, [])
-    return reply

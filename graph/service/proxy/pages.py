@@ -10,8 +10,18 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
-from fairqr.graph.service.proxy.requests import SIZE, is_fair, key_of, share_of, words_of
+from fairqr.graph.service.proxy.requests import (
+    SIZE,
+    ProxiedSearch,
+    is_fair,
+    key_of,
+    share_of,
+    words_of,
+)
 from fairqr.graph.service.proxy.settings import ProxiedIndex
+
+GZIP_OR_DEFLATE = 47
+"""The ``wbits`` by which zlib unpacks both, and tells them apart by their first bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +30,9 @@ class PassingPage:
 
     Attributes:
         index: The index, as the settings name it.
-        place: The line of the body that has the search.
-        why: Why it passes.
-        start: How many hits it skips; None if that cannot be told.
+        line: The line of the client's body that has the search.
+        reason: Why it passes.
+        start: How many hits it skips; None if that is not known.
         size: How many it asks for.
         words: What was searched for, empty if the query has no words.
         key: Stands for the query, whatever the page.
@@ -34,8 +44,8 @@ class PassingPage:
     """
 
     index: str
-    place: int
-    why: str
+    line: int
+    reason: str
     start: int | None
     size: int
     words: str
@@ -53,12 +63,15 @@ def reaches(name: str | None, names: Collection[str]) -> bool:
         name: What the client names: an index or alias, a pattern, a list of these, or nothing.
         names: The names of the index.
     """
-    patterns = ["*" if it == "_all" else it for it in (name or "*").split(",")]
-    return any(fnmatchcase(own, pattern) for pattern in patterns for own in names)
+    for entry in (name or "*").split(","):
+        pattern = "*" if entry == "_all" else entry
+        if any(fnmatchcase(index_name, pattern) for index_name in names):
+            return True
+    return False
 
 
 def page_of(
-    body: Any, parameters: Mapping[str, str], index: ProxiedIndex, name: str, place: int, why: str
+    body: Any, parameters: Mapping[str, str], index: ProxiedIndex, name: str, line: int, reason: str
 ) -> PassingPage:
     """Return what is known of a search that passes.
 
@@ -67,31 +80,50 @@ def page_of(
         parameters: The parameters in the address, which win over the body's.
         index: What to do with the searches of the index.
         name: The index, as the settings name it.
-        place: The line of the body that has the search.
-        why: Why it passes.
+        line: The line of the body that has the search.
+        reason: Why it passes.
     """
-    asked = body if isinstance(body, Mapping) else {}
-    start = _number(parameters.get("from", asked.get("from", 0)))
-    if "search_after" in asked:  # it follows a page, and nothing says which
+    if not isinstance(body, Mapping):
+        body = {}
+    options = {**body, **parameters}
+    start = _number(options.get("from", 0))
+    if "search_after" in body:  # it follows a page, and nothing says which
         start = None
-    size = _number(parameters.get("size", asked.get("size", SIZE)))
-    key = key_of(asked, parameters)
+    size = _number(options.get("size", SIZE))
+    key = key_of(body, parameters)
     return PassingPage(
         index=name,
-        place=place,
-        why=why,
+        line=line,
+        reason=reason,
         start=start,
         size=SIZE if size is None else size,
-        words=words_of(asked, parameters),
+        words=words_of(body, parameters),
         key=key,
         fair=is_fair(key, index),
         share=share_of(index),
     )
 
 
-def _number(given: Any) -> int | None:
+def page_in_own_order(search: ProxiedSearch, reason: str) -> PassingPage:
+    """Return a search that could have been re-ranked, as one that passes for this reason."""
+    return PassingPage(
+        index=search.index,
+        line=search.line,
+        reason=reason if search.fair else "shadow",
+        start=search.start,
+        size=search.size,
+        words=search.words,
+        key=search.key,
+        fair=search.fair,
+        id=search.id,
+        share=search.share,
+    )
+
+
+def _number(value: Any) -> int | None:
+    """Return a number of hits, or None if the value is no number."""
     try:
-        return max(0, int(given))
+        return max(0, int(value))
     except (TypeError, ValueError):
         return None
 
@@ -105,39 +137,42 @@ class ShownReply:
     """
 
     def __init__(self, reply: bytes | None, packing: str) -> None:
-        self.size = len(reply or b"")
-        self._reply = reply
+        self._reply = reply or b""
         self._packing = packing
+        self.size = len(self._reply)
 
-    def hits(self, place: int) -> list[Any] | None:
+    def hits(self, line: int) -> list[Any] | None:
         """Return the hits of a search, or None if they cannot be read.
 
         Args:
-            place: The line of the body that has the search.
+            line: The line of the client's body that has the search.
         """
+        number = line // 2
         try:
-            hits = self._replies[place // 2]["hits"]["hits"]
+            hits = self._replies[number]["hits"]["hits"]
         except (LookupError, TypeError):
             return None
         return hits if isinstance(hits, list) else None
 
     @cached_property
     def _replies(self) -> list[Any]:
+        """The replies to single searches; empty if they cannot be read."""
         try:
-            whole = json.loads(unpacked(self._reply or b"", self._packing))
-            whole = whole.get("response", whole)  # of an asynchronous search
-            return [*whole.get("responses", [whole])]
+            reply = json.loads(unpacked(self._reply, self._packing))
+            reply = reply.get("response", reply)  # of an asynchronous search
+            replies = reply.get("responses", [reply])
+            return [*replies]
         except (ValueError, AttributeError, TypeError, zlib.error):
             return []
 
 
-def unpacked(body: bytes, packing: str, most: int = 0) -> bytes:
+def unpacked(body: bytes, packing: str, most_bytes: int = 0) -> bytes:
     """Return a body without its compression.
 
     Args:
         body: The body.
         packing: Its ``content-encoding``, such as gzip; empty if there is none.
-        most: The most bytes; 0 for any number.
+        most_bytes: How long the text may be; 0 for any length.
 
     Raises:
         ValueError: It is longer, or cut off.
@@ -145,8 +180,8 @@ def unpacked(body: bytes, packing: str, most: int = 0) -> bytes:
     """
     if packing in ("", "identity"):
         return body
-    unpack = zlib.decompressobj(47)  # gzip or deflate
-    text = unpack.decompress(body, most)
-    if not unpack.eof:
+    unpacker = zlib.decompressobj(GZIP_OR_DEFLATE)
+    text = unpacker.decompress(body, most_bytes)
+    if not unpacker.eof:
         raise ValueError("too long")
     return text

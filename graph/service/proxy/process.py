@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 
 from fairqr.base.errors import FairqrError
+from fairqr.graph.service.proxy.hit_documents import label_fields_of
 from fairqr.graph.service.proxy.messages import Answered, MeasureShown, Opened, Rerank, pauses
-from fairqr.graph.service.proxy.ordering import IndexOrder, opened, reranked
+from fairqr.graph.service.proxy.ordering import IndexOrder, opened
 from fairqr.graph.service.proxy.requests import UnavailableError
+from fairqr.graph.service.proxy.reranking import reranked
 from fairqr.graph.service.proxy.settings import proxy_settings
 from fairqr.graph.service.proxy.warming import warm_up
 
@@ -83,7 +85,8 @@ class _Answers:
             except Exception as error:  # in one sentence, for the log
                 reason = repr(error)
             else:
-                self._tell(0, Opened("", order.label_fields, order.names))
+                labels = label_fields_of(order.engine)
+                self._tell(0, Opened("", labels, order.names))
                 return order
             if reason != last_reason:
                 last_reason = reason

@@ -24,44 +24,58 @@ CLAUSES = frozenset(
 )
 """The fields in which queries hold other queries."""
 
-BY_FIELD = frozenset({"knn", "neural"})
+BY_FIELD = frozenset(["knn", "neural"])
 """Queries that may hold their filter below the name of a field."""
 
-EXCLUDED = frozenset({"filter", "must_not", "negative"})
+EXCLUDED = frozenset(["filter", "must_not", "negative"])
 """The fields whose queries say nothing of what is searched for."""
 
 Clause = tuple[str, Any]
 """The kind of a query or retriever, such as match, and what it says."""
 
 
-def listed(value: Any) -> list[Any]:
-    """Return a list of what may be one, or of one, or nothing."""
+def as_list(value: Any) -> list[Any]:
+    """Return the values of an option that may be a list, a single value, or missing."""
     if value is None:
         return []
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    return [value]
 
 
 def clauses_in(query: Any) -> Iterator[Clause]:
     """Yield one or several queries and those in them."""
-    for one in listed(query):
-        for kind, inner in one.items() if isinstance(one, Mapping) else ():
-            yield kind, inner
-            if not isinstance(inner, Mapping):
-                continue
-            for name in CLAUSES & inner.keys():
-                yield from clauses_in(inner[name])
-            if kind in BY_FIELD:
-                for below in inner.values():
-                    yield from clauses_in(below.get("filter") if isinstance(below, Mapping) else ())
+    for alternative in as_list(query):
+        if not isinstance(alternative, Mapping):
+            continue
+        for kind, options in alternative.items():
+            yield kind, options
+            for nested in _nested_queries(kind, options):
+                yield from clauses_in(nested)
+
+
+def _nested_queries(kind: str, options: Any) -> Iterator[Any]:
+    """Yield the queries that a query of this kind holds directly."""
+    if not isinstance(options, Mapping):
+        return
+    for name in CLAUSES & options.keys():
+        yield options[name]
+    if kind in BY_FIELD:
+        for field in options.values():
+            if isinstance(field, Mapping):
+                yield field.get("filter")
 
 
 def retrievers_in(retriever: Any) -> Iterator[Clause]:
     """Yield a retriever and those in it; some say of each what it weighs."""
-    for kind, inner in retriever.items() if isinstance(retriever, Mapping) else ():
-        yield kind, inner
-        if not isinstance(inner, Mapping):
+    if not isinstance(retriever, Mapping):
+        return
+    for kind, options in retriever.items():
+        yield kind, options
+        if not isinstance(options, Mapping):
             continue
-        for child in [*listed(inner.get("retriever")), *listed(inner.get("retrievers"))]:
+        children = [*as_list(options.get("retriever")), *as_list(options.get("retrievers"))]
+        for child in children:
             is_weighted = isinstance(child, Mapping) and "retriever" in child
             yield from retrievers_in(child["retriever"] if is_weighted else child)
 
@@ -69,24 +83,36 @@ def retrievers_in(retriever: Any) -> Iterator[Clause]:
 def words_in(query: Any) -> Iterator[str]:
     """Yield what queries and retrievers search texts for; filters and exclusions are left out."""
     if isinstance(query, list):
-        for one in query:
-            yield from words_in(one)
-    if not isinstance(query, Mapping):
-        return
-    for name, inner in query.items():
-        if name in EXCLUDED:
-            continue
-        is_text = name in TEXTS or (name == "query" and "fields" in query)
-        if is_text and isinstance(inner, str):
-            yield inner
-        elif name in WORDS and isinstance(inner, Mapping):
-            yield from _texts_of(inner)
-        else:
-            yield from words_in(inner)
+        for alternative in query:
+            yield from words_in(alternative)
+    elif isinstance(query, Mapping):
+        for name, options in query.items():
+            if name not in EXCLUDED:
+                yield from _words_of(name, options, has_fields="fields" in query)
+
+
+def _words_of(name: str, options: Any, *, has_fields: bool) -> Iterator[str]:
+    """Yield what a query of this kind, or a member of a query, searches texts for.
+
+    Args:
+        name: The kind, or the name of the member.
+        options: What it says.
+        has_fields: Whether the fields that are searched stand beside it.
+    """
+    if isinstance(options, str):
+        is_text = name in TEXTS or (name == "query" and has_fields)
+        if is_text:
+            yield options
+    elif name in WORDS and isinstance(options, Mapping):
+        yield from _texts_of(options)
+    else:
+        yield from words_in(options)
 
 
 def _texts_of(query: Mapping[str, Any]) -> Iterator[str]:
-    for field in [query] if "query" in query else query.values():
+    """Yield the texts of a query, which may stand below the names of fields."""
+    fields = [query] if "query" in query else query.values()
+    for field in fields:
         text = field.get("query") if isinstance(field, Mapping) else field
         if isinstance(text, str):
             yield text

@@ -1,4 +1,4 @@
-"""Which searches are re-ranked, what is asked of the cluster for them, and the hits in its reply.
+"""Which searches are re-ranked, and what is asked of the cluster for them.
 
 A search is re-ranked if only the order of its hits would change. Everything else passes, also what
 is not listed in ``searches.yaml``: what clusters learn tomorrow passes until somebody lists it.
@@ -9,20 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairqr.graph.service.proxy.bounds import (
     UNBOUNDED,
     UnsuitedError,
     WindowBounds,
     bounds_of,
-    number,
+    count_of,
     pinned_in,
 )
-from fairqr.graph.service.proxy.queries import listed, words_in
+from fairqr.graph.service.proxy.label_fields import NO_FIELDS, LabelFields
+from fairqr.graph.service.proxy.queries import as_list, words_in
 from fairqr.graph.service.proxy.searches import names_of
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 
@@ -45,48 +45,11 @@ UBI = "ubi"
 LONGEST_ID = 100
 """Characters that are kept of an id which a client gives a search."""
 
+LONGEST_REASON = 50
+"""Characters of the name of an option that are kept as the reason why a search passes."""
+
 SIZE = 10
 """How many hits a search returns that does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class LabelFields:
-    """What is asked for with each window, so that labels are read as searches and audits read them.
-
-    Attributes:
-        columns: Entries of ``docvalue_fields``.
-        others: Entries of ``fields``, for what has no columns.
-    """
-
-    columns: tuple[dict[str, str], ...] = ()
-    others: tuple[dict[str, str], ...] = ()
-
-    def beside(self, asked: Mapping[str, Any], parameters: Mapping[str, str]) -> LabelFields:
-        """Return those that a client does not ask for itself."""
-        own = [*listed(asked.get("docvalue_fields")), *listed(asked.get("fields"))]
-        own += collapsed_in(asked)
-        own += [name for name in parameters.get("docvalue_fields", "").split(",") if name]
-        patterns = [str(it["field"]) if isinstance(it, Mapping) else str(it) for it in own]
-
-        def is_new(entry: dict[str, str]) -> bool:
-            return not any(fnmatchcase(entry["field"], pattern) for pattern in patterns)
-
-        return LabelFields(tuple(filter(is_new, self.columns)), tuple(filter(is_new, self.others)))
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of all fields."""
-        return frozenset(entry["field"] for entry in (*self.columns, *self.others))
-
-
-NO_FIELDS = LabelFields()
-
-
-def collapsed_in(asked: Mapping[str, Any]) -> list[str]:
-    """Return the field by which hits are collapsed, which they have as well."""
-    retriever = asked.get("retriever") or {}
-    collapses = [asked.get("collapse"), retriever.get("standard", {}).get("collapse")]
-    return [str(collapse["field"]) for collapse in collapses if collapse and "field" in collapse]
 
 
 class UnavailableError(Exception):
@@ -99,7 +62,7 @@ class ProxiedSearch:
 
     Attributes:
         index: The index, as the client names it.
-        place: The line of the body that has it.
+        line: The line of the client's body that has it.
         body: What the cluster is asked: the whole window, and the page if that reaches beyond.
         start: How many hits to skip.
         size: How many to return.
@@ -114,7 +77,7 @@ class ProxiedSearch:
     """
 
     index: str
-    place: int
+    line: int
     body: dict[str, Any]
     start: int
     size: int
@@ -133,7 +96,7 @@ def planned(
     parameters: Mapping[str, str],
     index: ProxiedIndex,
     name: str = "",
-    place: int = 0,
+    line: int = 0,
     labels: LabelFields = NO_FIELDS,
 ) -> ProxiedSearch | str:
     """Return how to re-rank a search, or why it passes.
@@ -143,86 +106,93 @@ def planned(
         parameters: The parameters in the address, which win over the body's.
         index: What to do with its searches; all pages of a query are of one kind.
         name: The index, as the client names it.
-        place: The line of the body that has it.
+        line: The line of the body that has it.
         labels: The fields of labels.
     """
-    asked = {} if body is None else body
-    if not isinstance(asked, Mapping):
+    if body is None:
+        body = {}
+    if not isinstance(body, Mapping):
         return "body"
     try:
-        if unknown := (asked.keys() - BODY) | (parameters.keys() - PARAMETERS):
-            raise UnsuitedError(min(unknown))
-        if not _extended_by(asked).keys() <= {UBI}:
-            raise UnsuitedError("ext")
-        page = _page_of(asked, parameters, bounds_of(asked, parameters), index.window)
+        _check_options(body, parameters)
+        bounds = bounds_of(body, parameters)
+        page = _page_of(body, parameters, bounds, index.window)
     except UnsuitedError as error:
-        # Clients choose these words, and a header takes few characters.
-        return re.sub(r"[^\w.]+", "_", str(error), flags=re.ASCII)[:50] or "_"
-    runtime = asked.get("runtime_mappings")
-    if isinstance(runtime, Mapping) and labels.names & runtime.keys():
+        return _reason_of(error)
+    runtime_fields = body.get("runtime_mappings")
+    if isinstance(runtime_fields, Mapping) and labels.names & runtime_fields.keys():
         return "runtime_mappings"  # the client means something else by the name of a label
 
-    added = labels.beside(asked, parameters)
-    whole = {**asked, **_with_fields(asked, parameters, added), "from": 0, "size": page.asked}
-    if page.asked is None:
-        del whole["size"]
+    added = labels.missing_from(body, parameters)
+    window = {**body, **added.beside(body, parameters), "from": 0, "size": page.requested}
+    if page.requested is None:
+        del window["size"]
 
-    key = key_of(asked, parameters)
+    key = key_of(body, parameters)
     return ProxiedSearch(
         index=name,
-        place=place,
-        body=whole,
+        line=line,
+        body=window,
         start=page.start,
         size=page.size,
         window=page.window,
-        words=words_of(asked, parameters),
+        words=words_of(body, parameters),
         key=key,
         fair=is_fair(key, index),
         share=share_of(index),
         added=added.names,
-        pinned=_pinned(asked),
+        pinned=_pinned_ids(body),
     )
 
 
-def _extended_by(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_options(body: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
+    """Check that all options of a search are known.
+
+    Raises:
+        UnsuitedError: One is not.
+    """
+    unknown = (body.keys() - BODY) | (parameters.keys() - PARAMETERS)
+    if unknown:
+        raise UnsuitedError(min(unknown))
+    if not _plugins_of(body).keys() <= {UBI}:
+        raise UnsuitedError("ext")
+
+
+def _plugins_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what plugins of the cluster are asked for."""
-    extended = asked.get("ext")
-    return extended if isinstance(extended, Mapping) else {}
+    plugins = body.get("ext")
+    return plugins if isinstance(plugins, Mapping) else {}
 
 
-def named_by_client(asked: Any) -> str:
+def _reason_of(error: UnsuitedError) -> str:
+    """Return why a search passes as a word for a header."""
+    # Clients choose these words, and a header takes few characters.
+    word = re.sub(r"[^\w.]+", "_", str(error), flags=re.ASCII)
+    return word[:LONGEST_REASON] or "_"
+
+
+def named_by_client(body: Any) -> str:
     """Return the id that a client gives a search for User Behavior Insights; empty if none."""
-    ubi = _extended_by(asked).get(UBI) if isinstance(asked, Mapping) else None
-    id_ = ubi.get("query_id") if isinstance(ubi, Mapping) else None
+    if not isinstance(body, Mapping):
+        return ""
+    ubi = _plugins_of(body).get(UBI)
+    if not isinstance(ubi, Mapping):
+        return ""
+    id_ = ubi.get("query_id")
     return id_[:LONGEST_ID] if isinstance(id_, str) else ""
 
 
-def read_once(text: bytes | str) -> Any:
-    """Return what is written as JSON.
-
-    Raises:
-        ValueError: It is no JSON, or an object has a member twice, which clusters refuse.
-    """
-    return json.loads(text, object_pairs_hook=_once)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("twice")
-    return found
-
-
-def key_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> str:
+def key_of(body: Mapping[str, Any], parameters: Mapping[str, str]) -> str:
     """Return what stands for a query in logs: a hash of all that its list depends on but the page.
 
     Args:
-        asked: The body.
+        body: The client's body.
         parameters: The parameters in the address.
     """
-    query = {name: asked[name] for name in asked.keys() - ASIDE}
+    query = {name: body[name] for name in body.keys() - ASIDE}
     chosen = {name: parameters[name] for name in parameters.keys() & CHOOSING}
-    told = json.dumps([query, chosen], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    text = json.dumps([query, chosen], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def is_fair(key: str, index: ProxiedIndex) -> bool:
@@ -235,10 +205,14 @@ def share_of(index: ProxiedIndex) -> float:
     return index.share if index.mode == "fair" else 0.0
 
 
-def words_of(asked: Mapping[str, Any], parameters: Mapping[str, str]) -> str:
+def words_of(body: Mapping[str, Any], parameters: Mapping[str, str]) -> str:
     """Return what a search is for; empty if it has no words."""
-    searched = [asked[name] for name in SEARCHED if name in asked]
-    return parameters.get("q", "") or " ".join(dict.fromkeys(words_in(searched)))
+    in_address = parameters.get("q", "")
+    if in_address:
+        return in_address
+    searched = [body[name] for name in SEARCHED if name in body]
+    each_once = dict.fromkeys(words_in(searched))
+    return " ".join(each_once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,213 +223,66 @@ class _Page:
         start: How many hits to skip.
         size: How many to return.
         window: How many of the first hits are re-ranked.
-        asked: How many hits the cluster is asked for; None leaves it to the cluster.
+        requested: How many hits the cluster is asked for; None leaves it to the cluster.
     """
 
     start: int
     size: int
     window: int
-    asked: int | None
+    requested: int | None
 
 
 def _page_of(
-    asked: Mapping[str, Any], parameters: Mapping[str, str], own: WindowBounds, most: int
+    body: Mapping[str, Any],
+    parameters: Mapping[str, str],
+    bounds: WindowBounds,
+    largest_window: int,
 ) -> _Page:
     """Return what a client sees.
 
     Args:
-        asked: The body.
+        body: The client's body.
         parameters: The parameters in the address.
-        own: How far the search ranks its hits.
-        most: How many hits are re-ranked at most.
+        bounds: How far the search ranks its hits.
+        largest_window: How many hits are re-ranked at most.
 
     Raises:
         UnsuitedError: Nothing of it is re-ranked.
     """
-    start = number(parameters.get("from", asked.get("from", 0)), "size")
-    size = number(parameters.get("size", asked.get("size", SIZE)), "size")
-    is_sized = "size" in parameters or "size" in asked
-    is_page = own.is_page
-    if not is_sized and own.most < UNBOUNDED:
+    options = {**body, **parameters}
+    start = count_of(options.get("from", 0), "size")
+    size = count_of(options.get("size", SIZE), "size")
+    is_sized = "size" in options
+    is_page = bounds.is_page
+    if not is_sized and bounds.largest_size < UNBOUNDED:
         # Some clusters then return all that a retriever ranks.
         is_page = True
-        size = own.most
-    if size == 0 or size > own.most:
+        size = bounds.largest_size
+    if size == 0 or size > bounds.largest_size:
         raise UnsuitedError("size")
 
-    window = min(most, own.ranked)
+    window = min(largest_window, bounds.ranked)
     if is_page:
-        window = min(window, size - own.keeps_last)
+        movable = size - 1 if bounds.keeps_last else size
+        window = min(window, movable)
     if window < 2:
         raise UnsuitedError("size")
+    # Hits below the window stay where they are, and those of a later page are not known.
     if start >= window or (is_page and start):
         raise UnsuitedError("from")
-    wanted: int | None = min(max(window, start + size), own.most)
+
+    requested: int | None = min(max(window, start + size), bounds.largest_size)
     if is_page:
-        wanted = size if is_sized else None
-    return _Page(start, size, window, wanted)
+        requested = size if is_sized else None
+    return _Page(start, size, window, requested)
 
 
-def _with_fields(
-    asked: Mapping[str, Any], parameters: Mapping[str, str], added: LabelFields
-) -> dict[str, Any]:
-    """Return the options of a body by which a search has these fields beside the client's own."""
-    options = dict[str, Any]()
-    columns = [*listed(asked.get("docvalue_fields")), *added.columns]
-    if added.columns and "docvalue_fields" not in asked.keys() | parameters.keys():
-        # Without it, Elasticsearch 8.12 fails where there are other columns.
-        columns = [*collapsed_in(asked), *columns]
-    if added.columns:
-        options["docvalue_fields"] = columns
-    if added.others:
-        options["fields"] = [*listed(asked.get("fields")), *added.others]
-    return options
-
-
-def _pinned(asked: Mapping[str, Any]) -> frozenset[str]:
-    ids = set[str]()
-    for pinned in (*pinned_in(asked.get("query")), *pinned_in(asked.get("retriever"))):
-        ids.update(str(id_) for id_ in listed(pinned.get("ids")))
-        ids.update(
-            str(it.get("_id")) for it in listed(pinned.get("docs")) if isinstance(it, Mapping)
-        )
+def _pinned_ids(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the ids of the documents that a client puts first."""
+    ids: set[str] = set()
+    for pinned in (*pinned_in(body.get("query")), *pinned_in(body.get("retriever"))):
+        ids.update(str(id_) for id_ in as_list(pinned.get("ids")))
+        for document in as_list(pinned.get("docs")):
+            if isinstance(document, Mapping):
+                ids.add(str(document.get("_id")))
     return frozenset(ids)
-
-
-Part = tuple[int, int, Any]
-"""Where a value begins and ends in a text, and the value."""
-
-_value = json.JSONDecoder().raw_decode
-_between: Any = re.compile(r"[\s,:]*").match
-
-
-class Window(NamedTuple):
-    """What a reply has for a search.
-
-    Attributes:
-        hits: The hits.
-        is_partial: Whether only a part of the shards answered, or not in time.
-    """
-
-    hits: list[Part]
-    is_partial: bool
-
-
-def windows_in(text: str, searches: Sequence[ProxiedSearch]) -> list[Window]:
-    """Return what a reply has for each of these searches.
-
-    Raises:
-        UnavailableError: This is no reply, or a search failed.
-    """
-    found = list[Window]()
-    try:
-        replies = _replies_in(json.loads(text))
-        begins = [0]
-        name, begin = _first_of(text, 0, ("responses", "response", "hits"))
-        if name == "responses":
-            begins = [begin for begin, *_ in parts_of(text, begin).values()]
-        elif name == "response":  # of an asynchronous search
-            begins = [begin]
-        for search in searches:
-            number = search.place // 2
-            reply = replies[number]
-            _, outer = _first_of(text, begins[number], ("hits",))
-            _, begin = _first_of(text, outer, ("hits",))
-            is_partial = reply["timed_out"] or reply["_shards"].get("failed")
-            found.append(Window([*parts_of(text, begin).values()], bool(is_partial)))
-    except (ValueError, LookupError):
-        raise UnavailableError("reply") from None
-    return found
-
-
-def _replies_in(whole: Any) -> list[Any]:
-    """Return the replies to single searches.
-
-    Raises:
-        ValueError: This is no object.
-    """
-    if not isinstance(whole, dict):
-        raise ValueError("no object")
-    if "responses" in whole:
-        return list(whole["responses"])
-    return [whole.get("response", whole)]
-
-
-def with_page(text: str, search: ProxiedSearch, hits: Sequence[Part], order: Sequence[int]) -> str:
-    """Return a reply with a page of these hits, in a new order; those it lacks follow."""
-    if not hits:
-        return text
-    ordered = [*(hits[number] for number in order), *hits[len(order) :]]
-    page = ordered[search.start : search.start + search.size]
-    written = ",".join(_without_added(text, hit, search.added) for hit in page)
-    return text[: hits[0][0]] + written + text[hits[-1][1] :]
-
-
-def _without_added(text: str, hit: Part, added: frozenset[str]) -> str:
-    """Return a hit as it would be without the fields that the client did not ask for."""
-    begin, end, value = hit
-    there = value.get("fields", {}).keys()
-    if not added & there:
-        return text[begin:end]
-    if there <= added:
-        return rewritten(text, begin, end, {"fields": None})
-    first, last, _ = parts_of(text, begin)["fields"]
-    fields = rewritten(text, first, last, dict.fromkeys(added))
-    return text[begin:first] + fields + text[last:end]
-
-
-def rewritten(text: str, begin: int, end: int, members: Mapping[Any, str | None]) -> str:
-    """Return an object or array in a text with new members, and all else as it is written.
-
-    Args:
-        text: The text.
-        begin: Where the object begins.
-        end: Where it ends.
-        members: The new text of members, or None to leave one out.
-    """
-    kept: list[str] = []
-    before = begin + 1
-    for name, (first, after, _) in parts_of(text, begin).items():
-        new = members.get(name, text[first:after])
-        if new is not None:
-            member = _between(text, before).end()  # after the comma
-            separator = (
-                text[before:member] if kept else text[begin : _between(text, begin + 1).end()]
-            )
-            kept.append(separator + text[member:first] + new)
-        before = after
-    return "".join(kept) + text[before:end]
-
-
-def _first_of(text: str, at: int, names: Sequence[str]) -> tuple[str, int]:
-    """Return which of these members an object has first, and where its value begins.
-
-    What comes after it is not read.
-
-    Raises:
-        LookupError: It has none of them.
-    """
-    at = _between(text, at + 1).end()
-    while text[at] not in "]}":
-        name, at = _value(text, at)
-        at = _between(text, at).end()
-        if name in names:
-            return name, at
-        _, end = _value(text, at)
-        at = _between(text, end).end()
-    raise LookupError(names)
-
-
-def parts_of(text: str, at: int) -> dict[Any, Part]:
-    """Return the members of the object, or the elements of the array, that starts there."""
-    parts, is_object = dict[Any, Part](), text[at] == "{"
-    at = _between(text, at + 1).end()
-    while text[at] not in "]}":
-        name: Any = len(parts)
-        if is_object:
-            name, at = _value(text, at)
-            at = _between(text, at).end()
-        value, end = _value(text, at)
-        parts[name] = at, end, value
-        at = _between(text, end).end()
-    return parts

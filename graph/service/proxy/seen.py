@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, st
 
 from fairqr.base.errors import ConfigError
 from fairqr.graph.integrations.logged import heading
-from fairqr.graph.service.proxy.ordering import Record
 from fairqr.graph.service.proxy.pages import PassingPage
+from fairqr.graph.service.proxy.records import Record
 from fairqr.graph.service.proxy.requests import COUNTED, ProxiedSearch
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.rerankers.base import OTHERS
@@ -148,17 +148,17 @@ class Log:
 
     Args:
         folder: Where the files go. Nobody but the owner may read them.
-        most: The most bytes of both files.
+        most_bytes: The most bytes of both files.
         lost: Counts what is not written.
 
     Raises:
         ConfigError: The folder cannot be written, or another proxy uses it.
     """
 
-    def __init__(self, folder: Path, most: int, lost: Counter) -> None:
+    def __init__(self, folder: Path, most_bytes: int, lost: Counter) -> None:
         self._file = folder / LOG
         self._older = folder / OLDER
-        self._largest_file = most // 2
+        self._largest_file = most_bytes // 2
         self._lost = lost
         self._room = Semaphore(WAITING)
         self._writer = ThreadPoolExecutor(1)
@@ -167,8 +167,8 @@ class Log:
             self._lock = FileLock(folder / ".lock", mode=0o600)
             self._take_lock(folder)
         except OSError as error:
-            why = "another proxy uses it" if isinstance(error, Timeout) else error.strerror
-            raise ConfigError(f"The log {folder} cannot be used: {why}.") from None
+            reason = "another proxy uses it" if isinstance(error, Timeout) else error.strerror
+            raise ConfigError(f"The log {folder} cannot be used: {reason}.") from None
 
     def _take_lock(self, folder: Path) -> None:
         """Wait for the proxy that uses the log, since it may be ending."""

@@ -8,7 +8,8 @@ from typing import Any
 from starlette.requests import Request
 
 from fairqr.graph.service.proxy.cluster import Cluster, addressed, parameters_of
-from fairqr.graph.service.proxy.requests import UnavailableError, read_once
+from fairqr.graph.service.proxy.json_text import parse_strictly
+from fairqr.graph.service.proxy.requests import UnavailableError
 from fairqr.graph.service.proxy.searches import names_of
 
 PARAMETERS = names_of("of_templates")
@@ -31,13 +32,19 @@ async def rendered(
         RefusedError: The cluster has too much to do, is broken, or cannot be reached.
         UnavailableError: The cluster cannot say.
     """
-    if dict(parameters_of(request)).keys() - PARAMETERS:
+    parameters = dict(parameters_of(request))
+    if parameters.keys() - PARAMETERS:
         raise UnavailableError("template")
     options = {name: template.get(name, False) for name in OPTIONS}
-    _, reply = await cluster.windows(addressed(request, "/_render/template"), [template])
+
+    to_render = addressed(request, "/_render/template")
+    _, reply = await cluster.windows(to_render, [template])
     try:
-        search = {**read_once(reply)["template_output"], **options}
+        search = {**parse_strictly(reply)["template_output"], **options}
     except (ValueError, LookupError, TypeError):
         raise UnavailableError("template") from None
-    target = request.scope["raw_path"].decode("latin-1").rstrip("/").removesuffix("/template")
-    return addressed(request, target, request.scope["query_string"]), [search]
+
+    path = request.scope["raw_path"].decode("latin-1")
+    path_of_search = path.rstrip("/").removesuffix("/template")
+    query = request.scope["query_string"]
+    return addressed(request, path_of_search, query), [search]

@@ -13,8 +13,9 @@ import numpy as np
 
 from fairqr.base.weights import is_pulled
 from fairqr.graph.integrations.evidence import ListEvidence
-from fairqr.graph.service.proxy.ordering import IndexOrder, kept_lists, reranked
+from fairqr.graph.service.proxy.ordering import IndexOrder, kept_lists
 from fairqr.graph.service.proxy.requests import SIZE, ProxiedSearch
+from fairqr.graph.service.proxy.reranking import reranked
 from fairqr.retrieval.encoders.encoder import Float32Array
 from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.sources.group_values import Range
@@ -56,7 +57,15 @@ async def warm_up(order: IndexOrder, window: int) -> None:
         window: How many hits a list has.
     """
     search = ProxiedSearch(
-        "", 0, {}, start=0, size=SIZE, window=window, words=WORDS, key="", fair=False
+        index="",
+        line=0,
+        body={},
+        start=0,
+        size=SIZE,
+        window=window,
+        words=WORDS,
+        key="",
+        fair=False,
     )
     alone = replace(order, learnt=None, afterwards=None, kept=kept_lists())
     by_ranks = replace(alone, evidence=ListEvidence())
@@ -67,10 +76,11 @@ async def warm_up(order: IndexOrder, window: int) -> None:
         made_up: Any = _MadeUpVectors(vectors.dimensions)
         by_vectors = replace(alone, evidence=ListEvidence(vectors=made_up))
         kinds.append((by_vectors, _reply(order, window, text=WORDS)))
+
     try:
-        for one, reply in kinds * LISTS:
-            one.kept.clear()
-            await reranked(one, [search], reply, time.monotonic() + PATIENT)
+        for order_of_kind, reply in kinds * LISTS:
+            order_of_kind.kept.clear()
+            await reranked(order_of_kind, [search], reply, time.monotonic() + PATIENT)
     except MemoryError:
         raise
     except Exception as error:  # what fails now may fail later, and is said then
@@ -79,30 +89,34 @@ async def warm_up(order: IndexOrder, window: int) -> None:
 
 def _reply(order: IndexOrder, window: int, text: str) -> str:
     """Return a reply with a whole window of made-up hits, whose groups take turns."""
-    attributes = [one for one in order.engine.schema.attributes.values() if one.field]
-    id_ = getattr(order.source, "id", "_id")
+    id_field = getattr(order.source, "id", "_id")
     texts = dict.fromkeys(getattr(order.source, "text", ()), text)
-    hits = [
-        {
-            "_index": "",
-            "_id": str(place),
-            "_source": texts,
-            "fields": {id_: [str(place)]} | {one.field: [_value(one, place)] for one in attributes},
-        }
-        for place in range(window)
-    ]
-    whole = {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}}
-    return json.dumps(whole)
+    attributes = order.engine.schema.attributes.values()
+    labelled = [attribute for attribute in attributes if attribute.field]
+    hits: list[dict[str, Any]] = []
+    for position in range(window):
+        id_ = str(position)
+        fields: dict[str, list[str | float]] = {id_field: [id_]}
+        for attribute in labelled:
+            fields[attribute.field] = [_value(attribute, position)]
+        hits.append({"_index": "", "_id": id_, "_source": texts, "fields": fields})
+    reply = {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}}
+    return json.dumps(reply)
 
 
-def _value(attribute: Attribute, place: int) -> str | float:
+def _value(attribute: Attribute, position: int) -> str | float:
     """Return a value of one of the groups; if each value is one, any."""
     if attribute.open:
-        return str(place // 2)
-    group = attribute.groups[place % len(attribute.groups)]
+        return str(position // 2)
+    group = attribute.groups[position % len(attribute.groups)]
     values = attribute.values.get(group, (group,))
     if not isinstance(values, Range):
         return values[0]
+    return _within(values)
+
+
+def _within(values: Range) -> float:
+    """Return a number in a range."""
     lower = values.gte if values.gt is None else values.gt + 1
     upper = values.lte if values.lt is None else values.lt - 1
     bounds = [bound for bound in (lower, upper) if bound is not None]

@@ -12,8 +12,8 @@ from typing import Any
 
 from fairqr.graph.service.proxy.cluster import RefusedError
 from fairqr.graph.service.proxy.messages import MeasureShown, Rerank
-from fairqr.graph.service.proxy.ordering import Outcome
 from fairqr.graph.service.proxy.pages import PassingPage, ShownReply, reaches
+from fairqr.graph.service.proxy.records import Outcome
 from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.worker import Worker
@@ -24,7 +24,7 @@ WAITING = 1_000
 AT_ONCE = 2
 """How many searches of an index are looked at at the same time; one is with its worker."""
 
-HELD = 64 * 2**20
+MOST_BYTES = 64 * 2**20
 """The most bytes of replies that wait."""
 
 MOST_HITS = 1_000
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 Look = Callable[[], Awaitable[None]]
 
 Unnamed = tuple[PassingPage, Callable[[], None], int]
-"""A search whose index is not known yet, what records it, and how many bytes that holds."""
+"""A search whose index is not known yet, what records it, and how many bytes wait with it."""
 
 
 class Watcher:
@@ -60,7 +60,7 @@ class Watcher:
         }
         self._turns = {index: asyncio.Lock() for index in workers}
         self._unnamed: dict[str, list[Unnamed]] = {index: [] for index in workers}
-        self._held = 0
+        self._waiting_bytes = 0
 
     async def keep(self) -> None:
         """Look at what was shown, until this is cancelled."""
@@ -80,7 +80,7 @@ class Watcher:
             except Exception:  # whatever it is, the next search is looked at
                 log.exception("What a search of '%s' showed is not known.", index)
             finally:
-                self._held -= size
+                self._waiting_bytes -= size
 
     def page(self, page: PassingPage, shown: ShownReply) -> None:
         """Look at a page that went out as it came.
@@ -91,23 +91,23 @@ class Watcher:
         """
 
         async def look() -> None:
-            hits = await asyncio.to_thread(shown.hits, page.place)
+            hits = await asyncio.to_thread(shown.hits, page.line)
             if not hits:
                 reason = "reply" if hits is None else "empty"
-                self._seen.add_unseen(page, page.why, reason)
+                self._seen.add_unseen(page, page.reason, reason)
                 return
             if self._workers[page.index].label_fields.names:
                 hits = _only_ids(hits)  # by which its labels are read
-            await self._record(page, page.why, partial(MeasureShown, hits[:MOST_HITS]))
+            await self._record(page, page.reason, partial(MeasureShown, hits[:MOST_HITS]))
 
         def record() -> None:
-            self._add(page, page.why, look, shown.size)
+            self._add(page, page.reason, look, shown.size)
 
         self._once_named(page, record, shown.size)
 
-    def unread(self, page: PassingPage, why: str) -> None:
+    def unread(self, page: PassingPage, reason: str) -> None:
         """Count a search of which nothing is known but that it reaches an index."""
-        self._once_named(page, lambda: self._seen.add_unseen(page, why, why))
+        self._once_named(page, lambda: self._seen.add_unseen(page, reason, reason))
 
     def _once_named(self, page: PassingPage, record: Callable[[], None], size: int = 0) -> None:
         """Record a search, once it is known whether its index has the name that was asked for."""
@@ -116,17 +116,17 @@ class Watcher:
         if not page.name or (names and reaches(page.name, names)):
             record()
         elif not names and len(waiting) < WAITING:
-            if self._held + size > HELD:
+            if self._waiting_bytes + size > MOST_BYTES:
                 size = 0
-                record = partial(self._seen.add_unseen, page, page.why, "busy")
-            self._held += size
+                record = partial(self._seen.add_unseen, page, page.reason, "busy")
+            self._waiting_bytes += size
             waiting.append((page, record, size))
 
     async def _record_unnamed(self, index: str) -> None:
         """Record what came before the names of an index were known."""
         await self._workers[index].is_named.wait()
         for page, record, size in self._unnamed[index]:
-            self._held -= size
+            self._waiting_bytes -= size
             self._once_named(page, record)
         self._unnamed[index].clear()
 
@@ -172,11 +172,13 @@ class Watcher:
         """Have something looked at, unless too much waits."""
         if search.start != 0:  # or nobody knows which page it is
             self._seen.add_unseen(search, outcome, "further page")
-        elif self._held + size > HELD or self._looks[search.index].full():
+            return
+        looks = self._looks[search.index]
+        if self._waiting_bytes + size > MOST_BYTES or looks.full():
             self._seen.add_unseen(search, outcome, "busy")
-        else:
-            self._held += size
-            self._looks[search.index].put_nowait((look, size))
+            return
+        self._waiting_bytes += size
+        looks.put_nowait((look, size))
 
     async def _record(
         self,
@@ -200,18 +202,20 @@ class Watcher:
             except UnavailableError as error:
                 self._not_known(search, outcome, str(error))
                 return
-        seen: Outcome = answer
+        record: Outcome = answer
         if isinstance(question, Rerank):
-            ((seen, *_), _) = answer
-        if isinstance(seen, str):
-            self._not_known(search, outcome, seen)
+            outcomes, _ = answer
+            record = outcomes[0]
+        if isinstance(record, str):
+            self._not_known(search, outcome, record)
         else:
-            self._seen.add_shown(search, outcome, seen)
+            self._seen.add_shown(search, outcome, record)
 
     def _not_known(self, search: ProxiedSearch | PassingPage, outcome: str, reason: str) -> None:
         """Record a search whose list is not known; in a shadow, say why it would have none."""
-        is_shadow = outcome == "shadow" and reason not in NOT_MADE
-        self._seen.add_unseen(search, reason if is_shadow else outcome, reason)
+        if outcome == "shadow" and reason not in NOT_MADE:
+            outcome = reason
+        self._seen.add_unseen(search, outcome, reason)
 
 
 def _as_shown(search: ProxiedSearch) -> ProxiedSearch:

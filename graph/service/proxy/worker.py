@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fairqr.graph.service.proxy.breaker import Breaker
+from fairqr.graph.service.proxy.label_fields import NO_FIELDS
 from fairqr.graph.service.proxy.messages import Answered, MeasureShown, Opened, Rerank, pauses
-from fairqr.graph.service.proxy.ordering import Outcome
-from fairqr.graph.service.proxy.requests import NO_FIELDS, ProxiedSearch, UnavailableError
+from fairqr.graph.service.proxy.records import Outcome
+from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 
 PROGRAM = "fairqr.graph.service.proxy.process"
 """The module that the process runs."""
@@ -146,7 +147,7 @@ class Worker:
             raise
         finally:
             self._waiting -= len(searches)
-        self.breaker.add(failed=bool(answered.why))
+        self.breaker.add(failed=bool(answered.reason))
         seconds_of_one = answered.seconds / len(searches)
         self._usual_seconds = 0.9 * self._usual_seconds + 0.1 * seconds_of_one
         outcomes, shown = _result(answered)
@@ -231,10 +232,10 @@ class Worker:
 
     def _take(self, opened: Opened) -> None:
         """Take what the process says of its index."""
-        self._is_open = not opened.why
+        self._is_open = not opened.reason
         self.label_fields = opened.label_fields
-        if opened.why:
-            self._warn(opened.why)
+        if opened.reason:
+            self._warn(opened.reason)
             return
         self.names = opened.names
         self.is_named.set()
@@ -249,8 +250,8 @@ def _result(answered: Answered) -> Any:
     Raises:
         UnavailableError: There is none.
     """
-    if answered.why:
-        raise UnavailableError(answered.why)
+    if answered.reason:
+        raise UnavailableError(answered.reason)
     return answered.answer
 
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from fairqr.graph.integrations.amortised import AmortisedDeficit
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.search.context import Context
+from fairqr.graph.service.proxy.label_fields import LabelFields
 from fairqr.graph.service.proxy.large import without_documents
-from fairqr.graph.service.proxy.ordering import IndexOrder, order_shown, tossed
+from fairqr.graph.service.proxy.ordering import IndexOrder
 from fairqr.graph.service.proxy.pages import page_of
 from fairqr.graph.service.proxy.queries import words_in
 from fairqr.graph.service.proxy.requests import (
-    LabelFields,
     ProxiedSearch,
     UnavailableError,
     key_of,
@@ -28,6 +28,7 @@ from fairqr.graph.service.proxy.requests import (
     planned,
 )
 from fairqr.graph.service.proxy.settings import ProxiedIndex
+from fairqr.graph.service.proxy.swaps import order_shown, tossed
 from tests.unit.graph.corpora import indexed
 
 QUERY = {"match": {"title": "physicist"}}

@@ -27,8 +27,9 @@ from pathlib import Path
 import numpy as np
 
 from fairqr.graph.service.proxy import warming
-from fairqr.graph.service.proxy.ordering import opened, reranked
+from fairqr.graph.service.proxy.ordering import opened
 from fairqr.graph.service.proxy.process import _Answers
+from fairqr.graph.service.proxy.reranking import reranked
 from fairqr.graph.service.proxy.requests import ProxiedSearch
 from fairqr.graph.service.proxy.settings import proxy_settings
 

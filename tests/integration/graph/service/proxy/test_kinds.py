@@ -21,7 +21,8 @@ import pytest
 import yaml
 
 from fairqr.graph.service.proxy.filters import filtered
-from fairqr.graph.service.proxy.requests import ProxiedSearch, planned, windows_in, with_page
+from fairqr.graph.service.proxy.replies import windows_in, with_page
+from fairqr.graph.service.proxy.requests import ProxiedSearch, planned
 from fairqr.graph.service.proxy.settings import ProxiedIndex
 from tests.integration.graph.service.proxy.documented import NewerElasticsearch, NewerOpensearch
 from tests.integration.graph.service.proxy.proxied import (
