@@ -106,21 +106,27 @@ def test_a_product_keeps_the_known_mass_of_both_attributes(
 @given(mixed)
 def test_the_ratio_is_its_definition(protected: list[bool]) -> None:
     """L1, with a logarithm of another base; the groups swapped give the inverse."""
-    v = [1 / math.log10(1 + rank) for rank in range(1, len(protected) + 1)]
-    of_side = {
-        side: [w for w, it in zip(v, protected, strict=True) if it == side] for side in (0, 1)
-    }
-    means = {side: sum(weights) / len(weights) for side, weights in of_side.items()}
-    found = exposure_ratio(protected)
-    assert found == pytest.approx(means[1] / means[0], rel=1e-12)
-    assert exposure_ratio([not it for it in protected]) == pytest.approx(1 / found, rel=1e-12)
-    best, worst = exposure_ratio(sorted(protected, reverse=True)), exposure_ratio(sorted(protected))
-    assert worst - 1e-12 <= found <= best + 1e-12
+    is_protected = np.array(protected)
+    weights = 1 / np.log10(1 + np.arange(1, len(protected) + 1))
+    expected = weights[is_protected].mean() / weights[~is_protected].mean()
+    ratio = exposure_ratio(protected)
+
+    assert ratio == pytest.approx(expected, rel=1e-12)
+    swapped = exposure_ratio((~is_protected).tolist())
+    assert swapped == pytest.approx(1 / ratio, rel=1e-12)
+    best = exposure_ratio(sorted(protected, reverse=True))
+    worst = exposure_ratio(sorted(protected))
+    assert worst - 1e-12 <= ratio <= best + 1e-12
 
 
-def test_an_empty_group_or_others_without_exposure_have_no_ratio() -> None:
-    for protected in ([], [True, True], [False, False, False]):
-        assert exposure_ratio(protected) is None
+@pytest.mark.parametrize(
+    "protected", [[], [True, True], [False, False, False]], ids=["nobody", "all", "none"]
+)
+def test_a_group_without_others_has_no_ratio(protected: list[bool]) -> None:
+    assert exposure_ratio(protected) is None
+
+
+def test_others_without_exposure_have_no_ratio() -> None:
     assert exposure_ratio([True, False], Discount("top_k", 1)) is None
     assert exposure_ratio([False, True], Discount("top_k", 1)) == 0
 
@@ -129,7 +135,9 @@ def test_an_empty_group_or_others_without_exposure_have_no_ratio() -> None:
 def pairs(draw: st.DrawFn) -> list[np.ndarray]:
     size = draw(st.integers(2, 6))
     weights = st.lists(st.integers(0, 20), min_size=size, max_size=size).filter(any)
-    return [np.array(it) / sum(it) for it in (draw(weights), draw(weights))]
+    first = np.array(draw(weights))
+    second = np.array(draw(weights))
+    return [first / first.sum(), second / second.sum()]
 
 
 @pytest.mark.promise("labels")
@@ -170,12 +178,13 @@ def test_a_worked_value_of_js() -> None:
 
 
 @given(pairs(), st.sampled_from([1e-6, 1e-3, 0.1]), st.floats(0.05, 0.95), st.data())
-def test_what_always_holds(
+def test_divergences_have_their_properties(
     pair: list[np.ndarray], smoothing: float, step: float, data: st.DataObject
 ) -> None:
     """Zero exactly at equality, falling toward the target, and the same in any order of groups."""
     p, q = pair
-    kl, js = kullback_leibler(p, q, smoothing=smoothing), jensen_shannon(p, q)
+    kl = kullback_leibler(p, q, smoothing=smoothing)
+    js = jensen_shannon(p, q)
     assert kullback_leibler(p, p, smoothing=smoothing) == jensen_shannon(p, p) == 0
     assert js == pytest.approx(jensen_shannon(q, p))
     assert 0 <= jensen_shannon(p, q, unit="bits") <= 1 + 1e-12
@@ -238,20 +247,27 @@ def test_a_product_is_confused_as_independent_attributes() -> None:
 
 
 @pytest.mark.promise("audit")
-def test_a_matrix_that_says_nothing_is_refused() -> None:
-    """A confusion matrix of labels that says nothing about the groups, and so could correct
-    nothing, is refused.
-    """
-    for of_a, of_b, why in (
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "complaint"),
+    [
         ({"a": 1}, {"c": 1}, "with groups as labels"),
         ({"a": 0.9}, {"b": 1}, "sum to 1"),
         ({"a": 1.1, "b": -0.1}, {"b": 1}, "sum to 1"),
         ({"a": 0.4, "b": 0.6}, {"a": 0.4, "b": 0.6}, "say nothing"),
         ({"a": 0.5001, "b": 0.4999}, {"a": 0.4999, "b": 0.5001}, "too alike"),
-    ):
-        described = {"field": "f", "groups": ["a", "b"], "confusion": {"a": of_a, "b": of_b}}
-        with pytest.raises(SchemaError, match=why):
-            validated(Schema, {"attributes": {"x": described}}, "The schema", SchemaError)
+    ],
+    ids=["label", "sum", "negative", "equal", "alike"],
+)
+def test_a_matrix_that_says_nothing_is_refused(
+    of_a: dict[str, float], of_b: dict[str, float], complaint: str
+) -> None:
+    """A confusion matrix of labels that says nothing about the groups, and so could correct
+    nothing, is refused.
+    """
+    described = {"field": "f", "groups": ["a", "b"], "confusion": {"a": of_a, "b": of_b}}
+
+    with pytest.raises(SchemaError, match=complaint):
+        validated(Schema, {"attributes": {"x": described}}, "The schema", SchemaError)
 
 
 SCHEMA = Schema(
@@ -265,7 +281,8 @@ QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=3), QUARTERS, QUARTERS), max_size=40))
 def test_a_document_has_the_groups_that_came_last(entries: list[tuple[str, float, float]]) -> None:
-    table, expected = DocumentTable(), {}
+    table = DocumentTable()
+    expected: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for id_, one, other in entries:
         expected[id_] = np.array([[one, 1 - one]]), np.array([[other, 0.0, 1 - other]])
         table.add([id_], dict(zip(("gender", "era"), expected[id_], strict=True)))
@@ -277,6 +294,11 @@ def test_a_document_has_the_groups_that_came_last(entries: list[tuple[str, float
         for row, (gender, era) in zip(found, expected.values(), strict=True):
             parts = {"gender": [gender], "era": [era]}.get(name, [gender, era])
             assert row.tolist() == intersection(parts)[0].tolist()
+
+
+def test_a_document_that_was_never_met_is_in_no_table() -> None:
+    table = DocumentTable()
+
     assert "never met" not in table
     with pytest.raises(KeyError):
         table.memberships(Dimension.named(SCHEMA, "gender"), ["never met"])
@@ -336,31 +358,48 @@ def test_a_mixture_is_a_distribution(weight: float, share: float) -> None:
 
 def test_an_undefined_part_leaves_its_weight_to_the_others() -> None:
     assert DEFAULT_TARGET.resolve(alone(GENDER), ZEROS) == pytest.approx([0.5, 0.5])
+
+
+def test_a_target_of_undefined_parts_alone_is_refused() -> None:
     with pytest.raises(TargetError, match="undefined"):
         Target.parse("retrieved:1").resolve(alone(GENDER), ZEROS)
 
 
-def test_found_groups_share_alike_and_other_gets_nothing() -> None:
-    """In a product, what is other in any of its attributes; if only other is there, it gets all."""
-    attributes = {
-        "seller": {"field": "s", "groups": "any"},
-        "brand": {"field": "b", "groups": "any"},
-        "gender": {"field": "g", "groups": ["female", "male"]},
+OPEN = Schema.model_validate(
+    {
+        "attributes": {
+            "seller": {"field": "s", "groups": "any"},
+            "brand": {"field": "b", "groups": "any"},
+            "gender": {"field": "g", "groups": ["female", "male"]},
+        }
     }
-    schema = Schema.model_validate({"attributes": attributes})
+)
+UNIFORM = Target.parse("uniform:1")
+
+
+@pytest.mark.parametrize(
+    "name", ["seller", "seller×gender", "gender×seller", "seller×brand", "seller×brand×gender"]
+)
+def test_found_groups_share_alike_and_other_gets_nothing(name: str) -> None:
+    """In a product, what is other in any of its attributes."""
     found = {"seller": ["ann", "bob"], "brand": ["x"]}
-    uniform = Target.parse("uniform:1")
-    for name in ("seller", "seller×gender", "gender×seller", "seller×brand", "seller×brand×gender"):
-        dimension = Dimension.named(schema, name).with_groups(found)
-        shares = dict(zip(dimension.groups, uniform.resolve(dimension), strict=True))
-        named = [group for group in shares if "other" not in group.split(" × ")]
-        assert shares == pytest.approx({it: (it in named) / len(named) for it in shares})
-    nobody = Dimension.named(schema, "seller×gender").with_groups({"seller": []})
-    assert uniform.resolve(nobody) == pytest.approx([0.5, 0.5])
+    dimension = Dimension.named(OPEN, name).with_groups(found)
+    shares = dict(zip(dimension.groups, UNIFORM.resolve(dimension), strict=True))
+
+    named = [group for group in shares if "other" not in group.split(" × ")]
+    expected = {group: float(group in named) / len(named) for group in shares}
+    assert shares == pytest.approx(expected)
 
 
-def test_what_is_no_target_of_these_attributes_is_refused() -> None:
-    for texts, named in (
+def test_where_only_other_is_found_it_gets_all() -> None:
+    nobody = Dimension.named(OPEN, "seller×gender").with_groups({"seller": []})
+
+    assert UNIFORM.resolve(nobody) == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
         (["population:0.5,uniform:0.6"], "sum to 1"),
         (["popularity:1"], "no part 'popularity'"),
         (["population"], "not a target"),
@@ -370,9 +409,22 @@ def test_what_is_no_target_of_these_attributes_is_refused() -> None:
         (["gender=woman:0.5,male:0.5"], "'woman'.*female, male"),
         (["colour=red:1"], "'colour'.*gender"),
         (["population:1"], "population for 'age'.*uniform"),
-    ):
-        with pytest.raises(TargetError, match=named):
-            Target.parse(texts).check([GENDER, BARE])
+    ],
+    ids=[
+        "sum",
+        "part",
+        "no weight",
+        "no number",
+        "part twice",
+        "attribute twice",
+        "group",
+        "attribute",
+        "population",
+    ],
+)
+def test_what_is_no_target_of_these_attributes_is_refused(texts: list[str], complaint: str) -> None:
+    with pytest.raises(TargetError, match=complaint):
+        Target.parse(texts).check([GENDER, BARE])
 
 
 @given(
@@ -402,24 +454,32 @@ PLACE = Attribute(
 ODD = Attribute(name="odd", field="odd", groups=("not a", "a vs b", "a, b", "c"))
 
 
-def test_sides_are_read_and_named() -> None:
-    """The three ways to write them; a group that is named as written wins over any of them."""
-    for attribute, text, protected, unprotected, words in (
+@pytest.mark.parametrize(
+    ("attribute", "text", "protected", "unprotected", "words"),
+    [
         (KINDS, "female", "female", "male|non-binary", "female/non-female"),
         (KINDS, "not male", "female|non-binary", "male", "non-male/male"),
         (PLACE, "not Europe", "Africa|Asia|South America", "Europe", "non-European/European"),
         (PLACE, "Africa vs Europe", "Africa", "Europe", "African/European"),
         (ODD, "not a", "not a", "a vs b|a, b|c", "not a/non-not a"),
         (ODD, "not a, b", "not a|a vs b|c", "a, b", "non-a, b/a, b"),
-    ):
-        sides = ProtectedGroup.parse(attribute, text)
-        assert "|".join(sides.protected) == protected
-        assert "|".join(sides.unprotected) == unprotected
-        assert "/".join(sides.words) == words
+    ],
+    ids=["group", "not", "not of many", "versus", "group named not", "not of a list"],
+)
+def test_sides_are_read_and_named(
+    attribute: Attribute, text: str, protected: str, unprotected: str, words: str
+) -> None:
+    """The three ways to write them; a group that is named as written wins over any of them."""
+    sides = ProtectedGroup.parse(attribute, text)
+
+    assert "|".join(sides.protected) == protected
+    assert "|".join(sides.unprotected) == unprotected
+    assert "/".join(sides.words) == words
 
 
-def test_what_names_no_sides_is_refused() -> None:
-    for text, words, told in (
+@pytest.mark.parametrize(
+    ("text", "words", "complaint"),
+    [
         ("martian", None, "no group 'martian' of gender; choose among female, male, non-binary"),
         ("not female vs male", None, "needs groups of gender on both sides"),
         ("female vs female, male", None, "groups of gender on both sides, each on one of them"),
@@ -427,9 +487,14 @@ def test_what_names_no_sides_is_refused() -> None:
         ("female", (" ", "men"), "side needs a word, such as female"),
         ("female", ("wo\nmen", "men"), "one line of at most 100 characters"),
         ("female", ("People", "people "), "Both sides are called 'People'"),
-    ):
-        with pytest.raises(InputError, match=told):
-            ProtectedGroup.parse(KINDS, text, words)
+    ],
+    ids=["group", "not versus", "both sides", "nobody", "blank word", "two lines", "same word"],
+)
+def test_what_names_no_sides_is_refused(
+    text: str, words: tuple[str, str] | None, complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        ProtectedGroup.parse(KINDS, text, words)
 
 
 @given(
@@ -451,9 +516,19 @@ def test_a_document_is_where_more_of_it_is(memberships: np.ndarray, groups: set[
 
 
 def test_a_tie_that_rounding_breaks_is_a_tie() -> None:
-    sides = ProtectedGroup.parse(PLACE, "not Europe", (" others", "europeans "))
-    assert sides.words == ("others", "europeans")
+    sides = ProtectedGroup.parse(PLACE, "not Europe")
     tied = PLACE.membership({"Africa": 0.1, "Asia": 0.2, "Europe": 0.3})
+
     assert sides.sides_of([tied]).tolist() == [-1]
-    of_two = ProtectedGroup.parse(KINDS, "female vs male")
-    assert of_two.sides_of([[0, 0, 1], [0.2, 0.1, 0.7]]).tolist() == [-1, 1]
+
+
+def test_words_of_sides_are_stripped() -> None:
+    sides = ProtectedGroup.parse(PLACE, "not Europe", (" others", "europeans "))
+
+    assert sides.words == ("others", "europeans")
+
+
+def test_groups_of_neither_side_decide_nothing() -> None:
+    sides = ProtectedGroup.parse(KINDS, "female vs male")
+
+    assert sides.sides_of([[0, 0, 1], [0.2, 0.1, 0.7]]).tolist() == [-1, 1]

@@ -135,6 +135,7 @@ async def test_labels_and_titles_come_from_the_metadata() -> None:
 
 
 async def test_a_callers_retriever_stays_as_it_is() -> None:
+    """A copy of it gives a thousand results."""
     retriever = WordRetriever(documents=[player(n) for n in range(1500)])
     hits = await search(from_langchain(retriever, schema=SCHEMA), "tennis", 1000)
     assert hits.ids == [f"p{n:04}" for n in range(1000)]
@@ -162,10 +163,19 @@ async def test_relevance_scores_are_taken_if_they_fit_the_order(
     assert not recwarn.list  # one would print the texts of all documents
     assert hits.ids == [document.id for document, _ in expected]
     assert hits.scores == [score for _, score in expected]
-    for kind in (DistanceStore, InMemoryVectorStore):
-        hits = await search(from_langchain(stored(50, kind), schema=SCHEMA), "tennis", 50)
-        assert hits.ids == [document.id for document, _ in expected]
-        assert hits.scores == [1 / rank for rank in range(1, 51)]
+
+
+@pytest.mark.filterwarnings("ignore:Relevance scores must be between")
+@pytest.mark.parametrize("kind", [DistanceStore, InMemoryVectorStore])
+async def test_scores_that_are_no_relevance_are_those_of_ranks(
+    kind: type[InMemoryVectorStore],
+) -> None:
+    store = stored(50, RelevanceStore)
+    expected = await store.asimilarity_search_with_relevance_scores("tennis", k=50)
+    hits = await search(from_langchain(stored(50, kind), schema=SCHEMA), "tennis", 50)
+
+    assert hits.ids == [document.id for document, _ in expected]
+    assert hits.scores == [1 / rank for rank in range(1, 51)]
 
 
 @pytest.mark.promise("engines")
@@ -193,7 +203,8 @@ async def test_ids_may_stand_in_the_metadata() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no\nscore"), NotImplementedError()])
 async def test_a_failed_query_is_one_sentence_and_ends_the_others(error: Exception) -> None:
-    ended, healed = list[str](), list[str]()
+    ended: list[str] = []
+    healed: list[str] = []
 
     async def call(query: str) -> list[Document]:
         if query == "bad" and not healed:
@@ -232,14 +243,24 @@ async def test_labels_may_stand_in_a_file_of_ids(
         from_langchain(stored(4), schema=schema)
 
 
-def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_retriever_is_refused() -> None:
     with pytest.raises(InputError, match="takes a BaseRetriever or a VectorStore, not str"):
         from_langchain("club", schema=SCHEMA)  # type: ignore[arg-type]
+
+
+def test_a_retriever_is_no_engine_until_it_is_wrapped() -> None:
     with pytest.raises(InputError, match="not WordRetriever; from_langchain wraps a retriever"):
         fairqr.FairSearch(WordRetriever(documents=[]))  # type: ignore[arg-type]
-    for schema, said in (({}, "at attributes: "), (tmp_path / "no", "cannot be read")):
-        with pytest.raises(SchemaError, match=said):
-            from_langchain(stored(1), schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [({}, "at attributes: "), (Path("/nowhere/schema.yaml"), "cannot be read")],
+    ids=["empty", "missing"],
+)
+def test_a_retriever_needs_a_schema(schema: Any, complaint: str) -> None:
+    with pytest.raises(SchemaError, match=complaint):
+        from_langchain(stored(1), schema=schema)
 
 
 @pytest.mark.promise("engines")

@@ -75,9 +75,13 @@ def numbered(count: int) -> list[Document]:
 
 def by_cosine(documents: Iterable[Document], query: str) -> Ranking:
     """Rank all documents by (1 + cosine)/2, computed one by one, ties by id."""
-    asked = unit(word_vector(query, 8))
-    vectors = {d.id: stored_vector(word_vector(text_of(d), 8)) for d in documents}
-    return Ranking.of({i: float(1 + v @ asked) / 2 for i, v in vectors.items() if v.any()})
+    query_vector = unit(word_vector(query, 8))
+    scores = {}
+    for document in documents:
+        vector = stored_vector(word_vector(text_of(document), 8))
+        if vector.any():
+            scores[document.id] = float(1 + vector @ query_vector) / 2
+    return Ranking.of(scores)
 
 
 async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -> Ranking:
@@ -168,13 +172,17 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
     assert engine.capabilities - lexical.capabilities == added.get(kind, {"vectors", "relevance"})
     assert await engine.info() == await lexical.info()
     assert await engine.documents(["d001", "no"]) == await lexical.documents(["d001"])
-    ours, theirs = await engine.corpus_shares(), await lexical.corpus_shares()
-    assert (ours["gender"] == theirs["gender"]).all()
+    shares = await engine.corpus_shares()
+    lexical_shares = await lexical.corpus_shares()
+    assert (shares["gender"] == lexical_shares["gender"]).all()
     queries = [
         Query("w1", 0),
         Query("", 0),
-        *(Query(nothing, 9) for nothing in ("", " ", "...")),
-        *(Query(nothing, 9, only=("d002", "nobody", "d001")) for nothing in ("", "...")),
+        Query("", 9),
+        Query(" ", 9),
+        Query("...", 9),
+        Query("", 9, only=("d002", "nobody", "d001")),
+        Query("...", 9, only=("d002", "nobody", "d001")),
         Query("w1 w2", 0, every_word=True),
         Query("w1 w2", 9, every_word=True),
         Query("w1", 0, only=("d001", "d002", "d003")),
@@ -201,23 +209,25 @@ def listed(rows: dict[str, tuple[str, Any]]) -> list[Document]:
 
 async def check_groups_and_counts(engine: SearchEngine, now: dict[str, tuple[str, Any]]) -> None:
     gender = GENDER.attributes["gender"]
-    matching, several, all_ = await engine.search(
+    texts = {id_: text for id_, (text, _) in now.items()}
+    members = {id_: list(gender.membership(label)) for id_, (_, label) in now.items()}
+    one_word, two_words, given = await engine.search(
         [Query("w1", 99), Query("w1 w2", 0, every_word=True), Query("", 99, only=tuple(now))]
     )
-    assert set(matching.ids) == {id_ for id_, (text, _) in now.items() if "w1" in text}
-    assert several.total == sum("w1" in text and "w2" in text for text, _ in now.values())
-    assert all_.ids == sorted(now)
-    for hits in (matching, all_):
-        expected = [list(gender.membership(now[id_][1])) for id_ in hits.ids]
-        assert hits.memberships["gender"].tolist() == expected
+
+    assert set(one_word.ids) == {id_ for id_, text in texts.items() if "w1" in text}
+    assert two_words.total == sum("w1" in text and "w2" in text for text in texts.values())
+    assert given.ids == sorted(now)
+    for hits in (one_word, given):
+        assert hits.memberships["gender"].tolist() == [members[id_] for id_ in hits.ids]
     shares = (await engine.corpus_shares())["gender"]
-    rows = [gender.membership(label) for _, label in now.values()]
-    assert shares == pytest.approx(np.sum(rows, axis=0) / max(1, len(rows)) if rows else 0)
+    expected = np.mean([*members.values()], axis=0) if members else 0
+    assert shares == pytest.approx(expected)
 
 
 @settings(max_examples=25)
 @given(st.lists(steps, max_size=7))
-def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
+def test_searches_follow_whatever_is_written(writes: list[Any]) -> None:
     """After each write a search finds what there is, with its groups, and nothing that is gone."""
 
     async def work(folder: Path) -> None:
@@ -276,11 +286,10 @@ async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
     first = await opened(lexical)
     second = await opened(lexical, CountingEncoder("salted", dimensions=5, salt="s"))
     assert (await ranked(second, "w1", 99)).scores != (await ranked(first, "w1", 99)).scores
-    assert all(vectors_path(tmp_path / "v1", it).exists() for it in ("words", "salted"))
+    assert all(vectors_path(tmp_path / "v1", name).exists() for name in ("words", "salted"))
+    sentence = r"'words' in .* another model of that name, with 8 dim.* or delete"
     for other in (CountingEncoder(salt="other"), CountingEncoder(dimensions=9)):
-        with pytest.raises(
-            InputError, match=r"'words' in .* another model of that name, with 8 dim.* or delete"
-        ):
+        with pytest.raises(InputError, match=sentence):
             await opened(lexical, other)
     same(await ranked(first, "w1", 99), by_cosine(some(60), "w1"))
 
@@ -346,10 +355,12 @@ def test_half_precision_hardly_changes_a_cosine(tmp_path: Path) -> None:
     And zeros stay zeros.
     """
     rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
-    kept = tmp_path / "vectors", EncoderMark("wide", 384, (0.1,))
-    assert read_vectors(*kept).shape == (0, 384)
-    write_vectors(*kept, np.concatenate([rows, 0 * rows[:2]]).astype(np.float16))
-    found = unit_vectors(read_vectors(*kept))
+    path = tmp_path / "vectors"
+    mark = EncoderMark("wide", 384, (0.1,))
+    assert read_vectors(path, mark).shape == (0, 384)
+    write_vectors(path, mark, np.concatenate([rows, 0 * rows[:2]]).astype(np.float16))
+    found = unit_vectors(read_vectors(path, mark))
+
     assert np.linalg.norm(found[:500].astype(float), axis=1) == pytest.approx(1, abs=1e-6)
     assert np.abs(found[:500] @ rows[7] - rows @ rows[7]).max() < 3e-4
     assert not found[500:].any()
@@ -447,11 +458,14 @@ async def test_a_hybrid_that_stores_vectors_stays_the_same(
     lexical: TantivyEngine,
 ) -> None:
     """As experiments open it, whose figures may not depend on what ran before."""
-    asked = Retriever("hybrid", CountingEncoder(), stores_vectors=True)
-    (first,) = await (await with_retriever(lexical, asked)).search([Query("w1 w2", 20)])
-    (later,) = await (await with_retriever(lexical, asked)).search([Query("w1 w2", 20)])
+    retriever = Retriever("hybrid", CountingEncoder(), stores_vectors=True)
+    first = await hits_of(await with_retriever(lexical, retriever), "w1 w2", 20)
+    later = await hits_of(await with_retriever(lexical, retriever), "w1 w2", 20)
+
+    assert first.relevance is not None
+    assert later.relevance is not None
     assert (first.ids, first.relevance.tolist()) == (later.ids, later.relevance.tolist())
-    assert isinstance(await with_retriever(lexical, asked), HybridEngine)
+    assert isinstance(await with_retriever(lexical, retriever), HybridEngine)
 
 
 class Broken(CountingEncoder):
