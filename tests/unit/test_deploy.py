@@ -24,16 +24,17 @@ NOT_OURS |= {"PATH", "PYTHONUNBUFFERED"}
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    found = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    assert isinstance(found, dict)
-    return found
+    composition = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert isinstance(composition, dict)
+    return composition
 
 
 PROCESSES = ("serve-1", "serve-2", "work")
 
 
 def test_workers_are_set_up_by_variables_that_there_are(compose: dict[str, Any]) -> None:
-    known = {variable_of(it.name) for it in SETTINGS} | {*service_variables()} | NOT_OURS
+    known = {variable_of(setting.name) for setting in SETTINGS}
+    known |= {*service_variables()} | NOT_OURS
     for name in PROCESSES:
         assert set(compose["services"][name]["environment"]) <= known
     image = (DEPLOY / "Dockerfile").read_text()
@@ -45,14 +46,14 @@ def test_workers_are_set_up_by_variables_that_there_are(compose: dict[str, Any])
             assert f"${{{named[1]}:" in text, line
 
 
-def test_no_password_stands_in_the_files(compose: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", ["POSTGRES_PASSWORD", "ELASTIC_PASSWORD"])
+def test_no_password_stands_in_the_files(name: str) -> None:
     """Each has to be given, and the composition refuses to start without."""
-    text = (DEPLOY / "compose.yaml").read_text()
-    for name in ("POSTGRES_PASSWORD", "ELASTIC_PASSWORD"):
-        uses = re.findall(rf"\$\{{{name}(.*?)\}}", text)
-        assert len(uses) == 2
-        assert all(use.startswith(":?") for use in uses)
-        assert f"{name}=\n" in (DEPLOY / "example.env").read_text()
+    uses = re.findall(rf"\$\{{{name}(.*?)\}}", (DEPLOY / "compose.yaml").read_text())
+
+    assert len(uses) == 2
+    assert all(use.startswith(":?") for use in uses)
+    assert f"{name}=\n" in (DEPLOY / "example.env").read_text()
 
 
 def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
@@ -75,18 +76,19 @@ def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
 
 
 def test_a_proxy_stands_beside_an_elasticsearch(compose: dict[str, Any]) -> None:
-    found = yaml.safe_load((DEPLOY / "compose.proxy.yaml").read_text())
-    proxy, engine = (found["services"][it] for it in ("proxy", "elasticsearch"))
+    composition = yaml.safe_load((DEPLOY / "compose.proxy.yaml").read_text())
+    proxy = composition["services"]["proxy"]
+    engine = composition["services"]["elasticsearch"]
     port = ProxySettings.model_fields["port"].default
     assert proxy["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert f"127.0.0.1:{port}'" in proxy["healthcheck"]["test"][-1]
     assert proxy["command"][0] in typer.main.get_command(app).commands  # type: ignore[attr-defined]
     most = ProxySettings.model_fields["memory"].default
     assert int(proxy["mem_limit"].removesuffix("g")) * 1024 > most
-    assert {*proxy["depends_on"]} == {*found["services"]} - {"proxy"}
+    assert {*proxy["depends_on"]} == {*composition["services"]} - {"proxy"}
     assert "healthcheck" in engine
-    volumes = [it.split(":")[0] for one in (proxy, engine) for it in one["volumes"]]
-    assert {*volumes} == {*found["volumes"], "./sources"}
+    mounts = [mount.split(":")[0] for mount in [*proxy["volumes"], *engine["volumes"]]]
+    assert {*mounts} == {*composition["volumes"], "./sources"}
     assert proxy["build"] == compose["x-process"]["build"]
 
 
@@ -96,9 +98,8 @@ def test_servers_serve_and_workers_work(compose: dict[str, Any]) -> None:
     Both see the files of audits.
     """
     services = compose["services"]
-    first, second = (
-        {it for it in services[f"serve-{n}"]["volumes"] if "data" in it} for n in (1, 2)
-    )
+    first = {volume for volume in services["serve-1"]["volumes"] if "data" in volume}
+    second = {volume for volume in services["serve-2"]["volumes"] if "data" in volume}
     assert first
     assert not first & second
     assert services["work"]["command"] == ["work"]

@@ -76,7 +76,7 @@ def test_there_is_a_source_of_each_kind_but_opensearch() -> None:
 
 
 def test_the_groups_of_the_first_source_are_as_told(tmp_path: Path) -> None:
-    (example,) = (it for it in SOURCES if it.id == "attach-elasticsearch-people")
+    (example,) = (each for each in SOURCES if each.id == "attach-elasticsearch-people")
     source = Source.model_validate(yaml.safe_load(str(example.values[0])))
     assert source.attributes["gender"].group_of("F") == "female"
     assert source.attributes["era"].group_of(1985) == "younger"
@@ -133,14 +133,15 @@ def of_other_examples() -> dict[str, Any]:
     rag, _ = measure_record(record, greatest_utilities([record]), np.array([0.0, 1.0, 1.0]))
     ranked = list_measures(query_of("q", 1, 1, 1, 0), RankedList(**given["ranking"]), 3)
     difference, _ = exposure_difference_test(
-        *([ranked[it]] for it in ("ratio", "share", "ratio_of_relevance")), ""
+        [ranked["ratio"]], [ranked["share"]], [ranked["ratio_of_relevance"]], ""
     )
-    pairs = pair_figures([PairOutcome("q", *it) for it in given["pairs"]], np.random.default_rng(0))
+    outcomes = [PairOutcome("q", *pair) for pair in given["pairs"]]
+    pairs = pair_figures(outcomes, np.random.default_rng(0))
     values = {name: getattr(women, name).value for name in ESTIMATES[:-2]}  # others need judgements
     values["gini"] = gini_of(given)
     values |= of_a_search(given["search"])
     values |= {name: rag[name] for name in Name}
-    values |= {name: getattr(pairs, it).value for it, name in SHARES.items()}
+    values |= {name: getattr(pairs, field).value for field, name in SHARES.items()}
     values |= {RATIO: ranked["ratio"], "ratio of relevance": ranked["ratio_of_relevance"]}
     return values | {
         PLACE: ranked["place"],
@@ -152,8 +153,9 @@ def of_other_examples() -> dict[str, Any]:
 def gini_of(given: Mapping[str, Any]) -> float:
     """Return the Gini index of what the groups of the audited answer get."""
     audit = measured(queries_of(1), [Observation(**given["answer"])], **given["audit"])
-    shares = [[it.exposure.value, it.target.value] for it in audit.groups]
-    return gini_index(*np.array(shares).T)
+    exposures = np.array([group.exposure.value for group in audit.groups])
+    targets = np.array([group.target.value for group in audit.groups])
+    return gini_index(exposures, targets)
 
 
 def of_a_search(given: Mapping[str, Any]) -> dict[str, float]:
@@ -203,21 +205,31 @@ def test_the_readme_and_the_pages_stay_short() -> None:
     assert words <= 21_000
 
 
-def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
-        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text("utf-8")):
-            generated = link.startswith("docs/reference/") and not link.endswith("audit-files.md")
-            assert generated or (ROOT / link).exists(), f"{name}: {link}"
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text("utf-8"))
+    for link in links:
+        is_generated = link.startswith("docs/reference/") and not link.endswith("audit-files.md")
+        assert is_generated or (ROOT / link).exists(), link
 
 
-def test_the_functions_in_the_sketch_of_a_search_exist() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    steps = re.findall(r"^\| `(\S+)\.py` \| `([\w.]+)` \|", text, re.MULTILINE)
-    assert len(steps) == 10
-    for module, name in steps:
-        package = module.removeprefix("src/fairqr/").replace("/", ".")
-        assert callable(pkgutil.resolve_name(f"fairqr.{package}:{name}")), name
-        assert (ROOT / f"{module}.py").is_file(), module
+STEPS = re.findall(
+    r"^\| `(\S+)\.py` \| `([\w.]+)` \|",
+    (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+def test_the_sketch_of_a_search_has_ten_functions() -> None:
+    assert len(STEPS) == 10
+
+
+@pytest.mark.parametrize(("module", "name"), STEPS)
+def test_a_function_in_the_sketch_of_a_search_exists(module: str, name: str) -> None:
+    package = module.removeprefix("src/fairqr/").replace("/", ".")
+
+    assert callable(pkgutil.resolve_name(f"fairqr.{package}:{name}"))
+    assert (ROOT / f"{module}.py").is_file()
 
 
 @pytest.mark.parametrize("kind", ["answer", "probe"])

@@ -53,7 +53,7 @@ def orders(worth: Worth = born) -> Callable[[Asked], Answer]:
                 return scores({best: 0.7, rest: 0.2})
             return says(best)
         passages = re.findall(r"^\[(\d+)\] (.*)$", text, re.M)
-        best_first = sorted(passages, key=lambda it: -worth(it[1]))
+        best_first = sorted(passages, key=lambda passage: -worth(passage[1]))
         return says(" > ".join(f"[{number}]" for number, _ in best_first))
 
     return answer
@@ -102,25 +102,44 @@ def test_a_language_model_ranks_by_windows_at_a_stated_cost(
     assert len(model_server.asked) == 5
 
 
-def test_a_ranker_that_cannot_rank_is_a_failure(
+def test_a_budget_that_is_too_small_for_a_ranking_is_refused(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
-    asked = ("--method", "listwise", "--set")
-    run = search(quick, model_server, people, *asked, "budget.model_calls=4")
+    limits = ("--method", "listwise", "--set", "budget.model_calls=4")
+    run = search(quick, model_server, people, *limits)
+
     assert "may take 5 model calls to re-rank 60 documents" in run.complaint()
     assert "budget has 4" in run.stderr
-    cannot = search(quick, model_server, people, "--model", "causal:nothing/here").complaint()
-    assert "can rank, but not refine queries" in cannot
     assert model_server.asked == []
+
+
+def test_a_model_that_only_ranks_refines_no_queries(
+    quick: Main, people: Path, model_server: ModelServer
+) -> None:
+    run = search(quick, model_server, people, "--model", "causal:nothing/here")
+
+    assert "can rank, but not refine queries" in run.complaint()
+    assert model_server.asked == []
+
+
+def test_a_ranker_that_ranks_nothing_is_a_failure(
+    quick: Main, people: Path, model_server: ModelServer
+) -> None:
     model_server.does(says("I'm sorry, I cannot help with that."))
-    strict = search(quick, model_server, people, *asked, "strict=yes")
-    assert strict.code == 2
-    assert strict.stderr.rstrip().endswith("The model failed, and strict was set.")
-    # A wrong key is not taken for a model that declines.
+    run = search(quick, model_server, people, "--method", "listwise", "--set", "strict=yes")
+
+    assert run.code == 2
+    assert run.stderr.rstrip().endswith("The model failed, and strict was set.")
+
+
+def test_a_wrong_key_is_not_taken_for_a_model_that_declines(
+    quick: Main, people: Path, model_server: ModelServer
+) -> None:
     model_server.does(failure(401, "No such key."))
-    wrong = search(quick, model_server, people, "--method", "pairwise")
-    assert wrong.code == 0, wrong
-    assert "refused the API key (401: No such key); check the key of the provider" in wrong.stderr
+    run = search(quick, model_server, people, "--method", "pairwise")
+
+    assert run.code == 0, run
+    assert "refused the API key (401: No such key); check the key of the provider" in run.stderr
 
 
 @pytest.mark.promise("command")
@@ -129,7 +148,7 @@ def test_a_costly_ranking_needs_consent(
 ) -> None:
     """A ranking above 2,000 calls or 1,000,000 tokens needs `--yes`.
 
-    Pairs of sixty documents, in both orders; and an answer from a list that is ranked.
+    Here of pairs of sixty documents, in both orders.
     """
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 500)
     pairs = ["--method", "pairwise", "--set", "ranking.depth=60"]
@@ -137,6 +156,11 @@ def test_a_costly_ranking_needs_consent(
     assert sentence.startswith("This run may ask the model 594 times and take about")
     assert sentence.endswith("or add --yes to go on.")
     assert not model_server.asked
+
+
+def test_an_answer_from_a_ranked_list_states_its_cost(
+    quick: Main, people: Path, model_server: ModelServer
+) -> None:
     model_server.does(orders())
     model = ["--model", "openai:fake", "--base-url", model_server.base_url, "--json"]
     run = quick("answer", "physicist", "--corpus", people, "--method", "listwise", *model)

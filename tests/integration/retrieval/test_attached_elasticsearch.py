@@ -92,7 +92,8 @@ async def test_labels_of_every_kind_come_with_the_hits_and_are_counted(server: S
         shares = await engine.corpus_shares()
     assert set(hits.ids) == set(PEOPLE)
     for row, id_ in enumerate(hits.ids):
-        person, number = PEOPLE[id_], int(id_[1:])
+        person = PEOPLE[id_]
+        number = int(id_[1:])
         found = {name: rows[row].tolist() for name, rows in hits.memberships.items()}
         sex = group_of(person["person"].get("sex"))
         held = person["place"]
@@ -270,10 +271,8 @@ async def test_an_own_request_that_ranks_by_more_than_its_query(server: Server) 
 def halves(server: Server) -> Iterator[Server]:
     """Two indices behind a pattern and an alias; the first three ids are in both."""
     ids = list(PEOPLE)
-    parts = (ids[:100], [*ids[:3], *ids[100:]])
-    first, second = (
-        {i: {**PEOPLE[i], "number": f"{n}{i}"} for i in p} for n, p in enumerate(parts)
-    )
+    first = {id_: {**PEOPLE[id_], "number": f"0{id_}"} for id_ in ids[:100]}
+    second = {id_: {**PEOPLE[id_], "number": f"1{id_}"} for id_ in [*ids[:3], *ids[100:]]}
     with server.index("staff-1", first), server.index("staff-2", second):
         add = {"add": {"indices": ["staff-1", "staff-2"], "alias": "staff"}}
         server.ask("POST", "/_aliases", {"actions": [add]})
@@ -355,9 +354,10 @@ async def test_an_index_that_returns_few_hits_at_once(server: Server) -> None:
     with server.index("hr-narrow", PEOPLE, max_result_window=30):
         source = described(server, "hr-narrow")
         async with attached(source) as narrow, attached(described(server, INDEX)) as wide:
-            few, all_ = await hits_of(narrow, "opera", 500), await hits_of(wide, "opera", 500)
+            few = await hits_of(narrow, "opera", 500)
+            whole = await hits_of(wide, "opera", 500)
             assert len(few) == 30
-            assert few.scores == pytest.approx(all_.scores[:30])
+            assert few.scores == pytest.approx(whole.scores[:30])
             assert few.warnings[0].startswith("'hr-narrow' returns at most 30 hits at once")
             given = await hits_of(narrow, "opera", 500, only=tuple(PEOPLE))
             assert (given.ids, len(given.warnings)) == (few.ids, 1)
@@ -383,9 +383,9 @@ def label(field: str) -> dict[str, Any]:
 
 
 @pytest.mark.promise("engines")
-async def test_a_source_that_does_not_fit_is_one_sentence(server: Server) -> None:
-    """A source that does not fit its index is one sentence that says what to do."""
-    for changes, said in (
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
         (label("person.sx"), "no field 'person.sx' for .*'gender'; did you mean 'person.sex'"),
         (label("headline"), "'headline' of type text .* label of 'gender'; name 'headline.raw'"),
         (label("person"), "'person' of type object .* label of 'gender'; name 'person.sex'"),
@@ -407,11 +407,37 @@ async def test_a_source_that_does_not_fit_is_one_sentence(server: Server) -> Non
         ({"attributes": {"place": {"labels": "none.csv"}}}, r"none\.csv cannot be read"),
         ({"credentials": "nobody"}, r"has no \[credentials.nobody\]"),
         ({"body": {"query": {"nomatch": {"bio": "{{query}}"}}}}, r"does not do this .*\[nomatch\]"),
-    ):
-        source = described(server, **{"index": INDEX, **changes})
-        with pytest.raises(FairqrError, match=said) as bad:
-            await check_source(source)
-        assert "\n" not in str(bad.value)
+    ],
+    ids=[
+        "typo of a label",
+        "text as label",
+        "object as label",
+        "nested label",
+        "empty label",
+        "values",
+        "link",
+        "date as text",
+        "missing field",
+        "nested field",
+        "filter",
+        "vectors",
+        "several ids",
+        "no ids",
+        "index",
+        "labels",
+        "credentials",
+        "body",
+    ],
+)
+async def test_a_source_that_does_not_fit_is_one_sentence(
+    server: Server, changes: dict[str, Any], sentence: str
+) -> None:
+    """A source that does not fit its index is one sentence that says what to do."""
+    source = described(server, **{"index": INDEX, **changes})
+
+    with pytest.raises(FairqrError, match=sentence) as caught:
+        await check_source(source)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.promise("engines")

@@ -37,16 +37,20 @@ def a_pool(draw: np.random.Generator, least: int = 1, most: int = 4) -> RankingO
     """
     n = int(draw.integers(least + 1, max(8, most + 3)))
     length = int(draw.integers(least, min(n, most) + 1))
-    members, targets = [], []
+    members = []
+    targets = []
     for _ in range(int(draw.integers(1, 4))):
         groups = int(draw.integers(2, 5))
-        own = np.eye(groups)[draw.choice(groups, n, p=draw.dirichlet(np.full(groups, 2.0)))]
+        labels = draw.choice(groups, n, p=draw.dirichlet(np.full(groups, 2.0)))
+        of_attribute = np.eye(groups)[labels]
         kind = draw.random()
         if kind < 0.3:
-            own = np.where(draw.random((n, 1)) < 0.4, draw.dirichlet(np.ones(groups), n), own)
+            is_shared = draw.random((n, 1)) < 0.4
+            of_attribute = np.where(is_shared, draw.dirichlet(np.ones(groups), n), of_attribute)
         if kind > 0.6:
-            own = own * (draw.random((n, 1)) < (0.6 if kind < 0.95 else 0))
-        members.append(own)
+            labelled = 0.6 if kind < 0.95 else 0
+            of_attribute = of_attribute * (draw.random((n, 1)) < labelled)
+        members.append(of_attribute)
         targets.append(draw.dirichlet(np.full(groups, draw.choice([0.5, 3.0]))))
     tied = draw.integers(0, 4, n) / 3
     relevance = draw.beta(2, 2, n) if draw.random() < 0.7 else tied
@@ -150,9 +154,12 @@ def test_spread_leaves_no_group_to_one_document() -> None:
     relevance = np.concatenate([np.linspace(0.9, 0.6, 20), np.linspace(0.8, 0.5, 20)])
     pool = RankingObjective(relevance, [members], [np.array([0.5, 0.5])], 20)
     wide = replace(pool, spread=(3, 5, 10))
+    narrow_ranking = best_ranking(pool)
+    wide_ranking = best_ranking(wide)
     for count in (3, 5, 10):
-        first = [exposure(members[best_ranking(it)][:count])[1] for it in (pool, wide)]
-        assert abs(first[1] - 0.5) <= abs(first[0] - 0.5) + 1e-9
+        narrow_share = exposure(members[narrow_ranking][:count])[1]
+        wide_share = exposure(members[wide_ranking][:count])[1]
+        assert abs(wide_share - 0.5) <= abs(narrow_share - 0.5) + 1e-9
 
 
 @settings(max_examples=150, deadline=None)
@@ -193,7 +200,8 @@ def assert_near_the_best(pool: RankingObjective) -> None:
 def test_the_parts_are_those_of_their_definitions() -> None:
     draw = np.random.default_rng(1)
     members = draw.dirichlet(np.ones(3), 9)
-    relevance, target = draw.random(9), draw.dirichlet(np.ones(3))
+    relevance = draw.random(9)
+    target = draw.dirichlet(np.ones(3))
     ranked = [4, 0, 7]
     found = RankingObjective(relevance, [members], [target], 3, weight=2).quality(ranked)
     weights = LOG2.weights(3)
@@ -223,7 +231,7 @@ def test_fairness_is_never_below_0() -> None:
     st.sampled_from([0.0, 0.5, 1.0, 4.0, np.inf]),
     st.integers(1, 30),
 )
-def test_what_always_holds(
+def test_the_best_ranking_has_its_properties(
     drawn: list[tuple[int, float]], shares: list[float], weight: float, length: int
 ) -> None:
     members = PATTERNS[[pattern for pattern, _ in drawn]].reshape(-1, 3)
@@ -233,9 +241,10 @@ def test_what_always_holds(
     assert len(order) == min(length, len(drawn)) == len(set(order.tolist()))
     # Within a pattern, the more relevant stand first, and none of them is left out.
     for row in PATTERNS:
-        same = [place for place in range(len(drawn)) if (members[place] == row).all()]
-        taken = [place for place in order.tolist() if place in same]
-        assert taken == sorted(same, key=lambda place: -relevance[place])[: len(taken)]
+        alike = np.flatnonzero((members == row).all(axis=1)).tolist()
+        taken = [position for position in order.tolist() if position in alike]
+        by_relevance = sorted(alike, key=lambda position: -relevance[position])
+        assert taken == by_relevance[: len(taken)]
     if len(drawn):
         # It is never worse than the order of relevance, which it is if only relevance counts.
         before = pool.quality(np.argsort(-relevance, kind="stable")[:length])
@@ -251,7 +260,8 @@ def test_an_unlikely_document_is_not_moved_at_any_price() -> None:
 
     It costs more expected relevance than it brings fairness.
     """
-    members, relevance = np.eye(2)[[0] * 20 + [1]], np.array([0.9] * 20 + [0.01])
+    members = np.eye(2)[[0] * 20 + [1]]
+    relevance = np.array([0.9] * 20 + [0.01])
     pool = RankingObjective(relevance, [members], [np.array([0.97, 0.03])], 20)
     assert 20 not in best_ranking(pool)
     assert 20 in best_ranking(replace(pool, weight=np.inf))

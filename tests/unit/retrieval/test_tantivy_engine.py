@@ -88,19 +88,41 @@ async def test_texts_groups_and_shares(tmp_path: Path) -> None:
 # --- counting ---------------------------------------------------------------------------------
 
 
+COUNTED = [
+    Document("0", "", "running women"),
+    Document("1", "", "a woman runs"),
+    Document("2", "", "the run of man"),
+    Document("3", "", "women's day"),
+]
+
+
 async def test_counts_of_documents(tmp_path: Path) -> None:
-    texts = ["running women", "a woman runs", "the run of man", "women's day"]
-    engine = built(tmp_path / "v1", [Document(str(i), "", text) for i, text in enumerate(texts)])
-    for words, count in (("run", 3), ("women", 2), ("women run", 1), ("run run", 3)):
-        assert await total(engine, words, every_word=True) == count
-    for words in ("the", "zebra", "..."):
-        assert await total(engine, words, every_word=True) == 0
-        assert await total(engine, words) == 0
+    engine = built(tmp_path / "v1", COUNTED)
+    words = ("run", "women", "women run", "run run")
+
+    assert [await total(engine, text, every_word=True) for text in words] == [3, 2, 1, 3]
     assert await total(engine, "women run") == 4
     assert await total(engine, "") == 4
+
+
+@pytest.mark.parametrize("words", ["the", "zebra", "..."])
+async def test_words_in_no_document_count_nothing(tmp_path: Path, words: str) -> None:
+    engine = built(tmp_path / "v1", COUNTED)
+
+    assert await total(engine, words, every_word=True) == 0
+    assert await total(engine, words) == 0
+
+
+async def test_counts_among_given_documents(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", COUNTED)
+
     assert await total(engine, "run", only=("0", "3", "nobody")) == 1
     assert await total(engine, "women run", only=("0", "1", "2"), every_word=True) == 1
     assert await total(engine, "", only=("0", "nobody")) == 1
+
+
+async def test_counts_follow_writes(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", COUNTED)
     await remove(engine, ["1", "nobody"])
     await upsert(engine, [Document("0", "", "ran away")])
     assert await total(engine, "run") == 1, "deleted and replaced documents do not count"
@@ -129,16 +151,21 @@ async def test_an_update_that_fails_changes_nothing(tmp_path: Path) -> None:
 # --- what goes wrong --------------------------------------------------------------------------
 
 
-async def test_a_damaged_index_is_named_with_what_to_do(tmp_path: Path) -> None:
-    for number, (file, content) in enumerate(
-        [("text/meta.json", "{"), ("text/*.fast", ""), ("manifest.json", '{"format": 2}')]
-    ):
-        folder = built(tmp_path / f"v{number}", [Document("0", "", "text")]).folder
-        (path,) = folder.glob(file)
-        path.unlink()  # a thread of the index that was built may still read what it has mapped
-        path.write_text(content)
-        with pytest.raises(IndexVersionError, match=r"in .*v\d .*damaged.*fairqr index delete"):
-            await hits_of(TantivyEngine(folder, "p"), "text", 9)
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("text/meta.json", "{"), ("text/*.fast", ""), ("manifest.json", '{"format": 2}')],
+    ids=["meta", "columns", "manifest"],
+)
+async def test_a_damaged_index_is_named_with_what_to_do(
+    tmp_path: Path, file: str, content: str
+) -> None:
+    folder = built(tmp_path / "v1", [Document("0", "", "text")]).folder
+    (path,) = folder.glob(file)
+    path.unlink()  # a thread of the index that was built may still read what it has mapped
+    path.write_text(content)
+
+    with pytest.raises(IndexVersionError, match=r"in .*v\d .*damaged.*fairqr index delete"):
+        await hits_of(TantivyEngine(folder, "p"), "text", 9)
 
 
 async def test_ids_of_every_length_and_script_come_back(tmp_path: Path) -> None:
@@ -246,15 +273,18 @@ async def test_an_encoded_pool_is_that_of_the_group(
     ]
     assert {*found.ids} == {*women[:20]}
     among = replace(QUERIES[-1], n=0)
-    counted = await engine.search([replace(it, within=FEMALE) for it in (Query("", 0), among)])
-    is_woman = ["female" in (d.fields["gender"] or ()) for d in people()]
+    queries = [Query("", 0, within=FEMALE), replace(among, within=FEMALE)]
+    counted = await engine.search(queries)
+    is_woman = ["female" in (document.fields["gender"] or ()) for document in people()]
     assert [hits.total for hits in counted] == [sum(is_woman), sum(is_woman[:50])]
 
 
-async def test_what_cannot_be_filtered_is_refused_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("within", [("gender", "martian"), ("shoes", "red")], ids="=".join)
+async def test_what_cannot_be_filtered_is_refused_in_one_sentence(
+    tmp_path: Path, within: tuple[str, str]
+) -> None:
     engine = built(tmp_path / "v1", people(20), SCHEMA)
-    for within in (("gender", "martian"), ("shoes", "red")):
-        with pytest.raises(
-            UnsupportedError, match=f"within the group '{within[1]}' of {within[0]};"
-        ):
-            await engine.search([Query("w1", 5, within=within)])
+    attribute, group = within
+
+    with pytest.raises(UnsupportedError, match=f"within the group '{group}' of {attribute};"):
+        await engine.search([Query("w1", 5, within=within)])

@@ -164,25 +164,36 @@ class Counting(Candidates):
         return super().with_intersections()
 
 
-def test_intersections_are_computed_once() -> None:
-    """For a certificate, and for all weights of a front."""
-    found = two_attributes(np.random.default_rng(4))
-    candidates = Counting(**{it.name: getattr(found, it.name) for it in dataclasses.fields(found)})
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    """Candidates of two attributes whose intersections are counted from 0."""
+    monkeypatch.setattr(Counting, "count", 0)
+    candidates = two_attributes(np.random.default_rng(4))
+    values = {
+        field.name: getattr(candidates, field.name) for field in dataclasses.fields(candidates)
+    }
+    return Counting(**values)
+
+
+def test_intersections_are_computed_once_for_a_front(counting: Counting) -> None:
+    assert FairStep(fairness="worst").front(counting, RANKS, [0.5, 1.0, 2.0]) is not None
+    assert Counting.count == 1
+
+
+def test_intersections_are_computed_once_for_a_certificate(counting: Counting) -> None:
     step = FairStep(fairness="worst")
-    for work in (
-        lambda: step.front(candidates, RANKS, [0.5, 1.0, 2.0]),
-        lambda: certify(candidates, step, 1.0, RANKS, [*range(RANKS)]),
-    ):
-        Counting.count = 0
-        assert work() is not None
-        assert Counting.count == 1
+
+    assert certify(counting, step, 1.0, RANKS, [*range(RANKS)]) is not None
+    assert Counting.count == 1
 
 
 def test_one_attribute_has_no_worse_one() -> None:
     """The lists are those of the mean."""
     candidates = candidates_of(np.random.default_rng(10))
-    lists = [FairStep(fairness=it).take(candidates, RANKS) for it in ("mean", "worst")]
-    assert lists[0].positions.tolist() == lists[1].positions.tolist()
+    mean = FairStep(fairness="mean").take(candidates, RANKS)
+    worst = FairStep(fairness="worst").take(candidates, RANKS)
+
+    assert mean.positions.tolist() == worst.positions.tolist()
 
 
 @pytest.mark.promise("graph")

@@ -72,17 +72,14 @@ def test_no_mixture_that_reaches_the_target_is_more_relevant() -> None:
 
 def best_mixture(relevance: np.ndarray) -> float:
     """The relevance of the best mixture of two rankings on both sides of the target."""
-    gaps = []
-    gains = []
+    rankings = []
     for ranking in itertools.permutations(range(6), 3):
         exposures = np.zeros(6)
         exposures[list(ranking)] = LOG2.weights(3)
-        gaps.append(exposures[:3].sum() - exposures.sum() / 2)
-        gains.append(exposures @ relevance)
+        gap = exposures[:3].sum() - exposures.sum() / 2
+        rankings.append((gap, exposures @ relevance))
     mixtures = []
-    for (low, low_gain), (high, high_gain) in itertools.product(
-        zip(gaps, gains, strict=True), repeat=2
-    ):
+    for (low, low_gain), (high, high_gain) in itertools.product(rankings, repeat=2):
         if low < 0 < high:
             mixtures.append((high * low_gain - low * high_gain) / (high - low))
     return float(max(mixtures))

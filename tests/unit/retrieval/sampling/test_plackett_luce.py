@@ -44,11 +44,12 @@ def probabilities(weights: Sequence[float], k: int) -> dict[tuple[int, ...], flo
 
 
 def _probability(weights: Sequence[Fraction], ranking: Sequence[int]) -> Fraction:
-    left, result = sum(weights), Fraction(1)
+    remaining = sum(weights)
+    probability = Fraction(1)
     for item in ranking:
-        result *= weights[item] / left
-        left -= weights[item]
-    return result
+        probability *= weights[item] / remaining
+        remaining -= weights[item]
+    return probability
 
 
 def p_value(drawn: np.ndarray, expected: Mapping[tuple[int, ...], float]) -> float:
@@ -175,11 +176,14 @@ def test_extreme_scores_are_ranked() -> None:
     assert sample_plackett_luce([-7.0], 4, 3, 5, stream_of(0)).tolist() == [[0], [0], [0]]
     extreme = [1.7e308, -1.7e308, 0.0]
     assert sample_plackett_luce(extreme, 1000, 5, 3, stream_of(0)).tolist() == [[0, 2, 1]] * 5
-    for bad in (math.nan, math.inf, -math.inf):
-        with pytest.raises(InputError, match="not a finite number; correct it"):
-            sample_plackett_luce([1.0, bad], 1, 1, 1, stream_of(0))
-        with pytest.raises(InputError, match="not a finite number"):
-            deterministic([1.0, bad], 1)
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_no_number_is_refused(score: float) -> None:
+    with pytest.raises(InputError, match="not a finite number; correct it"):
+        sample_plackett_luce([1.0, score], 1, 1, 1, stream_of(0))
+    with pytest.raises(InputError, match="not a finite number"):
+        deterministic([1.0, score], 1)
 
 
 @given(
@@ -198,12 +202,9 @@ def test_the_orders_of_the_oracle_are_equally_likely(m: int, k: int) -> None:
     """Those that put the useful items first, counting all m!(n−m)! whole ones."""
     useful = np.isin(np.arange(5), (3, 0, 4, 1, 2)[:m])
     drawn = sample_oracle(useful, 20_000, k, stream_of(1, str(m), str(k)))
-    first, last = np.flatnonzero(useful).tolist(), np.flatnonzero(~useful).tolist()
-    orders = [
-        (*one, *other)[:k]
-        for one in itertools.permutations(first)
-        for other in itertools.permutations(last)
-    ]
+    useful_first = itertools.permutations(np.flatnonzero(useful).tolist())
+    others = [*itertools.permutations(np.flatnonzero(~useful).tolist())]
+    orders = [(*first, *last)[:k] for first, last in itertools.product(useful_first, others)]
     expected = {order: orders.count(order) / len(orders) for order in set(orders)}
     assert drawn.shape == (20_000, min(k, 5))
     if len(expected) == 1:
@@ -242,7 +243,9 @@ def test_the_numbers_stay_the_same_from_version_to_version() -> None:
     assert stream_of(0, "bm25", "q1").bit_generator.random_raw() == 9310837085825694230
 
 
-ITEMS, SAMPLES, CUT = 190, 100, 5
+ITEMS = 190
+SAMPLES = 100
+CUT = 5
 
 # Scores of a retriever have few high ones; γ(2) is skewed as BM25's are, and the normal
 # distribution is close to those of a dense retriever.
@@ -294,11 +297,14 @@ def group_aware(
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_get_their_target_in_expectation(alpha: float, seed: int) -> None:
     stream = np.random.default_rng(seed)
-    n, groups, k = int(stream.integers(20, 150)), int(stream.integers(2, 5)), 5
+    n = int(stream.integers(20, 150))
+    groups = int(stream.integers(2, 5))
+    k = 5
     memberships = np.eye(groups)[np.arange(n) % groups]
     memberships[-2:] = 0  # without a label
     memberships[1] = np.full(groups, 1 / groups)
-    scores, target = stream.random(n), stream.dirichlet(np.full(groups, 3.0))
+    scores = stream.random(n)
+    target = stream.dirichlet(np.full(groups, 3.0))
     weights = log_weights_of(scores, alpha)
     drawn = group_aware(weights, memberships, target, seed, k)
     exposed = memberships[drawn].sum(axis=(0, 1))
@@ -306,7 +312,8 @@ def test_groups_get_their_target_in_expectation(alpha: float, seed: int) -> None
 
 
 def test_within_a_group_chances_stay_in_proportion() -> None:
-    weights, memberships = np.log([8.0, 4.0, 2.0, 1.0]), np.eye(2)[[0, 0, 1, 1]]
+    weights = np.log([8.0, 4.0, 2.0, 1.0])
+    memberships = np.eye(2)[[0, 0, 1, 1]]
     target = np.array([0.3, 0.7])
     drawn = group_aware(weights, memberships, target, 1, 1)
     counts = np.bincount(drawn[:, 0], minlength=4)
@@ -318,9 +325,13 @@ def test_within_a_group_chances_stay_in_proportion() -> None:
 def test_a_group_with_too_few_documents_comes_whenever_it_can() -> None:
     """And one without documents leaves its share to the others."""
     memberships = np.eye(3)[[0] + [1] * 30]
-    target = np.array([0.5, 0.3, 0.2])
-    drawn = group_aware(np.zeros(31), memberships, target, 3, 4)
+    drawn = group_aware(np.zeros(31), memberships, np.array([0.5, 0.3, 0.2]), 3, 4)
+
     assert (drawn == 0).any(axis=1).mean() > 0.99
+
+
+def test_without_labels_no_weight_is_shifted() -> None:
+    target = np.array([0.5, 0.3, 0.2])
     unlabelled = np.zeros((31, 3))
     assert (shifted(np.zeros(31), unlabelled, target, 4, stream_of(3)) == 0).all()
 
