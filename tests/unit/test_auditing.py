@@ -209,4 +209,5 @@ async def test_pairs_are_scored_by_the_engine(engine: TantivyEngine, tmp_path: P
     pairs.write_text(f"query,version,document\n{rows}")
     audit = await fairqr.audit(engine, WORDS, pairs=pairs, **OPTIONS)
     frame = audit.frames["pairs"]
+
     assert frame[["segment", "second", "higher"]].to_numpy().tolist() == [["", "m", 0]]

@@ -37,8 +37,10 @@ def test_workers_are_set_up_by_variables_that_there_are(compose: dict[str, Any])
     known |= {*service_variables()} | NOT_OURS
     for name in PROCESSES:
         assert set(compose["services"][name]["environment"]) <= known
+
     image = (DEPLOY / "Dockerfile").read_text()
     assert set(re.findall(r"\b([A-Z][A-Z_]+)=(?=\S)", image)) <= known
+
     # Those of the example are read by the composition.
     text = (DEPLOY / "compose.yaml").read_text()
     for line in (DEPLOY / "example.env").read_text().splitlines():
@@ -67,9 +69,12 @@ def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
         if name not in PROCESSES:
             assert re.fullmatch(r"[a-z./-]+:v?\d[\w.-]*", service["image"]), "name a version"
     build = compose["services"]["serve-1"]["build"]
+
     assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
+
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line]
     assert all((ROOT / path).exists() for path in kept)
+
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.split("/")[0] for path in layers["package-dir"].values()}
     assert folders <= set(kept)
@@ -80,13 +85,16 @@ def test_a_proxy_stands_beside_an_elasticsearch(compose: dict[str, Any]) -> None
     proxy = composition["services"]["proxy"]
     engine = composition["services"]["elasticsearch"]
     port = ProxySettings.model_fields["port"].default
+
     assert proxy["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert f"127.0.0.1:{port}'" in proxy["healthcheck"]["test"][-1]
     assert proxy["command"][0] in typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
     most = ProxySettings.model_fields["memory"].default
     assert int(proxy["mem_limit"].removesuffix("g")) * 1024 > most
     assert {*proxy["depends_on"]} == {*composition["services"]} - {"proxy"}
     assert "healthcheck" in engine
+
     mounts = [mount.split(":")[0] for mount in [*proxy["volumes"], *engine["volumes"]]]
     assert {*mounts} == {*composition["volumes"], "./sources"}
     assert proxy["build"] == compose["x-process"]["build"]
@@ -100,10 +108,12 @@ def test_servers_serve_and_workers_work(compose: dict[str, Any]) -> None:
     services = compose["services"]
     first = {volume for volume in services["serve-1"]["volumes"] if "data" in volume}
     second = {volume for volume in services["serve-2"]["volumes"] if "data" in volume}
+
     assert first
     assert not first & second
     assert services["work"]["command"] == ["work"]
     assert services["work"]["deploy"]["replicas"] > 1
+
     for name in PROCESSES:
         works = services[name]["environment"].get("FAIRQR_SERVICE_WORK", "true")
         assert works == ("true" if name == "work" else "false")
@@ -115,14 +125,17 @@ def test_times_and_ports_fit_each_other(compose: dict[str, Any]) -> None:
     settings = ServiceSettings()
     worker = compose["services"]["serve-1"]
     assert int(worker["stop_grace_period"].removesuffix("s")) > settings.grace
+
     balancer = (DEPLOY / "nginx.conf").read_text()
     waits = re.search(r"proxy_read_timeout (\d+)s", balancer)
     assert waits
     assert int(waits[1]) > settings.limits.seconds
     assert int(waits[1]) > 15  # the pause between two signs of life of a stream
+
     # Each stands there twice: for agents, and for all other requests.
     workers = [*dict.fromkeys(re.findall(r"server (\S+):(\d+) ", balancer))]
     assert [name for name, _ in workers] == [n for n in compose["services"] if "serve" in n]
     assert {port for _, port in workers} == {str(settings.port)}
+
     targets = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"][0]
     assert targets["static_configs"][0]["targets"] == [f"{name}:{port}" for name, port in workers]

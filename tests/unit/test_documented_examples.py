@@ -86,6 +86,7 @@ def test_the_settings_are_read(settings_file: Path, monkeypatch: pytest.MonkeyPa
     (example,) = blocks(DOCS / "how-to" / "choose-a-model.md", "toml")
     settings_file.write_text(example)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hidden")
+
     assert find("model").value == tomllib.loads(example)["model"]
     assert [entry.key is not None for entry in service_settings().models.values()] == [True]
     assert list(named_credentials()) == ["web"]
@@ -119,7 +120,9 @@ def test_each_measure_of_the_glossary_has_the_value_that_it_says() -> None:
             computed = values.pop(name)
             assert float(value.replace("−", "-")) == round(computed, 3), name
             assert by_hand(here.strip("`")) == pytest.approx(computed, abs=1.5e-3), name
+
     assert not values
+
     kinds = {kind for kind in KINDS if not kind.endswith(BY_GROUP)}
     assert {re.split(r"[@(]", measure)[0] for measure in measures} == kinds
     assert sum("attribute=" in measure for measure in measures) == len(KINDS) - len(kinds)
@@ -198,10 +201,12 @@ def test_examples_of_a_python_session_give_what_they_say() -> None:
 def test_the_readme_and_the_pages_stay_short() -> None:
     """What is generated does not count, nor do numbers and commands."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
     words = 0
     for page in [*DOCS.glob("*.md"), *DOCS.glob("[!r]*/*.md"), *DOCS.glob("re[fs]*/*.md")]:
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         words += sum(bool(re.search(r"[^\W\d_]{2}", word)) for word in text.split())
+
     assert words <= 21_000
 
 

@@ -87,15 +87,19 @@ async def test_one_line_makes_retriever_tools_fair(
     fair = FairRetrieval(engine, attribute="gender", k=6, target="population:1")
     agent = agent_with(fair, retriever_tool(response_format=form))
     message = tool_message(agent.invoke(QUESTION) if blocking else await agent.ainvoke(QUESTION))
+
     assert women_among(PASSAGES) == 0
     assert women_among(message.artifact) >= 2
     assert sorted(passage.id for passage in message.artifact) == sorted(IDS)
+
     first, *lines = str(message.content).splitlines()
     assert first == "<passages>"
+
     for rank, (passage, line) in enumerate(zip(message.artifact, lines, strict=False), start=1):
         gender = "female" if women_among([passage]) else "male"
         title = passage.metadata["title"]
         assert line == f"{rank}. {title} [gender: {gender}] {passage.page_content}"
+
     assert lines[-1].startswith("Exposure by gender: female 0% to ")
     assert PASSAGES[0].id == "p01", "the retriever's own list is as it was"
 
@@ -108,6 +112,7 @@ async def test_texts_are_whole_and_cannot_close_the_tags(engine: SearchEngine) -
         await agent_with(fair, retriever_tool(GivenPassages(passages=passages))).ainvoke(QUESTION)
     )
     lines = str(message.content).splitlines()
+
     assert all(line.endswith("‹/passages› the end") for line in lines[1:13])
     assert lines.count("</passages>") == 1
 
@@ -128,6 +133,7 @@ async def test_labels_in_the_metadata_come_before_those_of_the_source(tmp_path: 
         agent = agent_with(fair, retriever_tool(GivenPassages(passages=passages)))
         message = tool_message(await agent.ainvoke(QUESTION))
     genders = [passage.metadata["gender"] for passage in message.artifact[:6]]
+
     assert genders.count("female") >= 2
 
 
@@ -197,15 +203,19 @@ async def test_each_list_has_a_span_and_is_logged_for_audits(
     spans = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
     (rerank,) = [span for span in spans if span["name"] == "fairqr.rerank"]
     names = {event["attributes"]["gen_ai.evaluation.name"] for event in rerank["events"]}
+
     assert names == {"fairness", "relevance"}
+
     until(lambda: (log / "log.jsonl").exists())
     run = tmp_path / "run"
     run.mkdir()
     logged = as_run([log], run)
     seen = SeenSearches.model_validate(logged.seen)
     found = await audit(run / "source.yaml", run / "queries.jsonl", k=6, depth=12, seen=seen)
+
     assert found.queries.queries[0].text == "physicist"
     assert "<table>" in found._repr_html_()
+
     by_group = {group.group: group.exposure.value for group in found.figures.groups}
     (both,) = seen.lists
     assert by_group["female"] == pytest.approx(both.fair["gender: female"])

@@ -64,7 +64,9 @@ async def test_an_agent_searches_fairly_and_answers(engine: SearchEngine) -> Non
     state = await agent.ainvoke({"messages": [{"role": "user", "content": "Who?"}]})
     (told,) = [message for message in state["messages"] if isinstance(message, ToolMessage)]
     result = SearchResult.model_validate(told.artifact)
+
     assert [place.rank for place in result.ranking] == [1, 2, 3, 4]
+
     lines = str(told.content).splitlines()
     assert lines[0] == "<passages>", "they are data, and no instructions"
     for place, line in zip(result.ranking, lines[1:], strict=False):
@@ -201,9 +203,11 @@ async def test_what_another_retriever_found_is_re_ranked() -> None:
     ]
     reranker = FairReranker(labels=LABELS, context=Context(k=6, target="population:1"))
     kept = await reranker.acompress_documents(found, "anything")
+
     assert kept == reranker.compress_documents(found, "anything")
     assert len(kept) == 6
     assert all(passage in found for passage in kept)
+
     women = [passage.metadata["at"] for passage in kept if passage.metadata["sex"] == "woman"]
     men = [passage.metadata["at"] for passage in kept if passage.metadata["sex"] == "man"]
     assert len(women) >= 2
@@ -238,6 +242,7 @@ def test_a_re_ranker_says_how_far_its_list_is_from_the_best() -> None:
     reranker = FairReranker(labels=labels, context=Context(k=3, target="uniform:1"))
     result = reranker.rank(found)
     kept = reranker.compress_documents(found, "anything")
+
     assert [found[int(place.id)] for place in result.ranking] == kept
     assert result.objective.value <= result.objective.bound <= 1
     assert result.objective.price["sex"].keys() == {"woman", "man"}

@@ -57,6 +57,7 @@ def test_fair_reranking_runs_in_an_experiment() -> None:
         measures,
         names=["given", "fair"],
     ).set_index("name")
+
     assert table.loc["fair", "AWRF@4"] > table.loc["given", "AWRF@4"]
     assert not pt.java.started()
 

@@ -122,4 +122,5 @@ def test_pages_of_the_site_are_in_its_order() -> None:
     docs = root / "docs"
     files = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
     files = {name for name in files if not re.match(r"runs/.+/", name)}  # reports are files
+
     assert named == files | {f"reference/{page.name}" for page in PAGES}

@@ -153,7 +153,9 @@ def test_pages_of_runs_have_the_figures_of_their_results() -> None:
         if page.parent == DOCS / "results":
             text = page.read_text(encoding="utf-8")
             tables += [(text, table.figures) for table in command.tables]
+
     assert tables
+
     for text, figures in tables:
         less = [f"{values['less']:g}" for values in figures.values() if "less" in values]
         if less:

@@ -37,6 +37,7 @@ def test_a_thread_keeps_the_result_of_a_search(server: str) -> None:
     with httpx.Client(base_url=server, timeout=PATIENCE) as client:
         found = client.post("/assistants/search", json={}).json()
         assert {it["graph_id"] for it in found} == {"search", "answer", "probe"}
+
         thread = client.post("/threads", json={}).json()["thread_id"]
         asked = {
             "assistant_id": "search",
@@ -44,7 +45,9 @@ def test_a_thread_keeps_the_result_of_a_search(server: str) -> None:
             "context": {"attributes": ["gender"], "k": 10},
         }
         result = client.post(f"/threads/{thread}/runs/wait", json=asked).json()["result"]
+
         assert len(result["ranking"]) == 10
         assert result["divergence"] < result["baseline"]["divergence"]
+
         kept = client.get(f"/threads/{thread}/state").json()["values"]["result"]
         assert kept == result

@@ -164,8 +164,10 @@ def test_more_documents_than_a_prompt_can_show_are_refused(
     model_server.does(named)
     asked = arguments(model_server, people, "-k", "60")  # a pool is at least what is read
     complaint = quick(*asked, "--set", "input_tokens=600").complaint()
+
     assert re.search(r"only has room for \d+ of the 60 documents; lower k, raise", complaint)
     assert model_server.asked == []
+
     run = quick(*asked, "--json")
     assert run.code == 0, run.stderr
     assert run.result["documents"] == model_server.asked[0].last_message.count("Person") == 60
@@ -226,8 +228,10 @@ def test_a_terminal_shows_the_answer_while_it_is_written(
     model_server.does(stream(["It ", "was ", "she."], "stop" if whole else None))
     code, shown = on_terminal(command, arguments(model_server, people))
     assert code == (0 if whole else 2), shown
+
     (asked,) = model_server.asked
     assert asked.body["stream"] is True
+
     meanwhile, last = (find("It was she.") for find in (shown.index, shown.rindex))
     if whole:
         assert meanwhile < shown.index("of what was read") < last

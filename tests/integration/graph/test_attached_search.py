@@ -86,8 +86,10 @@ def test_an_endpoint_is_checked_and_searched_fairly(
 ) -> None:
     report = quick("attach", source, "--json").result
     assert report["engine"] == "http"
+
     labelled = {a["name"]: a["labelled"] for a in report["attributes"]}
     assert labelled == {"gender": 60, "continent": 60}
+
     asked = len(endpoint.asked)
     model_server.does(says({"keywords": ["woman", "laboratory"]}))
     result = quick(
@@ -95,10 +97,13 @@ def test_an_endpoint_is_checked_and_searched_fairly(
         *("--set", "ask=always"),
         *("--model", "openai:fake", "--base-url", model_server.base_url, "--json"),
     ).result
+
     assert result["divergence"] < result["baseline"]["divergence"] / 50
+
     words = [asked.body["find"]["words"] for asked in endpoint.asked[asked:]]
     assert words[0] == "physicist"
     assert set(words[1:]) == {"physicist woman laboratory"}
+
     with FairSearch.open(str(source)) as search:
         found = search.search("physicist", attribute="continent", method="baseline", k=10)
     assert [hit.groups["continent"] for hit in found.ranking] == [{"Europe": 1.0}] * 10

@@ -150,6 +150,7 @@ def test_the_command_tells_the_reason_and_strict_exits_with_2(
     stderr = failed(quick, model_server, people)
     assert stderr.count("\n") == 1
     assert len(model_server.asked) == 4, "two questions, each asked twice"
+
     stderr = failed(quick, model_server, people, "--set", "strict=yes")
     assert stderr.splitlines()[1:] == ["fairqr: The model failed, and strict was set."]
 
@@ -186,13 +187,17 @@ def test_more_members_of_each_request_are_a_setting(
     model_server.does(GOOD)
     asked = search_arguments(model_server, people, "--json")
     extra = ["--set", f"extra_body={json.dumps(EXTRA)}"]
+
     assert quick(*asked, *extra).code == 0
+
     first = len(model_server.asked)
     assert first > 0
     assert all(asked.body.items() >= EXTRA.items() for asked in model_server.asked)
+
     model_server.asked.clear()
     quick(*asked, *extra)
     assert len(model_server.asked) < first, "usable replies are kept"
+
     model_server.asked.clear()
     quick(*asked)
     assert len(model_server.asked) == first
@@ -236,6 +241,7 @@ async def test_the_extra_body_of_a_chat_model_object_is_kept(
     client = ChatOpenAI(model="m", base_url=model_server.base_url, extra_body=EXTRA)
     async with FairSearch.open(str(people), client) as search:
         await search.search("physicist", attribute="gender", k=10, ask="always")
+
     assert model_server.asked
     for asked in model_server.asked:
         assert asked.body.items() >= EXTRA.items()
@@ -250,6 +256,7 @@ def test_a_server_that_is_not_there_is_named(quick: Main, people: Path) -> None:
     asked = ("search", "physicist", "--corpus", people, "--attribute", "gender", "--json")
     model = ("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1")
     run = quick(*asked, *model, "--set", "timeout=4", "--set", "ask=always")
+
     assert run.code == 0
     assert run.result["stop_reason"] == "model_failed"
     assert "cannot be reached at http://127.0.0.1:1/v1" in run.stderr
@@ -268,6 +275,7 @@ def test_interrupted_while_the_model_thinks(
     model_server.wait_for(1)
     child.send_signal(signal.SIGINT)
     stdout, stderr = child.communicate(timeout=PATIENCE)
+
     assert (child.returncode, stdout, stderr) == (130, "", "fairqr: interrupted\n")
 
 
@@ -326,6 +334,7 @@ async def test_a_budget_of_calls_or_tokens_is_never_exceeded(
     words = iter(WORDS)
     model_server.does(lambda _: only(next(words, "nothing"), "Asia", "Africa"))
     result = await searched(model_server, people, rerank="fusion", patience=9, **asked)
+
     assert (result.stop_reason, len(model_server.asked)) == ("budget", requests)
     assert result.usage.prompt_tokens + result.usage.completion_tokens == 110 * requests
     assert gain(result) >= 0
@@ -346,6 +355,7 @@ async def test_a_budget_of_seconds_waits_for_nobody(
     model_server.does(GOOD, Answer(never=True))
     begun = time.monotonic()
     result = await searched(model_server, people, budget={"seconds": seconds}, **LOOP, patience=9)
+
     assert time.monotonic() - begun < seconds + 30
     assert result.best_iteration == 1
     assert gain(result) > 0
@@ -364,8 +374,10 @@ async def test_a_result_does_not_depend_on_the_cache(
     model_server.does(answer)
     first = await searched(model_server, people, cache=kept_in(True))
     second = await searched(model_server, people, cache=kept_in(True))
+
     # What could not be used is asked for again.
     assert second.usage.cached_calls >= 1
+
     total = second.usage.cached_calls + second.usage.model_calls
     assert total == first.usage.model_calls
     assert first.stop_reason == second.stop_reason
@@ -382,7 +394,9 @@ def test_the_object_that_json_prints_is_the_contract(
     attributes = ("--attribute", "gender", "--attribute", "continent")
     more = ("--json", "--method", method, "--set", "ask=always", "--set", "prompts.refine=v3")
     run = quick(*search_arguments(model_server, people, *more, *attributes))
+
     assert run.code == 0
+
     found = run.result
     assert SearchResult.model_validate(found).model_dump(mode="json") == found
     assert (found["method"], found["model"]) == (method, "openai:fake")
@@ -421,12 +435,15 @@ async def test_a_query_stays_inside_its_fence(model_server: ModelServer, people:
         for query in ("physicist", HOSTILE):
             await search.search(query, max_iterations=1, **more)
     prompts = [prompt_of(asked) for asked in model_server.asked]
+
     assert len(prompts) == 4, "each query is in a question about the topic and one about a group"
+
     plain = "".join(prompts[:2])
     hostile = "".join(prompts[2:])
     for tag in ("<query>", "</query>", "<group>", "</group>"):
         assert hostile.count(tag) == plain.count(tag)
     assert hostile.count("<") == plain.count("<")
+
     fenced = re.findall(r"<query>([^<]*ignore[^<]*)</query>", hostile)
     assert len(fenced) == 2
     for inside in fenced:
@@ -449,5 +466,6 @@ async def test_instructions_in_documents_reach_no_prompt(
     )
     model_server.does(GOOD)
     await searched(model_server, corpus)
+
     for asked in model_server.asked:
         assert "Ignore all instructions" not in json.dumps(asked.body)

@@ -80,11 +80,14 @@ def test_a_language_model_ranks_by_windows_at_a_stated_cost(
     model_server.does(orders())
     asked = ("--method", "listwise", "--set", "final_step=none")
     run = search(quick, model_server, people, *asked)
+
     assert run.code == 0, run.stderr
+
     line = run.stderr.strip()
     # Sixty people, windows of 20 by 10.
     assert line.startswith("at most 5 calls of openai:fake for 60 documents; about ")
     assert "\n" not in line
+
     result = run.result
     assert ids(result) == [f"p{at}" for at in range(59, 49, -1)]
     assert ids(result) != [place["id"] for place in result["baseline"]["ranking"]]
@@ -92,6 +95,7 @@ def test_a_language_model_ranks_by_windows_at_a_stated_cost(
     assert result["reranking"]["asked"] == len(model_server.asked) == 5
     assert result["usage"]["model_calls"] == 5
     assert result["warnings"] == []
+
     shown = search(quick, model_server, people, *asked, "--verbose", json_=False)
     before = result["baseline"]["exposure"]["gender"]["female"]
     assert shown.stdout.startswith(f"female: {before:.0%} of the attention; ")
@@ -153,6 +157,7 @@ def test_a_costly_ranking_needs_consent(
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 500)
     pairs = ["--method", "pairwise", "--set", "ranking.depth=60"]
     sentence = search(quick, model_server, people, *pairs).complaint()
+
     assert sentence.startswith("This run may ask the model 594 times and take about")
     assert sentence.endswith("or add --yes to go on.")
     assert not model_server.asked
@@ -217,19 +222,24 @@ async def test_an_experiment_compares_rankers(
     asked = experiment(clean_environment, collection=str(collection.folder), **more)
     await run(asked, RunOptions(store.folder))
     prompts = store.manifest().prompts
+
     assert {name.partition("=")[0] for name in prompts} == {"listwise", "pairwise"}
+
     calls = len(model_server.asked)
     records = {(record.system, record.topic): record for record in store.lines.read()}
     assert len(records) == 4 * 4
+
     for (system, _), record in records.items():
         numbers = [int(id_[1:]) for id_ in record.ids]
         assert record.error == ""
         if system != "BM25":
             assert numbers == sorted(numbers, reverse=True)
             assert record.model_calls > 0
+
     # Twelve documents are one window; both depths compare some of the same pairs.
     assert records["listwise", "t0"].model_calls == 1
     assert records["pairwise, 8", "t0"].model_calls <= 2 * 17
     assert calls < sum(record.model_calls for record in records.values())
+
     await run(asked, RunOptions(store.folder))
     assert len(model_server.asked) == calls

@@ -78,9 +78,11 @@ async def test_a_draft_chooses_fields_as_a_person_would(server: Server, tmp_path
         assert "# title: 'title' by its name, with 2 words on average, 100% of them" in written
         assert "# text: 'text' with " in written
         assert "# Not searched, as short or the same in many: country, domain, id, " in written
+
         path = tmp_path / "drafted.source.yaml"
         path.write_text(written)
         report = await check_source(load_source(path))
+
         assert not any("is not searched" in remark for remark in report.remarks)
 
 
@@ -113,6 +115,7 @@ async def test_every_field_of_a_draft_has_a_name_of_its_own(server: Server) -> N
     with server.index(INDEX, people_with(**fields), {"properties": properties}):
         found = await drafted(server)
     described_fields = {each["field"] for each in found["attributes"].values()}
+
     assert described_fields == {*names}
     assert {"field", "field_2", "a_b", "a_b_2", "a_2nd"} <= found["attributes"].keys()
 
@@ -157,6 +160,7 @@ async def test_labels_of_normalized_keywords_are_the_servers_values(
         async with attached(described(server, INDEX, title="title", attributes=label)) as engine:
             hits = await hits_of(engine, "physicist", 60)
             shares = await engine.corpus_shares()
+
     assert hits.memberships["gender"].sum(axis=0).tolist() == [20, 40]
     assert shares["gender"].tolist() == pytest.approx([1 / 3, 2 / 3])
 
@@ -177,6 +181,7 @@ async def test_a_value_that_a_label_repeats_counts_once(
     with server.index(INDEX, people, {"properties": properties}):
         async with attached(described(server, INDEX, title="title", attributes=label)) as engine:
             hits = await hits_of(engine, "physicist", 5)
+
     assert hits.memberships["gender"].tolist() == [[0.5, 0.5]] * 5
 
 
@@ -200,6 +205,7 @@ async def test_flattened_and_runtime_fields_can_be_labels(
             (women,) = await engine.search([Query("physicist", 60, within=("gender", "female"))])
         report = await check_source(source)
         assert "made_sex" in (await drafted(elasticsearch))["attributes"]
+
     assert hits.memberships["gender"].sum(axis=0).tolist() == [20, 40]
     assert shares["gender"].tolist() == pytest.approx([1 / 3, 2 / 3])
     assert len(women) == 20

@@ -248,10 +248,13 @@ async def test_copies_whose_vectors_are_read_share_a_claim(url: str, tmp_path: P
             (hits,) = await engine.search([Query(text, 300, with_claims=True)])
             assert len(proxy.passed) == 3
             (without,) = await engine.search([Query(text, 300)])
+
     assert without.claims is None
     assert hits.claims is not None
+
     rows = {hits.ids.index(id_) for id_ in (best, *copies)}
     assert {hits.claims[row] for row in rows} == {min(rows)}
+
     alone = [row for row in range(len(hits)) if row not in rows]
     assert hits.claims[alone].tolist() == alone
 
@@ -268,6 +271,7 @@ async def test_similarities_are_read_against_a_random_sample(
             async with opened(source, tmp_path) as engine:
                 assert isinstance(engine, FieldHybridEngine)
                 drawn.append(engine.background.tolist())
+
     assert {len(vectors) for vectors in drawn} == {60}
     assert drawn[0] == drawn[1] != drawn[2]
 
@@ -282,6 +286,7 @@ async def test_documents_that_the_body_cannot_score_are_estimated(
             whole = await hits_of(it, "w1 w2", 300)
             wanted = await by_hand(lexical_of(it), VECTORS, "w1 w2")
             given = await hits_of(it, "w1 w2", 99, only=whole.ids[::9])
+
     assert {*given.ids} == {*whole.ids[::9]}
     assert estimates(given) == near({id_: wanted[id_] for id_ in given.ids})
 
@@ -452,6 +457,7 @@ async def test_a_servers_own_request_gives_the_baseline_ranking(
         nothing = await searched(engine, query="unheard")
         await engine.aclose()
         expected = served(url, 20)
+
     assert ids_of(fair.baseline) == ids_of(baseline) == ids_of(baseline.baseline) == expected
     assert ids_of(fair) != expected
     assert ids_of(nothing) == ids_of(nothing.baseline) == []
@@ -472,6 +478,7 @@ def test_an_endpoints_ranking_is_the_baseline(
     with FairSearch.open(str(source), retriever=given) as search:
         baseline = search.search("physicist", attribute="gender", method="baseline", k=10)
         fair = search.search("physicist", attribute="gender", k=10, ask="never")
+
     assert ids_of(baseline) == ids_of(fair.baseline) == expected
     assert (fair.relevance is None) == (given == "bm25")
 
@@ -493,5 +500,6 @@ async def test_the_ranking_of_a_retriever_of_langchain_is_the_baseline(
     fair = await search.search("physicist", k=10, target="gender=female:0.5,male:0.5", ask="never")
     direct = retriever.model_copy(update={"k": 10}).invoke("physicist")
     expected = [document.id for document in direct]
+
     assert ids_of(baseline) == ids_of(fair.baseline) == expected
     assert (fair.relevance is None) == (encoder is None)

@@ -69,6 +69,7 @@ async def test_read_and_view_index_metadata_on_the_index_are_enough(
         assert len(await hits_of(engine, "opera", 9, only=hits.ids)) == 9
         assert (await engine.info()).server == "not told"
     report = await check_source(source)
+
     assert (report.version, report.documents) == (None, 200)
     assert "credentials: mine" in await draft(secure_elasticsearch.url, INDEX, "mine")
     assert state(admin, INDEX) == before
@@ -98,6 +99,7 @@ async def test_an_account_that_may_not_read_is_one_sentence(
         parts = {"api_key": key(admin, [parts["privileges"]])}
     write(settings_file, secure_elasticsearch, **parts)
     source = described(secure_elasticsearch.url, INDEX, credentials="mine")
+
     with pytest.raises(IndexUnavailableError, match=said) as caught:
         async with attached(source) as engine:
             await hits_of(engine, "opera", 5)
@@ -116,6 +118,7 @@ async def test_a_certificate_that_is_not_trusted(
         f'[credentials.mine]\nurls = ["{secure_elasticsearch.url}"]\nca_certs = "other.crt"\n'
     )
     said = r"has a certificate that is not trusted; name the file .*, or renew the certificate\.$"
+
     for named in (None, "mine"):
         with pytest.raises(IndexUnavailableError, match=said):
             async with attached(described(secure_elasticsearch.url, INDEX, credentials=named)):

@@ -104,6 +104,7 @@ async def test_a_sample_is_taken_again_where_it_may_be_another(
     assert await counted(proxy, "auto", text=["text", "title"]) == [4, 2, 1]
     assert await counted(proxy, "auto", filter={"exists": {"field": "gender"}}) == [4, 2, 1]
     assert await counted(proxy, "auto", link="title") == [3, 2, 1]
+
     server = Server(elasticsearch_url)
     with server.client:
         kept = server.ask("GET", f"/{INDEX}/_search?size=600")["hits"]["hits"]
@@ -112,6 +113,7 @@ async def test_a_sample_is_taken_again_where_it_may_be_another(
         settings = {"number_of_replicas": 0}
         server.ask("PUT", f"/{INDEX}", {"mappings": mapping, "settings": settings})
         server.write(INDEX, {hit["_id"]: hit["_source"] for hit in kept})
+
     assert await counted(proxy, "auto") == [4, 2, 1]
 
 

@@ -119,12 +119,15 @@ async def test_a_document_is_read_with_its_groups_and_link(
     hits = [hit(number, person={"sex": "F", "home": home}) for number, home in enumerate(homes)]
     endpoint.does(answer(*hits))
     people = await endpoint.engine(link="person.home")
+
     with pytest.raises(DocumentNotFoundError, match="'people' has no document 'd0' that a search"):
         await read_document(people, "d0", "person.home")
+
     await people.search([Query("physicist", 10)])
     read = [await read_document(people, f"d{number}", "person.home") for number in range(6)]
     assert [document.link for document in read] == [homes[0], *[None] * 5]
     assert (read[0].text, read[0].groups) == ("About 0.\nMore.", {"gender": {"female": 1.0}})
+
     links = await links_of(people, ["d0", "d1", "unknown"], "person.home")
     assert links == {"d0": homes[0]}
 
@@ -135,6 +138,7 @@ async def test_a_missing_score_is_made_from_the_rank(endpoint: Endpoint) -> None
     endpoint.does(answer(hit(5), hit(3), hit(4)))
     people = await endpoint.engine(score=None, attributes={"gender": {"labels": "sexes.csv"}})
     (hits,) = await people.search([Query("physicist woman laboratory", 3)])
+
     assert endpoint.asked[0].body["q"] == "physicist woman laboratory"
     assert (hits.ids, hits.scores) == (["d5", "d3", "d4"], [1, 1 / 2, 1 / 3])
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 0]]
@@ -162,6 +166,7 @@ async def test_a_query_arrives_as_itself(endpoint: Endpoint, text: str) -> None:
     await endpoint.search(text, 3, url=url, body=None, method="GET")
     in_body, in_url = endpoint.asked
     text = text.replace("\ud800", "?")
+
     assert in_body.body == {"q": text, "size": 3}
     assert parse_qs(urlsplit(in_url.path).query) == {"q": [text], "size": ["3"]}
 
@@ -170,6 +175,7 @@ async def test_a_query_in_a_path_is_one_part_of_it(endpoint: Endpoint) -> None:
     endpoint.does(answer())
     people = await endpoint.engine(url=f"{endpoint.server.base_url}/find/{{{{query}}}}", body=None)
     await people.search([Query("a/b c", 3)])
+
     assert endpoint.asked[0].path == "/v1/find/a%2Fb%20c"
     with pytest.raises(QueryError, match="puts the query into the path"):
         await people.search([Query("..", 3)])
@@ -253,6 +259,7 @@ async def test_parameters_stay_out_of_messages_and_logs(
     target = {"Location": f"https://other.example/search?api_key={SECRET}&q=a#{SECRET}"}
     endpoint.does(Answer(307, headers=target))
     url = f"{endpoint.url}?key={SECRET}&q={{{{query}}}}"
+
     with caplog.at_level("INFO"), pytest.raises(SourceError) as failed:
         await endpoint.search(url=url, body=None, method="GET")
     assert endpoint.asked[0].path.endswith(f"/search?key={SECRET}&q=a")
@@ -348,6 +355,7 @@ async def test_credentials_are_sent_to_their_own_address_alone(
     await named.search([Query("a", 1)])
     headers = endpoint.asked[0].headers
     sent = headers["authorization"], headers["x-tenant"]
+
     assert sent == (f"Bearer {SECRET}", f"{SECRET}-too")
     with pytest.raises(SourceError, match="which we do not follow") as failed:
         await named.search([Query("a", 1)])
@@ -376,6 +384,7 @@ async def test_without_a_name_no_credentials_are_sent(
     people = await endpoint.engine()
     for _ in "12":
         await people.search([Query("a", 1)])
+
     for asked in endpoint.asked:
         assert SECRET not in json.dumps(asked.headers)
         assert "cookie" not in asked.headers
@@ -409,6 +418,7 @@ async def test_a_check_says_what_a_sample_query_finds(endpoint: Endpoint) -> Non
     endpoint.does(answer(*map(hit, range(10)), hit(11, person={"sex": "X"})))
     report = await check(await endpoint.engine(title="person.nam", link="person.home"))
     (gender,) = report.attributes
+
     assert (gender.documents, gender.labelled) == (11, 10)
     assert [value.value for value in gender.without_group] == ["X"]
     assert report.sample[0].groups == {"gender": {"female": 1.0}}

@@ -60,11 +60,14 @@ async def test_nothing_is_encoded_for_whoever_has_left() -> None:
     long = asyncio.create_task(encoder.encode_documents([f"{LONG} {n}" for n in range(1000)]))
     await asyncio.sleep(0.1)
     long.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await long
+
     await encoder.encode_query("physicist")
     started = time.process_time()
     await asyncio.sleep(0.5)
+
     assert time.process_time() - started < 0.25
 
 

@@ -33,6 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_feedback_learns_whole_words(engine: SearchEngine) -> None:
     result = await FairSearch(engine, "feedback").search(SCIENTIST, method="fair-qr", **OPTIONS)
     assert result.baseline.exposure["gender"]["female"] == 0
+
     (refinement, *_) = result.iterations[1].refinements
     assert refinement.group == "female"
     assert set(refinement.keywords) == {SHE_IS, "विश्वविद्यालय", "भौतिकी"}

@@ -98,6 +98,7 @@ async def test_the_probability_is_that_of_the_definition(lexical: TantivyEngine)
         held.append(sum(weights[word] for word in shared))
     above = unrelated_by_hand(vectors).above(float(nearest))
     expected = CALIBRATED.words.answerable.probability(above, float(np.mean(held)))
+
     assert hits.answerable == pytest.approx(expected, abs=1e-4)
 
 
@@ -114,9 +115,11 @@ async def test_unanswerable_queries_have_low_probabilities(
         unrelated = f"{UNRELATED} quxbar wibblefrotz flimmerwock snazzle w1"
     found = await hits_of(engine, RELATED, 50)
     nothing = await hits_of(engine, unrelated, 50)
+
     assert nothing.answerable < 0.4 < 0.7 < found.answerable
     for hits in (nothing, found):
         assert hits.probability == pytest.approx(hits.answerable * hits.relevance)
+
     given = tuple(found.ids[7:11])
     for limited in (Query(RELATED, 4, only=given), Query(RELATED, 5, within=("gender", "female"))):
         (hits,) = await engine.search([limited])
@@ -127,9 +130,11 @@ async def test_the_probability_changes_no_ranking(lexical: TantivyEngine) -> Non
     engine = await hybrid(lexical)
     hits = await hits_of(engine, RELATED, 30)
     assert hits.scores == hits.relevance.tolist()
+
     certain = [replace(fit, answerable=ALWAYS) for fit in CALIBRATED]
     engine.calibrations = type(CALIBRATED)(*certain)
     other = await hits_of(engine, RELATED, 30)
+
     assert (other.ids, other.scores, other.answerable) == (hits.ids, hits.scores, 1)
 
 
@@ -144,6 +149,7 @@ async def test_unrelated_queries_are_compared_once_per_index(
         assert (await hits_of(await hybrid(lexical), RELATED, 5)).answerable == before
     await upsert(lexical, [Document("new", "Phone", unrelated_queries()[0], {"gender": "female"})])
     added = (await hits_of(first, RELATED, 5)).answerable
+
     assert added != before
     assert (await hits_of(await hybrid(lexical), RELATED, 5)).answerable == added
 

@@ -141,9 +141,11 @@ async def test_a_build_that_is_killed_leaves_the_old_index_or_none(
     writes: list[Awaitable[Any]] = [catalog.create("people", corpus)]
     if had_one:
         writes += [catalog.remove("people", ["0"]), catalog.delete("people")]
+
     for write_ in writes:
         with pytest.raises(BuildInProgressError, match="wait"):
             await write_
+
     build.kill()
     build.wait()
     if had_one:
@@ -190,9 +192,11 @@ async def test_first_users_at_once_share_one_index(catalog: Catalog, tmp_path: P
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await catalog.resolve(str(corpus.path))
+
     waiting = [asyncio.create_task(catalog.resolve(str(corpus.path))) for _ in range(3)]
     await asyncio.sleep(0.2)
     assert not any(task.done() for task in waiting)
+
     process.kill()
     process.wait()
     async with asyncio.timeout(PATIENCE):
@@ -250,14 +254,18 @@ async def test_an_index_of_another_version_is_rebuilt(catalog: Catalog, tmp_path
     for engine in (named, by_path):
         manifest = folder_of(engine) / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"format": 8', '"format": 7'))
+
     assert await ids(await catalog.resolve(str(corpus.path)), "text") == ["0"]
     with pytest.raises(IndexVersionError, match=r"another version.*fairqr index delete"):
         await catalog.open("named")
+
     ((name, engine_kind, why),) = [
         info for info in await catalog.infos() if not isinstance(info, EngineInfo)
     ]
+
     assert (name, engine_kind) == ("named", "tantivy")
     assert "another version" in why
+
     await catalog.delete("named")
     with pytest.raises(IndexNotFoundError, match="There is no index 'named'"):
         await catalog.open("named")
@@ -271,8 +279,10 @@ async def test_a_folder_is_a_path_unless_an_index_has_its_name(
     (tmp_path / "people").mkdir()
     with pytest.raises(IndexNotFoundError):
         await catalog.resolve("people")
+
     write(tmp_path / "people", "in the folder")
     assert await ids(await catalog.resolve("people"), "folder") == ["0"]
+
     await catalog.create("people", write(tmp_path / "other", "in the index"))
     assert await ids(await catalog.resolve("people"), "index") == ["0"]
 
@@ -299,8 +309,10 @@ async def test_documents_are_added_and_removed_by_name(catalog: Catalog, tmp_pat
     more = tmp_path / "more.jsonl"
     more.write_text('{"id": "1", "text": "new", "g": "m"}\n{"id": "x", "text": "new"}\n')
     counts: list[int] = []
+
     assert await catalog.upsert("p", more, progress=counts.append) == 2
     assert counts == [2]
+
     engine = await catalog.open("p")
     hits = await hits_of(engine, "new", 9)
     assert (hits.ids, hits.memberships["gender"].tolist()) == (["1", "x"], [[0, 1], [0, 0]])
@@ -369,6 +381,7 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
     source = catalog.attach(path)
     assert catalog.sources() == {"team": path}
     assert catalog.source("team") == (source, path)
+
     for corpus in ("team", str(path), source):
         engine = await catalog.resolve(corpus)
         assert engine.name == "team"
@@ -439,6 +452,7 @@ async def test_what_is_known_of_all_that_has_a_name(catalog: Catalog, tmp_path: 
         counts = {name: info.documents for name, info in infos.items()}
         assert counts == {"people": 1, "team": documents, "gone": None}
         await catalog.resolve("team")
+
     assert infos["people"].source == str(tmp_path / "c" / "documents.jsonl")
 
 

@@ -81,6 +81,7 @@ def test_claims_by_vector_are_connected_components(
         if here is not None and there is not None:
             links[one, other] |= np.cos(np.radians(here - there)) >= least
     claims = claims_by_vector(vectors_at(degrees), encoder, claims_by_text(texts))
+
     assert claims.tolist() == linked_by_hand(links)
 
 
@@ -110,6 +111,7 @@ def test_merits_are_the_definition(known: list[tuple[str, float]]) -> None:
     ]
     values = np.array([probability for _, probability in known])
     merits = merits_of(values, claims_by_text([text for text, _ in known]))
+
     assert merits.tolist() == pytest.approx(expected, rel=1e-12)
 
 
@@ -149,6 +151,7 @@ def test_copies_leave_the_merit_of_every_group_as_it_was(
         for (text, probability, group), factor in zip(copied, factors, strict=True)
     ]
     every = data.draw(st.permutations([*known, *copies]))
+
     assert merit_by_group(every) == pytest.approx(merit_by_group(known), rel=1e-12)
 
 
@@ -160,6 +163,7 @@ def test_copies_of_others_take_part_of_a_claim_and_add_nothing(
     values = np.array([probability for _, probability in known])
     claims = claims_by_text([text for text, _ in known])
     merits = merits_of(values, claims)
+
     for claim in set(claims.tolist()):
         assert merits[claims == claim].sum() == pytest.approx(values[claims == claim].max())
     assert (merits <= values).all()
@@ -262,4 +266,5 @@ async def test_claims_need_no_more_requests(tmp_path: Path) -> None:
         lexical.reads.clear()
         await engine.search([Query("w3", 100, with_claims=with_claims)])
         requests.append((len(lexical.searches), list(lexical.reads)))
+
     assert requests[0] == requests[1]

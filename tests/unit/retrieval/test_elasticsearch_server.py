@@ -393,7 +393,9 @@ async def test_a_redirect_is_not_followed(
         with answering(lambda *_: moved) as (url, named):
             said = f"{url} redirects to another address"
             await refused(url, IndexUnavailableError, said, engine, credentials=entry(url))
+
     assert asked == []
+
     sent = named[0].headers["authorization"], named[0].headers["x-key"]
     assert sent == ("ApiKey s3cret", "s3cret")
     assert "s3cret" not in caplog.text
@@ -436,11 +438,14 @@ def test_a_key_goes_only_to_the_addresses_of_its_entry(
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "http://here:9200")
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "s3cret")
     assert SearchServer(source(None)).url == "http://here:9200"
+
     both = ["http://here:9200", "http://evil:9200"]
     assert SearchServer(source(both[:1])).credentials.api_key
     assert not SearchServer(source(both)).credentials.request_headers()
+
     named = entry("http://here:9200")
     assert SearchServer(source(both[0], credentials=named)).credentials.api_key
+
     for url, cloud_id in (("http://evil:9200", None), (both, None), (None, "people:x")):
         said = "'mine' may not be sent to (http://evil:9200|people:x)"
         with pytest.raises(ConfigError, match=said):
@@ -506,13 +511,16 @@ async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str
         with pytest.raises(IndexUnavailableError) as caught:
             await searched(url)
         assert str(caught.value).startswith(f"{warning} Try again, or accept such results with")
+
         header, body = map(json.loads, asked[-1].body.splitlines())
         assert header == {"preference": "fairqr", "allow_partial_search_results": False}
         assert "timeout" not in body
+
         async with attached(source(url, allow_partial=True, timeout=10)) as engine:
             hits, counted = [(await engine.search([Query("physics", n)]))[0] for n in (5, 0)]
         assert (hits.ids, counted.total) == (["a"], 1)
         assert hits.warnings == counted.warnings == (warning,)
+
         header, body = map(json.loads, asked[-1].body.splitlines())
         assert header["allow_partial_search_results"] is True
         assert body["timeout"] == "8000ms", "the server has time to answer before the client leaves"
@@ -528,6 +536,7 @@ async def test_shares_of_a_part_are_left_out_and_counted_again() -> None:
             assert await engine.corpus_shares() == {}
             for _ in "12":
                 assert (await engine.corpus_shares())["gender"].tolist() == [0.875, 0.125]
+
     assert len(asked) == 3
 
 

@@ -89,8 +89,10 @@ async def test_vectors_are_the_encoders_and_each_text_is_encoded_once() -> None:
     kept = await kept_by(encoder)
     wanted = await encode_documents(CountingEncoder(), TEXTS)
     found = await kept.encode([*TEXTS[:9], *TEXTS[:9], " "])
+
     assert np.array_equal(found[:18], [*wanted[:9], *wanted[:9]])
     assert sorted(encoder.taken()) == sorted(TEXTS[:9])
+
     again = await kept_by(encoder)
     assert np.array_equal(await again.encode(TEXTS), wanted)
     assert sorted(encoder.taken()) == sorted(TEXTS[9:])

@@ -98,6 +98,7 @@ def test_a_product_keeps_the_known_mass_of_both_attributes(
     shares = st.sampled_from([0.0, 0.25, 0.5])
     second = data.draw(hnp.arrays(float, (len(first), 2), elements=shares))
     product = intersection([first, second])
+
     assert product.shape == (len(first), first.shape[1] * 2)
     assert np.allclose(product.sum(axis=1), first.sum(axis=1) * second.sum(axis=1))
     assert product[0, 1] == pytest.approx(first[0, 0] * second[0, 1])
@@ -147,6 +148,7 @@ def test_a_worked_value_of_kl() -> None:
     expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
     found = kullback_leibler([0.5, 0.5], [0.25, 0.75], smoothing=0)
     assert found == pytest.approx(expected)
+
     turned = kullback_leibler([0.25, 0.75], [0.5, 0.5], smoothing=0, direction="exposure_target")
     assert turned == pytest.approx(expected)
     # Without smoothing, an absent group is infinitely far.
@@ -159,8 +161,10 @@ def test_worked_values_of_what_a_group_lacks() -> None:
     target = [0.5, 0.4, 0.1]
     exposure = [0.2, 0.8, 0.0]
     assert lacks(target, exposure) == pytest.approx([0.3, -0.4, 0.1])
+
     ratios = lacks(target, exposure, "ratio", smoothing=0.03)
     assert ratios == pytest.approx([0.495 / 0.204, 0.398 / 0.786, 0.107 / 0.01])
+
     terms = lacks(target, exposure, "divergence")
     assert terms.sum() == pytest.approx(kullback_leibler(target, exposure))
     assert lacks(target, target, "divergence") == pytest.approx([0.0, 0.0, 0.0])
@@ -185,14 +189,17 @@ def test_divergences_have_their_properties(
     p, q = pair
     kl = kullback_leibler(p, q, smoothing=smoothing)
     js = jensen_shannon(p, q)
+
     assert kullback_leibler(p, p, smoothing=smoothing) == jensen_shannon(p, p) == 0
     assert js == pytest.approx(jensen_shannon(q, p))
     assert 0 <= jensen_shannon(p, q, unit="bits") <= 1 + 1e-12
+
     order = data.draw(st.permutations(range(len(p))))
     assert kullback_leibler(p[order], q[order], smoothing=smoothing) == pytest.approx(kl)
     assert jensen_shannon(p[order], q[order]) == pytest.approx(js)
     assert smooth(p, smoothing).sum() == pytest.approx(1)
     assert smooth(p, smoothing).min() > 0
+
     assume(not np.allclose(p, q))
     assert min(kl, js) > 0
     assert kullback_leibler(p, (1 - step) * q + step * p, smoothing=smoothing) < kl
@@ -215,6 +222,7 @@ def test_the_variance_of_a_label_is_that_of_drawn_ones() -> None:
     own = random.choice(3, size=200_000, p=shares)
     labels = (MATRIX.cumsum(axis=1)[own] < random.random((len(own), 1))).sum(axis=1)
     errors = by_group(np.eye(3)[labels], MATRIX) - np.eye(3)[own]
+
     assert errors.mean(axis=0) == pytest.approx(0, abs=0.01)
     assert by_group(shares, None) is shares
     assert errors.var(axis=0) == pytest.approx(variances(MATRIX, shares), rel=0.02)
@@ -227,10 +235,13 @@ def test_matrices_are_drawn_from_what_a_sample_leaves_possible() -> None:
     assert drawn.shape == (5_000, 6, 6)
     assert drawn[:, :3, 3:] == pytest.approx(0)
     assert drawn[:, :3, :3] == pytest.approx(drawn[:, 3:, 3:])
+
     matrices = np.linalg.inv(drawn[:, :3, :3])
     assert matrices.mean(axis=0) == pytest.approx(MATRIX, abs=0.001)
+
     variance = MATRIX * (1 - MATRIX) / 4_000
     assert matrices.var(axis=0) == pytest.approx(variance, rel=0.1, abs=1e-6)
+
     exact = drawn_inverses([MATRIX], np.random.default_rng(3), 2)
     assert exact == pytest.approx(np.linalg.inv(MATRIX)[None])
 
@@ -241,7 +252,9 @@ def test_a_product_is_confused_as_independent_attributes() -> None:
     other = Attribute(name="other", field="g", groups=("c", "d"))
     schema = Schema(attributes={"one": one, "other": other})
     matrix = [[0.9, 0.1], [0.3, 0.7]]
+
     assert Dimension.named(schema, "other").confusion is None
+
     found = Dimension.named(schema, "one×other").confusion
     assert found == pytest.approx(np.kron(matrix, np.eye(2)))
 
@@ -314,6 +327,7 @@ def test_a_worked_fusion() -> None:
     assert fused.ids == ["a", "c", "b"]
     assert fused.scores == pytest.approx([1 / 61 + 0.5 / 62, 1 / 63 + 0.5 / 61, 1 / 62])
     assert reciprocal_rank_fusion([ranking("ab"), ranking("ba")]).ids == ["a", "b"]
+
     shares = [None, np.array([0.0, 0.5])]
     fused = reciprocal_rank_fusion([ranking("ab"), ranking("cb")], shares=shares)
     assert fused.ids == ["b", "a"]
@@ -340,6 +354,7 @@ def test_a_worked_mixture() -> None:
     target = Target.parse("retrieved:0.5,population:0.5")
     found = target.resolve(alone(GENDER), {"retrieved": np.array([1.0, 9.0])})
     assert found == pytest.approx([0.3, 0.7])
+
     target = Target.parse(["uniform:1", "gender=female:0.6,male:0.4"])
     assert target.resolve(alone(GENDER)) == pytest.approx([0.6, 0.4])
     assert target.resolve(alone(BARE)) == pytest.approx([0.5, 0.5])
@@ -441,6 +456,7 @@ def test_what_was_retrieved_is_weighed_by_its_scores_or_ranks(
     usable = can_be_weights(scores)
     weights = np.array(scores) / max(scores) if usable else 1 / np.arange(1, len(scores) + 1)
     found = retrieved_distribution(members, np.array(scores))
+
     assert found == pytest.approx(weights @ members / weights.sum())
 
 
@@ -505,6 +521,7 @@ def test_a_document_is_where_more_of_it_is(memberships: np.ndarray, groups: set[
     """Against a loop; the unknown mass decides nothing; the sides swapped give the other side."""
     found = ProtectedGroup.parse(PLACE, ", ".join(sorted(groups))).sides_of(memberships)
     assert found.shape == (len(memberships),)
+
     for row, side in zip(memberships, found, strict=True):
         mass = {True: 0.0, False: 0.0}
         for group, share in zip(PLACE.groups, row, strict=False):
@@ -512,6 +529,7 @@ def test_a_document_is_where_more_of_it_is(memberships: np.ndarray, groups: set[
         if abs(mass[True] - mass[False]) > 1e-6:
             assert side == int(mass[True] > mass[False])
     other = ProtectedGroup.parse(PLACE, "not " + ", ".join(sorted(groups))).sides_of(memberships)
+
     assert np.array_equal(other, np.where(found < 0, found, 1 - found))
 
 

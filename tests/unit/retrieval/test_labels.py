@@ -118,6 +118,7 @@ async def test_groups_that_are_whole_numbers_are_named_without_zeros(
 ) -> None:
     labels = await opened(tmp_path, Attribute(name="origin", labels=name), content)
     assert labels.schema.attribute("origin").groups == ("1", "2")
+
     expected = [[1, 0], [0, 1], [0, 0]]
     assert rows(labels, "123") == expected
     if "4" in labels.in_files("4"):
@@ -134,7 +135,9 @@ async def test_values_of_the_file_are_mapped_to_groups(tmp_path: Path) -> None:
     ranges = {"young": {"gte": 1980}, "old": {"lt": 1980}}
     attribute = Attribute.model_validate({"name": "origin", "labels": "o.csv", "groups": ranges})
     labels = await opened(tmp_path, attribute, "id,group\n1,1990\n2, 1950-01-02\n3,never\n")
+
     assert rows(labels, "123") == [[1, 0], [0, 1], [0, 0]]
+
     (report,) = labels.reports({}, ["1", "2", "3", "not there"])
     assert (report.documents, report.labelled, report.origin) == (4, 2, "o.csv")
     assert [(v.value, v.documents) for v in report.without_group] == [("never", 1)]
@@ -241,7 +244,9 @@ async def test_a_file_is_read_again_only_where_it_has_changed(tmp_path: Path) ->
     counts: list[int] = []
     (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
     await asyncio.gather(*(opened(tmp_path, progress=counts.append) for _ in range(4)))
+
     assert counts == [1]
+
     labels = await opened(tmp_path, content="id,group\na,Europe\nb,Asia\n", progress=counts.append)
     assert counts == [1, 2]
     assert rows(labels, ["a"]) == [[0, 1, 0]]
@@ -291,16 +296,21 @@ async def test_fields_are_read_beside_files_in_the_order_of_the_schema(tmp_path:
     (tmp_path / "origins.csv").write_text("id,group\na,Asia\n")
     attributes = {"gender": GENDER, "origin": ORIGIN}
     labels = await LabelReader.open(attributes, tmp_path, store=tmp_path / "kept")
+
     assert labels.field_attributes == [GENDER]
+
     values = ["F", None, ["F", "M", "x", "M"], {"F": 1, "M": 3}, 1, True, "", "x"]
     found = labels.memberships("abcdefgh", {"gender": values})
     assert list(found) == ["gender", "origin"]
+
     halves = [[1, 0], [0, 0], [1 / 3, 1 / 3], [0.25, 0.75], [1, 0], [0, 1], [0, 0], [0, 0]]
     assert found["gender"].tolist() == halves
     assert found["origin"].tolist() == [[1, 0, 0], *([[0, 0, 0]] * 7)]
+
     nobody = labels.memberships([], {"gender": []})
     shapes = {name: members.shape for name, members in nobody.items()}
     assert shapes == {"gender": (0, 2), "origin": (0, 3)}
+
     report, _ = labels.reports({"gender": values}, "abcdefgh")
     assert (report.origin, report.documents, report.labelled) == ("sex", 8, 5)
     assert [(v.value, v.documents) for v in report.without_group] == [("x", 2)]

@@ -118,17 +118,21 @@ async def test_labels_and_titles_come_from_the_metadata() -> None:
     retriever = WordRetriever(documents=[player(n) for n in range(1, 8)])
     engine = from_langchain(retriever, schema=SCHEMA, name="club", title="headline")
     hits = await search(engine, "player 3 court \ud800 serve", 3)
+
     assert retriever.asked == ["player 3 court ? serve"]
     assert hits.ids == ["p0003", "p0001", "p0002"]
     assert hits.scores == [1.0, 1 / 2, 1 / 3]
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 1]]
     assert (hits.total, hits.warnings) == (None, ())
+
     found = await engine.documents(["p0002", "nobody", "p0003"])
     assert [(d.id, d.title) for d in found] == [("p0002", "Player 2"), ("p0003", "Player 3")]
     assert found[0].text == "tennis player 2 of the club"
+
     known = await search(engine, "", 9, only=("p0002", "nobody", "p0003"))
     assert known.ids == ["p0002", "p0003"]
     assert known.memberships["gender"].tolist() == [[0, 1], [1, 0]]
+
     info = await engine.info()
     assert (info.name, info.engine, info.documents) == ("club", "langchain", None)
     assert (engine.retriever, engine.capabilities) == ("langchain:WordRetriever", {"new_queries"})
@@ -160,6 +164,7 @@ async def test_relevance_scores_are_taken_if_they_fit_the_order(
     recwarn.clear()
     with warnings.catch_warnings():
         hits = await search(from_langchain(store, schema=SCHEMA), "tennis", 50)
+
     assert not recwarn.list  # one would print the texts of all documents
     assert hits.ids == [document.id for document, _ in expected]
     assert hits.scores == [score for _, score in expected]
@@ -187,6 +192,7 @@ async def test_documents_without_an_id_are_known_by_their_text() -> None:
     hits = await search(engine)
     assert len(hits) == len(set(hits.ids)) == 2
     assert hits.memberships["gender"].tolist() == [[0, 0], [0, 0]]
+
     (no_id,) = hits.warnings
     assert "have no id, so we use a hash of their text; two documents with the same" in no_id
     assert [d.text for d in await engine.documents(hits.ids)] == ["one", "two"]
@@ -237,7 +243,9 @@ async def test_labels_may_stand_in_a_file_of_ids(
     # Inside a running event loop, and by a path as text.
     hits = await search(from_langchain(stored(4), schema=str(schema)))
     rows = dict(zip(hits.ids, hits.memberships["origin"].tolist(), strict=True))
+
     assert rows == {"p0000": [0, 0], "p0001": [1, 0], "p0002": [0, 1], "p0003": [0, 0]}
+
     (tmp_path / "origins.csv").unlink()
     with pytest.raises(SourceError, match=r"origins\.csv cannot be read"):
         from_langchain(stored(4), schema=schema)
@@ -284,7 +292,9 @@ async def test_any_answer_keeps_its_order_and_has_each_document_once(
     hits = await search(engine, "x", n)
     keys = [(id_, "") if id_ else (None, text) for id_, text, _ in found[:n]]
     expected = sorted({key: row for row, key in reversed(list(enumerate(keys)))}.values())
+
     assert len(hits) == len(set(hits.ids)) == len(expected)
+
     wanted = {"None": [0, 0], "?": [0, 0], "F": [1, 0], "M": [0, 1], "['F', 'M']": [0.5, 0.5]}
     for place, row in enumerate(expected):
         label = wanted.get(str(found[row][2]), [0.75, 0.25])
@@ -296,8 +306,11 @@ def test_large_documents_make_room_for_each_other() -> None:
     seen = SeenDocuments(2 * OVERHEAD + 100)
     seen.add([documents.Document("a", "", "x" * 40), documents.Document("b", "", "x" * 40)])
     seen.add([documents.Document("a", "", "x" * 50)])
+
     assert len(seen.get("ab")) == 2
+
     seen.add([documents.Document("c", "xx", "x", {"sex": ["x" * 30, {"of": 1}]})])
     assert [it.id for it in seen.get("abc")] == ["c"]
+
     seen.add([documents.Document("d", "", "x" * 10 * OVERHEAD)])
     assert [it.id for it in seen.get("abcd")] == ["d"]

@@ -142,8 +142,10 @@ def test_over_several_cut_offs_fairness_is_the_mean_of_their_own() -> None:
     ranked = draw.permutation(30)[:20]
     alone = [replace(pool, length=count).quality(ranked[:count]).fairness for count in (5, 10, 20)]
     found = replace(pool, spread=(10, 5, 50)).quality(ranked)
+
     assert found.fairness == pytest.approx(np.mean(alone), rel=1e-12)
     assert found.relevance == pool.quality(ranked).relevance
+
     least = replace(pool, spread=(5, 10), is_least=True).quality(ranked)
     assert min(alone) - 1e-12 <= least.fairness <= min(alone) + ABOVE_LEAST
 
@@ -175,11 +177,14 @@ def test_the_soft_minimum_is_near_the_least_and_concave(
     sharpness = max(1.0, math.log(len(values)) / ABOVE_LEAST)
     found = float(soft_least(values, sharpness))
     terms = [math.exp(-sharpness * (value - min(drawn))) for value in drawn]
+
     assert found == pytest.approx(min(drawn) - math.log(sum(terms) / len(terms)) / sharpness)
     assert min(drawn) - 1e-12 <= found <= min(min(drawn) + ABOVE_LEAST, values.mean()) + 1e-12
+
     other = np.array(others[: len(values)])
     between = soft_least(share * values + (1 - share) * other, sharpness)
     chord = share * found + (1 - share) * soft_least(other, sharpness)
+
     assert between >= chord - 1e-12
     assert soft_least(np.maximum(values, other), sharpness) >= found - 1e-12
 
@@ -207,6 +212,7 @@ def test_the_parts_are_those_of_their_definitions() -> None:
     weights = LOG2.weights(3)
     expected = weights @ relevance[ranked] / (weights @ np.sort(relevance)[::-1][:3])
     fair = float(1 - jensen_shannon(target, exposure(members[ranked]), unit="bits"))
+
     assert found.relevance == pytest.approx(expected, rel=1e-12)
     assert found.fairness == pytest.approx(fair, rel=1e-12)
     assert found.value == pytest.approx(expected * fair**2, rel=1e-12)
@@ -238,7 +244,9 @@ def test_the_best_ranking_has_its_properties(
     relevance = np.array([chance for _, chance in drawn]).round(9)
     pool = RankingObjective(relevance, [members], [np.array(shares) / sum(shares)], length, weight)
     order = best_ranking(pool)
+
     assert len(order) == min(length, len(drawn)) == len(set(order.tolist()))
+
     # Within a pattern, the more relevant stand first, and none of them is left out.
     for row in PATTERNS:
         alike = np.flatnonzero((members == row).all(axis=1)).tolist()
@@ -274,6 +282,7 @@ def test_long_rankings_are_filled() -> None:
     pool = RankingObjective(draw.random(3000), members, [np.array([0.6, 0.3, 0.1])], 1000)
     begun = time.process_time()
     reached = pool.quality(best_ranking(pool))
+
     assert time.process_time() - begun < 2
     assert reached.value > 0.93
 

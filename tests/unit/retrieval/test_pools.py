@@ -45,6 +45,7 @@ async def test_blank_texts_score_least(name: str, minilm_cache: Path, tiny_bert:
     retriever = open_pool_retriever(name if name not in module.NEURAL else f"{name}:{tiny_bert}")
     await retriever.start()
     scores = await retriever.scores("fair ranking", ["ranking", "", "  ", "bread\ud800"])
+
     assert np.isfinite(scores).all()
     assert scores[1] == scores[2] == min(0.0, scores[0], scores[3])
     assert not (await retriever.scores(" ", ["ranking"])).any()
@@ -131,13 +132,17 @@ async def test_scores_are_those_of_the_formula(
     query = np.array(naive(tiny_bert, QUERY))
     expected = [float(query @ naive(tiny_bert, text)) for text in TEXTS]
     retriever = open_pool_retriever(f"{kind}:{tiny_bert}")
+
     assert retriever.name == f"{kind}:{tiny_bert}"
+
     await retriever.start()
     scores = await retriever.scores(QUERY, TEXTS)
     assert scores == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert len(set(np.round(scores, 4))) == len(TEXTS)
+
     backwards = await retriever.scores(QUERY, TEXTS[::-1])
     assert backwards[::-1] == pytest.approx(scores, rel=1e-4, abs=1e-5)
+
     monkeypatch.setitem(module.NEURAL, kind, module.NEURAL[kind]._replace(texts_at_once=2))
     retriever = open_pool_retriever(f"{kind}:{tiny_bert}")
     assert await retriever.scores(QUERY, TEXTS) == pytest.approx(scores, rel=1e-4, abs=1e-5)

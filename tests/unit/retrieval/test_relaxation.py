@@ -266,6 +266,7 @@ def test_long_lists_are_bounded_by_what_the_best_mixture_has() -> None:
     pool = RankingObjective(draw.beta(1, 3, 1000), [members], [draw.dirichlet(np.ones(8))], 100)
     relaxed = relax(pool, best_ranking(pool))
     fair = fairness(relaxed.exposures, pool.targets, [1.0])[0]
+
     assert (
         np.log(relaxed.relevance * float(fair))
         >= np.log(relaxed.bound_of_mixtures) - 1.01 * TOLERANCE
@@ -290,6 +291,7 @@ def test_long_rankings_come_near_the_bound(length: int, groups: tuple[int, ...])
         ratios.append(
             pool.quality(ranked).value / relax(pool, ranked, tolerance=1e-5, most_steps=200).bound
         )
+
     assert min(ratios) >= 0.998
     assert np.median(ratios) >= 0.9995
 
@@ -328,6 +330,7 @@ def test_a_group_above_its_target_has_a_price_below_zero() -> None:
         np.linspace(0.9, 0.1, 40) * (1 + members[:, 0]) / 2, [members], [np.array([0.4, 0.6])], 10
     )
     first, second = relax(pool, best_ranking(pool)).cost_of_a_point()[0]
+
     assert first < 0 < second
 
 
@@ -348,4 +351,5 @@ def test_long_lists_reach_targets_despite_unlabelled_tops(length: int) -> None:
     pool = RankingObjective(relevance, [members], [np.array([0.5, 0.5])], length)
     labelled = [int(members[:, group].argmax()) for group in (1, 0)]
     simple = [*range(length - 2), *labelled] if length < 80 else [*range(length)]
+
     assert pool.quality(best_ranking(pool)).value >= 0.98 * pool.quality(simple).value

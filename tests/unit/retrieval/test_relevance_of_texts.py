@@ -197,12 +197,15 @@ async def test_the_engine_is_asked_for_texts_alone(
     watched.reads.clear()
     pool = [d.id for d in DOCUMENTS[:90]]
     await asyncio.gather(*(relevance.estimate_ids(word, pool) for word in WORDS))
+
     assert len(watched.searches) == 1
     assert sorted(id_ for read in watched.reads for id_ in read) == sorted({*pool} - sampled)
     assert max(Counter(encoder.taken()).values()) == 1
+
     before = await estimated(relevance, "w5", DOCUMENTS[:30])
     await upsert(lexical, [Document("d000", "w5", "w5 w5 w5 w5", {"gender": "female"})])
     assert await estimated(relevance, "w5", DOCUMENTS[:30]) == before
+
     monkeypatch.setattr(text_reader, "SECONDS_KEPT", -1.0)
     assert (await estimated(relevance, "w5", DOCUMENTS[:30]))["d000"] > before["d000"]
 
@@ -220,6 +223,7 @@ async def test_vectors_that_were_made_before_are_used(lexical: TantivyEngine) ->
         await relevance.estimate_ids("w4", pool)
         assert encoder.taken() == ["w4"]
     await (await TextRelevance.open(lexical, other)).estimate_ids("w3", ["d000", "d001"])
+
     assert len(other.taken()) > 100
 
 
@@ -304,6 +308,7 @@ async def test_hostile_texts_and_queries_are_never_certain(lexical: TantivyEngin
     for query in ("w1", "", "the", "\ud800", "w1 " * 100_000, "x" * 500_000, "w1\x00"):
         estimates = await estimated(relevance, query, [*documents, *hostile])
         assert max(estimates.values()) < 1 - 1e-6
+
     assert await estimated(relevance, "w1", documents) == without
 
 

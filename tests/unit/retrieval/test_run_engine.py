@@ -68,6 +68,7 @@ async def test_a_query_by_id_gives_its_ranking(tmp_path: Path) -> None:
     first, second, third, given = await engine.search(
         [Query("t1", 10), Query("t2", 10), Query("t3", 5), known]
     )
+
     assert (first.ids, first.scores) == (["a", "b", "c", "z"], [2.5, 1.5, 1.5, 0.5])
     assert first.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 1], [0, 0]]
     assert (second.ids, third.ids, given.ids) == (["b"], ["a"], ["a", "b"])
@@ -184,7 +185,9 @@ async def test_documents_have_titles_texts_and_labels(tmp_path: Path) -> None:
     (tmp_path / "documents.jsonl.gz").write_bytes(packed)
     engine = await opened(tmp_path, documents="documents.jsonl.gz", attributes=BY_FIELD)
     (hits,) = await engine.search([Query("t1", 10)])
+
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
+
     found = await engine.documents(["c", "z", "nowhere", "a"])
     texts = [("c", "Cy", "third"), ("z", "", ""), ("a", "Ada", "first")]
     assert [(d.id, d.title, d.text) for d in found] == texts
@@ -212,6 +215,7 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
     report = await check(await opened(tmp_path, **parts))
     by_field, by_file = report.attributes
     values = {(v.value, v.documents, v.group) for v in by_field.values}
+
     assert values == {("F", 1, "female"), ("M", 1, "male"), ("x", 1, None)}
     assert [(v.group, v.documents) for v in by_file.values] == [("male", 2), ("female", 1)]
     assert report.sample[0].groups == {"gender": {"female": 1.0}, "sex": {"female": 1.0}}
@@ -260,6 +264,7 @@ def test_scores_order_a_run_whatever_the_ranks_say(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress("\n".join([*lines, "2 Q0 c 1 -1e3 t#1"]).encode()))
     samples = [Ranking(["b", "é"], [1.5, 0.5]), Ranking(["b"], [1.0])]
     rankings = {"q": samples, "2": [Ranking(["c"], [-1000.0])]}
+
     assert read_run(path) == SystemRun("t", rankings, 0, "the rank in the file")
 
 

@@ -185,6 +185,7 @@ def test_groups_may_be_written_as_booleans_and_numbers(
         f"attributes:\n  a: {{field: a, groups: {groups}, population: {{{first}: 1}}}}\n"
     )
     attribute = load_schema(tmp_path / "schema.yaml").attribute("a")
+
     assert attribute.groups[0] == first
     assert attribute.population == {first: 1}
     assert {attribute.membership(label) for label in labels} == {(1.0, 0.0)}

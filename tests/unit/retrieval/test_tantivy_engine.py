@@ -56,7 +56,9 @@ async def test_a_ranking_is_cut_where_scores_tie_by_id(tmp_path: Path, segments:
     engine = built(tmp_path / "v1", generated(300 if segments > 1 else 500))
     for start in range(200, 400, 50) if segments > 1 else ():
         await upsert(engine, generated(400, seed=2)[start : start + 50])
+
     assert (engine.snapshot().searcher.num_segments > 1) == (segments > 1)
+
     for query in ("w1", "w2 w3", "w4 w5 w6 w7"):
         whole = await hits_of(engine, query, 500)
         pairs = list(zip(whole.ids, whole.scores, strict=True))
@@ -73,13 +75,16 @@ async def test_texts_groups_and_shares(tmp_path: Path) -> None:
         Document("c", "", "word", {"place": {"here": 1, "there": 3}}),
     ]
     engine = built(tmp_path / "v1", documents, SCHEMA)
+
     assert await engine.documents(["c", "nobody", "b"]) == [documents[2], documents[0]]
     assert (await engine.documents(["a"]))[0].fields["extra"] == {"x": [1, "ü"]}
     assert await engine.documents([]) == []
+
     found = await hits_of(engine, "word", 9)
     assert found.ids == ["a", "c", "b"]
     assert found.memberships["gender"].tolist() == [[0.5, 0.5], [0, 0], [1, 0]]
     assert found.memberships["place"].tolist() == [[0, 0, 0, 1], [0.25, 0.75, 0, 0], [1, 0, 0, 0]]
+
     shares = await engine.corpus_shares()
     assert shares["gender"] == pytest.approx([0.5, 1 / 6])
     assert shares["place"] == pytest.approx([1.25 / 3, 0.25, 0, 1 / 3])
@@ -227,9 +232,11 @@ async def test_the_embedded_index_filters_by_every_group(tmp_path: Path) -> None
         "unknown",
     }
     assert await compare_within(engine, QUERIES, COUNT) > 500
+
     await remove(engine, [f"d{number:03}" for number in range(0, COUNT, 7)])
     await upsert(engine, [Document("d001", "", "w1", {"gender": "male"})])
     await upsert(engine, [Document("x", "", "w1 w2", {"gender": "female", "place": "far"})])
+
     assert await compare_within(engine, QUERIES, COUNT) > 400
     assert "d001" not in (await engine.search([Query("w1", COUNT, within=FEMALE)]))[0].ids
 
@@ -242,13 +249,17 @@ async def test_vectors_find_the_best_documents_of_a_group(
     engine = await kind.open(built(tmp_path / "v1", people(), SCHEMA), CountingEncoder())
     assert engine.filterable == engine.lexical.filterable
     assert (await compare_within(engine, RANKED, COUNT, counts=False)) > 1000
+
     (far,) = await engine.search([Query("w1", 10, within=("place", "far"))])
     assert len(far) == 4
+
     await remove(engine, [far.ids[0]])
     await upsert(engine, [Document("d001", "", "w1", {"place": "far"})])
     (later,) = await engine.search([Query("w1", 10, within=("place", "far"))])
+
     assert {*later.ids} == {*far.ids[1:], "d001"}
     assert (await compare_within(engine, RANKED, COUNT + 9, counts=False)) > 1000
+
     both = [Query("w7 w8", 9, every_word=True, within=FEMALE)]
     assert (await engine.search(both))[0].ids == (await engine.lexical.search(both))[0].ids
 
@@ -260,22 +271,29 @@ async def test_an_encoded_pool_is_that_of_the_group(
     lexical = WatchedEngine(built(tmp_path / "v1", people(), SCHEMA))
     engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), keeps_order=False)
     monkeypatch.setattr(encoded_pool, "POOL", COUNT)
+
     assert (await compare_within(engine, RANKED, COUNT, counts=False, rounded=True)) > 500
+
     monkeypatch.setattr(encoded_pool, "POOL", 20)
     lexical.searches.clear()
     (found,) = await engine.search([Query("w1 w2", 20, within=FEMALE)])
+
     assert [query.within for query in lexical.searches[0]] == [FEMALE, None]
+
     by_words = await hits_of(lexical, "w1 w2", COUNT)
     women = [
         id_
         for id_, share in zip(by_words.ids, by_words.memberships["gender"][:, 0], strict=True)
         if share > 0
     ]
+
     assert {*found.ids} == {*women[:20]}
+
     among = replace(QUERIES[-1], n=0)
     queries = [Query("", 0, within=FEMALE), replace(among, within=FEMALE)]
     counted = await engine.search(queries)
     is_woman = ["female" in (document.fields["gender"] or ()) for document in people()]
+
     assert [hits.total for hits in counted] == [sum(is_woman), sum(is_woman[:50])]
 
 

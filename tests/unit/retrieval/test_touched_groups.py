@@ -47,7 +47,9 @@ def test_divergences_after_exchanges_are_those_of_all_groups(
     exchanges = Touched(sequence, rising, falling, weights[rank])
     bits, totals = SparseAttribute(patterns, target).after(given_out, exchanges)
     after = given_out.T[sequence] + weights[rank, None] * (patterns[rising] - patterns[falling])
+
     assert totals == pytest.approx(after.sum(axis=1), abs=1e-9)
+
     defined = totals > 1e-6
     nats = jensen_shannon(target, normalise(np.maximum(after, 0.0)[defined]))
     assert bits[defined] == pytest.approx(np.atleast_1d(nats) / np.log(2), abs=1e-9)

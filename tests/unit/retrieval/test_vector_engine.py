@@ -126,6 +126,7 @@ async def test_scores_are_those_of_the_definition(
     documents = some(300) if textless else generated(300)
     engine = await kind.open(built(tmp_path / "v1", documents), CountingEncoder())
     assert engine.retriever == f"{kind.kind}:words"
+
     groups = {d.id: [*d.membership(GENDER.attributes["gender"])] for d in documents}
     for query in QUERIES:
         whole = await ranked(engine, query, 1000)
@@ -154,6 +155,7 @@ async def test_given_documents_get_the_scores_of_a_search(
     wanted = {*random.Random(3).sample(whole.ids[:90], 40), "d000", "d010"}
     hits = await hits_of(engine, "w1 w2", 99, only=[*wanted, "nobody", "d010"])
     scores = dict(zip(whole.ids, whole.scores, strict=True))
+
     assert {*hits.ids} == wanted
     assert hits.scores == [scores.get(id_, 0) for id_ in hits.ids]
     assert hits.scores == sorted(hits.scores, reverse=True)
@@ -168,13 +170,16 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
     more = {"keeps_order": True} if kind is EncodedPoolEngine else {}
     engine: SearchEngine = await kind.open(lexical, CountingEncoder(), **more)
     assert lexical_of(engine) is lexical
+
     added = {VectorEngine: {"vectors"}, EncodedPoolEngine: {"relevance"}}
     assert engine.capabilities - lexical.capabilities == added.get(kind, {"vectors", "relevance"})
     assert await engine.info() == await lexical.info()
     assert await engine.documents(["d001", "no"]) == await lexical.documents(["d001"])
+
     shares = await engine.corpus_shares()
     lexical_shares = await lexical.corpus_shares()
     assert (shares["gender"] == lexical_shares["gender"]).all()
+
     queries = [
         Query("w1", 0),
         Query("", 0),
@@ -187,6 +192,7 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
         Query("w1 w2", 9, every_word=True),
         Query("w1", 0, only=("d001", "d002", "d003")),
     ]
+
     assert await answers_of(engine, queries) == await answers_of(lexical, queries)
 
 
@@ -262,17 +268,24 @@ async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
     catalog, encoder = Catalog(tmp_path / "data"), CountingEncoder()
     first = corpus_of(tmp_path / "c", numbered(10))
     made = await catalog.create("people", first, encoder=encoder)
+
     assert encoder.taken() == [document.text for document in numbered(10)]
+
     engine = await opened(again(made), encoder)
     await upsert(engine, [Document("new", "", "quite new"), Document("d1", "", "x")])
     await ranked(engine, "word3", 9)
+
     assert sorted(encoder.taken()) == ["quite new", "x"]
+
     changed = [Document(f"x{n}", "", f"word{n}", {"gender": "male"}) for n in reversed(range(13))]
     corpus = corpus_of(tmp_path / "c", changed)
     made = await catalog.create("people", corpus, encoder=encoder)
+
     assert encoder.taken() == ["word12", "word11", "word10"]
+
     engine = await opened(again(made), encoder)
     assert encoder.taken() == []
+
     same(await ranked(engine, "word3 word11", 99), by_cosine(changed, "word3 word11"))
 
 
@@ -285,12 +298,15 @@ async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
     lexical = built(tmp_path / "v1", some(60))
     first = await opened(lexical)
     second = await opened(lexical, CountingEncoder("salted", dimensions=5, salt="s"))
+
     assert (await ranked(second, "w1", 99)).scores != (await ranked(first, "w1", 99)).scores
     assert all(vectors_path(tmp_path / "v1", name).exists() for name in ("words", "salted"))
+
     sentence = r"'words' in .* another model of that name, with 8 dim.* or delete"
     for other in (CountingEncoder(salt="other"), CountingEncoder(dimensions=9)):
         with pytest.raises(InputError, match=sentence):
             await opened(lexical, other)
+
     same(await ranked(first, "w1", 99), by_cosine(some(60), "w1"))
 
 
@@ -304,9 +320,11 @@ async def test_a_replaced_index_can_still_be_searched(
     catalog = Catalog(tmp_path / "data")
     old = await catalog.create("people", corpus_of(tmp_path / "c", some(40)))
     assert isinstance(old, TantivyEngine)
+
     engine = await opened(old)
     await catalog.create("people", corpus_of(tmp_path / "c", some(20, seed=2)))
     same(await ranked(engine, "w1", 99), by_cosine(some(40), "w1"))
+
     with pytest.raises(IndexVersionError, match="rebuilt or deleted in the meantime; open it"):
         await opened(old, CountingEncoder("another"))
 
@@ -340,10 +358,13 @@ async def test_only_new_documents_wait_for_the_lock(
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await ranked(engine, "w3", 99)
+
     assert "new" in (await ranked(engine, "w3", 99)).ids
+
     lock.unlink()
     lock.mkdir()
     await upsert(engine, [Document("newer", "", "w1")])
+
     with pytest.raises(IndexUnavailableError, match="cannot be saved in"):
         await ranked(engine, "w1", 99)
 
@@ -393,6 +414,7 @@ async def test_estimates_of_a_pool_are_those_of_the_definition(
     documents = {document.id: document for document in DOCUMENTS}
     engine = await pooled(lexical, keeps_order=keeps_order)
     assert engine.retriever == "hybrid-pool:words"
+
     found = await hits_of(engine, "w1 w2", 500)
     by_words = await hits_of(lexical, "w1 w2", 200)
     vectors = {id_: unit(word_vector(text_of(d), 8)) for id_, d in documents.items()}
@@ -401,6 +423,7 @@ async def test_estimates_of_a_pool_are_those_of_the_definition(
     ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
     usual = [vectors[id_] for id_ in ids]
     wanted = await estimates_by_hand(lexical, pool, "w1 w2", by_rank=True, sample=usual)
+
     assert found.relevance == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
     if keeps_order:
         assert (found.ids, found.scores, found.own) == (by_words.ids, by_words.scores, None)
@@ -408,6 +431,7 @@ async def test_estimates_of_a_pool_are_those_of_the_definition(
         assert sorted(found.ids) == sorted(by_words.ids), "it finds what the engine finds"
         assert found.scores == sorted(found.relevance, reverse=True)
         assert await ranked(engine, "w1 w2", 5) == Ranking(found.ids, found.scores).top(5)
+
     groups = [[*documents[id_].membership(GENDER.attributes["gender"])] for id_ in found.ids]
     assert found.memberships["gender"].tolist() == groups
 
@@ -422,8 +446,10 @@ async def test_only_the_pool_is_encoded(
     sampled = set(encoder.taken())
     first = await lexical.documents((await hits_of(lexical, "w1", 10)).ids)
     alone = await probabilities(engine, "w1", 100)
+
     assert len(alone) > 20
     assert set(encoder.taken()) == {text_of(document) for document in first} - sampled
+
     for word in range(12):
         await hits_of(engine, f"w{word}", 100)
     assert await probabilities(engine, "w1", 100) == alone
@@ -439,11 +465,14 @@ async def test_estimates_do_not_depend_on_other_documents(
     searched = await probabilities(engine, "w1 w2")
     given = [*searched, next(d.id for d in DOCUMENTS if d.id not in searched)]
     whole = await probabilities(engine, "w1 w2", only=given)
+
     assert {*whole} == {*given}
+
     for at in range(0, len(given), 9):
         few = await probabilities(engine, "w1 w2", 9, only=given[at : at + 9])
         assert few == pytest.approx({id_: whole[id_] for id_ in given[at : at + 9]})
     others = [id_ for id_ in searched if searched[id_] != pytest.approx(whole[id_])]
+
     assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"
 
 

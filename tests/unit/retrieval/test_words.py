@@ -144,5 +144,6 @@ def test_words_are_found_while_other_threads_find_some() -> None:
         finally:
             gc.set_threshold(*usual)
             gc.callbacks.remove(collects)
+
     assert found == [["two", "words"]] * 300
     assert meanwhile == [None] * len(meanwhile) != []

@@ -74,6 +74,7 @@ def test_an_engines_order_is_bounded_by_such_lists_alone() -> None:
         order: certify(candidates, FairStep(order=order), 1.0, 1, [0]).bound
         for order in ("engine", "estimated")
     }
+
     # In the order of the engine, only its first document can fill the only rank.
     assert bounds == pytest.approx({"engine": 0.6 / 0.9, "estimated": 1})
 
@@ -148,7 +149,9 @@ def test_a_certificate_says_that_it_leaves_out_spread() -> None:
     certificate = certify(candidates, wide, 1.0, RANKS, fair.positions.tolist())
     alone = FairStep(order="estimated")
     plain = certify(candidates, alone, 1.0, RANKS, fair.positions.tolist())
+
     assert certificate == replace(plain, leaves_out=("spread",))
+
     whole = alone.objective(candidates, 1.0, RANKS).quality(fair.positions)
     assert certificate.bounded == whole.value <= certificate.bound
     assert plain.leaves_out == ()
@@ -225,6 +228,7 @@ def test_a_certificate_says_which_orders_it_bounds(
     )
     step = FairStep(order=order)
     ranked = step.take(candidates, RANKS).positions.tolist()
+
     assert certify(candidates, step, 1.0, RANKS, ranked).among == among
 
 
@@ -261,4 +265,5 @@ def test_a_group_of_which_there_is_no_more_has_no_price() -> None:
         relevance=relevance,
     )
     certificate = certify(candidates, FairStep(), 4.0, 10, [*range(10)])
+
     assert certificate.price["group"].keys() == {"a"}

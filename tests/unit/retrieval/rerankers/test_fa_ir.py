@@ -122,6 +122,7 @@ def test_the_table_is_the_least_conservative_one(k: int, p: Fraction, alpha: Fra
     minimum, failure = exact_adjusted(k, p, alpha)
     # Where it is α exactly, a float for p may lie on either side: 1 − 0.95 is above 0.05.
     assume(failure != alpha)
+
     assert table.tolist() == minimum.tolist()
     assert failure_of(table, float(p)) == pytest.approx(float(failure), rel=1e-9, abs=1e-15)
 
@@ -153,8 +154,10 @@ def test_the_bound_holds_over_all_sequences(shares: tuple[int, ...]) -> None:
     parts = [Fraction(1, share) for share in shares]
     table = fair_table(6, tuple(map(float, parts)), 0.3)
     bound = failure_of(table, *map(float, parts))
+
     assert 0 < float(enumerated_failure(table, parts)) <= bound + 1e-12
     assert bound <= 0.3
+
     # Shares of a target may sum to a little above 1.
     above = fair_table(20, (1 / 3 + 1e-9,) * 3, 0.1)
     assert np.array_equal(above, fair_table(20, (1 / 3,) * 3, 0.1))

@@ -118,15 +118,18 @@ async def test_examples_hold_features_grades_and_groups(
     engine: SearchEngine, examples: list[TopicExample]
 ) -> None:
     assert [item.topic for item in examples] == sorted(SUBJECTS)
+
     first = examples[0]
     assert first.features.shape == (30, len(FEATURES))
     assert np.isfinite(first.features).all()
     assert first.grades.tolist() == [int(id_[-2:]) % 2 == 0 for id_ in first.candidates.ranking.ids]
+
     column = dict(zip(FEATURES, first.features.T, strict=True))
     assert column["reciprocal_rank"].tolist() == [1 / rank for rank in range(1, 31)]
     assert (column["title_coverage"] == first.grades).all()
     assert (column["bm25_min_max"].min(), column["bm25_min_max"].max()) == (0, 1)
     assert np.exp(column["bm25_log"]) - 1 == pytest.approx(first.candidates.ranking.scores)
+
     gone = await learning.features(engine, "physics", Ranking(["physics00", "gone"], [2.0, 1.0]))
     assert gone[1].tolist() == [0.0, 0.0, 0.5, 0.0, 0.0]
 
@@ -157,6 +160,7 @@ async def test_training_lifts_relevant_and_protected_documents(
             assert all(number % 2 == 0 for number in numbers)
         members = [[number >= 20, number < 20] for number in numbers]
         shares_of_women.append(float(exposure(members)[0]))
+
     assert shares_of_women[0] < shares_of_women[1]
 
 

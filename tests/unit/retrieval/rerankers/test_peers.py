@@ -110,9 +110,12 @@ def test_nothing_in_the_table_is_above_the_bound(tmp_path: Path) -> None:
     found = pd.read_csv(tmp_path / "measures.csv").pivot_table(
         "value", ["pools", "system"], "measure"
     )
+
     assert found.least.max() <= 1 + 1e-9
+
     kinds = {
         system: set(rows.index.get_level_values(0)) for system, rows in found.groupby("system")
     }
+
     assert kinds["fair"] - kinds["lp-policy"] == {"6 groups, labels missing"}
     assert kinds["det-const-sort"] == {"2 groups", "6 groups", "20 groups"}

@@ -59,6 +59,7 @@ async def test_each_keeps_the_interfaces_promises(
     """At most k of the candidates, each once, with scores that never increase; twice the same."""
     assert (name in TRAINED) == (name in weights)
     assert "(" in ABOUT[name]
+
     options = {"weights": weights[name]} if name in weights else {}
     reranker = open_reranker(name, options)
     whole = await ranked(engine, "physics chemistry", 40)
@@ -178,6 +179,7 @@ def test_what_cannot_be_reached_is_not_paid_for() -> None:
     pool = candidates(draw, (0.0,))
     plain = FairStep().take(pool, 20)
     step = FairStep(pursue=("*",)).take(pool, 20)
+
     assert step.missed == 50
     assert step.weight == 1
     assert step.positions.tolist() == plain.positions.tolist()
@@ -205,10 +207,12 @@ def test_patterns_keep_their_order_and_unlabelled_ones_stay(
     target = np.array([share, 1 - share])
     order = exposure_aware(members_of(labels), target, length)
     assert len(order) == len(set(order)) == min(length, len(labels))
+
     for label in "fmb":
         with_label = [position for position in range(len(labels)) if labels[position] == label]
         placed = [position for position in order if labels[position] == label]
         assert placed == with_label[: len(placed)]
+
     assert all(order[rank] == rank for rank in range(len(order)) if labels[rank] == "?")
 
 
@@ -297,6 +301,7 @@ def test_scores_are_normalised_and_attributes_stand_side_by_side(make_candidates
         groups=[["female", "male"], ["Africa", "Europe"]],
     )
     aspects = Aspects.of(both)
+
     assert aspects.relevance.tolist() == min_max([90, 50, 48, 46, 20, 10]).tolist()
     assert aspects.weights.tolist() == [0.25, 0.25, 0.125, 0.375]
     assert aspects.memberships.shape == (6, 4)

@@ -93,6 +93,7 @@ def test_ordered_triples_have_their_probabilities(
     weights = WEIGHTS[case]
     drawn = race(np.log(weights), DRAWN, PLACES, stream_of(4, case))
     expected = probabilities(weights, PLACES)
+
     assert p_value(drawn, expected) > SIGNIFICANCE
     assert p_value(drawn[-4000:], expected) > SIGNIFICANCE
 
@@ -110,6 +111,7 @@ def test_every_row_names_distinct_items_whatever_the_weights(
     k = data.draw(st.integers(1, len(values) - 1))
     stream = stream_of(data.draw(st.integers(0, 99)))
     drawn = race(values, samples, k, stream)
+
     assert (drawn.shape, drawn.dtype) == ((samples, k), np.intp)
     assert 0 <= drawn.min() <= drawn.max() < len(values)
     assert all(len(set(row)) == k for row in drawn.tolist())
@@ -125,14 +127,17 @@ def test_a_tail_of_vanishing_weights_is_drawn_rightly() -> None:
     log_weights[500:503] = np.log(rest)
     log_weights[700:710] = 4e9
     drawn = race(log_weights, 20_000, 13, stream_of(11))
+
     assert (np.sort(drawn[:, :10]) == np.arange(700, 710)).all()
     assert p_value(drawn[:, 10:] - 500, probabilities(rest, 3)) > SIGNIFICANCE
+
     # Equal items at the end of all, at log weights of -1e10, are told apart by chance as well.
     firsts = race(log_weights, 20_000, 14, stream_of(12))[:, 13]
     found = np.bincount(firsts, minlength=1000)
     others = log_weights == -1e10
     expected = 20_000 / others.sum()
     statistic = ((found[others] - expected) ** 2 / expected).sum()
+
     assert abs(statistic - 986) < 5 * np.sqrt(2 * 986)
 
 
@@ -166,7 +171,9 @@ def test_a_large_alpha_ranks_by_score_and_ties_at_random(alpha: float, n: int) -
     # From the top: at α = 32 the next pair is e^(2^32·32/n) times lighter.
     drawn = sample_plackett_luce(scores, alpha, 4000, 6, stream_of(5))
     pairs = drawn // 2
+
     assert (pairs == np.repeat(np.arange(n // 2)[:-4:-1], 2)).all()
+
     first_of_two = drawn[:, ::2] % 2
     assert np.abs(first_of_two.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(4000)
 
@@ -206,6 +213,7 @@ def test_the_orders_of_the_oracle_are_equally_likely(m: int, k: int) -> None:
     others = [*itertools.permutations(np.flatnonzero(~useful).tolist())]
     orders = [(*first, *last)[:k] for first, last in itertools.product(useful_first, others)]
     expected = {order: orders.count(order) / len(orders) for order in set(orders)}
+
     assert drawn.shape == (20_000, min(k, 5))
     if len(expected) == 1:
         assert (drawn == next(iter(expected))).all()
@@ -228,6 +236,7 @@ def test_other_seeds_names_and_orders_give_other_numbers() -> None:
     cases = [(1,), (2,), (-1,), (1, "1"), (1, "ab"), (1, "a", "b"), (1, "b", "a"), (1, "")]
     cases += [(1, 'a", "b'), (1, "é"), *((1, f"q{number}") for number in range(20))]
     drawn = [stream_of(*case).random(2000) for case in cases]
+
     assert np.array_equal(drawn[4], stream_of(1, "ab").random(2000))
     # Correlations of 2,000 numbers are about ±1/√2000 = ±.022; six times that is far out.
     for one, other in itertools.combinations(drawn, 2):
@@ -308,6 +317,7 @@ def test_groups_get_their_target_in_expectation(alpha: float, seed: int) -> None
     weights = log_weights_of(scores, alpha)
     drawn = group_aware(weights, memberships, target, seed, k)
     exposed = memberships[drawn].sum(axis=(0, 1))
+
     assert exposed / exposed.sum() == pytest.approx(target, abs=0.02)
 
 
@@ -317,6 +327,7 @@ def test_within_a_group_chances_stay_in_proportion() -> None:
     target = np.array([0.3, 0.7])
     drawn = group_aware(weights, memberships, target, 1, 1)
     counts = np.bincount(drawn[:, 0], minlength=4)
+
     for pair in (counts[:2], counts[2:]):
         assert chisquare(pair, np.array([2, 1]) / 3 * pair.sum()).pvalue > 0.001
     assert chisquare([counts[:2].sum(), counts[2:].sum()], target * DRAWN).pvalue > 0.0001
