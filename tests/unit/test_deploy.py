@@ -72,12 +72,12 @@ def test_what_is_mounted_and_copied_is_there(compose: dict[str, Any]) -> None:
 
     assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
 
-    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line]
-    assert all((ROOT / path).exists() for path in kept)
+    copied = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if "!" in line]
+    assert all((ROOT / path).exists() for path in copied)
 
     layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     folders = {path.split("/")[0] for path in layers["package-dir"].values()}
-    assert folders <= set(kept)
+    assert folders <= set(copied)
 
 
 def test_a_proxy_stands_beside_an_elasticsearch(compose: dict[str, Any]) -> None:

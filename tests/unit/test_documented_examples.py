@@ -107,14 +107,14 @@ def test_each_measure_of_the_glossary_has_the_value_that_it_says() -> None:
     ranked = [row for row in rows if row[0].isdigit()]
     worked = [row for row in rows if re.fullmatch(r"−?[\d.]+", row[1])]
     measures = [row[0].strip("`") for row in worked if len(row) == 4]
-    found = evaluate(
+    measured_ = evaluate(
         {"q": [document for _, document, *_ in ranked]},
         {"q": {document: int(relevant == "yes") for _, document, _, relevant, _ in ranked}},
         ",".join(measures),
         groups={document: group for _, document, group, *_ in ranked},
         target="uniform:1",
     )
-    values = dict(zip(measures, found.mean.values(), strict=True)) | of_other_examples()
+    values = dict(zip(measures, measured_.mean.values(), strict=True)) | of_other_examples()
     for names, value, here, *_ in worked:
         for name in re.findall("`(.+?)`", names):
             computed = values.pop(name)
@@ -130,19 +130,23 @@ def test_each_measure_of_the_glossary_has_the_value_that_it_says() -> None:
 
 def of_other_examples() -> dict[str, Any]:
     """Measure what the glossary says of an audit, of fair RAG and of a probe."""
-    given = yaml.safe_load((ROOT / "tests" / "unit" / "glossary.yaml").read_text(encoding="utf-8"))
-    women = measured(queries_of(1), [Observation(**given["answer"])], **given["audit"]).groups[0]
-    record = PolicyRecord(**given["samples"])
+    example = yaml.safe_load(
+        (ROOT / "tests" / "unit" / "glossary.yaml").read_text(encoding="utf-8")
+    )
+    women = measured(queries_of(1), [Observation(**example["answer"])], **example["audit"]).groups[
+        0
+    ]
+    record = PolicyRecord(**example["samples"])
     rag, _ = measure_record(record, greatest_utilities([record]), np.array([0.0, 1.0, 1.0]))
-    ranked = list_measures(query_of("q", 1, 1, 1, 0), RankedList(**given["ranking"]), 3)
+    ranked = list_measures(query_of("q", 1, 1, 1, 0), RankedList(**example["ranking"]), 3)
     difference, _ = exposure_difference_test(
         [ranked["ratio"]], [ranked["share"]], [ranked["ratio_of_relevance"]], ""
     )
-    outcomes = [PairOutcome("q", *pair) for pair in given["pairs"]]
+    outcomes = [PairOutcome("q", *pair) for pair in example["pairs"]]
     pairs = pair_figures(outcomes, np.random.default_rng(0))
     values = {name: getattr(women, name).value for name in ESTIMATES[:-2]}  # others need judgements
-    values["gini"] = gini_of(given)
-    values |= of_a_search(given["search"])
+    values["gini"] = gini_of(example)
+    values |= of_a_search(example["search"])
     values |= {name: rag[name] for name in Name}
     values |= {name: getattr(pairs, field).value for field, name in SHARES.items()}
     values |= {RATIO: ranked["ratio"], "ratio of relevance": ranked["ratio_of_relevance"]}
@@ -153,31 +157,31 @@ def of_other_examples() -> dict[str, Any]:
     }
 
 
-def gini_of(given: Mapping[str, Any]) -> float:
+def gini_of(example: Mapping[str, Any]) -> float:
     """Return the Gini index of what the groups of the audited answer get."""
-    audit = measured(queries_of(1), [Observation(**given["answer"])], **given["audit"])
+    audit = measured(queries_of(1), [Observation(**example["answer"])], **example["audit"])
     exposures = np.array([group.exposure.value for group in audit.groups])
     targets = np.array([group.target.value for group in audit.groups])
     return gini_index(exposures, targets)
 
 
-def of_a_search(given: Mapping[str, Any]) -> dict[str, float]:
+def of_a_search(example: Mapping[str, Any]) -> dict[str, float]:
     """Measure the list of the fair step among given documents, and what bounds it."""
-    ids = given["ids"]
+    ids = example["ids"]
     candidates = Candidates(
         ranking=by_rank(ids),
-        memberships=[np.array(given["members"])],
-        targets=[np.array(given["target"])],
+        memberships=[np.array(example["members"])],
+        targets=[np.array(example["target"])],
         dimensions=["gender"],
-        groups=[given["groups"]],
-        relevance=np.array(given["relevance"]),
+        groups=[example["groups"]],
+        relevance=np.array(example["relevance"]),
     )
     step = FairStep(order="estimated")
-    fair = step.take(candidates, given["k"])
-    assert [ids[position] for position in fair.positions] == given["list"]
-    certificate = certify(candidates, step, fair.weight, given["k"], fair.positions.tolist())
+    fair = step.take(candidates, example["k"])
+    assert [ids[position] for position in fair.positions] == example["list"]
+    certificate = certify(candidates, step, fair.weight, example["k"], fair.positions.tolist())
     price = certificate.price["gender"]["female"]
-    quality = step.objective(candidates, fair.weight, given["k"]).quality(fair.positions)
+    quality = step.objective(candidates, fair.weight, example["k"]).quality(fair.positions)
     return {**quality.figures, "bound": certificate.bound, "price": price}
 
 
@@ -193,9 +197,9 @@ def by_hand(formula: str) -> float:
 def test_examples_of_a_python_session_give_what_they_say() -> None:
     """Every example of a Python session in the docs runs and gives what it says."""
     page = DOCS / "how-to" / "evaluate-runs.md"
-    found = doctest.testfile(str(page), module_relative=False)
-    assert found.attempted > 5
-    assert found.failed == 0
+    outcome = doctest.testfile(str(page), module_relative=False)
+    assert outcome.attempted > 5
+    assert outcome.failed == 0
 
 
 def test_the_readme_and_the_pages_stay_short() -> None:

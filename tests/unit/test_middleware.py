@@ -48,14 +48,14 @@ class Around(BaseRetriever):
 
 
 def retriever_tool(retriever: BaseRetriever | None = None, **options: Any) -> BaseTool:
-    found = retriever or GivenPassages(passages=PASSAGES)
-    return create_retriever_tool(found, "find", "Finds people.", **options)
+    inner = retriever or GivenPassages(passages=PASSAGES)
+    return create_retriever_tool(inner, "find", "Finds people.", **options)
 
 
 def agent_with(fair: FairRetrieval, *tools: BaseTool, **arguments: Any) -> Any:
     """Return an agent that calls its first tool once."""
-    given = arguments or {"query": "physicist"}
-    call = {"name": tools[0].name, "args": given, "id": "1", "type": "tool_call"}
+    call_arguments = arguments or {"query": "physicist"}
+    call = {"name": tools[0].name, "args": call_arguments, "id": "1", "type": "tool_call"}
     model = Agent(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("Done.")]))
     return create_agent(model, tools, middleware=[fair])
 
@@ -159,13 +159,13 @@ def failing(query: str) -> str:
 
 
 @pytest.mark.promise("command")
-@pytest.mark.parametrize(("other", "said"), [(summary, "There are 12."), (failing, "[]")])
+@pytest.mark.parametrize(("other", "text"), [(summary, "There are 12."), (failing, "[]")])
 async def test_what_other_tools_say_stays_as_it_is(
-    engine: SearchEngine, other: BaseTool, said: str
+    engine: SearchEngine, other: BaseTool, text: str
 ) -> None:
     """The middleware leaves what other tools say as it is."""
     message = tool_message(await agent_with(FairRetrieval(engine), other).ainvoke(QUESTION))
-    assert (message.content, message.artifact) == (said, None)
+    assert (message.content, message.artifact) == (text, None)
 
 
 async def test_it_shares_its_words_with_the_search_tool(engine: SearchEngine) -> None:
@@ -211,12 +211,12 @@ async def test_each_list_has_a_span_and_is_logged_for_audits(
     run.mkdir()
     logged = as_run([log], run)
     seen = SeenSearches.model_validate(logged.seen)
-    found = await audit(run / "source.yaml", run / "queries.jsonl", k=6, depth=12, seen=seen)
+    report = await audit(run / "source.yaml", run / "queries.jsonl", k=6, depth=12, seen=seen)
 
-    assert found.queries.queries[0].text == "physicist"
-    assert "<table>" in found._repr_html_()
+    assert report.queries.queries[0].text == "physicist"
+    assert "<table>" in report._repr_html_()
 
-    by_group = {group.group: group.exposure.value for group in found.figures.groups}
+    by_group = {group.group: group.exposure.value for group in report.figures.groups}
     (both,) = seen.lists
     assert by_group["female"] == pytest.approx(both.fair["gender: female"])
     assert both.engine["gender: female"] == 0

@@ -62,17 +62,17 @@ async def test_an_agent_searches_fairly_and_answers(engine: SearchEngine) -> Non
     tool = search_tool(engine, "feedback", context=PLAIN)
     agent = create_agent(model, [tool])
     state = await agent.ainvoke({"messages": [{"role": "user", "content": "Who?"}]})
-    (told,) = [message for message in state["messages"] if isinstance(message, ToolMessage)]
-    result = SearchResult.model_validate(told.artifact)
+    (message,) = [message for message in state["messages"] if isinstance(message, ToolMessage)]
+    result = SearchResult.model_validate(message.artifact)
 
     assert [place.rank for place in result.ranking] == [1, 2, 3, 4]
 
-    lines = str(told.content).splitlines()
+    lines = str(message.content).splitlines()
     assert lines[0] == "<passages>", "they are data, and no instructions"
     for place, line in zip(result.ranking, lines[1:], strict=False):
         assert line.startswith(f"{place.rank}. {place.title} [gender: ")
-    assert "Exposure by gender: " in told.content
-    assert len(told.content) < 2000
+    assert "Exposure by gender: " in message.content
+    assert len(message.content) < 2000
     assert state["messages"][-1].content == "Done."
 
 
@@ -197,19 +197,19 @@ LABELS = {
 
 async def test_what_another_retriever_found_is_re_ranked() -> None:
     """Toward the target, in the given order inside each group."""
-    found = [
+    passages = [
         Passage(f"text {at}", metadata={"sex": "man" if at < 8 else "woman", "at": at})
         for at in range(12)
     ]
     reranker = FairReranker(labels=LABELS, context=Context(k=6, target="population:1"))
-    kept = await reranker.acompress_documents(found, "anything")
+    reranked = await reranker.acompress_documents(passages, "anything")
 
-    assert kept == reranker.compress_documents(found, "anything")
-    assert len(kept) == 6
-    assert all(passage in found for passage in kept)
+    assert reranked == reranker.compress_documents(passages, "anything")
+    assert len(reranked) == 6
+    assert all(passage in passages for passage in reranked)
 
-    women = [passage.metadata["at"] for passage in kept if passage.metadata["sex"] == "woman"]
-    men = [passage.metadata["at"] for passage in kept if passage.metadata["sex"] == "man"]
+    women = [passage.metadata["at"] for passage in reranked if passage.metadata["sex"] == "woman"]
+    men = [passage.metadata["at"] for passage in reranked if passage.metadata["sex"] == "man"]
     assert len(women) >= 2
     assert women == sorted(women)
     assert men == sorted(men)
@@ -237,13 +237,13 @@ def test_a_re_ranker_calls_no_model() -> None:
 
 def test_a_re_ranker_says_how_far_its_list_is_from_the_best() -> None:
     sexes = ["man", "man", "man", "woman", "man", "woman"]
-    found = [Passage(str(place), metadata={"sex": sex}) for place, sex in enumerate(sexes)]
+    passages = [Passage(str(place), metadata={"sex": sex}) for place, sex in enumerate(sexes)]
     labels = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}
     reranker = FairReranker(labels=labels, context=Context(k=3, target="uniform:1"))
-    result = reranker.rank(found)
-    kept = reranker.compress_documents(found, "anything")
+    result = reranker.rank(passages)
+    reranked = reranker.compress_documents(passages, "anything")
 
-    assert [found[int(place.id)] for place in result.ranking] == kept
+    assert [passages[int(place.id)] for place in result.ranking] == reranked
     assert result.objective.value <= result.objective.bound <= 1
     assert result.objective.price["sex"].keys() == {"woman", "man"}
 
@@ -278,10 +278,10 @@ async def test_a_re_ranker_works_in_a_node_of_a_graph_that_is_kept() -> None:
     reranker = FairReranker(labels=LABELS, context=Context(k=2))
 
     async def node(state: dict[str, Any]) -> dict[str, Any]:
-        kept = await reranker.acompress_documents(THREE_PASSAGES, "anything")
+        reranked = await reranker.acompress_documents(THREE_PASSAGES, "anything")
         blocking = reranker.compress_documents
-        assert kept == await asyncio.to_thread(blocking, THREE_PASSAGES, "anything")
-        return {"sexes": [passage.metadata["sex"] for passage in kept]}
+        assert reranked == await asyncio.to_thread(blocking, THREE_PASSAGES, "anything")
+        return {"sexes": [passage.metadata["sex"] for passage in reranked]}
 
     desk: Any = StateGraph(dict, context_schema=Context)
     desk.add_node("node", node)
@@ -291,4 +291,6 @@ async def test_a_re_ranker_works_in_a_node_of_a_graph_that_is_kept() -> None:
     config: Any = {"configurable": {"thread_id": "1"}}
     state = await graph.ainvoke({"sexes": []}, config, context=Context(k=1, target="uniform:1"))
     assert state["sexes"] == ["man", "woman"]
-    assert all(not kept.config["configurable"]["checkpoint_ns"] for kept in saver.list(None))
+    assert all(
+        not checkpoint.config["configurable"]["checkpoint_ns"] for checkpoint in saver.list(None)
+    )

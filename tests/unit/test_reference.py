@@ -31,9 +31,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The text of each page."""
     folder = tmp_path_factory.mktemp("reference")
     write_reference(folder)
-    found = {page.stem: page.read_text() for page in folder.glob("*.md")}
-    assert {*found} == {page.stem for page in PAGES}
-    return found
+    texts = {page.stem: page.read_text() for page in folder.glob("*.md")}
+    assert {*texts} == {page.stem for page in PAGES}
+    return texts
 
 
 def rows(page: str) -> dict[str, list[str]]:
@@ -109,18 +109,18 @@ def test_every_part_of_a_result_is_explained(pages: dict[str, str], model: type[
 
 
 def test_every_operation_of_the_service_is_there(pages: dict[str, str]) -> None:
-    told = rows(pages["http"])
-    assert {"POST /v1/search", "GET /v1/runs/{id}", "GET /readyz"} <= told.keys()
-    assert "limit" in told["GET /v1/runs"][1]
-    assert all(meaning for meaning, _ in told.values())
+    table = rows(pages["http"])
+    assert {"POST /v1/search", "GET /v1/runs/{id}", "GET /readyz"} <= table.keys()
+    assert "limit" in table["GET /v1/runs"][1]
+    assert all(meaning for meaning, _ in table.values())
 
 
 def test_pages_of_the_site_are_in_its_order() -> None:
     """Whoever adds a page puts it into zensical.toml, and every page there exists."""
     root = Path(__file__).parents[2]
-    named = set(re.findall(r'"([\w/-]+\.md)"', (root / "zensical.toml").read_text()))
+    listed = set(re.findall(r'"([\w/-]+\.md)"', (root / "zensical.toml").read_text()))
     docs = root / "docs"
     files = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}
     files = {name for name in files if not re.match(r"runs/.+/", name)}  # reports are files
 
-    assert named == files | {f"reference/{page.name}" for page in PAGES}
+    assert listed == files | {f"reference/{page.name}" for page in PAGES}

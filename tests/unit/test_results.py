@@ -62,10 +62,10 @@ def _figures(text: str) -> list[tuple[float, int]]:
     And percents, if more stands there than one: that alone is a part of the figures beside it.
     """
     text = re.sub(VERSIONS, "", text)
-    found = re.findall(r"(?<![\w.:=])(\d*\.\d{2,})(?!\w|\.\d)", text)
+    numbers = re.findall(r"(?<![\w.:=])(\d*\.\d{2,})(?!\w|\.\d)", text)
     shares = re.findall(r"(?<=[ (])(\d{1,2})(?= %| (?:to|and) \d{1,2} %)", text)
-    found += [f".{int(share):02}" for share in shares]
-    return [(float(number), len(number.partition(".")[2])) for number in found]
+    numbers += [f".{int(share):02}" for share in shares]
+    return [(float(number), len(number.partition(".")[2])) for number in numbers]
 
 
 def _cells(line: str) -> list[str]:

@@ -30,9 +30,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, pulled_minilm: Path) -> Ite
         yield url
 
 
-def search(server: str, **asked: Any) -> Any:
+def search(server: str, **changes: Any) -> Any:
     """Search through the HTTP API, and return the last state."""
-    request = {"assistant_id": "search", "input": {"query": "physicist"}, **asked}
+    request = {"assistant_id": "search", "input": {"query": "physicist"}, **changes}
     return httpx.post(f"{server}/runs/wait", json=request, timeout=PATIENCE).json()
 
 
@@ -63,7 +63,7 @@ def test_a_method_has_its_own_retriever(server: str, method: str, retriever: str
 
 @pytest.mark.promise("graph")
 @pytest.mark.parametrize(
-    ("asked", "kind", "sentence"),
+    ("changes", "kind", "sentence"),
     [
         ({"input": {"query": "  "}}, "QueryError", "The query is empty; write what to search for."),
         ({"context": {"target": "magic:1"}}, "TargetError", "The target has no part 'magic'"),
@@ -74,13 +74,13 @@ def test_a_method_has_its_own_retriever(server: str, method: str, retriever: str
     ids=["query", "target", "attribute", "typo"],
 )
 def test_an_error_says_what_is_wrong(
-    server: str, asked: dict[str, Any], kind: str, sentence: str
+    server: str, changes: dict[str, Any], kind: str, sentence: str
 ) -> None:
     """An error in `langgraph dev` says what is wrong.
 
     The server hides the messages of errors that are of no built-in class.
     """
-    error = search(server, **asked)["__error__"]
+    error = search(server, **changes)["__error__"]
     assert error["error"] == kind
     assert sentence in error["message"]
 

@@ -47,11 +47,11 @@ async def searched(
     server: ModelServer, corpus: Path, *, cache: ReplyCache | None = None, **context: Any
 ) -> SearchResult:
     """Search through the Python API."""
-    given: Any = {"base_url": server.base_url, "cache": cache, "attempts": 2}
-    model = ChatModel("openai:fake", **given)
-    asked = {"attribute": "gender", "k": 10, "groups": "lacking", "ask": "always", **context}
+    options: Any = {"base_url": server.base_url, "cache": cache, "attempts": 2}
+    model = ChatModel("openai:fake", **options)
+    parameters = {"attribute": "gender", "k": 10, "groups": "lacking", "ask": "always", **context}
     async with FairSearch.open(str(corpus), model) as search:
-        return await search.search("physicist", **asked)
+        return await search.search("physicist", **parameters)
 
 
 EXPECTED = LLMRefiner(ChatModel("openai:fake"), PromptLibrary().get("refine")).tokens_a_question
@@ -157,7 +157,7 @@ def test_the_command_tells_the_reason_and_strict_exits_with_2(
 
 @pytest.mark.promise("agents")
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "sentence"),
     [
         (failure(401, f"Incorrect API key: {KEY}.", "invalid_api_key"), "check the key"),
         (failure(400, f"Do not send {KEY} here"), "Do not send … here"),
@@ -165,7 +165,7 @@ def test_the_command_tells_the_reason_and_strict_exits_with_2(
     ids=["wrong key", "refusal"],
 )
 def test_a_server_that_quotes_the_key(
-    quick: Main, model_server: ModelServer, people: Path, answer: Answer, said: str
+    quick: Main, model_server: ModelServer, people: Path, answer: Answer, sentence: str
 ) -> None:
     """What a model server says is reported without the key that it quotes.
 
@@ -173,7 +173,7 @@ def test_a_server_that_quotes_the_key(
     """
     model_server.does(answer)
     stderr = failed(quick, model_server, people)
-    assert said in stderr
+    assert sentence in stderr
     assert len(model_server.asked) == 2, "about the topic and about a group"
 
 
@@ -253,9 +253,9 @@ def test_a_server_that_is_not_there_is_named(quick: Main, people: Path) -> None:
     """A model server that cannot be reached is asked again only for as long as it may take, and is
     then named with its address.
     """
-    asked = ("search", "physicist", "--corpus", people, "--attribute", "gender", "--json")
+    command_line = ("search", "physicist", "--corpus", people, "--attribute", "gender", "--json")
     model = ("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1")
-    run = quick(*asked, *model, "--set", "timeout=4", "--set", "ask=always")
+    run = quick(*command_line, *model, "--set", "timeout=4", "--set", "ask=always")
 
     assert run.code == 0
     assert run.result["stop_reason"] == "model_failed"
@@ -312,7 +312,7 @@ async def test_one_group_may_fail_while_another_is_served(
 
 @pytest.mark.promise("graph")
 @pytest.mark.parametrize(
-    ("asked", "requests"),
+    ("options", "requests"),
     [
         ({"budget": {"model_calls": 1}}, 1),
         ({"budget": {"model_calls": 0}}, 0),
@@ -323,7 +323,7 @@ async def test_one_group_may_fail_while_another_is_served(
     ],
 )
 async def test_a_budget_of_calls_or_tokens_is_never_exceeded(
-    model_server: ModelServer, people: Path, asked: dict[str, Any], requests: int
+    model_server: ModelServer, people: Path, options: dict[str, Any], requests: int
 ) -> None:
     """Budgets of calls and tokens are never exceeded, and end a search well.
 
@@ -333,7 +333,7 @@ async def test_a_budget_of_calls_or_tokens_is_never_exceeded(
     """
     words = iter(WORDS)
     model_server.does(lambda _: only(next(words, "nothing"), "Asia", "Africa"))
-    result = await searched(model_server, people, rerank="fusion", patience=9, **asked)
+    result = await searched(model_server, people, rerank="fusion", patience=9, **options)
 
     assert (result.stop_reason, len(model_server.asked)) == ("budget", requests)
     assert result.usage.prompt_tokens + result.usage.completion_tokens == 110 * requests
@@ -350,8 +350,8 @@ async def test_a_budget_of_seconds_waits_for_nobody(
     A model that is still thinking when the time is up is not waited for.
     """
     model_server.does(GOOD)
-    one = await searched(model_server, people, **LOOP, max_iterations=1)
-    seconds = max(3.0, one.usage.milliseconds / 100)  # ten times as long
+    first_round = await searched(model_server, people, **LOOP, max_iterations=1)
+    seconds = max(3.0, first_round.usage.milliseconds / 100)  # ten times as long
     model_server.does(GOOD, Answer(never=True))
     begun = time.monotonic()
     result = await searched(model_server, people, budget={"seconds": seconds}, **LOOP, patience=9)
@@ -397,18 +397,18 @@ def test_the_object_that_json_prints_is_the_contract(
 
     assert run.code == 0
 
-    found = run.result
-    assert SearchResult.model_validate(found).model_dump(mode="json") == found
-    assert (found["method"], found["model"]) == (method, "openai:fake")
-    assert found["attributes"] == ["gender", "continent"]
-    for name, groups in found["target"].items():
+    printed = run.result
+    assert SearchResult.model_validate(printed).model_dump(mode="json") == printed
+    assert (printed["method"], printed["model"]) == (method, "openai:fake")
+    assert printed["attributes"] == ["gender", "continent"]
+    for name, groups in printed["target"].items():
         assert sum(groups.values()) == pytest.approx(1)
-        assert found["exposure"][name].keys() == groups.keys()
-    assert [r["index"] for r in found["iterations"]] == list(range(len(found["iterations"])))
-    assert found["iterations"][0]["queries"] == ["physicist"]
-    for ranking in (found["ranking"], found["baseline"]["ranking"]):
+        assert printed["exposure"][name].keys() == groups.keys()
+    assert [r["index"] for r in printed["iterations"]] == list(range(len(printed["iterations"])))
+    assert printed["iterations"][0]["queries"] == ["physicist"]
+    for ranking in (printed["ranking"], printed["baseline"]["ranking"]):
         assert [place["rank"] for place in ranking] == list(range(1, 11))
-    assert found["divergence"] <= found["baseline"]["divergence"]
+    assert printed["divergence"] <= printed["baseline"]["divergence"]
 
 
 # Queries and labels are data: they stay between the tags that the prompt puts around them.

@@ -46,8 +46,10 @@ def _weights(clean_environment: Path, minilm_cache: Path) -> None:
 
 
 def physicists() -> list[Document]:
-    known = (it for it in read_documents(NOTABLES) if re.search(r"\bphysicist\b", it.text))
-    return [*islice(known, PEOPLE)]
+    persons = (
+        person for person in read_documents(NOTABLES) if re.search(r"\bphysicist\b", person.text)
+    )
+    return [*islice(persons, PEOPLE)]
 
 
 def edited(text: str, copy: int) -> str:
@@ -66,7 +68,8 @@ def offers() -> list[dict[str, Any]]:
         rows.append({**row, "id": person.id, "text": person.text})
         copies = range(COPIES if number < COPIED else 0)
         rows += [
-            {**row, "id": f"{person.id} {it}", "text": edited(person.text, it)} for it in copies
+            {**row, "id": f"{person.id} {copy}", "text": edited(person.text, copy)}
+            for copy in copies
         ]
     return rows
 

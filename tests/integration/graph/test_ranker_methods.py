@@ -46,8 +46,8 @@ def orders(worth: Worth = born) -> Callable[[Asked], Answer]:
     def answer(asked: Asked) -> Answer:
         text = asked.last_message
         if compared := re.findall(r"^A: (.*)\nB: (.*)$", text, re.M):
-            one, other = compared[-1]
-            best = "A" if worth(one) >= worth(other) else "B"
+            first, second = compared[-1]
+            best = "A" if worth(first) >= worth(second) else "B"
             if asked.body.get("logprobs"):
                 rest = "B" if best == "A" else "A"
                 return scores({best: 0.7, rest: 0.2})
@@ -67,9 +67,9 @@ def search(
     quick: Main, server: ModelServer, corpus: Path, *more: str | Path, json_: bool = True
 ) -> Run:
     model = [] if "--model" in more else ["--model", "openai:fake", "--base-url", server.base_url]
-    shown = ["--json"] if json_ else []
+    form = ["--json"] if json_ else []
     gender = ["--attribute", "gender", "-k", "10"]
-    return quick("search", "physicist", "--corpus", corpus, *gender, *model, *shown, *more)
+    return quick("search", "physicist", "--corpus", corpus, *gender, *model, *form, *more)
 
 
 @pytest.mark.promise("command")
@@ -78,8 +78,8 @@ def test_a_language_model_ranks_by_windows_at_a_stated_cost(
 ) -> None:
     """A search says what a ranking model costs before it starts, and prints who is seen first."""
     model_server.does(orders())
-    asked = ("--method", "listwise", "--set", "final_step=none")
-    run = search(quick, model_server, people, *asked)
+    options = ("--method", "listwise", "--set", "final_step=none")
+    run = search(quick, model_server, people, *options)
 
     assert run.code == 0, run.stderr
 
@@ -96,13 +96,13 @@ def test_a_language_model_ranks_by_windows_at_a_stated_cost(
     assert result["usage"]["model_calls"] == 5
     assert result["warnings"] == []
 
-    shown = search(quick, model_server, people, *asked, "--verbose", json_=False)
+    verbose = search(quick, model_server, people, *options, "--verbose", json_=False)
     before = result["baseline"]["exposure"]["gender"]["female"]
-    assert shown.stdout.startswith(f"female: {before:.0%} of the attention; ")
-    assert "Re-ranked by listwise(openai:fake, 20/10)." in shown.stdout
-    assert "5 from the cache" in shown.stdout
-    assert "at most 5 calls of openai:fake for 60 documents" in shown.stderr
-    assert "at most" not in shown.stdout
+    assert verbose.stdout.startswith(f"female: {before:.0%} of the attention; ")
+    assert "Re-ranked by listwise(openai:fake, 20/10)." in verbose.stdout
+    assert "5 from the cache" in verbose.stdout
+    assert "at most 5 calls of openai:fake for 60 documents" in verbose.stderr
+    assert "at most" not in verbose.stdout
     assert len(model_server.asked) == 5
 
 
@@ -179,19 +179,25 @@ async def test_a_neural_model_ranks_without_being_asked(
 ) -> None:
     """Its scores are its own; they are those of the ranker without any search."""
     words = "river old stone house users papers female studied exposure merit equal true"
-    known = words.split()
+    vocabulary = words.split()
 
     def in_its_words(document: dict[str, Any]) -> dict[str, Any]:
         number = int(document["id"][1:])
-        shown = [known[number * step % len(known)] for step in (1, 5, 7)]
-        return {**document, "title": shown[0], "text": f"physicist {' '.join(shown)}"}
+        words_of = [vocabulary[number * step % len(vocabulary)] for step in (1, 5, 7)]
+        return {**document, "title": words_of[0], "text": f"physicist {' '.join(words_of)}"}
 
     people = write_people(clean_environment / "known", in_its_words)
     weights = str({"monot5": tiny_monot5, "monobert": tiny_monobert}[name])
     engine = await Catalog().resolve(str(people))
     settings = {"weights": weights, "shown": "title_text"}
-    asked: Any = {"attribute": "gender", "k": 10, "method": name, "final_step": "none", "depth": 20}
-    result = await FairSearch(engine, "feedback").search("physicist", **asked, ranking=settings)
+    options: Any = {
+        "attribute": "gender",
+        "k": 10,
+        "method": name,
+        "final_step": "none",
+        "depth": 20,
+    }
+    result = await FairSearch(engine, "feedback").search("physicist", **options, ranking=settings)
     plain = (await hits_of(engine, "physicist", 20)).ids
     items = [RankItem(d.id, d.title, d.text) for d in await engine.documents(plain)]
     alone = await open_ranker(name, options=RankerOptions(weights=weights)).rank("physicist", items)
@@ -219,8 +225,8 @@ async def test_an_experiment_compares_rankers(
         | {"vary": {"depth": [5, 8]}},
     ]
     more: Any = {"model": "openai:fake", "seeds": [0, 1], "systems": systems}
-    asked = experiment(clean_environment, collection=str(collection.folder), **more)
-    await run(asked, RunOptions(store.folder))
+    specification = experiment(clean_environment, collection=str(collection.folder), **more)
+    await run(specification, RunOptions(store.folder))
     prompts = store.manifest().prompts
 
     assert {name.partition("=")[0] for name in prompts} == {"listwise", "pairwise"}
@@ -241,5 +247,5 @@ async def test_an_experiment_compares_rankers(
     assert records["pairwise, 8", "t0"].model_calls <= 2 * 17
     assert calls < sum(record.model_calls for record in records.values())
 
-    await run(asked, RunOptions(store.folder))
+    await run(specification, RunOptions(store.folder))
     assert len(model_server.asked) == calls

@@ -108,8 +108,8 @@ async def test_without_the_extra_one_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    said = r"loaded \(.*onnxruntime.*\); run pip install 'fairqr\[dense\]' and .*, or choose"
-    with pytest.raises(ModelUnavailableError, match=said):
+    sentence = r"loaded \(.*onnxruntime.*\); run pip install 'fairqr\[dense\]' and .*, or choose"
+    with pytest.raises(ModelUnavailableError, match=sentence):
         await open_encoder("minilm").encode_query("a")
 
 

@@ -92,12 +92,12 @@ async def test_the_probability_is_that_of_the_definition(lexical: TantivyEngine)
     for word in analyze(RELATED):
         having = sum(word in words for words in words_of.values())
         weights[word] = math.log(1 + (120 - having + 0.5) / (having + 0.5))
-    held = []
+    evidence = []
     for id_ in hits.ids:
         shared = weights.keys() & words_of[id_]
-        held.append(sum(weights[word] for word in shared))
+        evidence.append(sum(weights[word] for word in shared))
     above = unrelated_by_hand(vectors).above(float(nearest))
-    expected = CALIBRATED.words.answerable.probability(above, float(np.mean(held)))
+    expected = CALIBRATED.words.answerable.probability(above, float(np.mean(evidence)))
 
     assert hits.answerable == pytest.approx(expected, abs=1e-4)
 
@@ -113,17 +113,20 @@ async def test_unanswerable_queries_have_low_probabilities(
     if kind == "pool":
         engine = await EncodedPoolEngine.open(lexical, encoder, keeps_order=True)
         unrelated = f"{UNRELATED} quxbar wibblefrotz flimmerwock snazzle w1"
-    found = await hits_of(engine, RELATED, 50)
-    nothing = await hits_of(engine, unrelated, 50)
+    related = await hits_of(engine, RELATED, 50)
+    unanswerable = await hits_of(engine, unrelated, 50)
 
-    assert nothing.answerable < 0.4 < 0.7 < found.answerable
-    for hits in (nothing, found):
+    assert unanswerable.answerable < 0.4 < 0.7 < related.answerable
+    for hits in (unanswerable, related):
         assert hits.probability == pytest.approx(hits.answerable * hits.relevance)
 
-    given = tuple(found.ids[7:11])
-    for limited in (Query(RELATED, 4, only=given), Query(RELATED, 5, within=("gender", "female"))):
+    given_ids = tuple(related.ids[7:11])
+    for limited in (
+        Query(RELATED, 4, only=given_ids),
+        Query(RELATED, 5, within=("gender", "female")),
+    ):
         (hits,) = await engine.search([limited])
-        assert hits.answerable == pytest.approx(found.answerable)
+        assert hits.answerable == pytest.approx(related.answerable)
 
 
 async def test_the_probability_changes_no_ranking(lexical: TantivyEngine) -> None:

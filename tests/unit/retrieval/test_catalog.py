@@ -249,9 +249,9 @@ async def test_an_index_of_another_version_is_rebuilt(catalog: Catalog, tmp_path
     sentence otherwise.
     """
     corpus = write(tmp_path / "c", "text")
-    named = await catalog.create("named", corpus)
+    by_name = await catalog.create("named", corpus)
     by_path = await catalog.resolve(str(corpus.path))
-    for engine in (named, by_path):
+    for engine in (by_name, by_path):
         manifest = folder_of(engine) / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"format": 8', '"format": 7'))
 
@@ -259,12 +259,12 @@ async def test_an_index_of_another_version_is_rebuilt(catalog: Catalog, tmp_path
     with pytest.raises(IndexVersionError, match=r"another version.*fairqr index delete"):
         await catalog.open("named")
 
-    ((name, engine_kind, why),) = [
+    ((name, engine_kind, reason),) = [
         info for info in await catalog.infos() if not isinstance(info, EngineInfo)
     ]
 
     assert (name, engine_kind) == ("named", "tantivy")
-    assert "another version" in why
+    assert "another version" in reason
 
     await catalog.delete("named")
     with pytest.raises(IndexNotFoundError, match="There is no index 'named'"):

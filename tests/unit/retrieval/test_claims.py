@@ -44,9 +44,9 @@ def linked_by_hand(links: np.ndarray[Any, Any]) -> list[int]:
         reached = {row}
         fresh = [row]
         while fresh:
-            found = {*np.flatnonzero(links[fresh.pop()]).tolist()} - reached
-            reached |= found
-            fresh += found
+            linked = {*np.flatnonzero(links[fresh.pop()]).tolist()} - reached
+            reached |= linked
+            fresh += linked
         claims.append(min(reached))
     return claims
 
@@ -101,26 +101,26 @@ documents = st.lists(st.tuples(st.sampled_from("abcdef"), probabilities), max_si
 
 
 @given(documents)
-def test_merits_are_the_definition(known: list[tuple[str, float]]) -> None:
+def test_merits_are_the_definition(listed: list[tuple[str, float]]) -> None:
     by_text: dict[str, list[float]] = defaultdict(list)
-    for text, probability in known:
+    for text, probability in listed:
         by_text[text].append(probability)
     expected = [
         probability * max(by_text[text]) / sum(by_text[text]) if probability else 0.0
-        for text, probability in known
+        for text, probability in listed
     ]
-    values = np.array([probability for _, probability in known])
-    merits = merits_of(values, claims_by_text([text for text, _ in known]))
+    values = np.array([probability for _, probability in listed])
+    merits = merits_of(values, claims_by_text([text for text, _ in listed]))
 
     assert merits.tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def merit_by_group(known: Sequence[tuple[str, float, str]]) -> dict[str, float]:
+def merit_by_group(listed: Sequence[tuple[str, float, str]]) -> dict[str, float]:
     """The merit of each group, by texts, probabilities and groups of documents."""
-    values = np.array([probability for _, probability, _ in known])
-    merits = merits_of(values, claims_by_text([text for text, *_ in known]))
+    values = np.array([probability for _, probability, _ in listed])
+    merits = merits_of(values, claims_by_text([text for text, *_ in listed]))
     total: dict[str, float] = defaultdict(float)
-    for (*_, group), merit in zip(known, merits.tolist(), strict=True):
+    for (*_, group), merit in zip(listed, merits.tolist(), strict=True):
         total[group] += merit
     return total
 
@@ -136,13 +136,13 @@ grouped = st.lists(
 @pytest.mark.promise("graph")
 @given(grouped, st.data())
 def test_copies_leave_the_merit_of_every_group_as_it_was(
-    known: list[tuple[str, float, str]], data: st.DataObject
+    listed: list[tuple[str, float, str]], data: st.DataObject
 ) -> None:
     """Copies of a document do not raise what their group merits.
 
     Whoever lists a document again, as likely or less likely to be relevant, gains nothing.
     """
-    copied = data.draw(st.lists(st.sampled_from(known), max_size=30))
+    copied = data.draw(st.lists(st.sampled_from(listed), max_size=30))
     factors = data.draw(
         st.lists(st.sampled_from([1.0, 0.5, 0.0]), min_size=len(copied), max_size=len(copied))
     )
@@ -150,18 +150,18 @@ def test_copies_leave_the_merit_of_every_group_as_it_was(
         (text.upper(), probability * factor, group)
         for (text, probability, group), factor in zip(copied, factors, strict=True)
     ]
-    every = data.draw(st.permutations([*known, *copies]))
+    shuffled = data.draw(st.permutations([*listed, *copies]))
 
-    assert merit_by_group(every) == pytest.approx(merit_by_group(known), rel=1e-12)
+    assert merit_by_group(shuffled) == pytest.approx(merit_by_group(listed), rel=1e-12)
 
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=2), probabilities), max_size=10))
 def test_copies_of_others_take_part_of_a_claim_and_add_nothing(
-    known: list[tuple[str, float]],
+    listed: list[tuple[str, float]],
 ) -> None:
     """Whatever groups they are of, documents that say the same merit the highest probability."""
-    values = np.array([probability for _, probability in known])
-    claims = claims_by_text([text for text, _ in known])
+    values = np.array([probability for _, probability in listed])
+    claims = claims_by_text([text for text, _ in listed])
     merits = merits_of(values, claims)
 
     for claim in set(claims.tolist()):
@@ -206,15 +206,15 @@ COPIES = [
 
 
 async def engine_of(kind: str, folder: Path) -> SearchEngine:
-    every = [*UNIQUE, *COPIES]
+    documents = [*UNIQUE, *COPIES]
     if kind == "langchain":
-        metadata = [{**document.fields, "title": document.title} for document in every]
+        metadata = [{**document.fields, "title": document.title} for document in documents]
         passages = [
-            LangChainDocument(document.text, id=document.id, metadata=own)
-            for document, own in zip(every, metadata, strict=True)
+            LangChainDocument(document.text, id=document.id, metadata=fields)
+            for document, fields in zip(documents, metadata, strict=True)
         ]
         return from_langchain(WordRetriever(documents=passages), schema=GENDER, title="title")
-    lexical = built(folder / "v1", every)
+    lexical = built(folder / "v1", documents)
     if kind == "bm25":
         return lexical
     if kind in ("dense", "hybrid"):

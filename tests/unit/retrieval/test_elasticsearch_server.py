@@ -92,9 +92,9 @@ async def test_an_overload_is_waited_out_as_long_as_the_server_asks() -> None:
             return of_json(429, {"error": "busy"}, **{"retry-after": "1"})
         return of_json(200, {"count": 7})
 
-    with answering(answer) as (url, asked):
+    with answering(answer) as (url, requests):
         assert await count(url) == 7
-    assert 1 <= asked[1].at - asked[0].at < 20
+    assert 1 <= requests[1].at - requests[0].at < 20
 
 
 @pytest.mark.promise("engines")
@@ -105,10 +105,10 @@ async def test_what_a_node_fails_at_is_asked_four_times(engine: str, answer: Ans
 
     By the client alone: nobody retries twice.
     """
-    said = rf"look into its log, and try again \(status {answer[0]}\)\.$"
-    with answering(lambda *_: answer) as (url, asked):
-        await refused(url, IndexUnavailableError, said, engine)
-    assert len(asked) == 4
+    sentence = rf"look into its log, and try again \(status {answer[0]}\)\.$"
+    with answering(lambda *_: answer) as (url, requests):
+        await refused(url, IndexUnavailableError, sentence, engine)
+    assert len(requests) == 4
 
 
 NO_INDEX = {"type": "index_not_found_exception", "index": "people"}
@@ -235,8 +235,10 @@ async def test_an_old_elasticsearch_is_not_drafted_as_opensearch() -> None:
         content = about if asked.path == "/" else MAPPING
         return 200, {"content-type": "application/json"}, json.dumps(content).encode()
 
-    said = pytest.raises(IndexUnavailableError, match=r"is Elasticsearch 7\.10\.2; upgrade it to 8")
-    with answering(answer) as (url, _), said:
+    refusal = pytest.raises(
+        IndexUnavailableError, match=r"is Elasticsearch 7\.10\.2; upgrade it to 8"
+    )
+    with answering(answer) as (url, _), refusal:
         await draft(url, "x")
 
 
@@ -245,11 +247,11 @@ async def test_a_hybrid_query_of_opensearch_is_sent_as_it_is() -> None:
     queries = [{"match": {"bio": "{{query}}"}}, {"neural": {"vector": {"query_text": "{{query}}"}}}]
     body = {"query": {"hybrid": {"queries": queries}}, "search_pipeline": "normalised"}
     changes: dict[str, Any] = {"engine": "opensearch", "body": body, "query": None}
-    with answering(serving(found())) as (url, asked):
+    with answering(serving(found())) as (url, requests):
         async with attached(source(url, **changes)) as engine:
             assert not {"rescore", "document_frequencies", "within_group"} & engine.capabilities
             await engine.search([Query("physics", 5)])
-        sent = json.loads(asked[-1].body.splitlines()[1])
+        sent = json.loads(requests[-1].body.splitlines()[1])
         assert sent["query"]["hybrid"]["queries"][0] == {"match": {"bio": "physics"}}
         assert sent["search_pipeline"] == "normalised"
         with pytest.raises(SourceError, match="filter cannot be added to this body"):
@@ -264,10 +266,10 @@ async def test_a_slow_server_is_given_up(engine: str) -> None:
         assert given_up.wait(PATIENCE)
         return of_json(200, {"count": 1})
 
-    with answering(answer) as (url, asked):
+    with answering(answer) as (url, requests):
         await refused(url, IndexUnavailableError, "answer in time", engine, timeout=2)
         given_up.set()
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 @pytest.fixture
@@ -280,10 +282,10 @@ def dead_url() -> Iterator[str]:
 
 @ENGINES
 async def test_of_several_nodes_one_may_be_down(engine: str, dead_url: str) -> None:
-    with answering(lambda *_: of_json(200, {"count": 1})) as (url, asked):
+    with answering(lambda *_: of_json(200, {"count": 1})) as (url, requests):
         for _ in range(4):
             assert await count([dead_url, url], engine) == 1
-    assert len(asked) == 4
+    assert len(requests) == 4
 
 
 @ENGINES
@@ -326,8 +328,8 @@ async def test_elasticsearch_9_is_asked_as_it_documents() -> None:
 
     def answer(_: int, asked: Received) -> Answer:
         sent = {key: asked.headers.get(key, "") for key in ("accept", "content-type")}
-        wanted = ["accept"] + ["content-type"] * bool(asked.body)
-        if any("compatible-with=8" not in sent[key] for key in wanted):
+        headers = ["accept"] + ["content-type"] * bool(asked.body)
+        if any("compatible-with=8" not in sent[key] for key in headers):
             return of_json(400, {"error": {"type": "media_type_header_exception", "reason": "9"}})
         if {"types", "include_type_name", "local"} & set(asked.path.replace("?", "&").split("&")):
             return of_json(400, {"error": {"reason": "unrecognized parameter"}})
@@ -388,15 +390,15 @@ async def test_a_redirect_is_not_followed(
     That address gets the key, which is never logged.
     """
     caplog.set_level(logging.DEBUG)
-    with answering(lambda *_: of_json(200, {"count": 1})) as (elsewhere, asked):
+    with answering(lambda *_: of_json(200, {"count": 1})) as (elsewhere, strayed):
         moved = (status, {**ELASTICSEARCH, "location": f"{elsewhere}/any/_count"}, b"{}")
-        with answering(lambda *_: moved) as (url, named):
-            said = f"{url} redirects to another address"
-            await refused(url, IndexUnavailableError, said, engine, credentials=entry(url))
+        with answering(lambda *_: moved) as (url, requests):
+            sentence = f"{url} redirects to another address"
+            await refused(url, IndexUnavailableError, sentence, engine, credentials=entry(url))
 
-    assert asked == []
+    assert strayed == []
 
-    sent = named[0].headers["authorization"], named[0].headers["x-key"]
+    sent = requests[0].headers["authorization"], requests[0].headers["x-key"]
     assert sent == ("ApiKey s3cret", "s3cret")
     assert "s3cret" not in caplog.text
 
@@ -443,13 +445,13 @@ def test_a_key_goes_only_to_the_addresses_of_its_entry(
     assert SearchServer(source(both[:1])).credentials.api_key
     assert not SearchServer(source(both)).credentials.request_headers()
 
-    named = entry("http://here:9200")
-    assert SearchServer(source(both[0], credentials=named)).credentials.api_key
+    credentials = entry("http://here:9200")
+    assert SearchServer(source(both[0], credentials=credentials)).credentials.api_key
 
     for url, cloud_id in (("http://evil:9200", None), (both, None), (None, "people:x")):
-        said = "'mine' may not be sent to (http://evil:9200|people:x)"
-        with pytest.raises(ConfigError, match=said):
-            SearchServer(source(url, cloud_id=cloud_id, credentials=named))
+        sentence = "'mine' may not be sent to (http://evil:9200|people:x)"
+        with pytest.raises(ConfigError, match=sentence):
+            SearchServer(source(url, cloud_id=cloud_id, credentials=credentials))
 
 
 # --- searches over a server that misbehaves ---------------------------------------------------
@@ -488,10 +490,10 @@ async def searched(url: str, **changes: Any) -> Any:
 async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
     """A part of a request that the server is too busy for is asked again."""
     busy = {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue"}}
-    with answering(serving(busy, found())) as (url, asked):
+    with answering(serving(busy, found())) as (url, requests):
         hits = await searched(url)
     assert (hits.ids, hits.memberships["gender"].tolist()) == (["a"], [[1, 0]])
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 @pytest.mark.promise("engines")
@@ -507,12 +509,12 @@ async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str
     """Failed shards are an error, or a warning under `allow_partial`; hits come from the same copy
     of each shard.
     """
-    with answering(serving(part)) as (url, asked):
+    with answering(serving(part)) as (url, requests):
         with pytest.raises(IndexUnavailableError) as caught:
             await searched(url)
         assert str(caught.value).startswith(f"{warning} Try again, or accept such results with")
 
-        header, body = map(json.loads, asked[-1].body.splitlines())
+        header, body = map(json.loads, requests[-1].body.splitlines())
         assert header == {"preference": "fairqr", "allow_partial_search_results": False}
         assert "timeout" not in body
 
@@ -521,7 +523,7 @@ async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str
         assert (hits.ids, counted.total) == (["a"], 1)
         assert hits.warnings == counted.warnings == (warning,)
 
-        header, body = map(json.loads, asked[-1].body.splitlines())
+        header, body = map(json.loads, requests[-1].body.splitlines())
         assert header["allow_partial_search_results"] is True
         assert body["timeout"] == "8000ms", "the server has time to answer before the client leaves"
 
@@ -531,19 +533,19 @@ async def test_shares_of_a_part_are_left_out_and_counted_again() -> None:
     buckets = [{"key": "F\0", "doc_count": 3}, {"key": "F\0M\0", "doc_count": 1}]
     counted = {"labels": {"sum_other_doc_count": 0, "buckets": buckets}}
     whole = found(aggregations=counted)
-    with answering(serving({**whole, "_shards": IN_PART}, whole)) as (url, asked):
+    with answering(serving({**whole, "_shards": IN_PART}, whole)) as (url, requests):
         async with attached(source(url, allow_partial=True)) as engine:
             assert await engine.corpus_shares() == {}
             for _ in "12":
                 assert (await engine.corpus_shares())["gender"].tolist() == [0.875, 0.125]
 
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"hr": {"mappings": []}}'])
 async def test_what_is_no_mapping_is_told(content: bytes) -> None:
-    told = pytest.raises((IndexUnavailableError, IndexNotFoundError), match=r"^The")
-    with answering(lambda *_: (200, ELASTICSEARCH, content)) as (url, _), told:
+    refusal = pytest.raises((IndexUnavailableError, IndexNotFoundError), match=r"^The")
+    with answering(lambda *_: (200, ELASTICSEARCH, content)) as (url, _), refusal:
         await searched(url)
 
 
@@ -573,9 +575,9 @@ async def test_servers_of_both_versions_take_our_requests(version: int) -> None:
 
     By either client; a test runs this with each.
     """
-    with answering(of_version(version)) as (url, asked):
+    with answering(of_version(version)) as (url, requests):
         assert await count(url) == version
-    assert "compatible-with=8" in asked[0].headers["accept"]
+    assert "compatible-with=8" in requests[0].headers["accept"]
 
 
 async def test_a_server_that_refuses_a_users_client_is_explained() -> None:

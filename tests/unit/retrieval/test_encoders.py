@@ -87,14 +87,14 @@ async def kept_by(encoder: CountingEncoder) -> KeptVectors:
 async def test_vectors_are_the_encoders_and_each_text_is_encoded_once() -> None:
     encoder = CountingEncoder()
     kept = await kept_by(encoder)
-    wanted = await encode_documents(CountingEncoder(), TEXTS)
-    found = await kept.encode([*TEXTS[:9], *TEXTS[:9], " "])
+    expected = await encode_documents(CountingEncoder(), TEXTS)
+    rows = await kept.encode([*TEXTS[:9], *TEXTS[:9], " "])
 
-    assert np.array_equal(found[:18], [*wanted[:9], *wanted[:9]])
+    assert np.array_equal(rows[:18], [*expected[:9], *expected[:9]])
     assert sorted(encoder.taken()) == sorted(TEXTS[:9])
 
     again = await kept_by(encoder)
-    assert np.array_equal(await again.encode(TEXTS), wanted)
+    assert np.array_equal(await again.encode(TEXTS), expected)
     assert sorted(encoder.taken()) == sorted(TEXTS[9:])
     assert not (await again.encode([" "])).any()
     assert (await again.encode([])).shape == (0, 8)
@@ -176,14 +176,14 @@ async def test_what_can_heal_is_tried_again() -> None:
     assert embeddings.calls == 2
 
 
-@pytest.mark.parametrize(("status", "named"), [(401, "denied"), (400, "invalid_request")])
-async def test_what_cannot_heal_is_said_without_secrets(status: int, named: str) -> None:
+@pytest.mark.parametrize(("status", "kind"), [(401, "denied"), (400, "invalid_request")])
+async def test_what_cannot_heal_is_said_without_secrets(status: int, kind: str) -> None:
     embeddings = Failing(99, status)
     sentence = rf"'Failing' failed \(RefusedError, status {status}\)"
 
     with pytest.raises(ModelError, match=sentence) as caught:
         await encode_query(LangChainEncoder(embeddings), "a", 2)
-    assert caught.value.status == named
+    assert caught.value.status == kind
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert embeddings.calls == 1

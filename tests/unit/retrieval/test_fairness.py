@@ -49,9 +49,9 @@ def rankings(draw: st.DrawFn) -> np.ndarray:
     """Memberships of a ranking: rows sum to 1, to less (partly unknown) or to 0 (unknown)."""
     shape = (draw(st.integers(1, 12)), draw(st.integers(2, 5)))
     weights = draw(hnp.arrays(float, shape, elements=st.floats(0, 1)))
-    known = draw(hnp.arrays(float, (shape[0], 1), elements=st.sampled_from([0.0, 0.5, 1.0])))
+    labelled = draw(hnp.arrays(float, (shape[0], 1), elements=st.sampled_from([0.0, 0.5, 1.0])))
     totals = weights.sum(axis=1, keepdims=True)
-    return np.where(totals > 1e-6, weights / np.maximum(totals, 1e-6), 0) * known
+    return np.where(totals > 1e-6, weights / np.maximum(totals, 1e-6), 0) * labelled
 
 
 @pytest.mark.promise("labels")
@@ -70,8 +70,8 @@ def test_agrees_with_a_loop_over_documents(text: str, members: np.ndarray) -> No
 def test_known_and_unknown_exposure_make_up_all_of_it(members: np.ndarray) -> None:
     """The exposure of the groups and the unknown exposure make up all exposure of a list."""
     total = LOG2.weights(len(members)).sum()
-    known = group_exposure(members).sum()
-    assert known / total + exposure_and_unknown(members)[1] == pytest.approx(1)
+    of_groups = group_exposure(members).sum()
+    assert of_groups / total + exposure_and_unknown(members)[1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_worked_value_of_kl() -> None:
     """The Kullback–Leibler divergence is the formula of the page."""
     # KL([½,½] ‖ [¼,¾]) = ½ ln 2 + ½ ln ⅔
     expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
-    found = kullback_leibler([0.5, 0.5], [0.25, 0.75], smoothing=0)
-    assert found == pytest.approx(expected)
+    divergence = kullback_leibler([0.5, 0.5], [0.25, 0.75], smoothing=0)
+    assert divergence == pytest.approx(expected)
 
     turned = kullback_leibler([0.25, 0.75], [0.5, 0.5], smoothing=0, direction="exposure_target")
     assert turned == pytest.approx(expected)
@@ -219,9 +219,9 @@ def test_a_slope_is_that_of_the_share_by_label() -> None:
 
 def test_the_variance_of_a_label_is_that_of_drawn_ones() -> None:
     random, shares = np.random.default_rng(2), np.array([0.2, 0.5, 0.3])
-    own = random.choice(3, size=200_000, p=shares)
-    labels = (MATRIX.cumsum(axis=1)[own] < random.random((len(own), 1))).sum(axis=1)
-    errors = by_group(np.eye(3)[labels], MATRIX) - np.eye(3)[own]
+    true_groups = random.choice(3, size=200_000, p=shares)
+    labels = (MATRIX.cumsum(axis=1)[true_groups] < random.random((len(true_groups), 1))).sum(axis=1)
+    errors = by_group(np.eye(3)[labels], MATRIX) - np.eye(3)[true_groups]
 
     assert errors.mean(axis=0) == pytest.approx(0, abs=0.01)
     assert by_group(shares, None) is shares
@@ -248,15 +248,15 @@ def test_matrices_are_drawn_from_what_a_sample_leaves_possible() -> None:
 
 def test_a_product_is_confused_as_independent_attributes() -> None:
     wrong = {"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.3, "b": 0.7}}
-    one = Attribute(name="one", field="f", groups=("a", "b"), confusion=wrong)
-    other = Attribute(name="other", field="g", groups=("c", "d"))
-    schema = Schema(attributes={"one": one, "other": other})
+    confused = Attribute(name="one", field="f", groups=("a", "b"), confusion=wrong)
+    certain = Attribute(name="other", field="g", groups=("c", "d"))
+    schema = Schema(attributes={"one": confused, "other": certain})
     matrix = [[0.9, 0.1], [0.3, 0.7]]
 
     assert Dimension.named(schema, "other").confusion is None
 
-    found = Dimension.named(schema, "one×other").confusion
-    assert found == pytest.approx(np.kron(matrix, np.eye(2)))
+    confusion = Dimension.named(schema, "one×other").confusion
+    assert confusion == pytest.approx(np.kron(matrix, np.eye(2)))
 
 
 @pytest.mark.promise("audit")
@@ -296,15 +296,15 @@ QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 def test_a_document_has_the_groups_that_came_last(entries: list[tuple[str, float, float]]) -> None:
     table = DocumentTable()
     expected: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for id_, one, other in entries:
-        expected[id_] = np.array([[one, 1 - one]]), np.array([[other, 0.0, 1 - other]])
+    for id_, female, old in entries:
+        expected[id_] = np.array([[female, 1 - female]]), np.array([[old, 0.0, 1 - old]])
         table.add([id_], dict(zip(("gender", "era"), expected[id_], strict=True)))
     ids = list(expected)
     for name in ("gender", "era", "gender×era"):
         dimension = Dimension.named(SCHEMA, name)
-        found = table.memberships(dimension, ids)
-        assert found.shape == (len(ids), len(dimension.groups))
-        for row, (gender, era) in zip(found, expected.values(), strict=True):
+        members = table.memberships(dimension, ids)
+        assert members.shape == (len(ids), len(dimension.groups))
+        for row, (gender, era) in zip(members, expected.values(), strict=True):
             parts = {"gender": [gender], "era": [era]}.get(name, [gender, era])
             assert row.tolist() == intersection(parts)[0].tolist()
 
@@ -352,8 +352,8 @@ def test_a_worked_mixture() -> None:
     Shares of groups stand in for the parts of their attribute only.
     """
     target = Target.parse("retrieved:0.5,population:0.5")
-    found = target.resolve(alone(GENDER), {"retrieved": np.array([1.0, 9.0])})
-    assert found == pytest.approx([0.3, 0.7])
+    shares = target.resolve(alone(GENDER), {"retrieved": np.array([1.0, 9.0])})
+    assert shares == pytest.approx([0.3, 0.7])
 
     target = Target.parse(["uniform:1", "gender=female:0.6,male:0.4"])
     assert target.resolve(alone(GENDER)) == pytest.approx([0.6, 0.4])
@@ -366,9 +366,9 @@ def test_a_worked_mixture() -> None:
 def test_a_mixture_is_a_distribution(weight: float, share: float) -> None:
     """A target is a distribution, whatever parts are mixed."""
     target = Target(parts={"retrieved": weight, "uniform": 1 - weight})
-    found = target.resolve(alone(GENDER), {"retrieved": np.array([share, 1 - share])})
-    assert found.sum() == pytest.approx(1)
-    assert found.min() >= 0
+    shares = target.resolve(alone(GENDER), {"retrieved": np.array([share, 1 - share])})
+    assert shares.sum() == pytest.approx(1)
+    assert shares.min() >= 0
 
 
 def test_an_undefined_part_leaves_its_weight_to_the_others() -> None:
@@ -397,12 +397,12 @@ UNIFORM = Target.parse("uniform:1")
 )
 def test_found_groups_share_alike_and_other_gets_nothing(name: str) -> None:
     """In a product, what is other in any of its attributes."""
-    found = {"seller": ["ann", "bob"], "brand": ["x"]}
-    dimension = Dimension.named(OPEN, name).with_groups(found)
+    found_groups = {"seller": ["ann", "bob"], "brand": ["x"]}
+    dimension = Dimension.named(OPEN, name).with_groups(found_groups)
     shares = dict(zip(dimension.groups, UNIFORM.resolve(dimension), strict=True))
 
-    named = [group for group in shares if "other" not in group.split(" × ")]
-    expected = {group: float(group in named) / len(named) for group in shares}
+    named_groups = [group for group in shares if "other" not in group.split(" × ")]
+    expected = {group: float(group in named_groups) / len(named_groups) for group in shares}
     assert shares == pytest.approx(expected)
 
 
@@ -455,9 +455,9 @@ def test_what_was_retrieved_is_weighed_by_its_scores_or_ranks(
     members = np.array([[float(group), float(not group)] for group in groups])
     usable = can_be_weights(scores)
     weights = np.array(scores) / max(scores) if usable else 1 / np.arange(1, len(scores) + 1)
-    found = retrieved_distribution(members, np.array(scores))
+    shares = retrieved_distribution(members, np.array(scores))
 
-    assert found == pytest.approx(weights @ members / weights.sum())
+    assert shares == pytest.approx(weights @ members / weights.sum())
 
 
 KINDS = Attribute(name="gender", field="gender", groups=("female", "male", "non-binary"))
@@ -519,18 +519,18 @@ def test_what_names_no_sides_is_refused(
 )
 def test_a_document_is_where_more_of_it_is(memberships: np.ndarray, groups: set[str]) -> None:
     """Against a loop; the unknown mass decides nothing; the sides swapped give the other side."""
-    found = ProtectedGroup.parse(PLACE, ", ".join(sorted(groups))).sides_of(memberships)
-    assert found.shape == (len(memberships),)
+    sides = ProtectedGroup.parse(PLACE, ", ".join(sorted(groups))).sides_of(memberships)
+    assert sides.shape == (len(memberships),)
 
-    for row, side in zip(memberships, found, strict=True):
+    for row, side in zip(memberships, sides, strict=True):
         mass = {True: 0.0, False: 0.0}
         for group, share in zip(PLACE.groups, row, strict=False):
             mass[group in groups] += share
         if abs(mass[True] - mass[False]) > 1e-6:
             assert side == int(mass[True] > mass[False])
-    other = ProtectedGroup.parse(PLACE, "not " + ", ".join(sorted(groups))).sides_of(memberships)
+    swapped = ProtectedGroup.parse(PLACE, "not " + ", ".join(sorted(groups))).sides_of(memberships)
 
-    assert np.array_equal(other, np.where(found < 0, found, 1 - found))
+    assert np.array_equal(swapped, np.where(sides < 0, sides, 1 - sides))
 
 
 def test_a_tie_that_rounding_breaks_is_a_tie() -> None:

@@ -43,13 +43,13 @@ SHARED_FOLDER = settings(
 
 
 async def opened(
-    folder: Path, attribute: Attribute = ORIGIN, content: str | bytes | None = None, **how: Any
+    folder: Path, attribute: Attribute = ORIGIN, content: str | bytes | None = None, **options: Any
 ) -> LabelReader:
     """Write the file of an attribute, and open it."""
     if content is not None:
         data = content.encode() if isinstance(content, str) else content
         (folder / attribute.labels).write_bytes(data)
-    return await LabelReader.open({"origin": attribute}, folder, store=folder / "kept", **how)
+    return await LabelReader.open({"origin": attribute}, folder, store=folder / "kept", **options)
 
 
 def rows(labels: LabelReader, ids: Sequence[str]) -> list[list[float]]:
@@ -65,15 +65,15 @@ def built(folder: Path, name: str, attribute: Attribute, ids: Sequence[str]) -> 
 @SHARED_FOLDER
 @given(held=st.dictionaries(IDS, LABELS, min_size=1), others=st.lists(IDS), policy=st.booleans())
 def test_json_lines_give_what_a_dictionary_gives(
-    tmp_path: Path, held: Mapping[str, Any], others: Sequence[str], policy: bool
+    tmp_path: Path, labels_by_id: Mapping[str, Any], others: Sequence[str], policy: bool
 ) -> None:
     attribute = ORIGIN.model_copy(update={"unknown": "group" if policy else "exclude"})
-    ids = [*others, *held, *others]
-    expected = [attribute.membership(held.get(id_), strict=False) for id_ in ids]
-    lines = [json.dumps({"id": id_, "group": label}) for id_, label in held.items()]
+    ids = [*others, *labels_by_id, *others]
+    expected = [attribute.membership(labels_by_id.get(id_), strict=False) for id_ in ids]
+    lines = [json.dumps({"id": id_, "group": label}) for id_, label in labels_by_id.items()]
     (tmp_path / "a.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    found = built(tmp_path, "a.jsonl", attribute, ids)
-    np.testing.assert_array_equal(found, np.array(expected).reshape(found.shape))
+    members = built(tmp_path, "a.jsonl", attribute, ids)
+    np.testing.assert_array_equal(members, np.array(expected).reshape(members.shape))
 
 
 @SHARED_FOLDER
@@ -83,12 +83,12 @@ def test_json_lines_give_what_a_dictionary_gives(
     )
 )
 def test_rows_of_one_document_share_it_by_weight(
-    tmp_path: Path, held: list[tuple[str, str, float]]
+    tmp_path: Path, rows_held: list[tuple[str, str, float]]
 ) -> None:
-    lines = ["id,group,weight", *(f"{id_},{value},{weight}" for id_, value, weight in held)]
+    lines = ["id,group,weight", *(f"{id_},{value},{weight}" for id_, value, weight in rows_held)]
     (tmp_path / "a.csv").write_text("\n".join(lines))
     weights: dict[str, dict[str, float]] = {}
-    for id_, value, weight in held:
+    for id_, value, weight in rows_held:
         of_id = weights.setdefault(id_, {})
         of_id[value] = of_id.get(value, 0) + weight
     expected = [ORIGIN.membership(weights.get(id_), strict=False) for id_ in "abcdefg"]
@@ -300,12 +300,12 @@ async def test_fields_are_read_beside_files_in_the_order_of_the_schema(tmp_path:
     assert labels.field_attributes == [GENDER]
 
     values = ["F", None, ["F", "M", "x", "M"], {"F": 1, "M": 3}, 1, True, "", "x"]
-    found = labels.memberships("abcdefgh", {"gender": values})
-    assert list(found) == ["gender", "origin"]
+    members = labels.memberships("abcdefgh", {"gender": values})
+    assert list(members) == ["gender", "origin"]
 
     halves = [[1, 0], [0, 0], [1 / 3, 1 / 3], [0.25, 0.75], [1, 0], [0, 1], [0, 0], [0, 0]]
-    assert found["gender"].tolist() == halves
-    assert found["origin"].tolist() == [[1, 0, 0], *([[0, 0, 0]] * 7)]
+    assert members["gender"].tolist() == halves
+    assert members["origin"].tolist() == [[1, 0, 0], *([[0, 0, 0]] * 7)]
 
     nobody = labels.memberships([], {"gender": []})
     shapes = {name: members.shape for name, members in nobody.items()}

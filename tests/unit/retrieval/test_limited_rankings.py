@@ -78,7 +78,7 @@ def share_of_the_best(pool: RankingObjective, allowed: list[NDArray[np.intp]]) -
     """J of the step's list by the best that obeys; it obeys, and has as many attributes."""
     values, undefined = values_of(pool, np.array(allowed))
     ranked = best_ranking(pool)
-    assert any(np.array_equal(ranked, one) for one in allowed)
+    assert any(np.array_equal(ranked, ranking) for ranking in allowed)
     quality = pool.quality(ranked)
     assert quality.undefined == undefined.min()
     best = values[undefined == undefined.min()].max()
@@ -145,8 +145,8 @@ def test_no_seller_is_above_the_cap(length: int, cap: float) -> None:
     target = np.where(np.arange(60) < 3, 20.0, 1.0)
     pool = RankingObjective(relevance, [np.eye(60)[seller]], [target / target.sum()], length)
     free = exposure(pool.memberships[0][best_ranking(pool)])
-    kept = replace(pool, limits=Limits([cap]))
-    capped = exposure(pool.memberships[0][best_ranking(kept)])
+    limited_pool = replace(pool, limits=Limits([cap]))
+    capped = exposure(pool.memberships[0][best_ranking(limited_pool)])
 
     assert free.max() > 1.3 * cap
     assert 0.9 * cap < capped.max() <= cap + ROUNDING
@@ -269,5 +269,5 @@ def test_many_groups_have_equal_chance_by_all_their_documents(
         assert has_equal_chance(pool, ranking)
         with monkeypatch.context() as patched:
             patched.setattr(search, "MANY_GROUPS", 1000)
-            every = pool.quality(best_ranking(pool))
-        assert pool.quality(ranking).value >= every.value * 0.99
+            with_all = pool.quality(best_ranking(pool))
+        assert pool.quality(ranking).value >= with_all.value * 0.99

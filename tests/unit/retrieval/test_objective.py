@@ -24,8 +24,8 @@ PATTERNS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0, 0, 0.4]
 
 def highest(pool: RankingObjective) -> tuple[int, float]:
     """The fewest undefined attributes of any ranking, and −J, the least among those."""
-    every = permutations(len(pool.relevance), pool.length)
-    values, undefined = values_of(pool, every)
+    rankings = permutations(len(pool.relevance), pool.length)
+    values, undefined = values_of(pool, rankings)
     return min(zip(undefined.tolist(), (-values).tolist(), strict=True))
 
 
@@ -141,10 +141,10 @@ def test_over_several_cut_offs_fairness_is_the_mean_of_their_own() -> None:
     )
     ranked = draw.permutation(30)[:20]
     alone = [replace(pool, length=count).quality(ranked[:count]).fairness for count in (5, 10, 20)]
-    found = replace(pool, spread=(10, 5, 50)).quality(ranked)
+    quality = replace(pool, spread=(10, 5, 50)).quality(ranked)
 
-    assert found.fairness == pytest.approx(np.mean(alone), rel=1e-12)
-    assert found.relevance == pool.quality(ranked).relevance
+    assert quality.fairness == pytest.approx(np.mean(alone), rel=1e-12)
+    assert quality.relevance == pool.quality(ranked).relevance
 
     least = replace(pool, spread=(5, 10), is_least=True).quality(ranked)
     assert min(alone) - 1e-12 <= least.fairness <= min(alone) + ABOVE_LEAST
@@ -175,18 +175,18 @@ def test_the_soft_minimum_is_near_the_least_and_concave(
 ) -> None:
     values = np.array(drawn)
     sharpness = max(1.0, math.log(len(values)) / ABOVE_LEAST)
-    found = float(soft_least(values, sharpness))
+    minimum = float(soft_least(values, sharpness))
     terms = [math.exp(-sharpness * (value - min(drawn))) for value in drawn]
 
-    assert found == pytest.approx(min(drawn) - math.log(sum(terms) / len(terms)) / sharpness)
-    assert min(drawn) - 1e-12 <= found <= min(min(drawn) + ABOVE_LEAST, values.mean()) + 1e-12
+    assert minimum == pytest.approx(min(drawn) - math.log(sum(terms) / len(terms)) / sharpness)
+    assert min(drawn) - 1e-12 <= minimum <= min(min(drawn) + ABOVE_LEAST, values.mean()) + 1e-12
 
     other = np.array(others[: len(values)])
     between = soft_least(share * values + (1 - share) * other, sharpness)
-    chord = share * found + (1 - share) * soft_least(other, sharpness)
+    chord = share * minimum + (1 - share) * soft_least(other, sharpness)
 
     assert between >= chord - 1e-12
-    assert soft_least(np.maximum(values, other), sharpness) >= found - 1e-12
+    assert soft_least(np.maximum(values, other), sharpness) >= minimum - 1e-12
 
 
 def test_the_soft_minimum_leaves_out_attributes_without_exposure() -> None:
@@ -208,14 +208,14 @@ def test_the_parts_are_those_of_their_definitions() -> None:
     relevance = draw.random(9)
     target = draw.dirichlet(np.ones(3))
     ranked = [4, 0, 7]
-    found = RankingObjective(relevance, [members], [target], 3, weight=2).quality(ranked)
+    quality = RankingObjective(relevance, [members], [target], 3, weight=2).quality(ranked)
     weights = LOG2.weights(3)
     expected = weights @ relevance[ranked] / (weights @ np.sort(relevance)[::-1][:3])
     fair = float(1 - jensen_shannon(target, exposure(members[ranked]), unit="bits"))
 
-    assert found.relevance == pytest.approx(expected, rel=1e-12)
-    assert found.fairness == pytest.approx(fair, rel=1e-12)
-    assert found.value == pytest.approx(expected * fair**2, rel=1e-12)
+    assert quality.relevance == pytest.approx(expected, rel=1e-12)
+    assert quality.fairness == pytest.approx(fair, rel=1e-12)
+    assert quality.value == pytest.approx(expected * fair**2, rel=1e-12)
 
 
 def test_fairness_is_never_below_0() -> None:
@@ -225,9 +225,9 @@ def test_fairness_is_never_below_0() -> None:
     for _ in range(200):
         members = np.eye(8)[draw.integers(1, 8, 20)]
         pool = RankingObjective(draw.random(20), [members], [target], 20, weight=0.5)
-        found = pool.quality(draw.permutation(20))
-        assert 0 <= found.fairness < 1e-12
-        assert 0 <= found.value < 1e-6
+        quality = pool.quality(draw.permutation(20))
+        assert 0 <= quality.fairness < 1e-12
+        assert 0 <= quality.value < 1e-6
 
 
 @settings(max_examples=150, deadline=None)
@@ -307,5 +307,5 @@ def test_of_many_groups_the_patterns_that_are_filled_in_suffice(
         some = pool.quality(best_ranking(pool, taken))
         with monkeypatch.context() as patched:
             patched.setattr(search, "MANY_GROUPS", 1000)
-            every = pool.quality(best_ranking(pool, taken))
-        assert some.value >= every.value * 0.995
+            with_all = pool.quality(best_ranking(pool, taken))
+        assert some.value >= with_all.value * 0.995

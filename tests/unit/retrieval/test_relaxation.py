@@ -68,8 +68,8 @@ def test_no_ranking_is_above_the_bound(seed: int) -> None:
     for _ in range(500):
         pool = a_pool(draw, is_labelled=True)
         bound = relax(pool, best_ranking(pool)).bound
-        every = permutations(len(pool.relevance), pool.length)
-        assert values_of(pool, every)[0].max() <= bound + ROUNDING
+        rankings = permutations(len(pool.relevance), pool.length)
+        assert values_of(pool, rankings)[0].max() <= bound + ROUNDING
 
 
 @pytest.mark.filterwarnings("error")
@@ -124,10 +124,10 @@ def test_no_ranking_in_a_given_order_is_above_its_bound(seed: int) -> None:
         pool = a_pool(draw, is_labelled=True)
         order = draw.permutation(len(pool.relevance))
         rankings = permutations(len(pool.relevance), pool.length)
-        kept = [ranking for ranking in rankings if keeps_order(pool, ranking, order)]
-        assert len(kept) == sum(is_in_order(pool, ranking, order) for ranking in rankings)
+        in_given_order = [ranking for ranking in rankings if keeps_order(pool, ranking, order)]
+        assert len(in_given_order) == sum(is_in_order(pool, ranking, order) for ranking in rankings)
         bound = relax(pool, best_ranking(pool, order), order).bound
-        assert values_of(pool, np.array(kept))[0].max() <= bound + ROUNDING
+        assert values_of(pool, np.array(in_given_order))[0].max() <= bound + ROUNDING
 
 
 def is_in_order(pool: RankingObjective, ranking: NDArray[np.intp], order: NDArray[np.intp]) -> bool:
@@ -182,14 +182,16 @@ def exchanged(ranking: NDArray[np.intp], n: int) -> NDArray[np.intp]:
     """
     length = len(ranking)
     outside = np.setdiff1d(np.arange(n), ranking)
-    every = [ranking]
-    for one, other in itertools.combinations([*ranking.tolist(), *outside.tolist()], 2):
+    rankings = [ranking]
+    for first_document, second_document in itertools.combinations(
+        [*ranking.tolist(), *outside.tolist()], 2
+    ):
         after = np.append(ranking, outside)
-        first, second = np.flatnonzero((after == one) | (after == other))
+        first, second = np.flatnonzero((after == first_document) | (after == second_document))
         if first < length:
             after[[first, second]] = after[[second, first]]
-            every.append(after[:length])
-    return np.array(every)
+            rankings.append(after[:length])
+    return np.array(rankings)
 
 
 def in_order(
@@ -197,11 +199,11 @@ def in_order(
 ) -> NDArray[np.intp]:
     """The same groups at the same ranks, by documents that are taken in an order."""
     patterns = distinct_rows(np.concatenate(pool.memberships, axis=1))[1]
-    kept = ranking.copy()
+    ordered = ranking.copy()
     for pattern in np.unique(patterns[ranking]):
         ranks = np.flatnonzero(patterns[ranking] == pattern)
-        kept[ranks] = order[patterns[order] == pattern][: len(ranks)]
-    return kept
+        ordered[ranks] = order[patterns[order] == pattern][: len(ranks)]
+    return ordered
 
 
 @pytest.mark.promise("graph")
@@ -240,15 +242,15 @@ def test_the_bound_is_near_what_a_solver_finds(seed: int) -> None:
     pool = RankingObjective(draw.beta(2, 2, 6), [members], [draw.dirichlet(np.ones(3))], 3)
     rankings = permutations(6, 3)
     weights = LOG2.weights(3)
-    given = np.einsum("r,mrg->mg", weights, members[rankings])
+    exposures = np.einsum("r,mrg->mg", weights, members[rankings])
     most = weights @ np.sort(pool.relevance)[::-1][:3]
     relevance = pool.relevance[rankings] @ weights / most
 
     def loss(mixture: FloatArray) -> float:
-        fair = fairness([mixture @ given], pool.targets, [1.0])[0]
+        fair = fairness([mixture @ exposures], pool.targets, [1.0])[0]
         return -float(np.log(mixture @ relevance) + np.log(fair))
 
-    found = optimize.minimize(
+    optimum = optimize.minimize(
         loss,
         np.full(len(rankings), 1 / len(rankings)),
         bounds=[(0, 1)] * len(rankings),
@@ -256,7 +258,7 @@ def test_the_bound_is_near_what_a_solver_finds(seed: int) -> None:
         method="SLSQP",
     )
     bound = np.log(relax(pool, best_ranking(pool)).bound_of_mixtures)
-    assert -found.fun - 1e-6 <= bound <= -found.fun + 2 * TOLERANCE
+    assert -optimum.fun - 1e-6 <= bound <= -optimum.fun + 2 * TOLERANCE
 
 
 def test_long_lists_are_bounded_by_what_the_best_mixture_has() -> None:

@@ -64,15 +64,15 @@ async def test_a_query_by_id_gives_its_ranking(tmp_path: Path) -> None:
     """
     (tmp_path / "more.run").write_text("t3 Q0 a 1 1 dense\n")
     engine: SearchEngine = await opened(tmp_path, runs=["bm25.run", "more.run"])
-    known = Query("", 10, only=("b", "nowhere", "a"))
-    first, second, third, given = await engine.search(
-        [Query("t1", 10), Query("t2", 10), Query("t3", 5), known]
+    lookup = Query("", 10, only=("b", "nowhere", "a"))
+    first, second, third, looked_up = await engine.search(
+        [Query("t1", 10), Query("t2", 10), Query("t3", 5), lookup]
     )
 
     assert (first.ids, first.scores) == (["a", "b", "c", "z"], [2.5, 1.5, 1.5, 0.5])
     assert first.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 1], [0, 0]]
-    assert (second.ids, third.ids, given.ids) == (["b"], ["a"], ["a", "b"])
-    assert given.memberships["gender"].tolist() == [[1, 0], [0, 1]]
+    assert (second.ids, third.ids, looked_up.ids) == (["b"], ["a"], ["a", "b"])
+    assert looked_up.memberships["gender"].tolist() == [[1, 0], [0, 1]]
     assert (engine.retriever, engine.capabilities) == ("run:bm25+dense", frozenset())
 
 
@@ -188,9 +188,9 @@ async def test_documents_have_titles_texts_and_labels(tmp_path: Path) -> None:
 
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
 
-    found = await engine.documents(["c", "z", "nowhere", "a"])
+    documents = await engine.documents(["c", "z", "nowhere", "a"])
     texts = [("c", "Cy", "third"), ("z", "", ""), ("a", "Ada", "first")]
-    assert [(d.id, d.title, d.text) for d in found] == texts
+    assert [(d.id, d.title, d.text) for d in documents] == texts
 
 
 async def test_the_fingerprint_follows_each_file_and_the_description(tmp_path: Path) -> None:

@@ -80,10 +80,10 @@ async def test_texts_groups_and_shares(tmp_path: Path) -> None:
     assert (await engine.documents(["a"]))[0].fields["extra"] == {"x": [1, "ü"]}
     assert await engine.documents([]) == []
 
-    found = await hits_of(engine, "word", 9)
-    assert found.ids == ["a", "c", "b"]
-    assert found.memberships["gender"].tolist() == [[0.5, 0.5], [0, 0], [1, 0]]
-    assert found.memberships["place"].tolist() == [[0, 0, 0, 1], [0.25, 0.75, 0, 0], [1, 0, 0, 0]]
+    hits = await hits_of(engine, "word", 9)
+    assert hits.ids == ["a", "c", "b"]
+    assert hits.memberships["gender"].tolist() == [[0.5, 0.5], [0, 0], [1, 0]]
+    assert hits.memberships["place"].tolist() == [[0, 0, 0, 1], [0.25, 0.75, 0, 0], [1, 0, 0, 0]]
 
     shares = await engine.corpus_shares()
     assert shares["gender"] == pytest.approx([0.5, 1 / 6])
@@ -178,7 +178,7 @@ async def test_ids_of_every_length_and_script_come_back(tmp_path: Path) -> None:
     ids = [*("x" * n for n in (1, 7, 8, 9, 512)), "é" * 256, "日本\U0001f600", "nul\0", "\0" * 16]
     engine = built(tmp_path / "v1", [Document(id_, "", "text") for id_ in ids])
     assert (await hits_of(engine, "text", 99)).ids == sorted(ids)
-    assert [found.id for found in await engine.documents(ids)] == ids
+    assert [document.id for document in await engine.documents(ids)] == ids
 
 
 # --- within a group ---------------------------------------------------------------------------
@@ -276,7 +276,7 @@ async def test_an_encoded_pool_is_that_of_the_group(
 
     monkeypatch.setattr(encoded_pool, "POOL", 20)
     lexical.searches.clear()
-    (found,) = await engine.search([Query("w1 w2", 20, within=FEMALE)])
+    (hits,) = await engine.search([Query("w1 w2", 20, within=FEMALE)])
 
     assert [query.within for query in lexical.searches[0]] == [FEMALE, None]
 
@@ -287,7 +287,7 @@ async def test_an_encoded_pool_is_that_of_the_group(
         if share > 0
     ]
 
-    assert {*found.ids} == {*women[:20]}
+    assert {*hits.ids} == {*women[:20]}
 
     among = replace(QUERIES[-1], n=0)
     queries = [Query("", 0, within=FEMALE), replace(among, within=FEMALE)]

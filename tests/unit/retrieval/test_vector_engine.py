@@ -90,12 +90,12 @@ async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -
     return Ranking.of(await estimates_by_hand(lexical_of(engine), vectors, query, by_rank=False))
 
 
-def same(found: Ranking, expected: Ranking, n: int | None = None) -> None:
+def same(ranking: Ranking, expected: Ranking, n: int | None = None) -> None:
     """Assert that this is the first n of a ranking, or of one that differs in last digits."""
     scores = dict(zip(expected.ids, expected.scores, strict=True))
-    assert len(set(found.ids)) == len(found)
-    assert found.scores == pytest.approx([scores[id_] for id_ in found.ids], abs=1e-5)
-    assert found.scores == pytest.approx(expected.scores[:n], abs=1e-5)
+    assert len(set(ranking.ids)) == len(ranking)
+    assert ranking.scores == pytest.approx([scores[id_] for id_ in ranking.ids], abs=1e-5)
+    assert ranking.scores == pytest.approx(expected.scores[:n], abs=1e-5)
 
 
 async def opened(lexical: TantivyEngine, encoder: Encoder | None = None) -> VectorEngine:
@@ -152,11 +152,11 @@ async def test_given_documents_get_the_scores_of_a_search(
     lexical = built(tmp_path / "v1", some(300))
     engine = await kind.open(lexical, CountingEncoder()) if kind else lexical
     whole = await ranked(engine, "w1 w2", 300)
-    wanted = {*random.Random(3).sample(whole.ids[:90], 40), "d000", "d010"}
-    hits = await hits_of(engine, "w1 w2", 99, only=[*wanted, "nobody", "d010"])
+    chosen = {*random.Random(3).sample(whole.ids[:90], 40), "d000", "d010"}
+    hits = await hits_of(engine, "w1 w2", 99, only=[*chosen, "nobody", "d010"])
     scores = dict(zip(whole.ids, whole.scores, strict=True))
 
-    assert {*hits.ids} == wanted
+    assert {*hits.ids} == chosen
     assert hits.scores == [scores.get(id_, 0) for id_ in hits.ids]
     assert hits.scores == sorted(hits.scores, reverse=True)
     assert len(hits.memberships["gender"]) == len(hits)
@@ -217,14 +217,14 @@ async def check_groups_and_counts(engine: SearchEngine, now: dict[str, tuple[str
     gender = GENDER.attributes["gender"]
     texts = {id_: text for id_, (text, _) in now.items()}
     members = {id_: list(gender.membership(label)) for id_, (_, label) in now.items()}
-    one_word, two_words, given = await engine.search(
+    one_word, two_words, looked_up = await engine.search(
         [Query("w1", 99), Query("w1 w2", 0, every_word=True), Query("", 99, only=tuple(now))]
     )
 
     assert set(one_word.ids) == {id_ for id_, text in texts.items() if "w1" in text}
     assert two_words.total == sum("w1" in text and "w2" in text for text in texts.values())
-    assert given.ids == sorted(now)
-    for hits in (one_word, given):
+    assert looked_up.ids == sorted(now)
+    for hits in (one_word, looked_up):
         assert hits.memberships["gender"].tolist() == [members[id_] for id_ in hits.ids]
     shares = (await engine.corpus_shares())["gender"]
     expected = np.mean([*members.values()], axis=0) if members else 0
@@ -332,13 +332,13 @@ async def test_a_replaced_index_can_still_be_searched(
 # --- what goes wrong --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", [0, 3, 700])
-async def test_a_damaged_file_is_made_again(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("remaining", [0, 3, 700])
+async def test_a_damaged_file_is_made_again(tmp_path: Path, remaining: int) -> None:
     engine = await opened(built(tmp_path / "v1", some(60)))
     path = folder_of(tmp_path) / "vectors"
-    path.write_bytes(path.read_bytes()[:left])
-    found = await opened(again(engine))
-    same(await ranked(found, "w1 w2", 99), by_cosine(some(60), "w1 w2"))
+    path.write_bytes(path.read_bytes()[:remaining])
+    repaired = await opened(again(engine))
+    same(await ranked(repaired, "w1 w2", 99), by_cosine(some(60), "w1 w2"))
 
 
 # --- several at once --------------------------------------------------------------------------
@@ -380,11 +380,11 @@ def test_half_precision_hardly_changes_a_cosine(tmp_path: Path) -> None:
     mark = EncoderMark("wide", 384, (0.1,))
     assert read_vectors(path, mark).shape == (0, 384)
     write_vectors(path, mark, np.concatenate([rows, 0 * rows[:2]]).astype(np.float16))
-    found = unit_vectors(read_vectors(path, mark))
+    stored = unit_vectors(read_vectors(path, mark))
 
-    assert np.linalg.norm(found[:500].astype(float), axis=1) == pytest.approx(1, abs=1e-6)
-    assert np.abs(found[:500] @ rows[7] - rows @ rows[7]).max() < 3e-4
-    assert not found[500:].any()
+    assert np.linalg.norm(stored[:500].astype(float), axis=1) == pytest.approx(1, abs=1e-6)
+    assert np.abs(stored[:500] @ rows[7] - rows @ rows[7]).max() < 3e-4
+    assert not stored[500:].any()
 
 
 # --- pools ---------------------------------------------------------------------------------------
@@ -415,25 +415,25 @@ async def test_estimates_of_a_pool_are_those_of_the_definition(
     engine = await pooled(lexical, keeps_order=keeps_order)
     assert engine.retriever == "hybrid-pool:words"
 
-    found = await hits_of(engine, "w1 w2", 500)
+    hits = await hits_of(engine, "w1 w2", 500)
     by_words = await hits_of(lexical, "w1 w2", 200)
     vectors = {id_: unit(word_vector(text_of(d), 8)) for id_, d in documents.items()}
     pool = {id_: vectors[id_] for id_ in by_words.ids}
     sample = await lexical.search([Query(word, 10) for word in SAMPLE_WORDS.split()])
     ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
     usual = [vectors[id_] for id_ in ids]
-    wanted = await estimates_by_hand(lexical, pool, "w1 w2", by_rank=True, sample=usual)
+    expected = await estimates_by_hand(lexical, pool, "w1 w2", by_rank=True, sample=usual)
 
-    assert found.relevance == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
+    assert hits.relevance == pytest.approx([expected[id_] for id_ in hits.ids], abs=1e-5)
     if keeps_order:
-        assert (found.ids, found.scores, found.own) == (by_words.ids, by_words.scores, None)
+        assert (hits.ids, hits.scores, hits.own) == (by_words.ids, by_words.scores, None)
     else:
-        assert sorted(found.ids) == sorted(by_words.ids), "it finds what the engine finds"
-        assert found.scores == sorted(found.relevance, reverse=True)
-        assert await ranked(engine, "w1 w2", 5) == Ranking(found.ids, found.scores).top(5)
+        assert sorted(hits.ids) == sorted(by_words.ids), "it finds what the engine finds"
+        assert hits.scores == sorted(hits.relevance, reverse=True)
+        assert await ranked(engine, "w1 w2", 5) == Ranking(hits.ids, hits.scores).top(5)
 
-    groups = [[*documents[id_].membership(GENDER.attributes["gender"])] for id_ in found.ids]
-    assert found.memberships["gender"].tolist() == groups
+    groups = [[*documents[id_].membership(GENDER.attributes["gender"])] for id_ in hits.ids]
+    assert hits.memberships["gender"].tolist() == groups
 
 
 async def test_only_the_pool_is_encoded(
@@ -463,14 +463,14 @@ async def test_estimates_do_not_depend_on_other_documents(
     monkeypatch.setattr(encoded_pool, "POOL", 5)
     engine = await pooled(WatchedEngine(lexical, without=without), keeps_order=True)
     searched = await probabilities(engine, "w1 w2")
-    given = [*searched, next(d.id for d in DOCUMENTS if d.id not in searched)]
-    whole = await probabilities(engine, "w1 w2", only=given)
+    given_ids = [*searched, next(d.id for d in DOCUMENTS if d.id not in searched)]
+    whole = await probabilities(engine, "w1 w2", only=given_ids)
 
-    assert {*whole} == {*given}
+    assert {*whole} == {*given_ids}
 
-    for at in range(0, len(given), 9):
-        few = await probabilities(engine, "w1 w2", 9, only=given[at : at + 9])
-        assert few == pytest.approx({id_: whole[id_] for id_ in given[at : at + 9]})
+    for at in range(0, len(given_ids), 9):
+        few = await probabilities(engine, "w1 w2", 9, only=given_ids[at : at + 9])
+        assert few == pytest.approx({id_: whole[id_] for id_ in given_ids[at : at + 9]})
     others = [id_ for id_ in searched if searched[id_] != pytest.approx(whole[id_])]
 
     assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"

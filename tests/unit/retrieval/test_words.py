@@ -140,10 +140,10 @@ def test_words_are_found_while_other_threads_find_some() -> None:
         gc.callbacks.append(collects)
         gc.set_threshold(1, 1_000, 1_000)
         try:
-            found = [words_in("two words") for _ in range(300)]
+            words = [words_in("two words") for _ in range(300)]
         finally:
             gc.set_threshold(*usual)
             gc.callbacks.remove(collects)
 
-    assert found == [["two", "words"]] * 300
+    assert words == [["two", "words"]] * 300
     assert meanwhile == [None] * len(meanwhile) != []

@@ -220,10 +220,10 @@ def three_groups(labels: str, target: Sequence[float]) -> Candidates:
 
 
 async def test_too_few_protected_documents_are_placed_and_said(make_candidates: Make) -> None:
-    found = await reranked(make_candidates("m" * 30 + "f", target=0.9), 20)
-    assert len(found.ranking) == 20
-    assert "d030" in found.ranking.ids[:2]
-    assert "results fail FA*IR's test" in found.warnings[0]
+    result = await reranked(make_candidates("m" * 30 + "f", target=0.9), 20)
+    assert len(result.ranking) == 20
+    assert "d030" in result.ranking.ids[:2]
+    assert "results fail FA*IR's test" in result.warnings[0]
 
 
 async def test_without_protected_documents_the_order_stays(make_candidates: Make) -> None:

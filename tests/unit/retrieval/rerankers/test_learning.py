@@ -38,8 +38,8 @@ def softmax(values: FloatArray) -> FloatArray:
 
 def check(loss: Loss, columns: FloatArray, at: FloatArray, expected: float, kink: float) -> None:
     """The loss is the expected one, and its gradient that of finite differences."""
-    found, slope = loss(columns @ at)
-    assert found == pytest.approx(expected)
+    value, slope = loss(columns @ at)
+    assert value == pytest.approx(expected)
     for moved in np.eye(3) * 1e-6:
         numeric = (loss(columns @ (at + moved))[0] - loss(columns @ (at - moved))[0]) / 2e-6
         gradient = np.tensordot(slope, columns, axes=2) @ moved / 1e-6

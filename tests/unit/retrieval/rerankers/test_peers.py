@@ -24,8 +24,8 @@ def test_det_const_sort_by_hand() -> None:
     """b is due at ranks 2 and 4; its second document is more relevant than a's second one."""
     relevance = np.array([0.9, 0.5, 0.4, 0.6, 0.55])
     groups = np.array([0, 0, 0, 1, 1])
-    found = det_const_sort(relevance, groups, np.array([0.5, 0.5]), 4)
-    assert found.tolist() == [0, 3, 4, 1]
+    ranking = det_const_sort(relevance, groups, np.array([0.5, 0.5]), 4)
+    assert ranking.tolist() == [0, 3, 4, 1]
 
 
 def test_det_const_sort_gives_each_prefix_its_minimum() -> None:
@@ -56,8 +56,8 @@ def of_two_groups(relevance: list[float], groups: list[int]) -> Candidates:
 def test_a_policy_by_hand() -> None:
     """Two documents, of which each has to have half of the exposure."""
     first, second = LOG2.weights(2)
-    found = lp_policy(of_two_groups([1.0, 0.0], [0, 1]), 2)
-    assert found == pytest.approx([(first + second) / 2] * 2)
+    exposures = lp_policy(of_two_groups([1.0, 0.0], [0, 1]), 2)
+    assert exposures == pytest.approx([(first + second) / 2] * 2)
 
 
 def test_no_mixture_that_reaches_the_target_is_more_relevant() -> None:
@@ -87,8 +87,8 @@ def best_mixture(relevance: np.ndarray) -> float:
 
 def test_a_policy_comes_as_near_as_it_can() -> None:
     """The group with one document can at most stand first."""
-    found = lp_policy(of_two_groups([0.9, 0.8, 0.7, 0.1], [0, 0, 0, 1]), 3)
-    assert found == pytest.approx([*LOG2.weights(3)[1:], 0, 1])
+    exposures = lp_policy(of_two_groups([0.9, 0.8, 0.7, 0.1], [0, 0, 0, 1]), 3)
+    assert exposures == pytest.approx([*LOG2.weights(3)[1:], 0, 1])
 
 
 def test_j_of_the_exposures_of_a_ranking_is_its_j() -> None:
@@ -107,14 +107,14 @@ def test_nothing_in_the_table_is_above_the_bound(tmp_path: Path) -> None:
     """And each system is there for the documents that it takes."""
     command = [sys.executable, "-m", "benchmarks.bound", "--pools", "1", "--ranks", "10"]
     subprocess.run([*command, "-o", tmp_path], check=True, cwd=ROOT, capture_output=True)
-    found = pd.read_csv(tmp_path / "measures.csv").pivot_table(
+    table = pd.read_csv(tmp_path / "measures.csv").pivot_table(
         "value", ["pools", "system"], "measure"
     )
 
-    assert found.least.max() <= 1 + 1e-9
+    assert table.least.max() <= 1 + 1e-9
 
     kinds = {
-        system: set(rows.index.get_level_values(0)) for system, rows in found.groupby("system")
+        system: set(rows.index.get_level_values(0)) for system, rows in table.groupby("system")
     }
 
     assert kinds["fair"] - kinds["lp-policy"] == {"6 groups, labels missing"}

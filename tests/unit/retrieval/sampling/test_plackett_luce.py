@@ -55,19 +55,21 @@ def _probability(weights: Sequence[Fraction], ranking: Sequence[int]) -> Fractio
 def p_value(drawn: np.ndarray, expected: Mapping[tuple[int, ...], float]) -> float:
     """The p value of Pearson's χ² of rows; cells that expect fewer than 10 are taken together."""
     rows, counts = np.unique(drawn, axis=0, return_counts=True)
-    found = dict(zip(map(tuple, rows.tolist()), counts.tolist(), strict=True))
-    assert set(found) <= set(expected), "a ranking that cannot be"
-    wanted = np.array([expected[cell] * len(drawn) for cell in expected])
-    observed = np.array([found.get(cell, 0) for cell in expected], dtype=float)
-    order = wanted.argsort()
-    wanted, observed = wanted[order], observed[order]
+    counted = dict(zip(map(tuple, rows.tolist()), counts.tolist(), strict=True))
+    assert set(counted) <= set(expected), "a ranking that cannot be"
+    expected_counts = np.array([expected[cell] * len(drawn) for cell in expected])
+    observed = np.array([counted.get(cell, 0) for cell in expected], dtype=float)
+    order = expected_counts.argsort()
+    expected_counts, observed = expected_counts[order], observed[order]
     # All that are rare, and more of them until they expect ten as well.
-    together = max(np.count_nonzero(wanted < 10), np.searchsorted(wanted.cumsum(), 10) + 1)
-    wanted = np.append(wanted[:together].sum(), wanted[together:])
+    together = max(
+        np.count_nonzero(expected_counts < 10), np.searchsorted(expected_counts.cumsum(), 10) + 1
+    )
+    expected_counts = np.append(expected_counts[:together].sum(), expected_counts[together:])
     observed = np.append(observed[:together].sum(), observed[together:])
-    assert wanted.size > 1
-    statistic = ((observed - wanted) ** 2 / wanted).sum()
-    return float(chi2.sf(statistic, wanted.size - 1))
+    assert expected_counts.size > 1
+    statistic = ((observed - expected_counts) ** 2 / expected_counts).sum()
+    return float(chi2.sf(statistic, expected_counts.size - 1))
 
 
 DRAWN = 40_000
