@@ -127,7 +127,9 @@ async def test_the_programmer_is_told_what_no_model_can_correct() -> None:
         await search_tool("nowhere", "feedback").ainvoke({"query": "physicist"})
 
 
+@pytest.mark.promise("command")
 async def test_a_model_that_is_not_there_is_raised(engine: SearchEngine) -> None:
+    """A model that is not there is an error that is raised to the programmer."""
     with pytest.raises(ModelUnavailableError):
         await search_tool(engine, "nowhere:x").ainvoke({"query": "physicist"})
 

@@ -161,7 +161,8 @@ async def test_a_servers_ranking_stays_beside_the_estimates(url: str, tmp_path: 
     Within a group, too, where what is relevant is judged among all documents. What is filtered away
     is not found, and a document without a vector counts as one of the mean.
     """
-    gender, hidden = GENDER.attributes["gender"], {*[*DOCUMENTS][::20]}
+    gender = GENDER.attributes["gender"]
+    hidden = {*[*DOCUMENTS][::20]}
     seen = {id_: d for id_, d in DOCUMENTS.items() if id_ not in hidden}
     vectors = {id_: VECTORS[id_] for id_ in [*seen][::9] + [*seen][5::2]}
     documents = sent({**vectors, **{id_: VECTORS[id_] for id_ in hidden}})
@@ -210,7 +211,8 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
         source = source.model_copy(update={"url": (proxy.url,), "id": "key"})
         async with opened(source, tmp_path) as engine:
             assert len(proxy.passed) == 2, "the mapping, and a sample of vectors"
-            whole, alone = await hits_of(engine, "w1 w2", 300), await hits_of(engine, "w3", 20)
+            whole = await hits_of(engine, "w1 w2", 300)
+            alone = await hits_of(engine, "w3", 20)
             some = tuple(random.Random(3).sample(whole.ids, 40))
             by_words = [
                 Query("w1 w2", 99, only=(*some, "nobody")),
@@ -433,7 +435,8 @@ async def searched(engine: SearchEngine, query: str = QUERY, **options: Any) -> 
     )
 
 
-FIELD, TEXTS = Retriever("hybrid", CountingEncoder()), "hybrid:minilm"
+FIELD = Retriever("hybrid", CountingEncoder())
+TEXTS = "hybrid:minilm"
 
 
 @pytest.mark.promise("objective")
@@ -459,7 +462,8 @@ async def test_a_servers_own_request_gives_the_baseline_ranking(
     with boosted(url) as source:
         engine = await open_source(source, retriever=given, store=tmp_path)
         assert engine.retriever == named
-        fair, baseline = await searched(engine), await searched(engine, method="baseline")
+        fair = await searched(engine)
+        baseline = await searched(engine, method="baseline")
         nothing = await searched(engine, query="unheard")
         await engine.aclose()
         expected = served(url, 20)

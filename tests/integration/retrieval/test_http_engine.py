@@ -346,9 +346,7 @@ def settings(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_credentials_are_sent_to_their_own_address_alone(
     endpoint: Endpoint, settings: None, other: ModelServer
 ) -> None:
-    """Credentials go only to their own address: an endpoint's redirect is not followed, and no
-    cookie is kept.
-    """
+    """Credentials go only to their own address: an endpoint's redirect is not followed."""
     target = {"Location": f"{other.base_url}/search"}
     endpoint.does(answer(hit(1)), Answer(307, headers=target))
     named = await endpoint.engine(credentials="production")
@@ -374,9 +372,9 @@ async def test_a_certificate_that_is_not_there_is_named(endpoint: Endpoint, sett
 async def test_without_a_name_no_credentials_are_sent(
     endpoint: Endpoint, settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An endpoint whose source names no credentials gets none.
+    """An endpoint whose source names no credentials gets none, and no cookie is kept.
 
-    Those of Elasticsearch are for Elasticsearch, even on the same address; no cookie is kept.
+    Those of Elasticsearch are for Elasticsearch, even on the same address.
     """
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", endpoint.server.base_url)
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", SECRET)

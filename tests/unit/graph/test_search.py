@@ -131,10 +131,12 @@ async def test_a_list_says_its_share_of_expected_relevance(
     assert result.baseline.expected_relevance == pytest.approx(1)
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("method", ["baseline", "greedy", "fairqr"])
 async def test_each_method_has_a_share_of_expected_relevance(
     engine: SearchEngine, method: str
 ) -> None:
+    """The list of every method says what it has of the expected relevance."""
     result = await searched(engine, method=method)
 
     assert 0 < result.expected_relevance <= 1
