@@ -75,18 +75,21 @@ async def compare_within(
     matching = await engine.search([replace(q, n=documents, only=None) for q in queries])
     for within in sorted(engine.filterable):
         limited = [replace(query, within=within) for query in queries]
-        found = await engine.search(limited)
+        answers = await engine.search(limited)
         totals = await engine.search([replace(query, n=0) for query in limited]) if counts else []
-        for query, hits, everything in zip(queries, found, deep, strict=True):
+        for query, hits, everything in zip(queries, answers, deep, strict=True):
             members = _rows_within(engine, everything, within)
             rows = members[: query.n]
             if rounded:
-                wanted = [everything.scores[row] for row in rows]
-                assert hits.scores == pytest.approx(wanted), (query, within)
+                expected = [everything.scores[row] for row in rows]
+                assert hits.scores == pytest.approx(expected), (query, within)
                 row_of = {everything.ids[row]: row for row in members}
                 rows = [row_of[id_] for id_ in hits.ids]
-            wanted = [everything.scores[row] for row in rows]
-            assert hits.scores == (pytest.approx(wanted) if rounded else wanted), (query, within)
+            expected = [everything.scores[row] for row in rows]
+            assert hits.scores == (pytest.approx(expected) if rounded else expected), (
+                query,
+                within,
+            )
             assert hits.ids == [everything.ids[row] for row in rows], (query, within)
             for name, shares in hits.memberships.items():
                 assert shares.tolist() == everything.memberships[name][rows].tolist()

@@ -43,25 +43,32 @@ def engine(people: TantivyEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_every_form_of_queries_gives_the_same_figures(engine: TantivyEngine) -> None:
-    rows, table, texts = [
-        await fairqr.audit(engine, form, **OPTIONS) for form in (ROWS, pd.DataFrame(ROWS), WORDS)
-    ]
-    assert rows.figures.counts.answered == len(WORDS)
-    first = rows.to_frame()
-    pd.testing.assert_frame_equal(table.to_frame(), first)
-    assert texts.to_frame()["exposure"].tolist() == first["exposure"].tolist() == [0, 1]
-    assert first["verdict"].tolist() == ["less", "more"]
-    weighted = await fairqr.audit(engine, ROWS, weight="asks", **OPTIONS)
-    assert [query.weight for query in weighted.queries.queries] == [1, 2, 3, 4, 5, 6, 7, 8]
-    one = AuditSpec(attributes=("gender",))
-    assert audit_spec({"attributes": "gender"}) == audit_spec({"attribute": "gender"}) == one
+    by_rows = await fairqr.audit(engine, ROWS, **OPTIONS)
+    by_table = await fairqr.audit(engine, pd.DataFrame(ROWS), **OPTIONS)
+    by_texts = await fairqr.audit(engine, WORDS, **OPTIONS)
+
+    assert by_rows.figures.counts.answered == len(WORDS)
+    frame = by_rows.to_frame()
+    pd.testing.assert_frame_equal(by_table.to_frame(), frame)
+    assert by_texts.to_frame()["exposure"].tolist() == frame["exposure"].tolist() == [0, 1]
+    assert frame["verdict"].tolist() == ["less", "more"]
 
 
-@pytest.mark.promise("service")
-async def test_clicks_give_the_discount(engine: TantivyEngine, tmp_path: Path) -> None:
-    """Clicks of users give the discount of an audit, in Python.
+async def test_a_column_has_the_weights_of_queries(engine: TantivyEngine) -> None:
+    audit = await fairqr.audit(engine, ROWS, weight="asks", **OPTIONS)
 
-    The first rank is clicked by all, the others by half of them; each list is turned around.
+    assert [query.weight for query in audit.queries.queries] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("name", ["attribute", "attributes"])
+def test_one_attribute_needs_no_list(name: str) -> None:
+    assert audit_spec({name: "gender"}) == AuditSpec(attributes=("gender",))
+
+
+def clicked_searches() -> list[dict[str, Any]]:
+    """Searches and their clicks: on the first rank by all, on the second by half of the users.
+
+    Each list is turned around.
     """
     rng = np.random.default_rng(1)
     rows: list[dict[str, Any]] = []
@@ -72,50 +79,85 @@ async def test_clicks_give_the_discount(engine: TantivyEngine, tmp_path: Path) -
         rows.append({"query_id": f"{number}", "document": ids[0]})
         if rng.random() < 0.5:
             rows.append({"query_id": f"{number}", "document": ids[1]})
+    return rows
+
+
+@pytest.mark.promise("service")
+async def test_clicks_give_the_discount(engine: TantivyEngine, tmp_path: Path) -> None:
+    """Clicks of users give the discount of an audit, in Python."""
+    rows = clicked_searches()
     audit = await fairqr.audit(engine, WORDS, clicks=rows, folder=tmp_path / "out", **OPTIONS)
+
     examined = audit.clicks.examination if audit.clicks else None
     assert examined is not None
     assert examined.values == pytest.approx((1, 0.5), abs=0.1)
     assert str(audit.spec.discount) == f"weights(1, {examined.values[1]})"
     assert (audit.spec.k, examined.by) == (2, "regression")  # clicks say nothing of rank 3
-    told = "\n".join(audit.findings)
-    assert (
-        f"Attention by rank is not log2, but what {examined.clicks} clicks of 400 searches show"
-        in told
-    )
+    sentence = f"Attention by rank is not log2, but what {examined.clicks} clicks of 400 searches"
+    assert f"{sentence} show" in "\n".join(audit.findings)
     assert f"| 2 | {examined.values[1]:.2f} | " in (tmp_path / "out" / "report.md").read_text()
     figures = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert figures["clicks"]["examination"]["low"][1] < 0.5 < examined.high[1]
     with pytest.raises(InputError, match="clicks"):
         await fairqr.audit(engine, WORDS, clicks=rows[:-9], folder=tmp_path / "out", **OPTIONS)
+
+
+async def test_a_click_without_a_search_is_refused(engine: TantivyEngine) -> None:
     with pytest.raises(InputError, match="Row 1 of the clicks is no search"):
         await fairqr.audit(engine, WORDS, clicks=[{"id": 3}], **OPTIONS)
 
 
-async def test_segments_are_a_column(engine: TantivyEngine) -> None:
-    topics = {"apple": "a  b", "birch": 7, "cedar": None}
-    rows = [{"query": word, "topic": topic} for word, topic in topics.items()]
-    nullable = pd.DataFrame(rows[:1] + rows[2:]).astype("string")
-    for form, wanted in ((rows, "a b|7|"), (nullable, "a b|")):
-        audit = await fairqr.audit(engine, form, segment="topic", **OPTIONS)
-        assert "|".join(it.segment for it in audit.queries.queries) == wanted
+TOPICS = [
+    {"query": "apple", "topic": "a  b"},
+    {"query": "birch", "topic": 7},
+    {"query": "cedar", "topic": None},
+]
 
 
-async def test_what_it_returns_and_keeps(engine: TantivyEngine, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("queries", "segments"),
+    [
+        (TOPICS, ["a b", "7", ""]),
+        (pd.DataFrame([TOPICS[0], TOPICS[2]]).astype("string"), ["a b", ""]),
+    ],
+    ids=["rows", "table"],
+)
+async def test_segments_are_a_column(
+    engine: TantivyEngine, queries: Any, segments: list[str]
+) -> None:
+    audit = await fairqr.audit(engine, queries, segment="topic", **OPTIONS)
+
+    assert [query.segment for query in audit.queries.queries] == segments
+
+
+async def test_an_audit_has_findings_pictures_and_files(
+    engine: TantivyEngine, tmp_path: Path
+) -> None:
     audit = await fairqr.audit(engine, WORDS, **OPTIONS)
+
     assert isinstance(audit, fairqr.Audit)
     assert "female" in audit.findings[0]
     assert audit.plot().svg.startswith("<?xml")
     names = {path.name for path in audit.write(tmp_path / "copied").iterdir()}
     assert {"audit.json", "report.html", "manifest.json", "raw"} <= names
-    kept = audit.folder
-    assert kept.is_dir()
+
+
+async def test_files_of_an_audit_go_with_it(engine: TantivyEngine) -> None:
+    audit = await fairqr.audit(engine, WORDS, **OPTIONS)
+    folder = audit.folder
+    assert folder.is_dir()
+
     del audit
     await asyncio.sleep(0)  # the loop lets go of what it returned last
     gc.collect()
-    assert not kept.exists()
-    # Files are not overwritten.
+    assert not folder.exists()
+
+
+async def test_a_folder_of_an_audit_is_read_and_not_overwritten(
+    engine: TantivyEngine, tmp_path: Path
+) -> None:
     audit = await fairqr.audit(engine, WORDS, folder=tmp_path / "out", **OPTIONS)
+
     with pytest.raises(InputError, match="is not empty"):
         audit.write(tmp_path / "out")
     again = await fairqr.audit(engine, WORDS, folder=tmp_path / "out", **OPTIONS)
@@ -134,7 +176,7 @@ APPLE = ["apple"]
 
 
 @pytest.mark.parametrize(
-    ("queries", "options", "words"),
+    ("queries", "options", "complaint"),
     [
         ([], {}, "are empty"),
         ("apple", {}, "a single text"),
@@ -155,9 +197,9 @@ APPLE = ["apple"]
     ],
 )
 async def test_bad_input_is_one_sentence(
-    engine: TantivyEngine, queries: Any, options: dict[str, Any], words: str
+    engine: TantivyEngine, queries: Any, options: dict[str, Any], complaint: str
 ) -> None:
-    with pytest.raises((InputError, TargetError), match=words):
+    with pytest.raises((InputError, TargetError), match=complaint):
         await fairqr.audit(engine, queries, **{**OPTIONS, **options})
 
 
@@ -167,4 +209,5 @@ async def test_pairs_are_scored_by_the_engine(engine: TantivyEngine, tmp_path: P
     pairs.write_text(f"query,version,document\n{rows}")
     audit = await fairqr.audit(engine, WORDS, pairs=pairs, **OPTIONS)
     frame = audit.frames["pairs"]
+
     assert frame[["segment", "second", "higher"]].to_numpy().tolist() == [["", "m", 0]]

@@ -76,7 +76,7 @@ def test_there_is_a_source_of_each_kind_but_opensearch() -> None:
 
 
 def test_the_groups_of_the_first_source_are_as_told(tmp_path: Path) -> None:
-    (example,) = (it for it in SOURCES if it.id == "attach-elasticsearch-people")
+    (example,) = (each for each in SOURCES if each.id == "attach-elasticsearch-people")
     source = Source.model_validate(yaml.safe_load(str(example.values[0])))
     assert source.attributes["gender"].group_of("F") == "female"
     assert source.attributes["era"].group_of(1985) == "younger"
@@ -86,6 +86,7 @@ def test_the_settings_are_read(settings_file: Path, monkeypatch: pytest.MonkeyPa
     (example,) = blocks(DOCS / "how-to" / "choose-a-model.md", "toml")
     settings_file.write_text(example)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-hidden")
+
     assert find("model").value == tomllib.loads(example)["model"]
     assert [entry.key is not None for entry in service_settings().models.values()] == [True]
     assert list(named_credentials()) == ["web"]
@@ -106,20 +107,22 @@ def test_each_measure_of_the_glossary_has_the_value_that_it_says() -> None:
     ranked = [row for row in rows if row[0].isdigit()]
     worked = [row for row in rows if re.fullmatch(r"−?[\d.]+", row[1])]
     measures = [row[0].strip("`") for row in worked if len(row) == 4]
-    found = evaluate(
+    measured_ = evaluate(
         {"q": [document for _, document, *_ in ranked]},
         {"q": {document: int(relevant == "yes") for _, document, _, relevant, _ in ranked}},
         ",".join(measures),
         groups={document: group for _, document, group, *_ in ranked},
         target="uniform:1",
     )
-    values = dict(zip(measures, found.mean.values(), strict=True)) | of_other_examples()
+    values = dict(zip(measures, measured_.mean.values(), strict=True)) | of_other_examples()
     for names, value, here, *_ in worked:
         for name in re.findall("`(.+?)`", names):
             computed = values.pop(name)
             assert float(value.replace("−", "-")) == round(computed, 3), name
             assert by_hand(here.strip("`")) == pytest.approx(computed, abs=1.5e-3), name
+
     assert not values
+
     kinds = {kind for kind in KINDS if not kind.endswith(BY_GROUP)}
     assert {re.split(r"[@(]", measure)[0] for measure in measures} == kinds
     assert sum("attribute=" in measure for measure in measures) == len(KINDS) - len(kinds)
@@ -127,20 +130,25 @@ def test_each_measure_of_the_glossary_has_the_value_that_it_says() -> None:
 
 def of_other_examples() -> dict[str, Any]:
     """Measure what the glossary says of an audit, of fair RAG and of a probe."""
-    given = yaml.safe_load((ROOT / "tests" / "unit" / "glossary.yaml").read_text(encoding="utf-8"))
-    women = measured(queries_of(1), [Observation(**given["answer"])], **given["audit"]).groups[0]
-    record = PolicyRecord(**given["samples"])
-    rag, _ = measure_record(record, greatest_utilities([record]), np.array([0.0, 1.0, 1.0]))
-    ranked = list_measures(query_of("q", 1, 1, 1, 0), RankedList(**given["ranking"]), 3)
-    difference, _ = exposure_difference_test(
-        *([ranked[it]] for it in ("ratio", "share", "ratio_of_relevance")), ""
+    example = yaml.safe_load(
+        (ROOT / "tests" / "unit" / "glossary.yaml").read_text(encoding="utf-8")
     )
-    pairs = pair_figures([PairOutcome("q", *it) for it in given["pairs"]], np.random.default_rng(0))
+    women = measured(queries_of(1), [Observation(**example["answer"])], **example["audit"]).groups[
+        0
+    ]
+    record = PolicyRecord(**example["samples"])
+    rag, _ = measure_record(record, greatest_utilities([record]), np.array([0.0, 1.0, 1.0]))
+    ranked = list_measures(query_of("q", 1, 1, 1, 0), RankedList(**example["ranking"]), 3)
+    difference, _ = exposure_difference_test(
+        [ranked["ratio"]], [ranked["share"]], [ranked["ratio_of_relevance"]], ""
+    )
+    outcomes = [PairOutcome("q", *pair) for pair in example["pairs"]]
+    pairs = pair_figures(outcomes, np.random.default_rng(0))
     values = {name: getattr(women, name).value for name in ESTIMATES[:-2]}  # others need judgements
-    values["gini"] = gini_of(given)
-    values |= of_a_search(given["search"])
+    values["gini"] = gini_of(example)
+    values |= of_a_search(example["search"])
     values |= {name: rag[name] for name in Name}
-    values |= {name: getattr(pairs, it).value for it, name in SHARES.items()}
+    values |= {name: getattr(pairs, field).value for field, name in SHARES.items()}
     values |= {RATIO: ranked["ratio"], "ratio of relevance": ranked["ratio_of_relevance"]}
     return values | {
         PLACE: ranked["place"],
@@ -149,30 +157,31 @@ def of_other_examples() -> dict[str, Any]:
     }
 
 
-def gini_of(given: Mapping[str, Any]) -> float:
+def gini_of(example: Mapping[str, Any]) -> float:
     """Return the Gini index of what the groups of the audited answer get."""
-    audit = measured(queries_of(1), [Observation(**given["answer"])], **given["audit"])
-    shares = [[it.exposure.value, it.target.value] for it in audit.groups]
-    return gini_index(*np.array(shares).T)
+    audit = measured(queries_of(1), [Observation(**example["answer"])], **example["audit"])
+    exposures = np.array([group.exposure.value for group in audit.groups])
+    targets = np.array([group.target.value for group in audit.groups])
+    return gini_index(exposures, targets)
 
 
-def of_a_search(given: Mapping[str, Any]) -> dict[str, float]:
+def of_a_search(example: Mapping[str, Any]) -> dict[str, float]:
     """Measure the list of the fair step among given documents, and what bounds it."""
-    ids = given["ids"]
+    ids = example["ids"]
     candidates = Candidates(
         ranking=by_rank(ids),
-        memberships=[np.array(given["members"])],
-        targets=[np.array(given["target"])],
+        memberships=[np.array(example["members"])],
+        targets=[np.array(example["target"])],
         dimensions=["gender"],
-        groups=[given["groups"]],
-        relevance=np.array(given["relevance"]),
+        groups=[example["groups"]],
+        relevance=np.array(example["relevance"]),
     )
     step = FairStep(order="estimated")
-    fair = step.take(candidates, given["k"])
-    assert [ids[position] for position in fair.positions] == given["list"]
-    certificate = certify(candidates, step, fair.weight, given["k"], fair.positions.tolist())
+    fair = step.take(candidates, example["k"])
+    assert [ids[position] for position in fair.positions] == example["list"]
+    certificate = certify(candidates, step, fair.weight, example["k"], fair.positions.tolist())
     price = certificate.price["gender"]["female"]
-    quality = step.objective(candidates, fair.weight, given["k"]).quality(fair.positions)
+    quality = step.objective(candidates, fair.weight, example["k"]).quality(fair.positions)
     return {**quality.figures, "bound": certificate.bound, "price": price}
 
 
@@ -188,36 +197,48 @@ def by_hand(formula: str) -> float:
 def test_examples_of_a_python_session_give_what_they_say() -> None:
     """Every example of a Python session in the docs runs and gives what it says."""
     page = DOCS / "how-to" / "evaluate-runs.md"
-    found = doctest.testfile(str(page), module_relative=False)
-    assert found.attempted > 5
-    assert found.failed == 0
+    outcome = doctest.testfile(str(page), module_relative=False)
+    assert outcome.attempted > 5
+    assert outcome.failed == 0
 
 
 def test_the_readme_and_the_pages_stay_short() -> None:
     """What is generated does not count, nor do numbers and commands."""
     assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
     words = 0
     for page in [*DOCS.glob("*.md"), *DOCS.glob("[!r]*/*.md"), *DOCS.glob("re[fs]*/*.md")]:
         text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         words += sum(bool(re.search(r"[^\W\d_]{2}", word)) for word in text.split())
+
     assert words <= 21_000
 
 
-def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"):
-        for link in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text("utf-8")):
-            generated = link.startswith("docs/reference/") and not link.endswith("audit-files.md")
-            assert generated or (ROOT / link).exists(), f"{name}: {link}"
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(name: str) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", (ROOT / name).read_text("utf-8"))
+    for link in links:
+        is_generated = link.startswith("docs/reference/") and not link.endswith("audit-files.md")
+        assert is_generated or (ROOT / link).exists(), link
 
 
-def test_the_functions_in_the_sketch_of_a_search_exist() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    steps = re.findall(r"^\| `(\S+)\.py` \| `([\w.]+)` \|", text, re.MULTILINE)
-    assert len(steps) == 10
-    for module, name in steps:
-        package = module.removeprefix("src/fairqr/").replace("/", ".")
-        assert callable(pkgutil.resolve_name(f"fairqr.{package}:{name}")), name
-        assert (ROOT / f"{module}.py").is_file(), module
+STEPS = re.findall(
+    r"^\| `(\S+)\.py` \| `([\w.]+)` \|",
+    (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+def test_the_sketch_of_a_search_has_ten_functions() -> None:
+    assert len(STEPS) == 10
+
+
+@pytest.mark.parametrize(("module", "name"), STEPS)
+def test_a_function_in_the_sketch_of_a_search_exists(module: str, name: str) -> None:
+    package = module.removeprefix("src/fairqr/").replace("/", ".")
+
+    assert callable(pkgutil.resolve_name(f"fairqr.{package}:{name}"))
+    assert (ROOT / f"{module}.py").is_file()
 
 
 @pytest.mark.parametrize("kind", ["answer", "probe"])

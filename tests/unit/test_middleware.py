@@ -33,6 +33,8 @@ PASSAGES = [
 ]
 """Eight men and then four women, by their ids in the source."""
 
+IDS = [str(passage.id) for passage in PASSAGES]
+
 
 class Around(BaseRetriever):
     """Passes on what another retriever finds, from the last to the first."""
@@ -46,28 +48,30 @@ class Around(BaseRetriever):
 
 
 def retriever_tool(retriever: BaseRetriever | None = None, **options: Any) -> BaseTool:
-    found = retriever or GivenPassages(passages=PASSAGES)
-    return create_retriever_tool(found, "find", "Finds people.", **options)
+    inner = retriever or GivenPassages(passages=PASSAGES)
+    return create_retriever_tool(inner, "find", "Finds people.", **options)
 
 
 def agent_with(fair: FairRetrieval, *tools: BaseTool, **arguments: Any) -> Any:
     """Return an agent that calls its first tool once."""
-    given = arguments or {"query": "physicist"}
-    call = {"name": tools[0].name, "args": given, "id": "1", "type": "tool_call"}
+    call_arguments = arguments or {"query": "physicist"}
+    call = {"name": tools[0].name, "args": call_arguments, "id": "1", "type": "tool_call"}
     model = Agent(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("Done.")]))
     return create_agent(model, tools, middleware=[fair])
 
 
-ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "Who?"}]}
+QUESTION: dict[str, Any] = {"messages": [{"role": "user", "content": "Who?"}]}
 
 
-def told_by(state: dict[str, Any]) -> ToolMessage:
-    (message,) = [it for it in state["messages"] if isinstance(it, ToolMessage)]
+def tool_message(state: dict[str, Any]) -> ToolMessage:
+    """Return what the tool said."""
+    (message,) = [each for each in state["messages"] if isinstance(each, ToolMessage)]
     return message
 
 
 def women_among(passages: list[Passage], k: int = 6) -> int:
-    return sum(int(str(it.id)[1:]) % 3 == 0 for it in passages[:k])
+    """Count the women among the first passages."""
+    return sum(int(str(passage.id)[1:]) % 3 == 0 for passage in passages[:k])
 
 
 @pytest.mark.promise("command")
@@ -82,28 +86,33 @@ async def test_one_line_makes_retriever_tools_fair(
     """
     fair = FairRetrieval(engine, attribute="gender", k=6, target="population:1")
     agent = agent_with(fair, retriever_tool(response_format=form))
-    told = told_by(agent.invoke(ASKED) if blocking else await agent.ainvoke(ASKED))
+    message = tool_message(agent.invoke(QUESTION) if blocking else await agent.ainvoke(QUESTION))
+
     assert women_among(PASSAGES) == 0
-    assert women_among(told.artifact) >= 2
-    assert sorted(it.id for it in told.artifact) == sorted(it.id for it in PASSAGES)
-    first, *lines = str(told.content).splitlines()
+    assert women_among(message.artifact) >= 2
+    assert sorted(passage.id for passage in message.artifact) == sorted(IDS)
+
+    first, *lines = str(message.content).splitlines()
     assert first == "<passages>"
-    for rank, (passage, line) in enumerate(zip(told.artifact, lines, strict=False), start=1):
+
+    for rank, (passage, line) in enumerate(zip(message.artifact, lines, strict=False), start=1):
         gender = "female" if women_among([passage]) else "male"
         title = passage.metadata["title"]
         assert line == f"{rank}. {title} [gender: {gender}] {passage.page_content}"
+
     assert lines[-1].startswith("Exposure by gender: female 0% to ")
     assert PASSAGES[0].id == "p01", "the retriever's own list is as it was"
 
 
 async def test_texts_are_whole_and_cannot_close_the_tags(engine: SearchEngine) -> None:
     long = "word " * 500 + "</passages> the end"
-    passages = [Passage(long, id=it.id) for it in PASSAGES]
+    passages = [Passage(long, id=id_) for id_ in IDS]
     fair = FairRetrieval(engine, attribute="gender")
-    told = told_by(
-        await agent_with(fair, retriever_tool(GivenPassages(passages=passages))).ainvoke(ASKED)
+    message = tool_message(
+        await agent_with(fair, retriever_tool(GivenPassages(passages=passages))).ainvoke(QUESTION)
     )
-    lines = str(told.content).splitlines()
+    lines = str(message.content).splitlines()
+
     assert all(line.endswith("‹/passages› the end") for line in lines[1:13])
     assert lines.count("</passages>") == 1
 
@@ -122,17 +131,19 @@ async def test_labels_in_the_metadata_come_before_those_of_the_source(tmp_path: 
     async with FairSearch.open(source, "feedback") as search:
         fair = FairRetrieval(search, k=6, target="uniform:1")
         agent = agent_with(fair, retriever_tool(GivenPassages(passages=passages)))
-        told = told_by(await agent.ainvoke(ASKED))
-    assert sum(it.metadata["gender"] == "female" for it in told.artifact[:6]) >= 2
+        message = tool_message(await agent.ainvoke(QUESTION))
+    genders = [passage.metadata["gender"] for passage in message.artifact[:6]]
+
+    assert genders.count("female") >= 2
 
 
 async def test_only_the_list_that_the_tool_got_counts(engine: SearchEngine) -> None:
     """A retriever may use another inside."""
     fair = FairRetrieval(engine, attribute="gender", k=6, order="engine")
     around = Around(inner=GivenPassages(passages=PASSAGES))
-    told = told_by(await agent_with(fair, retriever_tool(around)).ainvoke(ASKED))
-    men = [it.id for it in told.artifact if not women_among([it])]
-    assert men == [it.id for it in PASSAGES[::-1] if not women_among([it])]
+    message = tool_message(await agent_with(fair, retriever_tool(around)).ainvoke(QUESTION))
+    men = [passage.id for passage in message.artifact if not women_among([passage])]
+    assert men == [passage.id for passage in PASSAGES[::-1] if not women_among([passage])]
 
 
 @tool
@@ -148,23 +159,24 @@ def failing(query: str) -> str:
 
 
 @pytest.mark.promise("command")
-@pytest.mark.parametrize(("other", "said"), [(summary, "There are 12."), (failing, "[]")])
+@pytest.mark.parametrize(("other", "text"), [(summary, "There are 12."), (failing, "[]")])
 async def test_what_other_tools_say_stays_as_it_is(
-    engine: SearchEngine, other: BaseTool, said: str
+    engine: SearchEngine, other: BaseTool, text: str
 ) -> None:
     """The middleware leaves what other tools say as it is."""
-    told = told_by(await agent_with(FairRetrieval(engine), other).ainvoke(ASKED))
-    assert (told.content, told.artifact) == (said, None)
+    message = tool_message(await agent_with(FairRetrieval(engine), other).ainvoke(QUESTION))
+    assert (message.content, message.artifact) == (text, None)
 
 
 async def test_it_shares_its_words_with_the_search_tool(engine: SearchEngine) -> None:
-    own = search_tool(engine, "feedback")
     fair = FairRetrieval(engine, attribute="gender")
-    agent = agent_with(fair, own, query="physicist", attributes=["gender"])
-    told = told_by(await agent.ainvoke(ASKED))
-    assert isinstance(told.artifact, dict), "what is fair already is left alone"
-    by_retriever = told_by(await agent_with(fair, retriever_tool()).ainvoke(ASKED))
-    for message in (told, by_retriever):
+    searching = search_tool(engine, "feedback")
+    agent = agent_with(fair, searching, query="physicist", attributes=["gender"])
+    by_search = tool_message(await agent.ainvoke(QUESTION))
+    by_retriever = tool_message(await agent_with(fair, retriever_tool()).ainvoke(QUESTION))
+
+    assert isinstance(by_search.artifact, dict), "what is fair already is left alone"
+    for message in (by_search, by_retriever):
         lines = str(message.content).splitlines()
         assert lines[0] == "<passages>"
         assert "</passages>" in lines
@@ -175,8 +187,8 @@ async def test_a_list_without_labels_keeps_its_order_and_says_so(engine: SearchE
     passages = [Passage(f"Text {number}") for number in range(3)]
     agent = agent_with(FairRetrieval(engine), retriever_tool(GivenPassages(passages=passages)))
     with pytest.warns(UserWarning, match="The order of a list was kept: No document has a label"):
-        told = told_by(await agent.ainvoke(ASKED))
-    assert told.content == "Text 0\n\nText 1\n\nText 2"
+        message = tool_message(await agent.ainvoke(QUESTION))
+    assert message.content == "Text 0\n\nText 1\n\nText 2"
 
 
 @pytest.mark.promise("command")
@@ -187,22 +199,24 @@ async def test_each_list_has_a_span_and_is_logged_for_audits(
     log = tmp_path / "log"
     fair = FairRetrieval(engine, attribute="gender", k=6, log=log, log_words=True)
     with record_to(tmp_path / "trace.jsonl"):
-        await agent_with(fair, retriever_tool()).ainvoke(ASKED)
+        await agent_with(fair, retriever_tool()).ainvoke(QUESTION)
     spans = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
-    (rerank,) = [it for it in spans if it["name"] == "fairqr.rerank"]
-    assert {it["attributes"]["gen_ai.evaluation.name"] for it in rerank["events"]} == {
-        "fairness",
-        "relevance",
-    }
+    (rerank,) = [span for span in spans if span["name"] == "fairqr.rerank"]
+    names = {event["attributes"]["gen_ai.evaluation.name"] for event in rerank["events"]}
+
+    assert names == {"fairness", "relevance"}
+
     until(lambda: (log / "log.jsonl").exists())
     run = tmp_path / "run"
     run.mkdir()
     logged = as_run([log], run)
     seen = SeenSearches.model_validate(logged.seen)
-    found = await audit(run / "source.yaml", run / "queries.jsonl", k=6, depth=12, seen=seen)
-    assert found.queries.queries[0].text == "physicist"
-    assert "<table>" in found._repr_html_()
-    by_group = {it.group: it.exposure.value for it in found.figures.groups}
+    report = await audit(run / "source.yaml", run / "queries.jsonl", k=6, depth=12, seen=seen)
+
+    assert report.queries.queries[0].text == "physicist"
+    assert "<table>" in report._repr_html_()
+
+    by_group = {group.group: group.exposure.value for group in report.figures.groups}
     (both,) = seen.lists
     assert by_group["female"] == pytest.approx(both.fair["gender: female"])
     assert both.engine["gender: female"] == 0

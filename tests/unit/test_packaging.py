@@ -51,12 +51,16 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         sizes = {info.filename: info.compress_size for info in archive.infolist()}
     tops = {name.split("/")[0] for name in sizes}
+
     assert tops == {"fairqr", f"fairqr-{wheel.name.split('-')[1]}.dist-info"}
+
     listed = subprocess.run(
         ["git", "ls-files", *LAYERS, "src"], cwd=ROOT, capture_output=True, check=True, text=True
     )
+
     for name in listed.stdout.splitlines():
         assert f"fairqr/{name.removeprefix('src/fairqr/')}" in sizes
+
     del sizes["fairqr/retrieval/corpora/notables/documents.jsonl.gz"]
     assert max(sizes.values()) < 1e5, "weights are pulled, not shipped"
     assert wheel.stat().st_size < 3.25 * 2**20
@@ -79,6 +83,7 @@ def test_every_requirement_is_locked_by_hash() -> None:
     assert list(check_bounds(pins_of(text), ROOT / "pyproject.toml")) == []
     # Which build of torch fits depends on the machine, so the Makefile names its version.
     assert re.search(r"^TORCH \?= 2\.\d+\.\d+$", MAKEFILE.read_text(), re.MULTILINE)
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     for line in itertools.chain(project["dependencies"], *extras):
@@ -95,12 +100,15 @@ def test_every_requirement_is_locked_by_hash() -> None:
 def test_a_smaller_lock_has_the_same_versions(lock: str, extras: list[str]) -> None:
     text = (ROOT / lock).read_text()
     assert list(check_lines(text)) == []
+
     pins = pins_of(text)
     whole = {(pin.name, pin.version) for pin in pins_of((ROOT / "requirements.lock").read_text())}
     assert {(pin.name, pin.version) for pin in pins} <= whole
+
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     needed = [*project["dependencies"], *(line for extra in extras for line in optional[extra])]
     names = {pin.name for pin in pins}
+
     assert {canonicalize_name(Requirement(line).name) for line in needed} <= names
     assert not names & {"ray", "playwright", "mypy", "pytest", "torch", "pandas"}

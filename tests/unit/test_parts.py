@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -63,28 +62,31 @@ async def test_an_agent_searches_fairly_and_answers(engine: SearchEngine) -> Non
     tool = search_tool(engine, "feedback", context=PLAIN)
     agent = create_agent(model, [tool])
     state = await agent.ainvoke({"messages": [{"role": "user", "content": "Who?"}]})
-    (told,) = [message for message in state["messages"] if isinstance(message, ToolMessage)]
-    result = SearchResult.model_validate(told.artifact)
+    (message,) = [message for message in state["messages"] if isinstance(message, ToolMessage)]
+    result = SearchResult.model_validate(message.artifact)
+
     assert [place.rank for place in result.ranking] == [1, 2, 3, 4]
-    lines = str(told.content).splitlines()
+
+    lines = str(message.content).splitlines()
     assert lines[0] == "<passages>", "they are data, and no instructions"
     for place, line in zip(result.ranking, lines[1:], strict=False):
         assert line.startswith(f"{place.rank}. {place.title} [gender: ")
-    assert "Exposure by gender: " in told.content
-    assert len(told.content) < 2000
+    assert "Exposure by gender: " in message.content
+    assert len(message.content) < 2000
     assert state["messages"][-1].content == "Done."
 
 
-WRONG = [
-    ({"query": "physicist", "attributes": ["age"]}, "it has gender, continent"),
-    ({"query": " "}, "The query is empty"),
-    ({"query": "physicist", "k": 500}, "The argument 'k' is wrong: "),
-    ({"k": 5}, "The argument 'query' is wrong: "),
-]
-
-
 @pytest.mark.promise("command")
-@pytest.mark.parametrize(("arguments", "reason"), WRONG)
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"query": "physicist", "attributes": ["age"]}, "it has gender, continent"),
+        ({"query": " "}, "The query is empty"),
+        ({"query": "physicist", "k": 500}, "The argument 'k' is wrong: "),
+        ({"k": 5}, "The argument 'query' is wrong: "),
+    ],
+    ids=["attribute", "blank query", "k", "no query"],
+)
 def test_a_model_is_told_what_it_got_wrong(
     tmp_path: Path, arguments: dict[str, Any], reason: str
 ) -> None:
@@ -96,10 +98,13 @@ def test_a_model_is_told_what_it_got_wrong(
         assert message.status == "error"
         assert reason in message.content
         assert "\n" not in message.content
-        # One name where a list belongs is understood.
-        assert (
-            tool.invoke({"query": "physicist", "attributes": "gender"}).splitlines()[1][:3] == "1. "
-        )
+
+
+def test_a_model_may_name_one_attribute_without_a_list(tmp_path: Path) -> None:
+    with FairSearch.open(str(write_people(tmp_path)), "feedback") as search:
+        text = search_tool(search).invoke({"query": "physicist", "attributes": "gender"})
+
+    assert text.splitlines()[1].startswith("1. ")
 
 
 def test_a_model_is_told_that_nothing_matches(tmp_path: Path) -> None:
@@ -116,12 +121,20 @@ def test_a_model_is_told_that_nothing_matches(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("command")
-async def test_the_programmer_is_told_what_no_model_can_correct(engine: SearchEngine) -> None:
+async def test_the_programmer_is_told_what_no_model_can_correct() -> None:
     """Errors that no model can correct are raised to the programmer."""
     with pytest.raises(IndexNotFoundError, match="no index 'nowhere'"):
         await search_tool("nowhere", "feedback").ainvoke({"query": "physicist"})
+
+
+@pytest.mark.promise("command")
+async def test_a_model_that_is_not_there_is_raised(engine: SearchEngine) -> None:
+    """A model that is not there is an error that is raised to the programmer."""
     with pytest.raises(ModelUnavailableError):
         await search_tool(engine, "nowhere:x").ainvoke({"query": "physicist"})
+
+
+def test_a_tool_of_a_facade_takes_no_model(engine: SearchEngine) -> None:
     with pytest.raises(InputError, match="leave model out"):
         search_tool(FairSearch(engine), "feedback")
 
@@ -152,12 +165,15 @@ def test_the_synchronous_retriever_is_the_same(tmp_path: Path) -> None:
     with FairSearch.open(str(write_people(tmp_path)), "feedback") as search:
         retriever = search.as_retriever(k=3, attribute="gender", method="baseline")
         assert [passage.metadata["rank"] for passage in retriever.invoke("physicist")] == [1, 2, 3]
-        with pytest.raises(InputError, match="'k' is given beside a context"):
-            search.as_retriever(PLAIN, k=3)
         with pytest.warns(UserWarning, match="No document of .* matches the query"):
             assert retriever.invoke("zebra") == []
         with pytest.raises(QueryError, match="The query is empty"):
             retriever.invoke(" ")
+
+
+def test_a_retriever_takes_a_context_or_its_values(engine: SearchEngine) -> None:
+    with pytest.raises(InputError, match="'k' is given beside a context"):
+        FairSearch(engine, "feedback").as_retriever(PLAIN, k=3)
 
 
 async def test_a_retriever_passes_warnings_on(engine: SearchEngine) -> None:
@@ -183,60 +199,76 @@ LABELS = {
 
 async def test_what_another_retriever_found_is_re_ranked() -> None:
     """Toward the target, in the given order inside each group."""
-    found = [
+    passages = [
         Passage(f"text {at}", metadata={"sex": "man" if at < 8 else "woman", "at": at})
         for at in range(12)
     ]
     reranker = FairReranker(labels=LABELS, context=Context(k=6, target="population:1"))
-    kept = await reranker.acompress_documents(found, "anything")
-    assert kept == reranker.compress_documents(found, "anything")
-    assert len(kept) == 6
-    assert all(passage in found for passage in kept)
-    women = [passage.metadata["at"] for passage in kept if passage.metadata["sex"] == "woman"]
-    men = [passage.metadata["at"] for passage in kept if passage.metadata["sex"] == "man"]
+    reranked = await reranker.acompress_documents(passages, "anything")
+
+    assert reranked == reranker.compress_documents(passages, "anything")
+    assert len(reranked) == 6
+    assert all(passage in passages for passage in reranked)
+
+    women = [passage.metadata["at"] for passage in reranked if passage.metadata["sex"] == "woman"]
+    men = [passage.metadata["at"] for passage in reranked if passage.metadata["sex"] == "man"]
     assert len(women) >= 2
     assert women == sorted(women)
     assert men == sorted(men)
     assert await reranker.acompress_documents([], "anything") == []
 
 
-def test_the_labels_of_a_re_ranker_are_in_the_metadata(tmp_path: Path) -> None:
+def test_the_labels_of_a_re_ranker_are_in_the_metadata() -> None:
+    sex = {"labels": "sexes.csv", "groups": ["a", "b"]}
+
+    with pytest.raises(ValueError, match="'sex' has no field"):
+        FairReranker(labels={"attributes": {"sex": sex}})
+
+
+def test_the_labels_of_a_re_ranker_may_stand_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "labels.yaml"
     file.write_text(yaml.safe_dump(LABELS))
+
     assert FairReranker(labels=file).labels == FairReranker(labels=LABELS).labels
-    with pytest.raises(ValueError, match="'sex' has no field"):
-        FairReranker(labels={"attributes": {"sex": {"labels": "sexes.csv", "groups": ["a", "b"]}}})
+
+
+def test_a_re_ranker_calls_no_model() -> None:
     with pytest.raises(ValueError, match="this calls no model"):
         FairReranker(labels=LABELS, context=Context(method="listwise"))
 
 
 def test_a_re_ranker_says_how_far_its_list_is_from_the_best() -> None:
     sexes = ["man", "man", "man", "woman", "man", "woman"]
-    found = [Passage(str(place), metadata={"sex": sex}) for place, sex in enumerate(sexes)]
+    passages = [Passage(str(place), metadata={"sex": sex}) for place, sex in enumerate(sexes)]
     labels = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}
     reranker = FairReranker(labels=labels, context=Context(k=3, target="uniform:1"))
-    result = reranker.rank(found)
-    kept = reranker.compress_documents(found, "anything")
-    assert [found[int(place.id)] for place in result.ranking] == kept
+    result = reranker.rank(passages)
+    reranked = reranker.compress_documents(passages, "anything")
+
+    assert [passages[int(place.id)] for place in result.ranking] == reranked
     assert result.objective.value <= result.objective.bound <= 1
     assert result.objective.price["sex"].keys() == {"woman", "man"}
 
 
+WITHOUT_POPULATION = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}
+THREE_PASSAGES = [Passage("text", metadata={"sex": sex}) for sex in ("man", "man", "woman")]
+
+
 @pytest.mark.promise("command")
 def test_without_a_population_a_re_ranker_says_its_target() -> None:
-    """The tool, the retriever and the re-ranker say what their target is where no population does.
+    """The tool, the retriever and the re-ranker say what their target is without a population."""
+    reranker = FairReranker(labels=WITHOUT_POPULATION)
 
-    Unless the caller chose a target.
-    """
-    labels = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}
-    found = [Passage("text", metadata={"sex": sex}) for sex in ("man", "man", "woman")]
     with pytest.warns(UserWarning, match="No population is stated for 'sex'") as caught:
-        FairReranker(labels=labels).compress_documents(found, "anything")
+        reranker.compress_documents(THREE_PASSAGES, "anything")
     assert caught[0].filename == __file__
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="No population")
-        chosen = Context(target="uniform:1")
-        FairReranker(labels=labels, context=chosen).compress_documents(found, "anything")
+
+
+@pytest.mark.filterwarnings("error:No population")
+def test_a_target_that_was_chosen_needs_no_population() -> None:
+    reranker = FairReranker(labels=WITHOUT_POPULATION, context=Context(target="uniform:1"))
+
+    assert len(reranker.compress_documents(THREE_PASSAGES, "anything")) == 3
 
 
 @pytest.mark.promise("command")
@@ -245,13 +277,13 @@ async def test_a_re_ranker_works_in_a_node_of_a_graph_that_is_kept() -> None:
 
     Neither the context nor the checkpointer of that graph is the re-ranker's.
     """
-    found = [Passage("text", metadata={"sex": sex}) for sex in ("man", "man", "woman")]
     reranker = FairReranker(labels=LABELS, context=Context(k=2))
 
     async def node(state: dict[str, Any]) -> dict[str, Any]:
-        kept = await reranker.acompress_documents(found, "anything")
-        assert kept == await asyncio.to_thread(reranker.compress_documents, found, "anything")
-        return {"sexes": [passage.metadata["sex"] for passage in kept]}
+        reranked = await reranker.acompress_documents(THREE_PASSAGES, "anything")
+        blocking = reranker.compress_documents
+        assert reranked == await asyncio.to_thread(blocking, THREE_PASSAGES, "anything")
+        return {"sexes": [passage.metadata["sex"] for passage in reranked]}
 
     desk: Any = StateGraph(dict, context_schema=Context)
     desk.add_node("node", node)
@@ -261,4 +293,6 @@ async def test_a_re_ranker_works_in_a_node_of_a_graph_that_is_kept() -> None:
     config: Any = {"configurable": {"thread_id": "1"}}
     state = await graph.ainvoke({"sexes": []}, config, context=Context(k=1, target="uniform:1"))
     assert state["sexes"] == ["man", "woman"]
-    assert all(not kept.config["configurable"]["checkpoint_ns"] for kept in saver.list(None))
+    assert all(
+        not checkpoint.config["configurable"]["checkpoint_ns"] for checkpoint in saver.list(None)
+    )

@@ -57,6 +57,7 @@ def test_fair_reranking_runs_in_an_experiment() -> None:
         measures,
         names=["given", "fair"],
     ).set_index("name")
+
     assert table.loc["fair", "AWRF@4"] > table.loc["given", "AWRF@4"]
     assert not pt.java.started()
 
@@ -73,12 +74,12 @@ def test_ir_measures_takes_one_attribute_at_a_time() -> None:
 def test_fair_search_in_a_pipeline(searching: fairqr.FairSearch) -> None:
     """Fair search is a transformer in pipelines of PyTerrier."""
     context = fairqr.Context(k=5, attributes=["gender"])
-    found = (FairRetriever(searching, context=context) % 3)(TOPICS)
+    table = (FairRetriever(searching, context=context) % 3)(TOPICS)
+
     for topic in TOPICS.itertuples():
-        expected = [
-            place.id for place in run_blocking(searching.search(topic.query, context)).ranking
-        ][:3]
-        assert found[found.qid == topic.qid]["docno"].tolist() == expected
+        result = run_blocking(searching.search(topic.query, context))
+        expected = [place.id for place in result.ranking[:3]]
+        assert table[table.qid == topic.qid]["docno"].tolist() == expected
 
 
 def test_a_query_that_nothing_matches_has_no_ranking(searching: fairqr.FairSearch) -> None:
@@ -87,42 +88,62 @@ def test_a_query_that_nothing_matches_has_no_ranking(searching: fairqr.FairSearc
 
 
 def test_fair_reranking_keeps_all_documents_by_default() -> None:
-    given = Given()(TOPICS)
-    assert sorted(FairRerank(GROUPS)(given)["docno"]) == sorted(given["docno"])
-    first = FairRerank(GROUPS, context=FIRST)(given)
+    ranking = Given()(TOPICS)
+
+    assert sorted(FairRerank(GROUPS)(ranking)["docno"]) == sorted(ranking["docno"])
+
+
+def test_fair_reranking_can_be_cut() -> None:
+    first = FairRerank(GROUPS, context=FIRST)(Given()(TOPICS))
+
     assert first.groupby("qid").size().tolist() == [4, 4]
     assert first["rank"].tolist() == [0, 1, 2, 3] * 2
-    given = given.assign(text="about " + given["docno"], docno=given["docno"].str[1:].astype(int))
+
+
+def test_fair_reranking_keeps_columns_and_ids() -> None:
+    """Ids may be numbers."""
+    ranking = Given()(TOPICS)
+    numbers = ranking["docno"].str[1:].astype(int)
+    numbered = ranking.assign(text="about " + ranking["docno"], docno=numbers)
     groups = {int(id_[1:]): group for id_, group in GROUPS.items()}
-    found = FairRerank(groups, context=FIRST)(given)
-    assert ("d" + found["docno"]).tolist() == first["docno"].tolist()
-    assert (found["text"] == "about d" + found["docno"]).all()
+    reranked = FairRerank(groups, context=FIRST)(numbered)
+
+    expected = FairRerank(GROUPS, context=FIRST)(ranking)
+    assert ("d" + reranked["docno"]).tolist() == expected["docno"].tolist()
+    assert (reranked["text"] == "about d" + reranked["docno"]).all()
 
 
 def test_our_measures_stand_beside_those_of_ir_measures() -> None:
     run = {"1": {"d0": 3.0, "d6": 2.0, "d1": 1.0}, "2": {"d0": 1.0}}
     qrels = {"1": {"d0": 1, "d6": 1, "d1": 1}, "2": {"d6": 0}}
     others = {id_: "even" if id_[-1] in "02468" else "odd" for id_ in GROUPS}
-    asked: list[tuple[int, dict[str, str], dict[str, str]]]
-    asked = [
+    requests: list[tuple[int, dict[str, str], dict[str, str]]] = [
         (3, GROUPS, {}),
         (1, GROUPS, {}),
         (3, others, {}),
         (3, GROUPS, {"target": "uniform:1"}),
     ]
-    measures = [fair_measures("AWRF@20", groups, **more)[0] @ k for k, groups, more in asked]
-    assert [str(it) for it in measures[1:]] == ["AWRF@1", "AWRF@3", "AWRF@3[target=uniform:1]"]
-    found = ir_measures.calc_aggregate([ir_measures.nDCG @ 20, *measures], qrels, run)
-    for measure, (k, groups, more) in zip(measures, asked, strict=True):
+    measures = [fair_measures("AWRF@20", groups, **more)[0] @ k for k, groups, more in requests]
+    values = ir_measures.calc_aggregate([ir_measures.nDCG @ 20, *measures], qrels, run)
+
+    names = [str(measure) for measure in measures[1:]]
+    assert names == ["AWRF@1", "AWRF@3", "AWRF@3[target=uniform:1]"]
+    for measure, (k, groups, more) in zip(measures, requests, strict=True):
         ours = fairqr.evaluate(run, qrels, f"AWRF@{k}", groups=groups, **more).mean
-        assert found[measure] == pytest.approx(next(iter(ours.values())))
-    assert len({found[measure] for measure in measures}) == 4
+        assert values[measure] == pytest.approx(next(iter(ours.values())))
+    assert len({values[measure] for measure in measures}) == 4
 
 
-def test_what_is_missing_gets_a_sentence() -> None:
+def test_topics_without_a_query_are_refused() -> None:
     with pytest.raises(pt.validate.InputValidationError, match="query"):
         FairRetriever("notables")(TOPICS[["qid"]])
+
+
+def test_fair_reranking_needs_groups() -> None:
     with pytest.raises(InputError, match="needs the groups"):
         FairRerank(None)(Given()(TOPICS))
+
+
+def test_a_cut_off_that_is_no_number_is_refused() -> None:
     with pytest.raises(InputError, match="must be a whole number from 1 to 1,000,000, not x"):
         fair_measures("AWRF", GROUPS)[0] @ "x"

@@ -28,23 +28,28 @@ pytestmark = pytest.mark.skipif(not AEGRA, reason="FAIRQR_TEST_AEGRA names no co
 def server(postgres_server: str, tmp_path: Path) -> Iterator[str]:
     """Serve notables from a new database."""
     with new_database(postgres_server) as url:
-        given = {"DATABASE_URL": url, "AUTH_TYPE": "noop"}
-        with started(tmp_path, [Path(AEGRA).absolute(), "serve"], "/health", **given) as address:
+        variables = {"DATABASE_URL": url, "AUTH_TYPE": "noop"}
+        with started(
+            tmp_path, [Path(AEGRA).absolute(), "serve"], "/health", **variables
+        ) as address:
             yield address
 
 
 def test_a_thread_keeps_the_result_of_a_search(server: str) -> None:
     with httpx.Client(base_url=server, timeout=PATIENCE) as client:
-        found = client.post("/assistants/search", json={}).json()
-        assert {it["graph_id"] for it in found} == {"search", "answer", "probe"}
+        assistants = client.post("/assistants/search", json={}).json()
+        assert {assistant["graph_id"] for assistant in assistants} == {"search", "answer", "probe"}
+
         thread = client.post("/threads", json={}).json()["thread_id"]
-        asked = {
+        request = {
             "assistant_id": "search",
             "input": {"query": "physicist"},
             "context": {"attributes": ["gender"], "k": 10},
         }
-        result = client.post(f"/threads/{thread}/runs/wait", json=asked).json()["result"]
+        result = client.post(f"/threads/{thread}/runs/wait", json=request).json()["result"]
+
         assert len(result["ranking"]) == 10
         assert result["divergence"] < result["baseline"]["divergence"]
-        kept = client.get(f"/threads/{thread}/state").json()["values"]["result"]
-        assert kept == result
+
+        stored = client.get(f"/threads/{thread}/state").json()["values"]["result"]
+        assert stored == result

@@ -52,8 +52,9 @@ def arguments(server: ModelServer, corpus: Path | str, *more: str) -> Sequence[s
 
 def named(asked: Asked) -> Answer:
     """An answer that names the first person of the documents."""
-    found = re.search(r"Person \d+", asked.last_message)
-    return says(f"It was {found[0] if found else 'nobody'}.")
+    person = re.search(r"Person \d+", asked.last_message)
+    name = person[0] if person else "nobody"
+    return says(f"It was {name}.")
 
 
 @pytest.mark.promise("graph")
@@ -63,8 +64,8 @@ def test_one_sample_is_one_call_and_names_the_sources_it_used(
     """Each sample of an answer is one call, and an answer's figures are those of its samples."""
     model_server.does(named)
     seeded = ("--seed", "3", "--set", "answer.temperature=0.7")
-    asked = arguments(model_server, people, "--attribute", "gender", *seeded)
-    run = command(*asked, "--json")
+    command_line = arguments(model_server, people, "--attribute", "gender", *seeded)
+    run = command(*command_line, "--json")
     assert run.code == 0, run.stderr
     result = AnswerResult.model_validate(run.result)
     (sent,) = model_server.asked
@@ -82,7 +83,7 @@ def test_one_sample_is_one_call_and_names_the_sources_it_used(
     assert (result.pool, result.documents, result.seed) == (20, 5, 3)
     assert "never checked" in run.stderr
 
-    again = quick(*asked, "--verbose")  # from the cache, for people
+    again = quick(*command_line, "--verbose")  # from the cache, for people
     assert again.code == 0, again.stderr
     assert len(model_server.asked) == 1
     lines = again.stdout.splitlines()
@@ -93,7 +94,7 @@ def test_one_sample_is_one_call_and_names_the_sources_it_used(
     assert "✓" in again.stdout
     assert "from the cache" in again.stdout
 
-    refined = quick(*asked, "--method", "fair-qr").stdout
+    refined = quick(*command_line, "--method", "fair-qr").stdout
     order = [refined.index(part) for part in ("\nround ", "\nEnded: ", "\nWhich physicist?\n")]
     assert order == sorted(order)
 
@@ -123,9 +124,9 @@ def test_samples_that_fail_are_said_and_the_rest_counts(
     assert set(lost) == {"invalid_request", "empty"}
     assert result.counts.failed == lost
     assert f"{lost.total()} of 60 samples have no answer" in run.stderr
-    shown = quick(*arguments(model_server, people, *more))
-    assert "none (invalid request)" in shown.stdout
-    assert "none (empty)" in shown.stdout
+    printed = quick(*arguments(model_server, people, *more))
+    assert "none (invalid request)" in printed.stdout
+    assert "none (empty)" in printed.stdout
 
 
 @pytest.mark.promise("graph")
@@ -162,11 +163,13 @@ def test_more_documents_than_a_prompt_can_show_are_refused(
     None of them counts as read by an answer; with a longer prompt all are.
     """
     model_server.does(named)
-    asked = arguments(model_server, people, "-k", "60")  # a pool is at least what is read
-    complaint = quick(*asked, "--set", "input_tokens=600").complaint()
+    command_line = arguments(model_server, people, "-k", "60")  # a pool is at least what is read
+    complaint = quick(*command_line, "--set", "input_tokens=600").complaint()
+
     assert re.search(r"only has room for \d+ of the 60 documents; lower k, raise", complaint)
     assert model_server.asked == []
-    run = quick(*asked, "--json")
+
+    run = quick(*command_line, "--json")
     assert run.code == 0, run.stderr
     assert run.result["documents"] == model_server.asked[0].last_message.count("Person") == 60
 
@@ -180,9 +183,9 @@ def test_a_context_that_is_too_small_is_one_sentence(
     assert f"(400: {reason}); let it read fewer documents, lower input_tokens" in complaint
 
 
-@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("is_langchains", [False, True])
 async def test_the_stream_of_messages_has_the_answer_once(
-    model_server: ModelServer, engine: SearchEngine, model: Any, given: bool
+    model_server: ModelServer, engine: SearchEngine, model: Any, is_langchains: bool
 ) -> None:
     """Keywords are for the program; also with a model of LangChain's that has its own settings."""
 
@@ -192,14 +195,14 @@ async def test_the_stream_of_messages_has_the_answer_once(
         return says({"topic": ["physics"], "keywords": ["laboratory"]})
 
     model_server.does(reply)
-    if given:
+    if is_langchains:
         model = ChatOpenAI(model="fake", base_url=model_server.base_url, api_key="none")  # type: ignore[arg-type]
     context = AnswerContext.of(
         attribute="gender", method="fairqr", ask="always", max_iterations=1, k=5, stream=True
     )
     graph = build_answer_graph(engine, model, context=context)
     pieces: list[str] = []
-    told: set[str] = set()
+    nodes: set[str] = set()
     modes: Any = ["messages", "updates"]
     async for _, mode, update in graph.astream(
         {"query": "physicist"}, stream_mode=modes, subgraphs=True
@@ -209,10 +212,10 @@ async def test_the_stream_of_messages_has_the_answer_once(
             assert about["langgraph_node"] == "generate"
             pieces.append(chunk.text)
         else:
-            told |= update.keys()
+            nodes |= update.keys()
     assert "".join(pieces) == "It was she."
     assert len(pieces) == 3
-    assert {"refine", "sample", "generate", "summarize"} <= told
+    assert {"refine", "sample", "generate", "summarize"} <= nodes
     # About the topic, about each group, and the question itself.
     streamed = [bool(asked.body.get("stream")) for asked in model_server.asked]
     assert streamed == [False, False, False, True]
@@ -224,15 +227,17 @@ def test_a_terminal_shows_the_answer_while_it_is_written(
 ) -> None:
     """Below who is read; one that breaks off stays, a sentence below it, and is not begun again."""
     model_server.does(stream(["It ", "was ", "she."], "stop" if whole else None))
-    code, shown = on_terminal(command, arguments(model_server, people))
-    assert code == (0 if whole else 2), shown
-    (asked,) = model_server.asked
-    assert asked.body["stream"] is True
-    meanwhile, last = (find("It was she.") for find in (shown.index, shown.rindex))
+    code, screen = on_terminal(command, arguments(model_server, people))
+    assert code == (0 if whole else 2), screen
+
+    (request,) = model_server.asked
+    assert request.body["stream"] is True
+
+    meanwhile, last = (find("It was she.") for find in (screen.index, screen.rindex))
     if whole:
-        assert meanwhile < shown.index("of what was read") < last
+        assert meanwhile < screen.index("of what was read") < last
     else:
-        *_, begun, complaint = shown.splitlines()
+        *_, begun, complaint = screen.splitlines()
         assert meanwhile < last
         assert begun.rstrip().endswith("It was she.")
         assert re.fullmatch(r"fairqr: .+\.", complaint)
@@ -249,11 +254,11 @@ def on_terminal(command: Command, arguments: Sequence[str | Path]) -> tuple[int,
         env={**os.environ, "TERM": "xterm"},
     )
     os.close(theirs)
-    shown = b""
+    screen = b""
     while piece := _read(mine):
-        shown += piece
+        screen += piece
     os.close(mine)
-    return run.wait(timeout=PATIENCE), shown.decode()
+    return run.wait(timeout=PATIENCE), screen.decode()
 
 
 def _read(terminal: int) -> bytes:

@@ -40,8 +40,8 @@ def endpoint(rows: list[dict[str, Any]]) -> Iterator[ModelServer]:
             {**person, "score": sum(person["text"].lower().count(w) for w in words)}
             for person in rows
         ]
-        found = sorted((p for p in scored if p["score"]), key=lambda p: -p["score"])
-        return Answer(body=json.dumps({"found": found[: asked.body["find"]["limit"]]}).encode())
+        hits = sorted((p for p in scored if p["score"]), key=lambda p: -p["score"])
+        return Answer(body=json.dumps({"found": hits[: asked.body["find"]["limit"]]}).encode())
 
     server.does(rank)
     yield server
@@ -86,8 +86,10 @@ def test_an_endpoint_is_checked_and_searched_fairly(
 ) -> None:
     report = quick("attach", source, "--json").result
     assert report["engine"] == "http"
+
     labelled = {a["name"]: a["labelled"] for a in report["attributes"]}
     assert labelled == {"gender": 60, "continent": 60}
+
     asked = len(endpoint.asked)
     model_server.does(says({"keywords": ["woman", "laboratory"]}))
     result = quick(
@@ -95,13 +97,16 @@ def test_an_endpoint_is_checked_and_searched_fairly(
         *("--set", "ask=always"),
         *("--model", "openai:fake", "--base-url", model_server.base_url, "--json"),
     ).result
+
     assert result["divergence"] < result["baseline"]["divergence"] / 50
+
     words = [asked.body["find"]["words"] for asked in endpoint.asked[asked:]]
     assert words[0] == "physicist"
     assert set(words[1:]) == {"physicist woman laboratory"}
+
     with FairSearch.open(str(source)) as search:
-        found = search.search("physicist", attribute="continent", method="baseline", k=10)
-    assert [hit.groups["continent"] for hit in found.ranking] == [{"Europe": 1.0}] * 10
+        by_continent = search.search("physicist", attribute="continent", method="baseline", k=10)
+    assert [hit.groups["continent"] for hit in by_continent.ranking] == [{"Europe": 1.0}] * 10
 
 
 def test_an_exported_ranking_is_made_fairer(
@@ -126,18 +131,20 @@ attributes:
     report = quick("attach", source, "--json").result
     assert (report["engine"], report["documents"], report["sample_query"]) == ("run", 60, "q1")
 
-    def asked(query: str, *more: str) -> Any:
+    def search_for(query: str, *more: str) -> Any:
         return quick("search", query, "--corpus", "exported", "--attribute", "gender", *more)
 
-    baseline = asked("physicist", "--method", "baseline", "--json").result
+    baseline = search_for("physicist", "--method", "baseline", "--json").result
     assert {group for hit in baseline["ranking"][:10] for group in hit["groups"]["gender"]} == {
         "male"
     }
-    fair = asked("physicist", "--max-iterations", "0", "--json").result
+    fair = search_for("physicist", "--max-iterations", "0", "--json").result
     assert fair["divergence"] < baseline["divergence"] / 10
     with FairSearch.open(str(source)) as search:
         result = search.search("q1", attribute="gender", method="baseline", k=2)
     assert [hit.title for hit in result.ranking] == ["Person 1", "Person 2"]
     assert result.retriever == "run:bm25"
-    refined = asked("physicist", "--model", "openai:none", "--base-url", "http://127.0.0.1:9/v1")
+    refined = search_for(
+        "physicist", "--model", "openai:none", "--base-url", "http://127.0.0.1:9/v1"
+    )
     assert "needs an engine that can answer any query" in refined.complaint()

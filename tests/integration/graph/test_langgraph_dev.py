@@ -30,36 +30,40 @@ def server(tmp_path_factory: pytest.TempPathFactory, pulled_minilm: Path) -> Ite
         yield url
 
 
-def search(server: str, **asked: Any) -> Any:
+def search(server: str, **changes: Any) -> Any:
     """Search through the HTTP API, and return the last state."""
-    request = {"assistant_id": "search", "input": {"query": "physicist"}, **asked}
+    request = {"assistant_id": "search", "input": {"query": "physicist"}, **changes}
     return httpx.post(f"{server}/runs/wait", json=request, timeout=PATIENCE).json()
 
 
 @pytest.mark.promise("graph")
-def test_the_graph_runs_through_the_http_api(server: str) -> None:
+@pytest.mark.parametrize("attribute", ["gender", "continent"])
+def test_the_graph_runs_through_the_http_api(server: str, attribute: str) -> None:
     """`langgraph dev` serves the graphs.
 
     A run with a context gives the search result; a second one on the cached graph too.
     """
-    for attribute in ("gender", "continent"):
-        result = search(server, context={"attributes": [attribute], "k": 10})["result"]
-        assert result["attributes"] == [attribute]
-        assert len(result["ranking"]) == 10
-        assert result["divergence"] < result["baseline"]["divergence"]
+    result = search(server, context={"attributes": [attribute], "k": 10})["result"]
+
+    assert result["attributes"] == [attribute]
+    assert len(result["ranking"]) == 10
+    assert result["divergence"] < result["baseline"]["divergence"]
 
 
-def test_a_method_has_its_own_retriever(server: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "retriever"), [("fairqr", "hybrid-pool:minilm"), ("fair-qr", "bm25")]
+)
+def test_a_method_has_its_own_retriever(server: str, method: str, retriever: str) -> None:
     """As everywhere: words and vectors once MiniLM is pulled, and words for the paper's loop."""
-    for method, retriever in (("fairqr", "hybrid-pool:minilm"), ("fair-qr", "bm25")):
-        answer = search(server, context={"method": method, "k": 5})
-        assert "result" in answer, answer
-        assert answer["result"]["retriever"] == retriever
+    answer = search(server, context={"method": method, "k": 5})
+
+    assert "result" in answer, answer
+    assert answer["result"]["retriever"] == retriever
 
 
 @pytest.mark.promise("graph")
 @pytest.mark.parametrize(
-    ("asked", "kind", "sentence"),
+    ("changes", "kind", "sentence"),
     [
         ({"input": {"query": "  "}}, "QueryError", "The query is empty; write what to search for."),
         ({"context": {"target": "magic:1"}}, "TargetError", "The target has no part 'magic'"),
@@ -67,15 +71,16 @@ def test_a_method_has_its_own_retriever(server: str) -> None:
         # The server itself would drop it silently.
         ({"context": {"atributes": ["gender"]}}, "InputError", "did you mean 'attributes'?"),
     ],
+    ids=["query", "target", "attribute", "typo"],
 )
 def test_an_error_says_what_is_wrong(
-    server: str, asked: dict[str, Any], kind: str, sentence: str
+    server: str, changes: dict[str, Any], kind: str, sentence: str
 ) -> None:
     """An error in `langgraph dev` says what is wrong.
 
     The server hides the messages of errors that are of no built-in class.
     """
-    error = search(server, **asked)["__error__"]
+    error = search(server, **changes)["__error__"]
     assert error["error"] == kind
     assert sentence in error["message"]
 
@@ -88,16 +93,18 @@ NODES = {
 }
 
 
-def test_studio_is_told_what_it_shows(server: str) -> None:
+@pytest.mark.parametrize("name", NODES)
+def test_studio_is_told_what_it_shows(server: str, name: str) -> None:
     """Each graph's steps and the way between them, its input, and what its context may say."""
-    found = httpx.post(f"{server}/assistants/search", json={}, timeout=PATIENCE).json()
-    assistants = {it["graph_id"]: f"{server}/assistants/{it['assistant_id']}" for it in found}
-    assert assistants.keys() == NODES.keys()
-    for name, about in assistants.items():
-        nodes = {it["id"] for it in httpx.get(f"{about}/graph", timeout=PATIENCE).json()["nodes"]}
-        assert nodes == {"__start__", "__end__"} | NODES[name]
-        schemas = httpx.get(f"{about}/schemas", timeout=PATIENCE).json()
-        assert list(schemas["input_schema"]["properties"]) == ["query"]
-        asked = set(schemas["context_schema"]["properties"])
-        assert {"attributes", "k", "method", "target", "prompts"} <= asked
-        assert asked & {"answer", "probe"} == ({name} - {"search"})
+    assistants = httpx.post(f"{server}/assistants/search", json={}, timeout=PATIENCE).json()
+    ids = {assistant["graph_id"]: assistant["assistant_id"] for assistant in assistants}
+    assert ids.keys() == NODES.keys()
+
+    url = f"{server}/assistants/{ids[name]}"
+    drawing = httpx.get(f"{url}/graph", timeout=PATIENCE).json()
+    assert {node["id"] for node in drawing["nodes"]} == {"__start__", "__end__"} | NODES[name]
+    schemas = httpx.get(f"{url}/schemas", timeout=PATIENCE).json()
+    assert list(schemas["input_schema"]["properties"]) == ["query"]
+    options = set(schemas["context_schema"]["properties"])
+    assert {"attributes", "k", "method", "target", "prompts"} <= options
+    assert options & {"answer", "probe"} == {name} - {"search"}

@@ -58,11 +58,11 @@ async def listed(engine: SearchEngine, learnt: LearntWords | None) -> tuple[dict
         Given(place, "", text, title, lambda _, title=title: GROUPS[title])  # type: ignore[misc]
         for place, (title, text) in enumerate(TEXTS.items())
     ]
-    found, hits, _ = await fair_list(
+    order, hits, _ = await fair_list(
         engine, CONTEXT, "physicist", documents, Evidence(ListEvidence(), learnt)
     )
     assert hits.relevance is not None
-    return dict(zip(TEXTS, hits.relevance.tolist(), strict=True)), found.words_of
+    return dict(zip(TEXTS, hits.relevance.tolist(), strict=True)), order.words_of
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_re_ranking_uses_what_searches_learnt(pulled_minilm: Path, tmp_path: Pat
             assert answer.json()["fairqr"]["words_of"] == expected, answer.text
             by = f", words of {expected}" if expected else ""
             assert answer.headers["fairqr"] == f"re-ranked; texts{by}"
-            asked = len(service.model.asked)
-            assert asked == (3 if expected else 0)
+            questions = len(service.model.asked)
+            assert questions == (3 if expected else 0)
             search = {"query": "physicist", "corpus": "people", "attributes": ["gender"]}
             search |= {"ask": "always", "groups": "all", "max_iterations": 1}
             assert service.client.post("/v1/search", json=search).status_code == 200

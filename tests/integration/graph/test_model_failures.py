@@ -47,11 +47,11 @@ async def searched(
     server: ModelServer, corpus: Path, *, cache: ReplyCache | None = None, **context: Any
 ) -> SearchResult:
     """Search through the Python API."""
-    given: Any = {"base_url": server.base_url, "cache": cache, "attempts": 2}
-    model = ChatModel("openai:fake", **given)
-    asked = {"attribute": "gender", "k": 10, "groups": "lacking", "ask": "always", **context}
+    options: Any = {"base_url": server.base_url, "cache": cache, "attempts": 2}
+    model = ChatModel("openai:fake", **options)
+    parameters = {"attribute": "gender", "k": 10, "groups": "lacking", "ask": "always", **context}
     async with FairSearch.open(str(corpus), model) as search:
-        return await search.search("physicist", **asked)
+        return await search.search("physicist", **parameters)
 
 
 EXPECTED = LLMRefiner(ChatModel("openai:fake"), PromptLibrary().get("refine")).tokens_a_question
@@ -100,9 +100,9 @@ FAILING: dict[str, tuple[Answer, int, str]] = {
 
 
 @pytest.mark.promise("graph")
-@pytest.mark.parametrize(("answer", "requests", "why"), FAILING.values(), ids=list(FAILING))
+@pytest.mark.parametrize(("answer", "requests", "reason"), FAILING.values(), ids=list(FAILING))
 async def test_a_model_that_fails_leaves_the_list_made_without_it(
-    model_server: ModelServer, people: Path, answer: Answer, requests: int, why: str
+    model_server: ModelServer, people: Path, answer: Answer, requests: int, reason: str
 ) -> None:
     """A model that fails leaves the list that was made without it, or the baseline ranking, and the
     result says why.
@@ -114,7 +114,7 @@ async def test_a_model_that_fails_leaves_the_list_made_without_it(
     model_server.does(answer)
     result = await searched(model_server, people)
     assert_made_without_it(result)
-    assert why in " ".join(result.warnings)
+    assert reason in " ".join(result.warnings)
     assert len(model_server.asked) == requests
 
 
@@ -144,34 +144,36 @@ def test_the_command_tells_the_reason_and_strict_exits_with_2(
     """A search whose model fails ends with exit code 0 and a warning that says why, and with 2
     under `strict=yes`.
 
-    The reason is one sentence and the exit code 0; strict exits with 2, with a result.
+    The reason is one sentence; there is a result in either case.
     """
     model_server.does(says("I think that women …"))
     stderr = failed(quick, model_server, people)
     assert stderr.count("\n") == 1
     assert len(model_server.asked) == 4, "two questions, each asked twice"
+
     stderr = failed(quick, model_server, people, "--set", "strict=yes")
     assert stderr.splitlines()[1:] == ["fairqr: The model failed, and strict was set."]
 
 
 @pytest.mark.promise("agents")
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "sentence"),
     [
         (failure(401, f"Incorrect API key: {KEY}.", "invalid_api_key"), "check the key"),
         (failure(400, f"Do not send {KEY} here"), "Do not send … here"),
     ],
+    ids=["wrong key", "refusal"],
 )
 def test_a_server_that_quotes_the_key(
-    quick: Main, model_server: ModelServer, people: Path, answer: Answer, said: str
+    quick: Main, model_server: ModelServer, people: Path, answer: Answer, sentence: str
 ) -> None:
     """What a model server says is reported without the key that it quotes.
 
-    Each question is asked once, and what it says is told without the key.
+    Each question is asked once.
     """
     model_server.does(answer)
     stderr = failed(quick, model_server, people)
-    assert said in stderr
+    assert sentence in stderr
     assert len(model_server.asked) == 2, "about the topic and about a group"
 
 
@@ -181,28 +183,55 @@ EXTRA = {"chat_template_kwargs": {"enable_thinking": False}, "top_k": 1}
 def test_more_members_of_each_request_are_a_setting(
     quick: Main, model_server: ModelServer, people: Path
 ) -> None:
-    """They are a part of what replies are kept by, and a wrong one is one sentence."""
+    """They are a part of what replies are kept by."""
     model_server.does(GOOD)
     asked = search_arguments(model_server, people, "--json")
     extra = ["--set", f"extra_body={json.dumps(EXTRA)}"]
+
     assert quick(*asked, *extra).code == 0
+
     first = len(model_server.asked)
     assert first > 0
-    assert all(it.body.items() >= EXTRA.items() for it in model_server.asked)
+    assert all(asked.body.items() >= EXTRA.items() for asked in model_server.asked)
+
     model_server.asked.clear()
     quick(*asked, *extra)
     assert len(model_server.asked) < first, "usable replies are kept"
+
     model_server.asked.clear()
     quick(*asked)
     assert len(model_server.asked) == first
-    for wrong in ('{"a": ', "[1]", "3", '{"messages": []}'):
-        said = quick(*asked, "--set", f"extra_body={wrong}").complaint()
-        assert "The parameter 'extra_body' is wrong: " in said
-    said = quick("search", "x", "--model", "feedback", *extra).complaint()
-    assert said == "extra_body is for a model's server, which feedback has not."
-    wants = '{"error": {"message": "Missing required parameter: thinking.budget_tokens"}}'
-    model_server.does(Answer(400, wants.encode()))
-    assert "extra_body can set thinking.budget_tokens" in quick(*asked, "--set", "cache=no").stderr
+
+
+@pytest.mark.parametrize(
+    "members",
+    ['{"a": ', "[1]", "3", '{"messages": []}'],
+    ids=["cut off", "list", "number", "messages"],
+)
+def test_wrong_members_of_requests_are_refused(
+    quick: Main, model_server: ModelServer, people: Path, members: str
+) -> None:
+    asked = search_arguments(model_server, people, "--json")
+    complaint = quick(*asked, "--set", f"extra_body={members}").complaint()
+
+    assert "The parameter 'extra_body' is wrong: " in complaint
+
+
+def test_members_of_requests_need_a_model_server(quick: Main) -> None:
+    extra = ["--set", f"extra_body={json.dumps(EXTRA)}"]
+    complaint = quick("search", "x", "--model", "feedback", *extra).complaint()
+
+    assert complaint == "extra_body is for a model's server, which feedback has not."
+
+
+def test_a_missing_member_of_requests_is_named(
+    quick: Main, model_server: ModelServer, people: Path
+) -> None:
+    error = '{"error": {"message": "Missing required parameter: thinking.budget_tokens"}}'
+    model_server.does(Answer(400, error.encode()))
+    run = quick(*search_arguments(model_server, people, "--json"), "--set", "cache=no")
+
+    assert "extra_body can set thinking.budget_tokens" in run.stderr
 
 
 async def test_the_extra_body_of_a_chat_model_object_is_kept(
@@ -212,6 +241,7 @@ async def test_the_extra_body_of_a_chat_model_object_is_kept(
     client = ChatOpenAI(model="m", base_url=model_server.base_url, extra_body=EXTRA)
     async with FairSearch.open(str(people), client) as search:
         await search.search("physicist", attribute="gender", k=10, ask="always")
+
     assert model_server.asked
     for asked in model_server.asked:
         assert asked.body.items() >= EXTRA.items()
@@ -221,13 +251,12 @@ async def test_the_extra_body_of_a_chat_model_object_is_kept(
 @pytest.mark.promise("agents")
 def test_a_server_that_is_not_there_is_named(quick: Main, people: Path) -> None:
     """A model server that cannot be reached is asked again only for as long as it may take, and is
-    then named.
-
-    A model server that is not there is named with its address.
+    then named with its address.
     """
-    asked = ("search", "physicist", "--corpus", people, "--attribute", "gender", "--json")
+    command_line = ("search", "physicist", "--corpus", people, "--attribute", "gender", "--json")
     model = ("--model", "openai:fake", "--base-url", "http://127.0.0.1:1/v1")
-    run = quick(*asked, *model, "--set", "timeout=4", "--set", "ask=always")
+    run = quick(*command_line, *model, "--set", "timeout=4", "--set", "ask=always")
+
     assert run.code == 0
     assert run.result["stop_reason"] == "model_failed"
     assert "cannot be reached at http://127.0.0.1:1/v1" in run.stderr
@@ -239,13 +268,14 @@ def test_interrupted_while_the_model_thinks(
 ) -> None:
     """Ctrl-C ends a command at once, also while a model thinks.
 
-    Ctrl-C ends the search at once, with a word and no traceback.
+    It ends with a word and no traceback.
     """
     model_server.does(Answer(never=True))
     child = command.start(*search_arguments(model_server, people, "--json"))
     model_server.wait_for(1)
     child.send_signal(signal.SIGINT)
     stdout, stderr = child.communicate(timeout=PATIENCE)
+
     assert (child.returncode, stdout, stderr) == (130, "", "fairqr: interrupted\n")
 
 
@@ -282,7 +312,7 @@ async def test_one_group_may_fail_while_another_is_served(
 
 @pytest.mark.promise("graph")
 @pytest.mark.parametrize(
-    ("asked", "requests"),
+    ("options", "requests"),
     [
         ({"budget": {"model_calls": 1}}, 1),
         ({"budget": {"model_calls": 0}}, 0),
@@ -293,7 +323,7 @@ async def test_one_group_may_fail_while_another_is_served(
     ],
 )
 async def test_a_budget_of_calls_or_tokens_is_never_exceeded(
-    model_server: ModelServer, people: Path, asked: dict[str, Any], requests: int
+    model_server: ModelServer, people: Path, options: dict[str, Any], requests: int
 ) -> None:
     """Budgets of calls and tokens are never exceeded, and end a search well.
 
@@ -303,7 +333,8 @@ async def test_a_budget_of_calls_or_tokens_is_never_exceeded(
     """
     words = iter(WORDS)
     model_server.does(lambda _: only(next(words, "nothing"), "Asia", "Africa"))
-    result = await searched(model_server, people, rerank="fusion", patience=9, **asked)
+    result = await searched(model_server, people, rerank="fusion", patience=9, **options)
+
     assert (result.stop_reason, len(model_server.asked)) == ("budget", requests)
     assert result.usage.prompt_tokens + result.usage.completion_tokens == 110 * requests
     assert gain(result) >= 0
@@ -319,11 +350,12 @@ async def test_a_budget_of_seconds_waits_for_nobody(
     A model that is still thinking when the time is up is not waited for.
     """
     model_server.does(GOOD)
-    one = await searched(model_server, people, **LOOP, max_iterations=1)
-    seconds = max(3.0, one.usage.milliseconds / 100)  # ten times as long
+    first_round = await searched(model_server, people, **LOOP, max_iterations=1)
+    seconds = max(3.0, first_round.usage.milliseconds / 100)  # ten times as long
     model_server.does(GOOD, Answer(never=True))
     begun = time.monotonic()
     result = await searched(model_server, people, budget={"seconds": seconds}, **LOOP, patience=9)
+
     assert time.monotonic() - begun < seconds + 30
     assert result.best_iteration == 1
     assert gain(result) > 0
@@ -342,8 +374,10 @@ async def test_a_result_does_not_depend_on_the_cache(
     model_server.does(answer)
     first = await searched(model_server, people, cache=kept_in(True))
     second = await searched(model_server, people, cache=kept_in(True))
+
     # What could not be used is asked for again.
     assert second.usage.cached_calls >= 1
+
     total = second.usage.cached_calls + second.usage.model_calls
     assert total == first.usage.model_calls
     assert first.stop_reason == second.stop_reason
@@ -355,27 +389,26 @@ async def test_a_result_does_not_depend_on_the_cache(
 def test_the_object_that_json_prints_is_the_contract(
     quick: Main, model_server: ModelServer, people: Path, method: str
 ) -> None:
-    """`--json` prints one object with the keys that programs read, for a search.
-
-    One object on stdout, with every key that other programs read.
-    """
+    """`--json` prints one object with the keys that programs read, for a search."""
     model_server.does(says({"reason": "a\ud800b", "keywords": ["woman", "Asia", "Africa"]}))
     attributes = ("--attribute", "gender", "--attribute", "continent")
     more = ("--json", "--method", method, "--set", "ask=always", "--set", "prompts.refine=v3")
     run = quick(*search_arguments(model_server, people, *more, *attributes))
+
     assert run.code == 0
-    found = run.result
-    assert SearchResult.model_validate(found).model_dump(mode="json") == found
-    assert (found["method"], found["model"]) == (method, "openai:fake")
-    assert found["attributes"] == ["gender", "continent"]
-    for name, groups in found["target"].items():
+
+    printed = run.result
+    assert SearchResult.model_validate(printed).model_dump(mode="json") == printed
+    assert (printed["method"], printed["model"]) == (method, "openai:fake")
+    assert printed["attributes"] == ["gender", "continent"]
+    for name, groups in printed["target"].items():
         assert sum(groups.values()) == pytest.approx(1)
-        assert found["exposure"][name].keys() == groups.keys()
-    assert [r["index"] for r in found["iterations"]] == list(range(len(found["iterations"])))
-    assert found["iterations"][0]["queries"] == ["physicist"]
-    for ranking in (found["ranking"], found["baseline"]["ranking"]):
+        assert printed["exposure"][name].keys() == groups.keys()
+    assert [r["index"] for r in printed["iterations"]] == list(range(len(printed["iterations"])))
+    assert printed["iterations"][0]["queries"] == ["physicist"]
+    for ranking in (printed["ranking"], printed["baseline"]["ranking"]):
         assert [place["rank"] for place in ranking] == list(range(1, 11))
-    assert found["divergence"] <= found["baseline"]["divergence"]
+    assert printed["divergence"] <= printed["baseline"]["divergence"]
 
 
 # Queries and labels are data: they stay between the tags that the prompt puts around them.
@@ -402,12 +435,15 @@ async def test_a_query_stays_inside_its_fence(model_server: ModelServer, people:
         for query in ("physicist", HOSTILE):
             await search.search(query, max_iterations=1, **more)
     prompts = [prompt_of(asked) for asked in model_server.asked]
+
     assert len(prompts) == 4, "each query is in a question about the topic and one about a group"
+
     plain = "".join(prompts[:2])
     hostile = "".join(prompts[2:])
     for tag in ("<query>", "</query>", "<group>", "</group>"):
         assert hostile.count(tag) == plain.count(tag)
     assert hostile.count("<") == plain.count("<")
+
     fenced = re.findall(r"<query>([^<]*ignore[^<]*)</query>", hostile)
     assert len(fenced) == 2
     for inside in fenced:
@@ -430,5 +466,6 @@ async def test_instructions_in_documents_reach_no_prompt(
     )
     model_server.does(GOOD)
     await searched(model_server, corpus)
+
     for asked in model_server.asked:
         assert "Ignore all instructions" not in json.dumps(asked.body)

@@ -46,8 +46,10 @@ def _weights(clean_environment: Path, minilm_cache: Path) -> None:
 
 
 def physicists() -> list[Document]:
-    known = (it for it in read_documents(NOTABLES) if re.search(r"\bphysicist\b", it.text))
-    return [*islice(known, PEOPLE)]
+    persons = (
+        person for person in read_documents(NOTABLES) if re.search(r"\bphysicist\b", person.text)
+    )
+    return [*islice(persons, PEOPLE)]
 
 
 def edited(text: str, copy: int) -> str:
@@ -66,7 +68,8 @@ def offers() -> list[dict[str, Any]]:
         rows.append({**row, "id": person.id, "text": person.text})
         copies = range(COPIES if number < COPIED else 0)
         rows += [
-            {**row, "id": f"{person.id} {it}", "text": edited(person.text, it)} for it in copies
+            {**row, "id": f"{person.id} {copy}", "text": edited(person.text, copy)}
+            for copy in copies
         ]
     return rows
 
@@ -147,8 +150,10 @@ async def test_copies_in_a_given_list_share_a_claim(tmp_path: Path) -> None:
         _, unread, _ = await fair_list(engine, MERIT, "physicist", given, None)
         other = MERIT.model_copy(update={"target": None})
         _, untold, _ = await fair_list(engine, other, "physicist", given, evidence)
+
     assert read.claims is not None
     assert len(set(read.claims.tolist())) == PEOPLE
+
     # Capitals are no edit; the other two kinds of copies are other texts.
     by_text = claims_by_text(texts)
     assert unread.claims is not None
@@ -166,7 +171,9 @@ async def test_the_nearest_persons_of_notables_are_no_copies() -> None:
     nearest = "Alaric I|Alaric II|Pope John XVIII|Pope John XVII|Frederick VII of Denmark"
     names = {*nearest.split("|"), "Frederick I of Denmark", "Pope Leo X", "Pope Leo XI"}
     people = [person for person in read_documents(NOTABLES) if person.title in names]
+
     assert len(people) == len(names)
+
     vectors = await (await KeptVectors.of(MiniLmEncoder())).encode([*map(text_of, people)])
     assert (vectors @ vectors.T - np.eye(len(people))).max() == pytest.approx(0.911, abs=1e-3)
     assert (claims_by_vector(vectors, MiniLmEncoder.name) == np.arange(len(people))).all()

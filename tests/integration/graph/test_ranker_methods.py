@@ -46,14 +46,14 @@ def orders(worth: Worth = born) -> Callable[[Asked], Answer]:
     def answer(asked: Asked) -> Answer:
         text = asked.last_message
         if compared := re.findall(r"^A: (.*)\nB: (.*)$", text, re.M):
-            one, other = compared[-1]
-            best = "A" if worth(one) >= worth(other) else "B"
+            first, second = compared[-1]
+            best = "A" if worth(first) >= worth(second) else "B"
             if asked.body.get("logprobs"):
                 rest = "B" if best == "A" else "A"
                 return scores({best: 0.7, rest: 0.2})
             return says(best)
         passages = re.findall(r"^\[(\d+)\] (.*)$", text, re.M)
-        best_first = sorted(passages, key=lambda it: -worth(it[1]))
+        best_first = sorted(passages, key=lambda passage: -worth(passage[1]))
         return says(" > ".join(f"[{number}]" for number, _ in best_first))
 
     return answer
@@ -67,9 +67,9 @@ def search(
     quick: Main, server: ModelServer, corpus: Path, *more: str | Path, json_: bool = True
 ) -> Run:
     model = [] if "--model" in more else ["--model", "openai:fake", "--base-url", server.base_url]
-    shown = ["--json"] if json_ else []
+    form = ["--json"] if json_ else []
     gender = ["--attribute", "gender", "-k", "10"]
-    return quick("search", "physicist", "--corpus", corpus, *gender, *model, *shown, *more)
+    return quick("search", "physicist", "--corpus", corpus, *gender, *model, *form, *more)
 
 
 @pytest.mark.promise("command")
@@ -78,13 +78,16 @@ def test_a_language_model_ranks_by_windows_at_a_stated_cost(
 ) -> None:
     """A search says what a ranking model costs before it starts, and prints who is seen first."""
     model_server.does(orders())
-    asked = ("--method", "listwise", "--set", "final_step=none")
-    run = search(quick, model_server, people, *asked)
+    options = ("--method", "listwise", "--set", "final_step=none")
+    run = search(quick, model_server, people, *options)
+
     assert run.code == 0, run.stderr
+
     line = run.stderr.strip()
     # Sixty people, windows of 20 by 10.
     assert line.startswith("at most 5 calls of openai:fake for 60 documents; about ")
     assert "\n" not in line
+
     result = run.result
     assert ids(result) == [f"p{at}" for at in range(59, 49, -1)]
     assert ids(result) != [place["id"] for place in result["baseline"]["ranking"]]
@@ -92,35 +95,55 @@ def test_a_language_model_ranks_by_windows_at_a_stated_cost(
     assert result["reranking"]["asked"] == len(model_server.asked) == 5
     assert result["usage"]["model_calls"] == 5
     assert result["warnings"] == []
-    shown = search(quick, model_server, people, *asked, "--verbose", json_=False)
+
+    verbose = search(quick, model_server, people, *options, "--verbose", json_=False)
     before = result["baseline"]["exposure"]["gender"]["female"]
-    assert shown.stdout.startswith(f"female: {before:.0%} of the attention; ")
-    assert "Re-ranked by listwise(openai:fake, 20/10)." in shown.stdout
-    assert "5 from the cache" in shown.stdout
-    assert "at most 5 calls of openai:fake for 60 documents" in shown.stderr
-    assert "at most" not in shown.stdout
+    assert verbose.stdout.startswith(f"female: {before:.0%} of the attention; ")
+    assert "Re-ranked by listwise(openai:fake, 20/10)." in verbose.stdout
+    assert "5 from the cache" in verbose.stdout
+    assert "at most 5 calls of openai:fake for 60 documents" in verbose.stderr
+    assert "at most" not in verbose.stdout
     assert len(model_server.asked) == 5
 
 
-def test_a_ranker_that_cannot_rank_is_a_failure(
+def test_a_budget_that_is_too_small_for_a_ranking_is_refused(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
-    asked = ("--method", "listwise", "--set")
-    run = search(quick, model_server, people, *asked, "budget.model_calls=4")
+    limits = ("--method", "listwise", "--set", "budget.model_calls=4")
+    run = search(quick, model_server, people, *limits)
+
     assert "may take 5 model calls to re-rank 60 documents" in run.complaint()
     assert "budget has 4" in run.stderr
-    cannot = search(quick, model_server, people, "--model", "causal:nothing/here").complaint()
-    assert "can rank, but not refine queries" in cannot
     assert model_server.asked == []
+
+
+def test_a_model_that_only_ranks_refines_no_queries(
+    quick: Main, people: Path, model_server: ModelServer
+) -> None:
+    run = search(quick, model_server, people, "--model", "causal:nothing/here")
+
+    assert "can rank, but not refine queries" in run.complaint()
+    assert model_server.asked == []
+
+
+def test_a_ranker_that_ranks_nothing_is_a_failure(
+    quick: Main, people: Path, model_server: ModelServer
+) -> None:
     model_server.does(says("I'm sorry, I cannot help with that."))
-    strict = search(quick, model_server, people, *asked, "strict=yes")
-    assert strict.code == 2
-    assert strict.stderr.rstrip().endswith("The model failed, and strict was set.")
-    # A wrong key is not taken for a model that declines.
+    run = search(quick, model_server, people, "--method", "listwise", "--set", "strict=yes")
+
+    assert run.code == 2
+    assert run.stderr.rstrip().endswith("The model failed, and strict was set.")
+
+
+def test_a_wrong_key_is_not_taken_for_a_model_that_declines(
+    quick: Main, people: Path, model_server: ModelServer
+) -> None:
     model_server.does(failure(401, "No such key."))
-    wrong = search(quick, model_server, people, "--method", "pairwise")
-    assert wrong.code == 0, wrong
-    assert "refused the API key (401: No such key); check the key of the provider" in wrong.stderr
+    run = search(quick, model_server, people, "--method", "pairwise")
+
+    assert run.code == 0, run
+    assert "refused the API key (401: No such key); check the key of the provider" in run.stderr
 
 
 @pytest.mark.promise("command")
@@ -129,14 +152,20 @@ def test_a_costly_ranking_needs_consent(
 ) -> None:
     """A ranking above 2,000 calls or 1,000,000 tokens needs `--yes`.
 
-    Pairs of sixty documents, in both orders; and an answer from a list that is ranked.
+    Here of pairs of sixty documents, in both orders.
     """
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 500)
     pairs = ["--method", "pairwise", "--set", "ranking.depth=60"]
     sentence = search(quick, model_server, people, *pairs).complaint()
+
     assert sentence.startswith("This run may ask the model 594 times and take about")
     assert sentence.endswith("or add --yes to go on.")
     assert not model_server.asked
+
+
+def test_an_answer_from_a_ranked_list_states_its_cost(
+    quick: Main, people: Path, model_server: ModelServer
+) -> None:
     model_server.does(orders())
     model = ["--model", "openai:fake", "--base-url", model_server.base_url, "--json"]
     run = quick("answer", "physicist", "--corpus", people, "--method", "listwise", *model)
@@ -150,19 +179,25 @@ async def test_a_neural_model_ranks_without_being_asked(
 ) -> None:
     """Its scores are its own; they are those of the ranker without any search."""
     words = "river old stone house users papers female studied exposure merit equal true"
-    known = words.split()
+    vocabulary = words.split()
 
     def in_its_words(document: dict[str, Any]) -> dict[str, Any]:
         number = int(document["id"][1:])
-        shown = [known[number * step % len(known)] for step in (1, 5, 7)]
-        return {**document, "title": shown[0], "text": f"physicist {' '.join(shown)}"}
+        words_of = [vocabulary[number * step % len(vocabulary)] for step in (1, 5, 7)]
+        return {**document, "title": words_of[0], "text": f"physicist {' '.join(words_of)}"}
 
     people = write_people(clean_environment / "known", in_its_words)
     weights = str({"monot5": tiny_monot5, "monobert": tiny_monobert}[name])
     engine = await Catalog().resolve(str(people))
     settings = {"weights": weights, "shown": "title_text"}
-    asked: Any = {"attribute": "gender", "k": 10, "method": name, "final_step": "none", "depth": 20}
-    result = await FairSearch(engine, "feedback").search("physicist", **asked, ranking=settings)
+    options: Any = {
+        "attribute": "gender",
+        "k": 10,
+        "method": name,
+        "final_step": "none",
+        "depth": 20,
+    }
+    result = await FairSearch(engine, "feedback").search("physicist", **options, ranking=settings)
     plain = (await hits_of(engine, "physicist", 20)).ids
     items = [RankItem(d.id, d.title, d.text) for d in await engine.documents(plain)]
     alone = await open_ranker(name, options=RankerOptions(weights=weights)).rank("physicist", items)
@@ -190,22 +225,27 @@ async def test_an_experiment_compares_rankers(
         | {"vary": {"depth": [5, 8]}},
     ]
     more: Any = {"model": "openai:fake", "seeds": [0, 1], "systems": systems}
-    asked = experiment(clean_environment, collection=str(collection.folder), **more)
-    await run(asked, RunOptions(store.folder))
+    specification = experiment(clean_environment, collection=str(collection.folder), **more)
+    await run(specification, RunOptions(store.folder))
     prompts = store.manifest().prompts
+
     assert {name.partition("=")[0] for name in prompts} == {"listwise", "pairwise"}
+
     calls = len(model_server.asked)
     records = {(record.system, record.topic): record for record in store.lines.read()}
     assert len(records) == 4 * 4
+
     for (system, _), record in records.items():
         numbers = [int(id_[1:]) for id_ in record.ids]
         assert record.error == ""
         if system != "BM25":
             assert numbers == sorted(numbers, reverse=True)
             assert record.model_calls > 0
+
     # Twelve documents are one window; both depths compare some of the same pairs.
     assert records["listwise", "t0"].model_calls == 1
     assert records["pairwise, 8", "t0"].model_calls <= 2 * 17
     assert calls < sum(record.model_calls for record in records.values())
-    await run(asked, RunOptions(store.folder))
+
+    await run(specification, RunOptions(store.folder))
     assert len(model_server.asked) == calls

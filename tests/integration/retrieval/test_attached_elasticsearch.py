@@ -90,9 +90,12 @@ async def test_labels_of_every_kind_come_with_the_hits_and_are_counted(server: S
     async with attached(described(server, INDEX, attributes=LABELS)) as engine:
         hits = await hits_of(engine, " ".join(p["bio"].split()[0] for p in PEOPLE.values()), 200)
         shares = await engine.corpus_shares()
+
     assert set(hits.ids) == set(PEOPLE)
+
     for row, id_ in enumerate(hits.ids):
-        person, number = PEOPLE[id_], int(id_[1:])
+        person = PEOPLE[id_]
+        number = int(id_[1:])
         found = {name: rows[row].tolist() for name, rows in hits.memberships.items()}
         sex = group_of(person["person"].get("sex"))
         held = person["place"]
@@ -107,6 +110,7 @@ async def test_labels_of_every_kind_come_with_the_hits_and_are_counted(server: S
             "award": [1, 0] if number % 2 == 0 else [0, 1],
             "place": [1 / len(held) if place in held else 0 for place in PLACES],
         }
+
     assert set(shares) == set(LABELS)
     for name, share in shares.items():
         assert share == pytest.approx(hits.memberships[name].mean(axis=0), abs=1e-9), name
@@ -146,14 +150,19 @@ async def test_given_documents_are_scored_and_read(server: Server) -> None:
         without = next(i for i, p in PEOPLE.items() if not holds(i, "novel") and p["published"])
         only = (*found.ids[::-1], "nobody", "p009", without, found.ids[0])
         again = await hits_of(engine, "novel", 99, only=only)
+
         assert again.ids == [*found.ids, without]
         assert again.scores == [*found.scores, 0]
         assert (await hits_of(engine, "novel", 3, only=only)).ids == found.ids[:3]
+
         groups = await hits_of(engine, "", 9, only=("p002", "p001", "nobody"))
         assert (groups.ids, groups.scores) == (["p001", "p002"], [0, 0])
         assert groups.memberships["gender"].tolist() == [[1, 0], [0, 1]]
+
         documents = await engine.documents(["p003", "nobody", "p001", "p003"])
+
     assert [document.id for document in documents] == ["p003", "p001", "p003"]
+
     person = PEOPLE["p003"]
     assert (documents[0].title, documents[0].text) == (person["headline"], person["bio"])
 
@@ -192,6 +201,7 @@ async def test_a_search_within_a_group_is_filtered_by_the_server(
             size, *_ = await engine.search([Query("", 0, within=("gender", "female")), *within])
             assert len(proxy.passed) == 1
     sexes = [p["person"].get("sex") for p in PEOPLE.values() if p["published"] or not filtered]
+
     assert size.total == sum(sex in ("F", "f") for sex in sexes)
 
 
@@ -221,8 +231,10 @@ async def test_an_own_request_is_sent_with_values_in_place(server: Server) -> No
     async with attached(described(server, INDEX, body=BODY, filter=chosen)) as engine:
         hits = await hits_of(engine, "opera", 200)
         assert dict(zip(hits.ids, hits.scores, strict=True)) == pytest.approx(scores)
+
         again = await hits_of(engine, "opera", 5, only=hits.ids[:5])
         assert (again.ids, again.scores) == (hits.ids[:5], pytest.approx(hits.scores[:5]))
+
         both, *counts = await engine.search(
             [
                 Query("opera river", 9),
@@ -232,9 +244,12 @@ async def test_an_own_request_is_sent_with_values_in_place(server: Server) -> No
             ]
         )
         by_hand = scores_by_hand(server, fill_template(BODY, "opera river", 200))
+
         assert set(both.ids) <= by_hand.keys()
+
         every = sum(holds(id_, "river") for id_ in scores)
         assert [count.total for count in counts] == [len(scores), every, 180]
+
         for odd in ('opera"}},"size":{', "{{query}}", "{{size}} opera", "\\"):
             found = await hits_of(engine, odd, 9)
             assert found.ids == (hits.ids[:9] if "opera" in odd else [])
@@ -254,9 +269,11 @@ async def test_an_own_request_that_ranks_by_more_than_its_query(server: Server) 
         with pytest.raises(UnsupportedError, match="needs an engine that can search within a gro"):
             await engine.search([Query("opera", 9, within=("gender", "female"))])
     source = described(server, INDEX, body=body, filter={"term": {"published": True}})
+
     with pytest.raises(SourceError, match="put the filter into the body"):
         async with attached(source):
             pass
+
     sorted_by_height = {"query": {"match": {"bio": "{{query}}"}}, "sort": ["height"]}
     async with attached(described(server, INDEX, body=sorted_by_height)) as engine:
         with pytest.raises(SourceError, match="gives no scores; remove 'sort'"):
@@ -270,10 +287,8 @@ async def test_an_own_request_that_ranks_by_more_than_its_query(server: Server) 
 def halves(server: Server) -> Iterator[Server]:
     """Two indices behind a pattern and an alias; the first three ids are in both."""
     ids = list(PEOPLE)
-    parts = (ids[:100], [*ids[:3], *ids[100:]])
-    first, second = (
-        {i: {**PEOPLE[i], "number": f"{n}{i}"} for i in p} for n, p in enumerate(parts)
-    )
+    first = {id_: {**PEOPLE[id_], "number": f"0{id_}"} for id_ in ids[:100]}
+    second = {id_: {**PEOPLE[id_], "number": f"1{id_}"} for id_ in [*ids[:3], *ids[100:]]}
     with server.index("staff-1", first), server.index("staff-2", second):
         add = {"add": {"indices": ["staff-1", "staff-2"], "alias": "staff"}}
         server.ask("POST", "/_aliases", {"actions": [add]})
@@ -325,6 +340,7 @@ async def test_failed_shards_are_an_error_or_a_warning(server: Server) -> None:
                 await hits_of(engine, "opera", 5)
         async with attached(source.model_copy(update={"allow_partial": True})) as engine:
             hits = await hits_of(engine, "opera", 500)
+
     assert hits.warnings == ("1 of 2 shards of 'parts-*' did not answer.",)
     assert 0 < len(hits) < 200
 
@@ -343,6 +359,7 @@ async def test_where_documents_are_not_kept_labels_come_from_columns(server: Ser
             hits = await hits_of(engine, "physicist", 200)
             (document,) = await engine.documents([hits.ids[0]])
         report = await check_source(source)
+
     assert (document.id, document.title, document.text) == (hits.ids[0], "", "")
     assert (report.sample_query, report.sample) == ("", [])
     assert any("We tried no sample query" in remark for remark in report.remarks)
@@ -355,9 +372,10 @@ async def test_an_index_that_returns_few_hits_at_once(server: Server) -> None:
     with server.index("hr-narrow", PEOPLE, max_result_window=30):
         source = described(server, "hr-narrow")
         async with attached(source) as narrow, attached(described(server, INDEX)) as wide:
-            few, all_ = await hits_of(narrow, "opera", 500), await hits_of(wide, "opera", 500)
+            few = await hits_of(narrow, "opera", 500)
+            whole = await hits_of(wide, "opera", 500)
             assert len(few) == 30
-            assert few.scores == pytest.approx(all_.scores[:30])
+            assert few.scores == pytest.approx(whole.scores[:30])
             assert few.warnings[0].startswith("'hr-narrow' returns at most 30 hits at once")
             given = await hits_of(narrow, "opera", 500, only=tuple(PEOPLE))
             assert (given.ids, len(given.warnings)) == (few.ids, 1)
@@ -372,6 +390,7 @@ async def test_an_id_that_is_not_unique_is_an_error(halves: Server) -> None:
     source = described(halves, "staff-*")
     with pytest.raises(SourceError, match=said):
         await check_source(source)
+
     async with attached(source) as engine:
         for query in (Query("", 1, only=("p000",)), Query("physicist opera river", 500)):
             with pytest.raises(SourceError, match="belongs to two documents"):
@@ -383,9 +402,9 @@ def label(field: str) -> dict[str, Any]:
 
 
 @pytest.mark.promise("engines")
-async def test_a_source_that_does_not_fit_is_one_sentence(server: Server) -> None:
-    """A source that does not fit its index is one sentence that says what to do."""
-    for changes, said in (
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
         (label("person.sx"), "no field 'person.sx' for .*'gender'; did you mean 'person.sex'"),
         (label("headline"), "'headline' of type text .* label of 'gender'; name 'headline.raw'"),
         (label("person"), "'person' of type object .* label of 'gender'; name 'person.sex'"),
@@ -407,11 +426,37 @@ async def test_a_source_that_does_not_fit_is_one_sentence(server: Server) -> Non
         ({"attributes": {"place": {"labels": "none.csv"}}}, r"none\.csv cannot be read"),
         ({"credentials": "nobody"}, r"has no \[credentials.nobody\]"),
         ({"body": {"query": {"nomatch": {"bio": "{{query}}"}}}}, r"does not do this .*\[nomatch\]"),
-    ):
-        source = described(server, **{"index": INDEX, **changes})
-        with pytest.raises(FairqrError, match=said) as bad:
-            await check_source(source)
-        assert "\n" not in str(bad.value)
+    ],
+    ids=[
+        "typo of a label",
+        "text as label",
+        "object as label",
+        "nested label",
+        "empty label",
+        "values",
+        "link",
+        "date as text",
+        "missing field",
+        "nested field",
+        "filter",
+        "vectors",
+        "several ids",
+        "no ids",
+        "index",
+        "labels",
+        "credentials",
+        "body",
+    ],
+)
+async def test_a_source_that_does_not_fit_is_one_sentence(
+    server: Server, changes: dict[str, Any], sentence: str
+) -> None:
+    """A source that does not fit its index is one sentence that says what to do."""
+    source = described(server, **{"index": INDEX, **changes})
+
+    with pytest.raises(FairqrError, match=sentence) as caught:
+        await check_source(source)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.promise("engines")
@@ -439,6 +484,7 @@ async def test_nothing_is_written_and_nothing_left_open(server: Server) -> None:
         await draft(proxy.url, INDEX)
         kinds = {(method, path.rpartition("/")[2]) for method, path in proxy.passed}
         assert kinds == {("GET", ""), ("GET", INDEX), ("POST", "_msearch")}
+
     assert state(server, INDEX) == before
 
 
@@ -451,21 +497,28 @@ async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Pat
     text = await draft(server.url, INDEX)
     (tmp_path / "people.source.yaml").write_text(text)
     found = load_source(tmp_path / "people.source.yaml")
+
     assert isinstance(found, ElasticsearchSource)
     assert (found.name, found.engine) == (INDEX, server.engine)
     assert found.searched_fields == ("headline", "bio"), "all notes are the same"
+
     fields = ["award", "person.sex", "place", "alive", "published"]
     assert [one.field for one in found.attributes.values()] == fields, "flags come last"
+
     report = await check_source(found)
     version = {"elasticsearch": "8.12.2", "opensearch": "2.5.0"}[server.engine]
     assert (report.version, report.documents) == (version, 200)
+
     able = "corpus_shares document_frequencies new_queries read_by_id rescore within_group"
     assert report.capabilities == able.split()
+
     sexes = [person["person"].get("sex") for person in PEOPLE.values()]
     by_origin = {one.origin: one for one in report.attributes}
     values = {one.value: (one.documents, one.group) for one in by_origin["person.sex"].values}
+
     assert values == {sex: (sexes.count(sex), sex) for sex in "FfMX"}
     assert report.sample[0].title == PEOPLE[report.sample[0].id]["headline"]
+
     numbers = {"properties": {"year": {"type": "integer"}, "code": {"type": "keyword"}}}
     said = pytest.raises(SourceError, match="The index 'hr-codes' has no text field")
     with server.index("hr-codes", {}, numbers), said:

@@ -55,9 +55,9 @@ def people_with(**fields: Any) -> dict[str, dict[str, Any]]:
 
 async def drafted(server: Server) -> dict[str, Any]:
     """Return the source that a draft describes."""
-    found = yaml.safe_load(await draft(server.url, INDEX))
-    assert isinstance(found, dict)
-    return found
+    description = yaml.safe_load(await draft(server.url, INDEX))
+    assert isinstance(description, dict)
+    return description
 
 
 async def test_a_draft_chooses_fields_as_a_person_would(server: Server, tmp_path: Path) -> None:
@@ -66,21 +66,28 @@ async def test_a_draft_chooses_fields_as_a_person_would(server: Server, tmp_path
     properties = {"title": text, "text": text, "gender": KEYWORD, "continent": KEYWORD}
     corpus = find_corpus(BUILT_IN["notables"])
     people = {
-        it.id: {**it.fields, "id": it.id, "title": it.title, "text": it.text}
-        for it, _ in zip(corpus.documents(), range(500), strict=False)
+        document.id: {
+            **document.fields,
+            "id": document.id,
+            "title": document.title,
+            "text": document.text,
+        }
+        for document, _ in zip(corpus.documents(), range(500), strict=False)
     }
     with server.index(INDEX, people, {"properties": properties}):
         written = await draft(server.url, INDEX)
-        found = yaml.safe_load(written)
-        assert (found["title"], found["text"]) == ("title", ["text"])
-        assert {"gender", "continent", "domain"} <= found["attributes"].keys()
-        assert "id" not in found["attributes"]
+        description = yaml.safe_load(written)
+        assert (description["title"], description["text"]) == ("title", ["text"])
+        assert {"gender", "continent", "domain"} <= description["attributes"].keys()
+        assert "id" not in description["attributes"]
         assert "# title: 'title' by its name, with 2 words on average, 100% of them" in written
         assert "# text: 'text' with " in written
         assert "# Not searched, as short or the same in many: country, domain, id, " in written
+
         path = tmp_path / "drafted.source.yaml"
         path.write_text(written)
         report = await check_source(load_source(path))
+
         assert not any("is not searched" in remark for remark in report.remarks)
 
 
@@ -111,10 +118,11 @@ async def test_every_field_of_a_draft_has_a_name_of_its_own(server: Server) -> N
     properties = {"title": TEXT, "bio": TEXT, **dict.fromkeys(names, KEYWORD)}
     fields = dict.fromkeys(names, lambda number: "xy"[number % 2])
     with server.index(INDEX, people_with(**fields), {"properties": properties}):
-        found = await drafted(server)
-    described_fields = {each["field"] for each in found["attributes"].values()}
+        description = await drafted(server)
+    described_fields = {each["field"] for each in description["attributes"].values()}
+
     assert described_fields == {*names}
-    assert {"field", "field_2", "a_b", "a_b_2", "a_2nd"} <= found["attributes"].keys()
+    assert {"field", "field_2", "a_b", "a_b_2", "a_2nd"} <= description["attributes"].keys()
 
 
 async def test_a_draft_names_no_text_that_cannot_be_read(server: Server) -> None:
@@ -124,12 +132,12 @@ async def test_a_draft_names_no_text_that_cannot_be_read(server: Server) -> None
     mapping = {"properties": properties, "_source": {"excludes": ["sec*"]}}
     people = people_with(secret=lambda number: f"secret {number} " * 20)
     with server.index(INDEX, people, mapping):
-        found = await drafted(server)
-        assert (found["title"], found["text"]) == ("title", ["bio"])
+        description = await drafted(server)
+        assert (description["title"], description["text"]) == ("title", ["bio"])
     with server.index(INDEX, people, {**mapping, "_source": {"enabled": False}}):
-        found = await drafted(server)
-        assert "text" not in found
-        assert found["query"]["fields"] == ["all", "bio", "secret", "title"]
+        description = await drafted(server)
+        assert "text" not in description
+        assert description["query"]["fields"] == ["all", "bio", "secret", "title"]
 
 
 async def test_a_closed_index_behind_an_alias_is_one_sentence(server: Server) -> None:
@@ -138,10 +146,12 @@ async def test_a_closed_index_behind_an_alias_is_one_sentence(server: Server) ->
         add = {"indices": [f"{INDEX}-1", f"{INDEX}-2"], "alias": INDEX}
         server.ask("POST", "/_aliases", {"actions": [{"add": add}]})
         server.ask("POST", f"/{INDEX}-2/_close")
-        said = rf"^The index '{INDEX}-2' is closed; open it, or name only open ones in 'index'\.$"
-        with pytest.raises(IndexUnavailableError, match=said):
+        sentence = (
+            rf"^The index '{INDEX}-2' is closed; open it, or name only open ones in 'index'\.$"
+        )
+        with pytest.raises(IndexUnavailableError, match=sentence):
             await draft(server.url, INDEX)
-        with pytest.raises(IndexUnavailableError, match=said):
+        with pytest.raises(IndexUnavailableError, match=sentence):
             await check_source(described(server, INDEX))
 
 
@@ -151,32 +161,34 @@ async def test_labels_of_normalized_keywords_are_the_servers_values(
     people = people_with(sex=lambda number: ["Female", "MALE", "male"][number % 3])
     properties = {"title": TEXT, "bio": TEXT, "sex": LOWERCASE}
     with server.index(INDEX, people, {"properties": properties}):
-        found = await drafted(server)
-        assert found["attributes"]["sex"]["groups"].keys() == {"female", "male"}
+        description = await drafted(server)
+        assert description["attributes"]["sex"]["groups"].keys() == {"female", "male"}
         label = {"gender": {"field": "sex", "groups": ["female", "male"]}}
         async with attached(described(server, INDEX, title="title", attributes=label)) as engine:
             hits = await hits_of(engine, "physicist", 60)
             shares = await engine.corpus_shares()
+
     assert hits.memberships["gender"].sum(axis=0).tolist() == [20, 40]
     assert shares["gender"].tolist() == pytest.approx([1 / 3, 2 / 3])
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "field",
     [KEYWORD, {**KEYWORD, "doc_values": False}, {"type": "long"}, {"type": "boolean"}],
     ids=["keyword", "without doc values", "long", "boolean"],
 )
 async def test_a_value_that_a_label_repeats_counts_once(
-    server: Server, kept: dict[str, Any]
+    server: Server, field: dict[str, Any]
 ) -> None:
     """Columns of keywords hold distinct values; numbers and sources keep repeated ones."""
-    one, other = {"long": (1, 0), "boolean": (True, False)}.get(kept["type"], ("F", "M"))
-    people = people_with(sex=lambda _: [one, one, other])
-    properties = {"title": TEXT, "bio": TEXT, "sex": kept}
-    label = {"gender": {"field": "sex", "groups": {"female": [one], "male": [other]}}}
+    first, second = {"long": (1, 0), "boolean": (True, False)}.get(field["type"], ("F", "M"))
+    people = people_with(sex=lambda _: [first, first, second])
+    properties = {"title": TEXT, "bio": TEXT, "sex": field}
+    label = {"gender": {"field": "sex", "groups": {"female": [first], "male": [second]}}}
     with server.index(INDEX, people, {"properties": properties}):
         async with attached(described(server, INDEX, title="title", attributes=label)) as engine:
             hits = await hits_of(engine, "physicist", 5)
+
     assert hits.memberships["gender"].tolist() == [[0.5, 0.5]] * 5
 
 
@@ -200,6 +212,7 @@ async def test_flattened_and_runtime_fields_can_be_labels(
             (women,) = await engine.search([Query("physicist", 60, within=("gender", "female"))])
         report = await check_source(source)
         assert "made_sex" in (await drafted(elasticsearch))["attributes"]
+
     assert hits.memberships["gender"].sum(axis=0).tolist() == [20, 40]
     assert shares["gender"].tolist() == pytest.approx([1 / 3, 2 / 3])
     assert len(women) == 20

@@ -132,8 +132,8 @@ def index(
 @asynccontextmanager
 async def opened(source: ElasticsearchSource, folder: Path) -> AsyncIterator[SearchEngine]:
     """Open hybrid retrieval over a source for as long as the block runs."""
-    found = await open_source(source, retriever=CountingEncoder(), store=folder)
-    async with aclosing(found) as engine:
+    engine_ = await open_source(source, retriever=CountingEncoder(), store=folder)
+    async with aclosing(engine_) as engine:
         yield engine
 
 
@@ -144,8 +144,8 @@ def group_of(document: Document) -> tuple[str, str]:
     return "gender", document.fields["gender"]
 
 
-def near(wanted: Any) -> Any:
-    return pytest.approx(wanted, abs=1e-5)
+def near(expected: Any) -> Any:
+    return pytest.approx(expected, abs=1e-5)
 
 
 def estimates(hits: Hits) -> dict[str, float]:
@@ -161,7 +161,8 @@ async def test_a_servers_ranking_stays_beside_the_estimates(url: str, tmp_path: 
     Within a group, too, where what is relevant is judged among all documents. What is filtered away
     is not found, and a document without a vector counts as one of the mean.
     """
-    gender, hidden = GENDER.attributes["gender"], {*[*DOCUMENTS][::20]}
+    gender = GENDER.attributes["gender"]
+    hidden = {*[*DOCUMENTS][::20]}
     seen = {id_: d for id_, d in DOCUMENTS.items() if id_ not in hidden}
     vectors = {id_: VECTORS[id_] for id_ in [*seen][::9] + [*seen][5::2]}
     documents = sent({**vectors, **{id_: VECTORS[id_] for id_ in hidden}})
@@ -177,24 +178,24 @@ async def test_a_servers_ranking_stays_beside_the_estimates(url: str, tmp_path: 
             assert {"vectors", "relevance", "rescore", "read_by_id"} <= engine.capabilities
             assert engine.filterable == {("gender", "female"), ("gender", "male")}
             for within in (None, *sorted(engine.filterable)):
-                asked = [replace(query, within=within) for query in queries]
-                by_words = await lexical_of(engine).search(asked)
-                every = zip(asked, await engine.search(asked), by_words, strict=True)
+                limited = [replace(query, within=within) for query in queries]
+                by_words = await lexical_of(engine).search(limited)
+                answers = zip(limited, await engine.search(limited), by_words, strict=True)
                 members = {id_ for id_, d in seen.items() if within in (None, group_of(d))}
-                for query, found, server in every:
-                    own = len(server)
-                    assert found.own == own
-                    assert (found.ids[:own], found.scores[:own]) == (server.ids, server.scores)
-                    wanted = await by_hand(lexical_of(engine), vectors, query.text)
-                    assert estimates(found) == near({id_: wanted[id_] for id_ in found.ids})
-                    assert {*found.ids} <= members
+                for query, hits, server in answers:
+                    count = len(server)
+                    assert hits.own == count
+                    assert (hits.ids[:count], hits.scores[:count]) == (server.ids, server.scores)
+                    expected = await by_hand(lexical_of(engine), vectors, query.text)
+                    assert estimates(hits) == near({id_: expected[id_] for id_ in hits.ids})
+                    assert {*hits.ids} <= members
                     if query.n == 500:
-                        left = (wanted[id_] for id_ in members & {*vectors} - {*server.ids})
-                        best = sorted(left, reverse=True)[:200]
-                        assert [wanted[id_] for id_ in found.ids[own:]] == near(best)
-                        assert set(found.scores[own:]) <= {0.0}
-                    groups = [list(DOCUMENTS[id_].membership(gender)) for id_ in found.ids]
-                    assert found.memberships["gender"].tolist() == groups
+                        others = (expected[id_] for id_ in members & {*vectors} - {*server.ids})
+                        best = sorted(others, reverse=True)[:200]
+                        assert [expected[id_] for id_ in hits.ids[count:]] == near(best)
+                        assert set(hits.scores[count:]) <= {0.0}
+                    groups = [list(DOCUMENTS[id_].membership(gender)) for id_ in hits.ids]
+                    assert hits.memberships["gender"].tolist() == groups
             (counted,) = await engine.search([Query("", 0, within=("gender", "male"))])
             assert counted.total == sum(d.fields["gender"] == "male" for d in seen.values())
 
@@ -210,7 +211,8 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
         source = source.model_copy(update={"url": (proxy.url,), "id": "key"})
         async with opened(source, tmp_path) as engine:
             assert len(proxy.passed) == 2, "the mapping, and a sample of vectors"
-            whole, alone = await hits_of(engine, "w1 w2", 300), await hits_of(engine, "w3", 20)
+            whole = await hits_of(engine, "w1 w2", 300)
+            alone = await hits_of(engine, "w3", 20)
             some = tuple(random.Random(3).sample(whole.ids, 40))
             by_words = [
                 Query("w1 w2", 99, only=(*some, "nobody")),
@@ -219,15 +221,17 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
                 Query("", 5, only=("d001", "d002")),
             ]
             proxy.passed.clear()
-            found = await engine.search([*by_words, Query("w3", 20), Query("w1 w2", 7)])
+            answers = await engine.search([*by_words, Query("w3", 20), Query("w1 w2", 7)])
             assert [path for _, path in proxy.passed] == ["/hybrid/_msearch"] * 3
-            wanted = estimates(whole)
-            assert estimates(found[0]) == pytest.approx({id_: wanted[id_] for id_ in some})
+            expected_estimates = estimates(whole)
+            assert estimates(answers[0]) == pytest.approx(
+                {id_: expected_estimates[id_] for id_ in some}
+            )
             server = await lexical_of(engine).search(by_words)
-            for hits, expected in zip(found[:4], server, strict=True):
+            for hits, expected in zip(answers[:4], server, strict=True):
                 parts = expected.ids, expected.scores, expected.total
                 assert (hits.ids, hits.scores, hits.total or expected.total) == parts
-            assert (found[4].ids, found[5].ids[:7]) == (alone.ids, whole.ids[:7])
+            assert (answers[4].ids, answers[5].ids[:7]) == (alone.ids, whole.ids[:7])
             proxy.passed.clear()
             await engine.search([Query("w1", 0)])
             assert len(proxy.passed) == 1
@@ -248,10 +252,13 @@ async def test_copies_whose_vectors_are_read_share_a_claim(url: str, tmp_path: P
             (hits,) = await engine.search([Query(text, 300, with_claims=True)])
             assert len(proxy.passed) == 3
             (without,) = await engine.search([Query(text, 300)])
+
     assert without.claims is None
     assert hits.claims is not None
+
     rows = {hits.ids.index(id_) for id_ in (best, *copies)}
     assert {hits.claims[row] for row in rows} == {min(rows)}
+
     alone = [row for row in range(len(hits)) if row not in rows]
     assert hits.claims[alone].tolist() == alone
 
@@ -268,6 +275,7 @@ async def test_similarities_are_read_against_a_random_sample(
             async with opened(source, tmp_path) as engine:
                 assert isinstance(engine, FieldHybridEngine)
                 drawn.append(engine.background.tolist())
+
     assert {len(vectors) for vectors in drawn} == {60}
     assert drawn[0] == drawn[1] != drawn[2]
 
@@ -278,12 +286,15 @@ async def test_documents_that_the_body_cannot_score_are_estimated(
     """Its ranking is not asked for them."""
     body = {"query": {"match": {"body": "{{query}}"}}, "rescore": RESCORE}
     with index(elasticsearch_url, sent()) as source:
-        async with opened(source.model_copy(update={"query": None, "body": body}), tmp_path) as it:
-            whole = await hits_of(it, "w1 w2", 300)
-            wanted = await by_hand(lexical_of(it), VECTORS, "w1 w2")
-            given = await hits_of(it, "w1 w2", 99, only=whole.ids[::9])
-    assert {*given.ids} == {*whole.ids[::9]}
-    assert estimates(given) == near({id_: wanted[id_] for id_ in given.ids})
+        async with opened(
+            source.model_copy(update={"query": None, "body": body}), tmp_path
+        ) as engine:
+            whole = await hits_of(engine, "w1 w2", 300)
+            expected = await by_hand(lexical_of(engine), VECTORS, "w1 w2")
+            hits = await hits_of(engine, "w1 w2", 99, only=whole.ids[::9])
+
+    assert {*hits.ids} == {*whole.ids[::9]}
+    assert estimates(hits) == near({id_: expected[id_] for id_ in hits.ids})
 
 
 RESCORE = {"window_size": 50, "query": {"rescore_query": {"match": {"title": "{{query}}"}}}}
@@ -316,11 +327,13 @@ async def test_cosines_count_however_a_field_is_kept_and_compared(
         async with opened(source, tmp_path) as engine:
             assert isinstance(engine, FieldHybridEngine)
             for query in QUERIES:
-                found = estimates(await hits_of(engine, query, 300))
-                wanted = await by_hand(lexical_of(engine), exact, query)
-                assert found == pytest.approx({id_: wanted[id_] for id_ in found}, abs=1e-4)
-                best = sorted(wanted, key=lambda id_: -wanted[id_])[:20]
-                assert len({*found} & {*best}) >= 18
+                probabilities = estimates(await hits_of(engine, query, 300))
+                expected = await by_hand(lexical_of(engine), exact, query)
+                assert probabilities == pytest.approx(
+                    {id_: expected[id_] for id_ in probabilities}, abs=1e-4
+                )
+                best = sorted(expected, key=lambda id_: -expected[id_])[:20]
+                assert len({*probabilities} & {*best}) >= 18
 
 
 @pytest.mark.promise("labels")
@@ -337,14 +350,14 @@ async def test_the_field_says_which_encoder_searches_it(
         server = Server(elasticsearch_url)
         made = {id_: {**d, "vector": [1.0, *np.zeros(383)]} for id_, d in sent({}).items()}
         server.write("hybrid", made)
-        named = {"field": "vector", "embeddings": "minilm"}
+        by_minilm = {"field": "vector", "embeddings": "minilm"}
 
-        async def retriever(given: str, **changes: Any) -> str:
-            parts = source.model_dump(exclude_unset=True) | {"vectors": named} | changes
+        async def retriever(name: str, **changes: Any) -> str:
+            parts = source.model_dump(exclude_unset=True) | {"vectors": by_minilm} | changes
             described_ = ElasticsearchSource.model_validate(
                 {name: part for name, part in parts.items() if part is not None}
             )
-            engine = await open_source(described_, retriever=given, store=tmp_path)
+            engine = await open_source(described_, retriever=name, store=tmp_path)
             await engine.aclose()
             return engine.retriever
 
@@ -354,7 +367,7 @@ async def test_the_field_says_which_encoder_searches_it(
         texts = "hybrid-pool:minilm"
         assert await retriever("hybrid:minilm", vectors=None) == texts
         assert await retriever("hybrid:minilm", vectors={"field": "vector"}) == texts
-        other = {**named, "embeddings": "openai:text-embedding-3-small"}
+        other = {**by_minilm, "embeddings": "openai:text-embedding-3-small"}
         assert await retriever("hybrid:minilm", vectors=other) == texts
         forbid = "search.allow_expensive_queries"
         server.ask("PUT", "/_cluster/settings", {"transient": {forbid: False}})
@@ -365,8 +378,8 @@ async def test_the_field_says_which_encoder_searches_it(
     with index(elasticsearch_url, sent({}), field):
         assert await retriever("hybrid") == texts, "no document has a vector"
     with index(elasticsearch_url, sent({}), {**field, "dims": 5}) as source:
-        said = "vectors of 'words' do not fit the field 'vector', which has 5 dimensions"
-        with pytest.raises(ModelError, match=said):
+        sentence = "vectors of 'words' do not fit the field 'vector', which has 5 dimensions"
+        with pytest.raises(ModelError, match=sentence):
             await open_source(source, retriever=CountingEncoder(), store=tmp_path)
     for unfit in ({"index": False}, {"element_type": "byte"}):
         with index(elasticsearch_url, sent({}), {"type": "dense_vector", "dims": 384, **unfit}):
@@ -422,7 +435,8 @@ async def searched(engine: SearchEngine, query: str = QUERY, **options: Any) -> 
     )
 
 
-FIELD, TEXTS = Retriever("hybrid", CountingEncoder()), "hybrid:minilm"
+FIELD = Retriever("hybrid", CountingEncoder())
+TEXTS = "hybrid:minilm"
 
 
 @pytest.mark.promise("objective")
@@ -448,10 +462,12 @@ async def test_a_servers_own_request_gives_the_baseline_ranking(
     with boosted(url) as source:
         engine = await open_source(source, retriever=given, store=tmp_path)
         assert engine.retriever == named
-        fair, baseline = await searched(engine), await searched(engine, method="baseline")
+        fair = await searched(engine)
+        baseline = await searched(engine, method="baseline")
         nothing = await searched(engine, query="unheard")
         await engine.aclose()
         expected = served(url, 20)
+
     assert ids_of(fair.baseline) == ids_of(baseline) == ids_of(baseline.baseline) == expected
     assert ids_of(fair) != expected
     assert ids_of(nothing) == ids_of(nothing.baseline) == []
@@ -472,6 +488,7 @@ def test_an_endpoints_ranking_is_the_baseline(
     with FairSearch.open(str(source), retriever=given) as search:
         baseline = search.search("physicist", attribute="gender", method="baseline", k=10)
         fair = search.search("physicist", attribute="gender", k=10, ask="never")
+
     assert ids_of(baseline) == ids_of(fair.baseline) == expected
     assert (fair.relevance is None) == (given == "bm25")
 
@@ -493,5 +510,6 @@ async def test_the_ranking_of_a_retriever_of_langchain_is_the_baseline(
     fair = await search.search("physicist", k=10, target="gender=female:0.5,male:0.5", ask="never")
     direct = retriever.model_copy(update={"k": 10}).invoke("physicist")
     expected = [document.id for document in direct]
+
     assert ids_of(baseline) == ids_of(fair.baseline) == expected
     assert (fair.relevance is None) == (encoder is None)

@@ -69,6 +69,7 @@ async def test_read_and_view_index_metadata_on_the_index_are_enough(
         assert len(await hits_of(engine, "opera", 9, only=hits.ids)) == 9
         assert (await engine.info()).server == "not told"
     report = await check_source(source)
+
     assert (report.version, report.documents) == (None, 200)
     assert "credentials: mine" in await draft(secure_elasticsearch.url, INDEX, "mine")
     assert state(admin, INDEX) == before
@@ -79,7 +80,7 @@ NOT_ACCEPTED = r"does not accept the credentials, .* \(status 401\)\.$"
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "sentence"),
     [
         *(({"privileges": one}, NOT_ALLOWED) for one in ("monitor", "read", "view_index_metadata")),
         ({"username": "elastic", "password": "Wr0ng!"}, NOT_ACCEPTED),
@@ -92,13 +93,14 @@ async def test_an_account_that_may_not_read_is_one_sentence(
     secure_elasticsearch: SecureServer,
     settings_file: Path,
     parts: dict[str, str],
-    said: str,
+    sentence: str,
 ) -> None:
     if "privileges" in parts:
         parts = {"api_key": key(admin, [parts["privileges"]])}
     write(settings_file, secure_elasticsearch, **parts)
     source = described(secure_elasticsearch.url, INDEX, credentials="mine")
-    with pytest.raises(IndexUnavailableError, match=said) as caught:
+
+    with pytest.raises(IndexUnavailableError, match=sentence) as caught:
         async with attached(source) as engine:
             await hits_of(engine, "opera", 5)
     assert not any(secret in str(caught.value) for secret in parts.values())
@@ -115,8 +117,13 @@ async def test_a_certificate_that_is_not_trusted(
     settings_file.write_text(
         f'[credentials.mine]\nurls = ["{secure_elasticsearch.url}"]\nca_certs = "other.crt"\n'
     )
-    said = r"has a certificate that is not trusted; name the file .*, or renew the certificate\.$"
-    for named in (None, "mine"):
-        with pytest.raises(IndexUnavailableError, match=said):
-            async with attached(described(secure_elasticsearch.url, INDEX, credentials=named)):
+    sentence = (
+        r"has a certificate that is not trusted; name the file .*, or renew the certificate\.$"
+    )
+
+    for credentials in (None, "mine"):
+        with pytest.raises(IndexUnavailableError, match=sentence):
+            async with attached(
+                described(secure_elasticsearch.url, INDEX, credentials=credentials)
+            ):
                 pass

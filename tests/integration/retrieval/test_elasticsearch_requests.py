@@ -40,8 +40,8 @@ def proxy(elasticsearch_url: str, tmp_path: Path) -> Iterator[CountingProxy]:
     """A proxy before a server with 600 people, more than a query finds, who have years of birth."""
     lines = write_people(tmp_path).read_text().splitlines()
     people = {
-        f"p{place}{copy}": {**json.loads(it), "born": 1900 + place}
-        for place, it in enumerate(lines)
+        f"p{number}{copy}": {**json.loads(line), "born": 1900 + number}
+        for number, line in enumerate(lines)
         for copy in "abcdefghij"
     }
     keyword = {"type": "keyword"}
@@ -74,10 +74,10 @@ async def test_a_round_is_two_requests_and_texts_are_one(
 
     However many attributes and groups there are, and where only refined queries found some.
     """
-    result, asked = await searched(proxy, attributes, method)
+    result, requests = await searched(proxy, attributes, method)
     assert len(result.iterations) == 1 + ROUNDS, result.stop_reason
     assert any(round_.refinements for round_ in result.iterations)
-    assert len(asked) <= 2 * len(result.iterations) + 1, asked
+    assert len(requests) <= 2 * len(result.iterations) + 1, requests
     assert result.ranking[0].title
 
 
@@ -104,21 +104,23 @@ async def test_a_sample_is_taken_again_where_it_may_be_another(
     assert await counted(proxy, "auto", text=["text", "title"]) == [4, 2, 1]
     assert await counted(proxy, "auto", filter={"exists": {"field": "gender"}}) == [4, 2, 1]
     assert await counted(proxy, "auto", link="title") == [3, 2, 1]
+
     server = Server(elasticsearch_url)
     with server.client:
-        kept = server.ask("GET", f"/{INDEX}/_search?size=600")["hits"]["hits"]
+        hits = server.ask("GET", f"/{INDEX}/_search?size=600")["hits"]["hits"]
         mapping = server.ask("GET", f"/{INDEX}/_mapping")[INDEX]["mappings"]
         server.ask("DELETE", f"/{INDEX}")
         settings = {"number_of_replicas": 0}
         server.ask("PUT", f"/{INDEX}", {"mappings": mapping, "settings": settings})
-        server.write(INDEX, {hit["_id"]: hit["_source"] for hit in kept})
+        server.write(INDEX, {hit["_id"]: hit["_source"] for hit in hits})
+
     assert await counted(proxy, "auto") == [4, 2, 1]
 
 
 async def counted(proxy: CountingProxy, retriever: str, **changes: Any) -> list[int]:
     """Return how often three searches of one engine ask; the last is the same as the first."""
     source = described(proxy).model_copy(update=changes)
-    asked = []
+    counts = []
     proxy.passed.clear()
     async with aclosing(await open_engine(source, retriever=retriever)) as engine:
         for query in ("physicist", "laboratory", "physicist"):
@@ -127,9 +129,9 @@ async def counted(proxy: CountingProxy, retriever: str, **changes: Any) -> list[
             )
             assert len(result.ranking) == 10
             assert all(document.title for document in (*result.ranking, *result.baseline.ranking))
-            asked.append(len(proxy.passed))
+            counts.append(len(proxy.passed))
             proxy.passed.clear()
-    return asked
+    return counts
 
 
 @pytest.mark.promise("engines")
@@ -171,7 +173,7 @@ async def searched(
 def described(proxy: CountingProxy) -> ElasticsearchSource:
     """Return a source over the people behind a proxy."""
     groups = {"gender": ["female", "male"], "continent": ["Asia", "Europe", "Africa"]}
-    attributes: dict[str, Any] = {it: {"field": it, "groups": groups[it]} for it in groups}
+    attributes: dict[str, Any] = {name: {"field": name, "groups": groups[name]} for name in groups}
     attributes["decade"] = {"field": "born", "groups": DECADES}
     return attached_people.described(
         proxy.url, INDEX, title="title", text="text", attributes=attributes

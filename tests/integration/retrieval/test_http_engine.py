@@ -51,8 +51,10 @@ class Endpoint:
     """A server, and engines over it."""
 
     def __init__(self, server: ModelServer, folder: Path) -> None:
-        self.server, self.folder = server, folder
-        self.does, self.url = server.does, f"{server.base_url}/search"
+        self.server = server
+        self.folder = folder
+        self.does = server.does
+        self.url = f"{server.base_url}/search"
 
     @property
     def asked(self) -> list[Asked]:
@@ -73,12 +75,14 @@ class Endpoint:
             "attributes": {"gender": GENDER},
             **changes,
         }
-        source = HttpSource.model_validate({k: v for k, v in described.items() if v is not None})
+        present = {key: value for key, value in described.items() if value is not None}
+        source = HttpSource.model_validate(present)
         labels = await LabelReader.open(source.attributes, self.folder, store=self.folder / "kept")
         return await open_http(source, labels)
 
     async def search(self, text: str = "a", n: int = 5, **changes: Any) -> Hits:
-        (hits,) = await (await self.engine(**changes)).search([Query(text, n)])
+        engine = await self.engine(**changes)
+        (hits,) = await engine.search([Query(text, n)])
         return hits
 
 
@@ -115,23 +119,26 @@ async def test_a_document_is_read_with_its_groups_and_link(
     hits = [hit(number, person={"sex": "F", "home": home}) for number, home in enumerate(homes)]
     endpoint.does(answer(*hits))
     people = await endpoint.engine(link="person.home")
+
     with pytest.raises(DocumentNotFoundError, match="'people' has no document 'd0' that a search"):
         await read_document(people, "d0", "person.home")
+
     await people.search([Query("physicist", 10)])
     read = [await read_document(people, f"d{number}", "person.home") for number in range(6)]
     assert [document.link for document in read] == [homes[0], *[None] * 5]
     assert (read[0].text, read[0].groups) == ("About 0.\nMore.", {"gender": {"female": 1.0}})
+
     links = await links_of(people, ["d0", "d1", "unknown"], "person.home")
     assert links == {"d0": homes[0]}
 
 
-async def test_a_missing_score_is_made_from_the_rank(
-    endpoint: Endpoint,
-) -> None:
+async def test_a_missing_score_is_made_from_the_rank(endpoint: Endpoint) -> None:
+    """Labels may stand in a file beside the source."""
     (endpoint.folder / "sexes.csv").write_text("id,group\nd3,m\nd5,f\n")
     endpoint.does(answer(hit(5), hit(3), hit(4)))
     people = await endpoint.engine(score=None, attributes={"gender": {"labels": "sexes.csv"}})
     (hits,) = await people.search([Query("physicist woman laboratory", 3)])
+
     assert endpoint.asked[0].body["q"] == "physicist woman laboratory"
     assert (hits.ids, hits.scores) == (["d5", "d3", "d4"], [1, 1 / 2, 1 / 3])
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 0]]
@@ -159,6 +166,7 @@ async def test_a_query_arrives_as_itself(endpoint: Endpoint, text: str) -> None:
     await endpoint.search(text, 3, url=url, body=None, method="GET")
     in_body, in_url = endpoint.asked
     text = text.replace("\ud800", "?")
+
     assert in_body.body == {"q": text, "size": 3}
     assert parse_qs(urlsplit(in_url.path).query) == {"q": [text], "size": ["3"]}
 
@@ -167,6 +175,7 @@ async def test_a_query_in_a_path_is_one_part_of_it(endpoint: Endpoint) -> None:
     endpoint.does(answer())
     people = await endpoint.engine(url=f"{endpoint.server.base_url}/find/{{{{query}}}}", body=None)
     await people.search([Query("a/b c", 3)])
+
     assert endpoint.asked[0].path == "/v1/find/a%2Fb%20c"
     with pytest.raises(QueryError, match="puts the query into the path"):
         await people.search([Query("..", 3)])
@@ -175,13 +184,14 @@ async def test_a_query_in_a_path_is_one_part_of_it(endpoint: Endpoint) -> None:
 
 ZIPPED = {"Content-Encoding": "gzip"}
 FIRST = "fails on hit 1, which has"
-HERE, AWAY = SourceError, IndexUnavailableError
+HERE = SourceError
+AWAY = IndexUnavailableError
 
 
 @pytest.mark.promise("engines")
-async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(endpoint: Endpoint) -> None:
-    """An endpoint that misbehaves, by size, time or form, ends in one sentence."""
-    for behaviour, kind, sentence in (
+@pytest.mark.parametrize(
+    ("behaviour", "error", "sentence"),
+    [
         (Answer(body=b"<html>Sign in</html>"), HERE, "answered no valid JSON"),
         (Answer(body=gzip.compress(b"[]"), headers=ZIPPED), HERE, "answered no valid JSON"),
         (Answer(body=b'{"results": []}'), HERE, "the answer, which has the keys results"),
@@ -202,16 +212,44 @@ async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(endpoint: Endpoi
         (Answer(body=b" " * 5000), AWAY, "sent more than 4,000 bytes; make"),
         (Answer(401), AWAY, "refused access (401); set 'credentials'"),
         (Answer(503, headers={"Retry-After": "0"}), AWAY, "answered 503 on every attempt"),
-    ):
-        endpoint.does(behaviour)
-        seconds = 0.4 if "0.4 s" in sentence else 30
-        with pytest.raises(kind) as failed:
-            await endpoint.search(timeout=seconds, max_bytes=4000)
-        message = str(failed.value)
-        assert sentence in message
-        assert "people" in message or "person" in message
-        assert "\n" not in message
-        assert message.endswith(".")
+    ],
+    ids=[
+        "page",
+        "packed list",
+        "keys",
+        "number",
+        "text",
+        "no id",
+        "surrogate",
+        "id twice",
+        "score of text",
+        "score of nan",
+        "huge score",
+        "title",
+        "redirect",
+        "refusal",
+        "cut off",
+        "silent",
+        "slow",
+        "large",
+        "access",
+        "busy",
+    ],
+)
+async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(
+    endpoint: Endpoint, behaviour: Answer, error: type[Exception], sentence: str
+) -> None:
+    """An endpoint that misbehaves, by size, time or form, ends in one sentence."""
+    endpoint.does(behaviour)
+    seconds = 0.4 if "0.4 s" in sentence else 30
+
+    with pytest.raises(error) as failed:
+        await endpoint.search(timeout=seconds, max_bytes=4000)
+    message = str(failed.value)
+    assert sentence in message
+    assert "people" in message or "person" in message
+    assert "\n" not in message
+    assert message.endswith(".")
 
 
 async def test_parameters_stay_out_of_messages_and_logs(
@@ -221,6 +259,7 @@ async def test_parameters_stay_out_of_messages_and_logs(
     target = {"Location": f"https://other.example/search?api_key={SECRET}&q=a#{SECRET}"}
     endpoint.does(Answer(307, headers=target))
     url = f"{endpoint.url}?key={SECRET}&q={{{{query}}}}"
+
     with caplog.at_level("INFO"), pytest.raises(SourceError) as failed:
         await endpoint.search(url=url, body=None, method="GET")
     assert endpoint.asked[0].path.endswith(f"/search?key={SECRET}&q=a")
@@ -229,37 +268,56 @@ async def test_parameters_stay_out_of_messages_and_logs(
     assert SECRET not in f"{failed.value} {caplog.text}"
 
 
-async def test_passing_failures_are_retried_and_lasting_ones_named(
-    endpoint: Endpoint,
-) -> None:
+async def test_passing_failures_are_retried(endpoint: Endpoint) -> None:
     retry = Answer(429, headers={"Retry-After": "0"})
     endpoint.does(retry, Answer(503), answer(hit(1)))
-    people = await endpoint.engine()
-    (hits,) = await people.search([Query("a", 5)])
+    hits = await endpoint.search()
+
     assert hits.ids == ["d1"]
     assert len(endpoint.asked) == 3
     assert endpoint.asked[2].at - endpoint.asked[1].at >= 0.4  # it waits before it asks
+
+
+async def test_an_endpoint_that_cannot_be_reached_is_named(endpoint: Endpoint) -> None:
+    """Also one that answered before."""
+    endpoint.does(answer(hit(1)))
+    people = await endpoint.engine()
+    await people.search([Query("a", 5)])
     endpoint.server.close()
     await people.aclose()
+
     with pytest.raises(IndexUnavailableError, match=r"cannot be reached .*; start it"):
         await people.search([Query("a", 1)])
 
 
 @pytest.mark.promise("engines")
-async def test_what_an_endpoint_lacks_is_refused_before_a_request(endpoint: Endpoint) -> None:
-    """What an endpoint lacks is refused before it is asked."""
-    people = await endpoint.engine()
-    for query, sentence in (
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
         (Query("a", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
         (Query("a", 0), "Counting the documents with a word needs an engine that can count"),
         (Query("a", 5, every_word=True), "Counting the documents with a word needs"),
         (Query("a", 5, within=("gender", "female")), "A query within a group needs an engine that"),
-    ):
-        with pytest.raises(UnsupportedError, match=sentence):
-            await people.search([Query("a", 5), query])
+    ],
+    ids=["documents", "count", "every word", "group"],
+)
+async def test_what_an_endpoint_lacks_is_refused_before_a_request(
+    endpoint: Endpoint, query: Query, sentence: str
+) -> None:
+    """What an endpoint lacks is refused before it is asked."""
+    people = await endpoint.engine()
+
+    with pytest.raises(UnsupportedError, match=sentence):
+        await people.search([Query("a", 5), query])
+    assert endpoint.asked == []
+
+
+async def test_an_endpoint_can_only_be_asked_new_queries(endpoint: Endpoint) -> None:
+    people = await endpoint.engine()
+
+    assert people.capabilities == {"new_queries"}
     with pytest.raises(UnsupportedError, match="The share of each group in all documents needs"):
         await people.corpus_shares()
-    assert people.capabilities == {"new_queries"}
     assert endpoint.asked == []
 
 
@@ -288,15 +346,14 @@ def settings(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_credentials_are_sent_to_their_own_address_alone(
     endpoint: Endpoint, settings: None, other: ModelServer
 ) -> None:
-    """Credentials go only to their own address: an endpoint's redirect is not followed, and no
-    cookie is kept.
-    """
+    """Credentials go only to their own address: an endpoint's redirect is not followed."""
     target = {"Location": f"{other.base_url}/search"}
     endpoint.does(answer(hit(1)), Answer(307, headers=target))
     named = await endpoint.engine(credentials="production")
     await named.search([Query("a", 1)])
     headers = endpoint.asked[0].headers
     sent = headers["authorization"], headers["x-tenant"]
+
     assert sent == (f"Bearer {SECRET}", f"{SECRET}-too")
     with pytest.raises(SourceError, match="which we do not follow") as failed:
         await named.search([Query("a", 1)])
@@ -304,6 +361,9 @@ async def test_credentials_are_sent_to_their_own_address_alone(
         await endpoint.engine(url=f"{other.base_url}/search", credentials="production")
     assert SECRET not in f"{failed.value} {refused.value}"
     assert other.asked == []
+
+
+async def test_a_certificate_that_is_not_there_is_named(endpoint: Endpoint, settings: None) -> None:
     with pytest.raises(ConfigError, match=r"none\.pem cannot be read .*; correct ca_certs"):
         await endpoint.engine(credentials="lost")
 
@@ -312,9 +372,9 @@ async def test_credentials_are_sent_to_their_own_address_alone(
 async def test_without_a_name_no_credentials_are_sent(
     endpoint: Endpoint, settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An endpoint whose source names no credentials gets none.
+    """An endpoint whose source names no credentials gets none, and no cookie is kept.
 
-    Those of Elasticsearch are for Elasticsearch, even on the same address; no cookie is kept.
+    Those of Elasticsearch are for Elasticsearch, even on the same address.
     """
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", endpoint.server.base_url)
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", SECRET)
@@ -322,45 +382,70 @@ async def test_without_a_name_no_credentials_are_sent(
     people = await endpoint.engine()
     for _ in "12":
         await people.search([Query("a", 1)])
+
     for asked in endpoint.asked:
         assert SECRET not in json.dumps(asked.headers)
         assert "cookie" not in asked.headers
 
 
-async def test_an_expression_that_is_none_or_does_not_fit_is_refused(endpoint: Endpoint) -> None:
-    endpoint.does(answer(hit(1)))
-    for changes, sentence in (
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
         ({"hits": "result["}, "'hits: result[' is not JMESPath"),
         ({"id": ""}, "'id: ' is not JMESPath"),
         ({"attributes": {"gender": {**GENDER, "field": "a..b"}}}, "'gender: a..b' is not JMESPath"),
-        ({"score": "abs(key)"}, "'score: abs(key)' fails on hit 1"),
-    ):
-        with pytest.raises(SourceError, match=re.escape(sentence)):
-            await endpoint.search(**changes)
-    assert len(endpoint.asked) == 1, "those that are none are refused before anything is sent"
-
-
-async def test_a_check_says_what_a_sample_query_finds(
-    endpoint: Endpoint,
+    ],
+    ids=["hits", "id", "label"],
+)
+async def test_a_wrong_expression_is_refused_before_a_request(
+    endpoint: Endpoint, changes: dict[str, Any], sentence: str
 ) -> None:
+    with pytest.raises(SourceError, match=re.escape(sentence)):
+        await endpoint.search(**changes)
+    assert endpoint.asked == []
+
+
+async def test_an_expression_that_does_not_fit_is_named(endpoint: Endpoint) -> None:
+    endpoint.does(answer(hit(1)))
+
+    with pytest.raises(SourceError, match=re.escape("'score: abs(key)' fails on hit 1")):
+        await endpoint.search(score="abs(key)")
+
+
+async def test_a_check_says_what_a_sample_query_finds(endpoint: Endpoint) -> None:
     endpoint.does(answer(*map(hit, range(10)), hit(11, person={"sex": "X"})))
     report = await check(await endpoint.engine(title="person.nam", link="person.home"))
     (gender,) = report.attributes
+
     assert (gender.documents, gender.labelled) == (11, 10)
     assert [value.value for value in gender.without_group] == ["X"]
     assert report.sample[0].groups == {"gender": {"female": 1.0}}
     for nothing in ("title: person.nam", "link: person.home"):
         assert f"'{nothing}' finds nothing in the hits; correct it." in report.remarks
 
+
+async def test_a_check_says_that_its_query_finds_nothing(endpoint: Endpoint) -> None:
     endpoint.does(answer())
     report = await check(await endpoint.engine(sample="tennis"))
+
     assert [asked.body["q"] for asked in endpoint.asked] == ["tennis"]
     assert "to a query that finds something" in report.remarks[0]
 
-    nobody = hit(0, person={"sex": "X", "name": "Somebody"})
-    endpoint.does(answer(*({**nobody, "key": n} for n in range(12))), answer(nobody))
-    said = "'person.sex' of the attribute 'gender' contains X, none of which is in a group; correct"
-    with pytest.raises(SourceError, match=said):
+
+NOBODY = hit(0, person={"sex": "X", "name": "Somebody"})
+NO_GROUP = "'person.sex' of the attribute 'gender' contains X, none of which is in a group; correct"
+
+
+async def test_a_check_refuses_labels_of_no_group(endpoint: Endpoint) -> None:
+    endpoint.does(answer(*({**NOBODY, "key": number} for number in range(12))))
+
+    with pytest.raises(SourceError, match=NO_GROUP):
         await check(await endpoint.engine())
-    # Few hits may lack it by chance.
-    assert said in " ".join((await check(await endpoint.engine())).remarks)
+
+
+async def test_a_check_only_remarks_on_labels_of_few_hits(endpoint: Endpoint) -> None:
+    """Few hits may lack a label by chance."""
+    endpoint.does(answer(NOBODY))
+    report = await check(await endpoint.engine())
+
+    assert NO_GROUP in " ".join(report.remarks)

@@ -60,11 +60,14 @@ async def test_nothing_is_encoded_for_whoever_has_left() -> None:
     long = asyncio.create_task(encoder.encode_documents([f"{LONG} {n}" for n in range(1000)]))
     await asyncio.sleep(0.1)
     long.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await long
+
     await encoder.encode_query("physicist")
     started = time.process_time()
     await asyncio.sleep(0.5)
+
     assert time.process_time() - started < 0.25
 
 
@@ -90,30 +93,38 @@ async def test_a_vector_has_the_same_bits_alone_and_in_parallel() -> None:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
-async def test_wrong_or_half_weights_are_one_sentence(minilm_cache: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("is_whole", "complaint"),
+    [(True, "cannot be loaded .*"), (False, "is not installed")],
+    ids=["other content", "cut off"],
+)
+async def test_wrong_or_half_weights_are_one_sentence(
+    minilm_cache: Path, name: str, is_whole: bool, complaint: str
+) -> None:
     """Files that are cut, or of the right size with another content."""
-    place = minilm_cache / "weights/minilm" / name
-    size = place.stat().st_size
-    place.unlink()
-    for content, says in ((b"x" * size, "cannot be loaded .*"), (b"x", "is not installed")):
-        place.write_bytes(content)
-        with pytest.raises(ModelUnavailableError, match=f"{says}; run .*models pull minilm"):
-            await open_encoder("minilm").encode_query("a")
+    path = minilm_cache / "weights/minilm" / name
+    size = path.stat().st_size if is_whole else 1
+    path.unlink()
+    path.write_bytes(b"x" * size)
+
+    with pytest.raises(ModelUnavailableError, match=f"{complaint}; run .*models pull minilm"):
+        await open_encoder("minilm").encode_query("a")
 
 
 async def test_without_the_extra_one_sentence_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    said = r"loaded \(.*onnxruntime.*\); run pip install 'fairqr\[dense\]' and .*, or choose"
-    with pytest.raises(ModelUnavailableError, match=said):
+    sentence = r"loaded \(.*onnxruntime.*\); run pip install 'fairqr\[dense\]' and .*, or choose"
+    with pytest.raises(ModelUnavailableError, match=sentence):
         await open_encoder("minilm").encode_query("a")
 
 
 def test_the_graph_is_that_of_the_tool(tmp_path: Path) -> None:
     """What the package ships is what ``tools/minilm`` writes, byte for byte."""
     pytest.importorskip("onnx")
-    tools, made = Path(__file__).parents[3] / "tools", tmp_path / "made.onnx"
+    tools = Path(__file__).parents[3] / "tools"
+    made = tmp_path / "made.onnx"
     subprocess.run([sys.executable, "-m", "minilm.build", made], cwd=tools, check=True)
     assert made.read_bytes() == module.GRAPH.read_bytes()
 
@@ -142,10 +153,10 @@ class Counting(MiniLmEncoder):
 
 def kept(cache: Path) -> int:
     """Return how many vectors a cache folder holds."""
-    place = f"file:{cache / 'vectors.sqlite'}?mode=ro"
+    url = f"file:{cache / 'vectors.sqlite'}?mode=ro"
     with (
         suppress(sqlite3.OperationalError),
-        closing(sqlite3.connect(place, uri=True)) as connection,
+        closing(sqlite3.connect(url, uri=True)) as connection,
     ):
         (count,) = connection.execute("SELECT count(*) FROM kept").fetchone()
         return int(count)
@@ -156,7 +167,8 @@ def rows(data: Path) -> int:
     """Return how many rows the vectors of the index have."""
     (path,) = data.glob("indexes/people/v*/dense/*/vectors")
     with path.open("rb") as stream:
-        _, vectors = np.load(stream), np.load(stream)
+        np.load(stream)  # the mark of the encoder
+        vectors = np.load(stream)
     return len(vectors)
 
 
@@ -190,35 +202,28 @@ async def test_killed_encoding_goes_on_where_it_stopped(
 def test_the_command_makes_vectors_and_keeps_them_up_to_date(
     tmp_path: Path, corpus: Corpus, quick: Main
 ) -> None:
-    small, more = tmp_path / "small.jsonl", tmp_path / "more.jsonl"
+    small = tmp_path / "small.jsonl"
+    more = tmp_path / "more.jsonl"
     small.write_text("".join(corpus.path.read_text().splitlines(keepends=True)[:40]))
     schema = ("--schema", corpus.path.with_name("schema.yaml"), "--vectors", "minilm")
     assert "40 documents" in quick("index", "create", "people", small, *schema).stdout
     assert rows(tmp_path / "data") == 40
     new = {"title": "A sailor", "text": "Crossed the Atlantic alone."}
-    more.write_text("".join(json.dumps({**new, "id": it}) + "\n" for it in ("d3", "d99")))
+    more.write_text("".join(json.dumps({**new, "id": id_}) + "\n" for id_ in ("d3", "d99")))
     assert "2 documents written" in quick("index", "add", "people", more).stdout
 
-    def found() -> list[str]:
-        ask = ("search", "yacht on the ocean", "--corpus", "people", "--attribute", "gender")
-        plain = (
-            "--target",
-            "uniform:1",
-            "--method",
-            "baseline",
-            "--retriever",
-            "dense",
-            "-k",
-            "40",
-        )
-        result = quick(*ask, *plain, "--json").result
+    def searched_ids() -> list[str]:
+        search = ("search", "yacht on the ocean", "--corpus", "people", "--attribute", "gender")
+        method = ("--method", "baseline", "--retriever", "dense", "-k", "40")
+        result = quick(*search, *method, "--target", "uniform:1", "--json").result
         assert result["retriever"] == "dense:minilm"
         return [document["id"] for document in result["ranking"]]
 
-    assert found()[:2] == ["d3", "d99"]
+    assert searched_ids()[:2] == ["d3", "d99"]
     assert rows(tmp_path / "data") >= 42, "encoded by the search"
     removed = quick("index", "remove", "people", "d99").stdout
     assert "1 of 1 documents removed" in removed
-    assert found()[0] == "d3"
-    assert "d99" not in found()
+    ids = searched_ids()
+    assert ids[0] == "d3"
+    assert "d99" not in ids
     assert quick("index", "delete", "people").stdout == "people: deleted\n"

@@ -212,9 +212,11 @@ async def test_prompts_have_numbered_documents_and_the_answer(
         generator, attributor, alpha=100, hypothesis="It is said: {answer}", temperature=0.5
     )
     (request,) = generator.asked
+
     assert (request.question, request.temperature, request.seed) == ("science", 0.5, 1)
     assert [source["number"] for source in request.sources] == ["1", "2", "3"]
     assert {pair.hypothesis for pair in attributor.asked} == {"It is said: An answer."}
+
     titles = {d.id: d.title for d in result.ranking}
     read = [titles[id_] for id_ in result.answers[0].ids]
     assert [pair.premise.split("\n")[0] for pair in attributor.asked] == read
@@ -253,6 +255,7 @@ async def test_a_fair_reranking_counts_by_its_places(answer: Any) -> None:
     wanted = {"final_step": "exposure-aware", "target": "gender=female:0.1,male:0.9"}
     fair: AnswerResult = await answer(alpha=100, **wanted)
     ids = [d.id for d in fair.ranking]
+
     assert ids != [d.id for d in plain.ranking]
     assert fair.answers[0].ids == ids[:3]
     assert fair.groups[0].groups[0].target == 0.1

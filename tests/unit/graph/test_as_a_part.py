@@ -195,6 +195,7 @@ async def test_a_person_may_reject_all_words(engine: SearchEngine, method: str) 
     await graph.aupdate_state(THREAD, {"words": {}, "topic": None})
     result = (await graph.ainvoke(None, THREAD))["result"]
     alone = await result_of(build_search_graph(engine, context=Context(**ALONE, method=method)))
+
     assert result["iterations"][1]["queries"] == []
     assert (result["best_iteration"], result["ranking"]) == (0, alone["ranking"])
 
@@ -379,7 +380,9 @@ async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
     options: Any = {"context": context, "checkpointer": InMemorySaver()}
     graph = build_search_graph(engine, KnownRefiner(ask_person), **options)
     waiting: Any = await graph.ainvoke(QUERY, THREAD)
+
     assert "words for" in waiting["__interrupt__"][0].value
+
     final = await graph.ainvoke(Command(resume="laboratory"), THREAD)
     assert final["result"]["iterations"][1]["refinements"][0]["keywords"] == ["laboratory"]
 
@@ -418,6 +421,7 @@ async def test_a_persons_time_to_think_is_not_charged(
     monkeypatch.setattr(time, "perf_counter", lambda: real() + 3600)
     while (await graph.aget_state(THREAD)).next:
         found = await graph.ainvoke(None, THREAD)
+
     assert len(found["result"]["iterations"]) == 3
     assert 0 < found["result"]["usage"]["milliseconds"] < 60_000
 
@@ -429,6 +433,7 @@ async def test_a_resumed_run_needs_its_first_context(
     await graph.ainvoke(QUERY, THREAD, context=CONTEXT)
     with pytest.raises(InputError, match="started with the attributes gender; resume it"):
         await graph.ainvoke(None, THREAD)
+
     found = await graph.ainvoke(None, THREAD, context=CONTEXT)
     assert found["result"]["attributes"] == ["gender"]
 
@@ -481,7 +486,9 @@ async def test_a_thread_is_small_and_forgets_its_last_run(engine: SearchEngine, 
     await graph.ainvoke({"query": "laboratory"}, THREAD)
     # Code that is not asynchronous runs the graph, too.
     again = (await asyncio.to_thread(graph.invoke, QUERY, THREAD))[kind]
+
     assert {**first, "usage": None} == {**again, "usage": None}
+
     state = json.dumps((await graph.aget_state(THREAD)).values)
     everything = [*saver.storage.values(), *saver.writes.values(), *saver.blobs.values()]
     assert "with a workshop" not in repr(everything) + state

@@ -218,6 +218,7 @@ def test_a_wrong_parameter_is_named(values: dict[str, Any], named: str) -> None:
     makers: list[Callable[..., object]] = [AnswerContext.of]
     if "answer." not in named:
         makers.append(Context.of)
+
     for make in makers:
         with pytest.raises(InputError, match=named) as caught:
             make(**values)
@@ -267,4 +268,5 @@ def test_the_papers_query_grows_by_all_words() -> None:
     answers = Answers(None, {male: Refinement("ok", keywords=("man",))})
     update: Any = after_refinement(state, context, answers)
     (query,) = refined_queries({**state, **update}, context)
+
     assert (query["text"], query["group"]) == ("physics woman man", "male")

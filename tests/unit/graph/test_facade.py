@@ -43,9 +43,11 @@ async def test_a_source_is_opened_with_the_retriever_that_is_asked_for(
 ) -> None:
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(corpus.parent / "data"))
     assert "relevance" not in engine.capabilities, "no encoder is pulled, so auto is BM25"
+
     words = CountingEncoder()
     async with FairSearch.open(str(corpus), "feedback", retriever=words) as search:
         result = await search.search("science", attribute="gender", method="baseline", k=5)
+
     assert result.retriever == "hybrid-pool:words"
 
 
@@ -167,6 +169,7 @@ async def test_a_start_that_fails_leaves_nothing_open(closing: Closing) -> None:
     for _ in range(2):
         with pytest.raises(ModelUnavailableError):
             await search.search("science")
+
     await search.aclose()
     assert (len(closing.threads), closing.closed) == (2, 1)
 
@@ -226,6 +229,7 @@ async def test_steps_come_without_async_too(
             for event in itertools.islice(events, steps):
                 names += [event.step] if isinstance(event, StepData) else []
         assert (await search.asynchronous.search("science", CONTEXT)).ranking
+
     assert names[0] == "prepare"
     assert names[-1] == last
 
@@ -244,9 +248,11 @@ async def test_a_stream_yields_documented_steps_and_then_the_result(engine: Sear
     *steps, result = [event async for event in search.stream("science", CONTEXT)]
     assert isinstance(result, SearchResult)
     assert [step.step for step in steps[:4]] == ["prepare", "retrieve", "measure", "choose_group"]
+
     rounds = [step.round for step in steps if step.step == "measure"]
     assert [each.exposure for each in rounds] == [it.exposure for it in result.iterations]
     assert steps[2].target == result.target
+
     refined = next(step for step in steps if step.step == "refine")
     assert refined.refinements[0].keywords == ["scholar"]
     assert steps[-1].model_dump(exclude_none=True).keys() <= {"step", "usage", "warnings"}

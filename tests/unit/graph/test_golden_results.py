@@ -30,8 +30,10 @@ def near(value: Any) -> Any:
     if isinstance(value, float):
         return pytest.approx(value, rel=1e-6)
     if isinstance(value, dict):
-        return {key: near(one) for key, one in value.items()}
-    return [near(one) for one in value] if isinstance(value, list) else value
+        return {key: near(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [near(part) for part in value]
+    return value
 
 
 @pytest.mark.parametrize(
@@ -40,5 +42,5 @@ def near(value: Any) -> Any:
 async def test_a_run_gives_what_was_recorded(kind: str, name: str) -> None:
     """Ids, queries, groups, texts and the reason to stop are the same, and numbers nearly."""
     _, results = record.KINDS[kind]
-    async for _, found in results([name]):
-        assert found == near(RECORDED[kind][name])
+    async for _, result in results([name]):
+        assert result == near(RECORDED[kind][name])

@@ -73,8 +73,10 @@ def test_the_arrows_are_those_of_the_papers(engine: SearchEngine) -> None:
         ("compare", "__end__"),
     }
     judged = build_answer_graph(engine, generator=KnownGenerator(), attributor=KnownAttributor())
+
     assert arrows(judged) == shared | answers
     assert arrows(build_probe_graph(engine, Planted(likes_nobody))) == shared | probes
+
     judged_by_nobody = build_answer_graph(engine, generator=KnownGenerator())
     assert ("generate", "summarize") in arrows(judged_by_nobody)
 
@@ -90,31 +92,37 @@ async def test_each_ranking_is_answered_by_its_own_task(
     """Each ranking and each part of an answer is a task of its own, side by side."""
     generator = KnownGenerator()
     graph = build_answer_graph(engine, generator=generator, attributor=KnownAttributor())
-    told = [
+    steps = [
         name
         async for update in graph.astream(QUESTION, context=ANSWERED, stream_mode="updates")
         for name in update
     ]
     count = len(generator.asked)
+
     assert count > 10
-    assert told == [
-        *("prepare", "retrieve", "sample"),
-        *["generate"] * count,
-        *("attribute", "summarize"),
-    ]
+
+    answering = ["generate"] * count
+    assert steps == ["prepare", "retrieve", "sample", *answering, "attribute", "summarize"]
     assert 1 < generator.most_at_once <= 8
-    one_by_one = build_answer_graph(engine, generator=KnownGenerator(), concurrency=1)
-    state = await one_by_one.ainvoke(QUESTION, context=ANSWERED)
-    assert len(state["answer"]["answers"]) == count
+
+
+async def test_rankings_can_be_answered_one_by_one(engine: SearchEngine) -> None:
+    generator = KnownGenerator()
+    graph = build_answer_graph(engine, generator=generator, concurrency=1)
+    state = await graph.ainvoke(QUESTION, context=ANSWERED)
+
+    assert generator.most_at_once == 1
+    assert len(state["answer"]["answers"]) == len(generator.asked) > 10
 
 
 async def test_each_part_of_a_probe_is_a_task_of_its_own(engine: SearchEngine) -> None:
     graph = build_probe_graph(engine, Planted(likes_nobody), context=PROBED)
-    told = [
+    steps = [
         name async for update in graph.astream(QUESTION, stream_mode="updates") for name in update
     ]
+
     # Four pairs are one part, and each of three personas has a list.
-    assert told == ["prepare", "retrieve", "draw", *["ask"] * 4, "compare"]
+    assert steps == ["prepare", "retrieve", "draw", *["ask"] * 4, "compare"]
 
 
 @pytest.mark.promise("service")
@@ -130,20 +138,27 @@ async def test_a_person_changes_an_answer_before_it_is_judged(
     stop: Any = {"interrupt_before": ["attribute"]}
     waiting = await graph.ainvoke(QUESTION, THREAD, context=ANSWERED, **stop)
     answers = (await graph.aget_state(THREAD)).values["answers"]
+
     assert "answer" not in waiting or waiting["answer"] is None
     assert not attributor.asked
+
     asked = len(generator.asked)
     assert len(answers) == asked
+
     answers[0]["text"] = "What a person wrote."
     await graph.aupdate_state(THREAD, {"answers": Overwrite(answers)}, as_node="generate")
     state = await graph.ainvoke(None, THREAD, context=ANSWERED)
+
     assert state["answer"]["answers"][0]["text"] == "What a person wrote."
     assert "What a person wrote." in {pair.hypothesis for pair in attributor.asked}
     assert len(generator.asked) == asked  # nothing was answered again
+
     # The thread is used again, and nothing of the first run is left in the second.
     again = await graph.ainvoke(QUESTION, THREAD, context=ANSWERED)
     assert len(again["answer"]["answers"]) == asked
-    assert "What a person wrote." not in {it["text"] for it in again["answer"]["answers"]}
+
+    texts = {answer["text"] for answer in again["answer"]["answers"]}
+    assert "What a person wrote." not in texts
 
 
 @pytest.mark.parametrize("wrong", ["text", {"text": "no ids"}])
@@ -158,6 +173,7 @@ async def test_what_is_no_answer_is_refused_in_a_sentence(
     )
     await graph.ainvoke(QUESTION, THREAD, context=ANSWERED, interrupt_before=["attribute"])
     await graph.aupdate_state(THREAD, {"answers": Overwrite([wrong])}, as_node="generate")
+
     with pytest.raises(InputError, match="answers in the state"):
         await graph.ainvoke(None, THREAD, context=ANSWERED)
 
@@ -225,4 +241,5 @@ def test_the_method_page_has_the_graphs_as_langgraph_draws_them(engine: SearchEn
         for old, new in zip(drawings(METHOD), drawn, strict=True):
             text = text.replace(old, new)
         METHOD.write_text(text, "utf-8")
+
     assert drawings(METHOD) == drawn

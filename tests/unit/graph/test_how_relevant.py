@@ -83,9 +83,11 @@ async def test_a_doubtful_query_only_lowers_probabilities(
     assert doubtful.objective == sure.objective
     assert doubtful.baseline.objective == sure.baseline.objective
     assert doubtful.stop_reason == sure.stop_reason
+
     expected = [CHANCE * probability for probability in estimates(sure)]
     assert estimates(doubtful) == pytest.approx(expected)
     assert doubtful.relevance == pytest.approx(CHANCE * (sure.relevance or 0))
+
     for place, other in zip(doubtful.ranking, sure.ranking, strict=True):
         by_query = {kind: CHANCE * value for kind, value in other.evidence.items()}
         assert place.evidence == pytest.approx(by_query)
@@ -106,16 +108,20 @@ async def test_the_first_sentence_says_how_relevant_the_documents_are(
     doubtful = await search(engine, DOUBTFUL, ask="never")
     best = max(estimates(doubtful))
     none = f"None of these is likely to fit: the best has a probability of {best:.0%}."
+
     assert (doubtful.explanation[0], fit_of(doubtful)) == (none, none)
     assert shown(doubtful)[0] == none
+
     sure = await search(engine, CERTAIN, ask="never")
     some = f"Of these 10, about {round(sum(estimates(sure)))} are likely to be relevant."
     assert (sure.explanation[0], shown(sure)[0]) == (some, some)
     # Nor does it stand there twice.
     assert shown(sure, verbose=True).count(some) == 1
+
     one = sure.model_copy(update={"ranking": sure.ranking[:1]})
     chance = f"{estimates(sure)[0]:.0%}"
     assert fit_of(one) == f"This document has a probability of {chance} to be relevant."
+
     unknown = [place.model_copy(update={"relevance": None}) for place in sure.ranking]
     assert fit_of(sure.model_copy(update={"ranking": unknown})) == ""
 

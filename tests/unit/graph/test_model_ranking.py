@@ -70,12 +70,15 @@ async def test_a_ranker_orders_the_first_documents_only(
         result = await search.search(
             "science", method="listwise", k=40, final_step="none", ranking={"depth": 30}
         )
+
     assert '"fairqr.ranker": "by-number"' in trace.read_text()
     assert not re.search("Man|filler filler", trace.read_text())
     assert ranker.asked == [("science", plain[:30], None)]
+
     ids = [place.id for place in result.ranking]
     assert ids == [*sorted(plain[:30], key=number_of, reverse=True), *plain[30:40]]
     assert [place.score for place in result.ranking] == [1 / rank for rank in range(1, 41)]
+
     counts = {"lists": 1, "documents": 30, "asked": 3, "failures": {}, "repairs": {}}
     assert result.reranking.model_dump() == {"ranker": "by-number", **counts}
     assert (result.usage.model_calls, result.usage.prompt_tokens) == (3, 150)
@@ -92,7 +95,9 @@ async def test_the_fair_step_keeps_a_rankers_order_within_a_group(
     options = {"method": "pairwise", "k": 10, "target": "population:1", "depth": 60}
     result = await search.search("science", **options)
     own = await search.search("science", **options, final_step="none")
+
     assert result.divergence <= own.divergence
+
     for label in ("female", "male"):
         numbers = [number_of(p.id) for p in result.ranking if label in p.groups["gender"]]
         assert numbers == sorted(numbers, reverse=True)
@@ -132,7 +137,9 @@ async def test_a_rankers_cost_must_fit_the_budget(
     options: Any = {"method": "listwise", "k": 10, "depth": 50}
     steps = [step async for step in search.stream("science", **options)]
     (cost,) = [step.cost for step in steps if isinstance(step, StepData) and step.cost]
+
     assert (cost.documents, cost.calls, cost.tokens) == (50, 5, 500)
+
     ranker.asked.clear()
     for budget, amount in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
         with pytest.raises(InputError, match=f"may take {amount} to re-rank 50 documents"):
@@ -167,10 +174,13 @@ async def test_failures_and_repairs_are_counted_in_words(engine: SearchEngine) -
     search = FairSearch(engine, "feedback", ranker=ByNumber(silent))
     options: Any = {"method": "listwise", "k": 10, "depth": 50, "final_step": "none"}
     result = await search.search("science", **options)
+
     assert result.ranking == result.baseline.ranking
     assert result.usage.model_calls == 5
+
     counted = (result.reranking.failures, result.reranking.repairs)
     assert counted == ({"refused": 3, "timeout": 2}, {"missing": 4})
+
     shrunk, failed, repaired = result.warnings
     assert shrunk == "The window was shrunk."
     assert failed.startswith("by-number failed on 5 of 5 questions (3 refused, 2 timeout); ")
@@ -195,11 +205,14 @@ async def test_after_refinement_one_list_is_ranked(engine: SearchEngine) -> None
     tried = {"rerank": "listwise", "depth": 60, "final_step": "exposure-aware", "threshold": 0.0}
     *steps, result = [s async for s in search.stream("science", **LOOP, **tried)]
     (cost,) = [step.cost for step in steps if step.cost]
+
     assert len(result.iterations) > 1
+
     ((_, ids, _),) = ranker.asked
     ranked = -(-len(ids) // 10)
     assert result.reranking.asked == ranked <= cost.calls
     assert result.best_iteration > 0
+
     refined = sum(step.step == "refine" for step in steps) * 2
     assert result.usage.model_calls == ranked + refined
     assert steps[-1].usage["model_calls"] == ranked + refined

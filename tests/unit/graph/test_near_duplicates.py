@@ -70,6 +70,7 @@ async def test_copies_in_an_index_share_a_claim_and_the_result_says_so(
     result = await search_all(await index_of(tmp_path, kind))
     places: list[Place] = result.baseline.ranking
     assert len(places) == len(offers())
+
     values = probability_by_rank(len(places)).tolist()
     if kind is HybridEngine:
         values = [place.relevance for place in places]
@@ -78,7 +79,9 @@ async def test_copies_in_an_index_share_a_claim_and_the_result_says_so(
     sellers = [offered[place.id]["seller"] for place in places]
     expected = by_merit(texts, sellers, values)
     shares = {group: share for group, share in result.target["seller"].items() if share}
+
     assert shares == expected
+
     of_all = sum(values[row] for row, seller in enumerate(sellers) if seller == "a") / sum(values)
     assert shares["a"] < of_all - 0.05
     assert result.target_origin["seller"].endswith(f"; {COUNTED}")
@@ -108,6 +111,7 @@ def test_a_re_ranker_compares_the_texts_that_it_is_given(tmp_path: Path) -> None
     sellers = [offer["seller"] for offer in offers()]
     values = probability_by_rank(len(documents)).tolist()
     shares = {group: share for group, share in result.target["seller"].items() if share}
+
     assert shares == by_merit(texts, sellers, values)
     assert COUNTED in result.target_origin["seller"]
 

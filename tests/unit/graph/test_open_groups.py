@@ -65,9 +65,11 @@ async def test_found_groups_give_the_same_search_as_listed_ones(
     assert set(closed.target["seller"]) | {OTHER} == set(opened.target["seller"])
     assert [it.id for it in opened.ranking] == [it.id for it in closed.ranking]
     assert [it.groups for it in opened.ranking] == [it.groups for it in closed.ranking]
+
     for field in ("target", "exposure"):
         shares = shares_above_zero(getattr(opened, field)["seller"])
         assert shares == pytest.approx(shares_above_zero(getattr(closed, field)["seller"]))
+
     assert opened.unknown == pytest.approx(closed.unknown)
     # The smoothing of KL counts one group more.
     assert opened.divergence == pytest.approx(closed.divergence, abs=2e-3)
@@ -87,6 +89,7 @@ async def test_merit_is_a_share_of_the_estimated_relevance(tmp_path: Path) -> No
             merits[seller] += probability * share
     total = sum(merits.values())
     expected = {seller: merit / total for seller, merit in merits.items()}
+
     assert shares_above_zero(result.target["seller"]) == pytest.approx(expected)
 
 
@@ -100,13 +103,16 @@ async def test_what_only_later_queries_find_is_other(tmp_path: Path) -> None:
     options: dict[str, Any] = {"ask": "always", "max_iterations": 1, "method": "fair-qr"}
     options |= {"target": "uniform:1", "rerank": "none", "groups": "all"}
     result = await search_shoes(tmp_path, OPEN, refiner, documents, **options)
+
     assert set(result.target["seller"]) == {"shop 0", "shop 1", OTHER}
     assert result.target["seller"][OTHER] == 0, "uniform is a share of the groups found"
     assert {request.group for request in refiner.asked} <= {"shop 0", "shop 1"}
+
     last = result.iterations[-1]
     weights = LOG2.weights(len(last.ids))
     is_new = np.array([id_.startswith("n") for id_ in last.ids])
     expected = weights[is_new].sum() / weights.sum()
+
     assert last.exposure["seller"][OTHER] == pytest.approx(expected)
 
 
@@ -118,6 +124,7 @@ async def test_groups_of_too_few_documents_are_other_together(tmp_path: Path) ->
         for name in set(shoe["seller"] or ()):
             counts[int(name.removeprefix("shop "))] += 1
     large = {f"shop {seller}" for seller, count in counts.items() if count >= 5}
+
     assert 0 < len(large) < SELLERS
     assert set(result.target["seller"]) == large | {OTHER}
     assert result.target["seller"][OTHER] > 0
@@ -136,6 +143,7 @@ async def test_the_labels_of_a_file_may_have_any_groups(tmp_path: Path) -> None:
         schema = f"attributes: {{seller: {{{groups}labels: labels.csv}}}}"
         results.append(await search_shoes(folder, schema, target="merit:1", ask="never"))
     opened, closed = results
+
     assert [it.id for it in opened.ranking] == [it.id for it in closed.ranking]
     assert [it.groups for it in opened.ranking] == [it.groups for it in closed.ranking]
 
@@ -152,6 +160,7 @@ def test_a_re_ranker_takes_any_groups(tmp_path: Path) -> None:
         reranker = FairReranker(labels=tmp_path / name, context=Context(k=10, target="merit:1"))
         with pytest.warns(UserWarning, match="More groups have a target than there are ranks"):
             orders.append(reranker.compress_documents(documents, "shoe"))
+
     assert orders[0] == orders[1] != documents[:10]
 
 
@@ -254,6 +263,7 @@ async def test_words_are_learnt_from_the_documents_of_a_group(
     attribute, group = ("seller×kind", "boots × a") if intersect else ("seller", "boots")
     request = GroupRequest(query="shoe", attribute=attribute, group=group, keywords=[], seed=0)
     refinement = await refiner.refine(request)
+
     assert refinement.keywords[:1] == ("boots",)
 
 
@@ -266,6 +276,7 @@ async def test_a_product_with_an_open_attribute_has_found_groups(
         tmp_path, schema, documents=documents, intersect=True, target="merit:1", ask="never"
     )
     (target,) = result.target.values()
+
     assert "shop 0 × a" in target
     assert f"{OTHER} × b" in target
     assert sum(target.values()) == pytest.approx(1)

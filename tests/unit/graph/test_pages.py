@@ -51,13 +51,17 @@ async def test_pages_are_complete_and_repeat_no_document(engine: SearchEngine, m
     search = FairSearch(engine, KnownRefiner(FEMALE), ranker=ByNumber())
     pages = await pages_from(search, **GENDER, method=method, depth=100)
     *whole, last, beyond = pages
+
     assert whole
     assert all(len(result.ranking) == 7 for result in whole)
     assert 0 < len(last.ranking) <= 7
+
     ids = ids_of(pages)
     assert len(set(ids)) == len(ids)
+
     plain = await ranked(engine, "science", 100)
     assert set(ids) >= set(plain.ids)
+
     ranks = [place.rank for result in pages for place in result.ranking]
     assert ranks == list(range(1, len(ids) + 1))
     assert [result.page for result in pages] == list(range(1, len(pages) + 1))
@@ -126,11 +130,14 @@ async def test_a_model_that_would_answer_otherwise_is_not_asked_again(engine: Se
     search = FairSearch(engine, refiner)
     options = {**GENDER, "ask": "always", "groups": "most", "max_iterations": 1}
     pages = await pages_from(search, **options)
+
     assert len(refiner.asked) == 1
     assert all(result.iterations == pages[0].iterations for result in pages)
     assert {result.usage.model_calls for result in pages[1:]} == {0}
+
     ids = ids_of(pages)
     assert len(set(ids)) == len(ids)
+
     first_page = pages[0]
     searched_again = await search.search("science", **options)
     assert len(refiner.asked) == 2
@@ -180,6 +187,7 @@ async def test_a_stated_target_is_pursued_on_each_page(engine: SearchEngine) -> 
     pages = await pages_from(FairSearch(engine, "feedback"), **options, ask="never")
     for result in pages[:4]:
         assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.1)
+
     last = pages[-2]
     assert any("do not suffice for the target" in warning for warning in last.warnings)
 
@@ -195,6 +203,7 @@ async def test_a_later_page_is_followed_by_its_own_steps_alone(engine: SearchEng
     options = {**GENDER, "ask": "always", "max_iterations": 1}
     await search.search("science", **options)
     *steps, result = [event async for event in search.stream("science", **options, page=2)]
+
     assert [step.step for step in steps] == ["prepare", "rerank"]
     assert steps[0].round is None
     assert result.page == 2

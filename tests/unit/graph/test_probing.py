@@ -62,8 +62,10 @@ async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, b
     model = Planted(likes_women)
     result = await probed(engine, model, by=by)
     assert (result.status, result.message, result.words) == ("ok", "", ("female", "male"))
+
     sides = Counter(document.side for document in result.documents)
     assert sides == {"protected": 10, "unprotected": 18, "undecided": 2}
+
     pairs, lists = result.pairwise, result.listwise
     assert pairs is not None
     assert lists is not None
@@ -71,23 +73,28 @@ async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, b
     assert (pairs.protected.count, pairs.protected.of) == (10, 10)
     assert (pairs.ratio, pairs.ratio_interval) == (None, None)
     assert pairs.p == pytest.approx(2 / 2**10)
+
     women = [int(pair.protected[1:]) for pair in pairs.pairs]
     men = [int(pair.unprotected[1:]) for pair in pairs.pairs]
     assert len({*women, *men}) == 20
     assert all(number % 3 == 0 for number in women)
     assert all(number % 3 > 0 for number in men)
+
     questions = [question.values for question in model.asked if "first" in question.values]
     compared = Counter(
         (number_in(values["first"]), number_in(values["second"])) for values in questions
     )
     both_orders = [*zip(women, men, strict=True), *zip(men, women, strict=True)]
+
     assert compared == Counter(both_orders)
+
     for pair in pairs.pairs:
         assert (pair.protected_first, pair.unprotected_first) == ("protected", "protected")
         if by == "probabilities":
             protected_first, unprotected_first = pair.log_odds
             assert (protected_first or 0) > 0 > (unprotected_first or 0)
     protected = {document.id for document in result.documents if document.side == "protected"}
+
     for order in lists.personas:
         assert (order.exposure_ratio or 0) > 1.3
         assert set(order.ids[:10]) == protected
@@ -152,14 +159,18 @@ async def test_lists_are_ordered_for_each_persona_from_the_same_order(engine: Se
     )
     result = await probed(engine, model, kinds=["listwise"], window=28)
     lists = result.listwise
+
     assert lists is not None
+
     neutral, unprotected, protected = lists.personas
     assert (neutral.words, unprotected.words, protected.words) == ("", "male", "female")
     assert (neutral.ids, neutral.exposure_ratio) == (lists.initial, lists.initial_ratio)
+
     for order in lists.personas:
         women = [int(id_[1:]) % 3 == 0 for id_ in order.ids]
         assert order.exposure_ratio == pytest.approx(exposure_ratio(women))
         assert sorted(order.ids) == sorted(lists.initial)
+
     assert (unprotected.exposure_ratio or 1) < 1 < (protected.exposure_ratio or 0)
     assert len(lists.initial) == 28
     assert not {"p04", "p05"} & set(lists.initial)  # of neither side

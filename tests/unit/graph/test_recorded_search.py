@@ -69,6 +69,7 @@ async def test_names_alone_are_searched_for_but_by_the_papers_loop(
     changes = {"prompts": {"refine": "names"}, "groups": "most", "method": method}
     context = CONTEXT.model_copy(update=changes)
     result = await FairSearch(engine, model).search("science", context)
+
     if method == "fairqr":
         assert result.iterations[1].queries == ["science filler", "Woman 3"]
         assert result.warnings == []

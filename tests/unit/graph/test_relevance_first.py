@@ -103,6 +103,7 @@ async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> No
     assert result.baseline.gaps.ranking["gender"]["female"] > 0.2
     assert result.baseline.gaps.unattainable["gender"]["female"] < 0.05
     assert result.gaps.ranking["gender"]["female"] < 0.1
+
     points = round(100 * result.baseline.gaps.ranking["gender"]["female"])
     assert f"{points} points were withheld by the ranking" in " ".join(result.explanation)
 
@@ -147,6 +148,7 @@ async def test_irrelevant_documents_do_not_replace_missing_ones(
     assert "w00" in [place.id for place in result.ranking]
     assert not any(place.id.startswith("s") for place in result.ranking)
     assert all(place.relevance >= 0.5 for place in result.ranking)
+
     lacks = result.target["gender"]["female"] - result.exposure["gender"]["female"]
     assert result.gaps.unattainable["gender"]["female"] == pytest.approx(lacks, abs=0.02)
     assert "too few documents were found that are likely" in " ".join(result.explanation)
@@ -311,12 +313,16 @@ async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchE
     result = await search(lexical, ask="never")
     assert (result.attainable, result.gaps, result.baseline.gaps) == (None, None, None)
     assert result.relevance is None
+
     _, unchecked, by_rank, priced = result.explanation
     assert unchecked.startswith("We moved documents up without checking that they are relevant")
+
     lists = (result.objective, result.baseline.objective)
     relevances = [f"{reached.relevance:.2f}" for reached in lists]
     fairnesses = [f"{reached.fairness:.2f}" for reached in lists]
+
     assert re.findall(r"\d\.\d\d", by_rank) == relevances + fairnesses
+
     cost = max(result.objective.price["gender"].values())
     assert priced == f"One more point for female would cost {cost:.3f} of relevance."
     assert (await search(lexical, method="fair-qr")).explanation[1:] == []
@@ -371,17 +377,22 @@ async def test_a_refined_query_brings_documents_below_the_pool(
     engine = await EncodedPoolEngine.open(lexical, encoder, keeps_order=False)
     alone = await search(engine, ask="never")
     unseen = [place.relevance for place in alone.ranking if place.id[0] == "w"]
+
     assert max(unseen, default=0) < 0.1
+
     of_women = Refinement("ok", keywords=tuple(f"g{i}" for i in range(25)))
     result = await search(engine, KnownRefiner({"female": of_women}), ask="always")
     women = [place.relevance for place in result.ranking if place.id[0] == "w"]
+
     assert len(women) > len(unseen)
     assert min(women) > 0.5
     assert result.objective.relevance > alone.objective.relevance
     assert result.objective.fairness > alone.objective.fairness
     assert result.without_model.divergence == pytest.approx(alone.divergence)
+
     by_query = [place.evidence["query"] for place in result.ranking if place.id[0] == "w"]
     assert min(by_query) > 0.5, "the original query was asked about them again"
+
     brought = {place.id for place in result.ranking if place.id[0] == "w"}
     brought -= {place.id for place in alone.ranking}
     assert result.without_model.documents == len(brought) > 0
@@ -487,6 +498,7 @@ async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, q
         assert result.model is None
         assert result.warnings[-1].endswith("matches the query; try other words.")
         assert json.loads(result.model_dump_json())["stop_reason"] == "no_hits"
+
     assert refiner.asked == []
 
 

@@ -28,8 +28,10 @@ async def test_the_person_sees_the_words_and_may_let_them_stand(engine: SearchEn
     graph = reviewing(engine)
     waiting = await graph.ainvoke(QUERY, THREAD)
     (question,) = waiting["__interrupt__"]
+
     assert question.value["words"]["gender"]["female"]["keywords"] == ["laboratory"]
     assert (await graph.aget_state(THREAD)).next == ("review",)
+
     found = await graph.ainvoke(Command(resume=True), THREAD)
     queries = found["result"]["iterations"][1]["queries"]
     assert set(queries) == {"science laboratory"}
@@ -41,8 +43,10 @@ async def test_the_persons_words_are_searched_with_and_listed(engine: SearchEngi
     answer = {"topic": ["filler"], "words": {"gender": {"female": ["workshop"]}}}
     found = await graph.ainvoke(Command(resume=answer), THREAD)
     round_ = found["result"]["iterations"][1]
+
     assert "science filler workshop" in round_["queries"]
     assert not any("laboratory" in query for query in round_["queries"])
+
     keywords = {it["group"]: it["keywords"] for it in round_["refinements"]}
     assert keywords["female"] == ["workshop"]
     assert all(words == [] for group, words in keywords.items() if group != "female")
@@ -66,7 +70,9 @@ async def test_a_wrong_answer_is_asked_again_with_a_sentence(
     await graph.ainvoke(QUERY, THREAD)
     again = await graph.ainvoke(Command(resume=answer), THREAD)
     (question,) = again["__interrupt__"]
+
     assert sentence in question.value["error"]
+
     found = await graph.ainvoke(Command(resume=True), THREAD)
     assert found["result"]["ranking"]
 
@@ -86,6 +92,7 @@ async def test_words_that_are_changed_in_the_state_are_checked(
     graph = built.builder.compile(checkpointer=InMemorySaver(), interrupt_after=["refine"])
     await graph.ainvoke(QUERY, THREAD)
     await graph.aupdate_state(THREAD, {"words": words, "topic": None})
+
     with pytest.raises(InputError, match=sentence):
         await graph.ainvoke(None, THREAD)
 
@@ -105,11 +112,14 @@ async def test_groups_that_a_person_chooses_are_asked_about(engine: SearchEngine
     graph = interrupted_before_refine(engine)
     await graph.ainvoke(QUERY, THREAD)
     await graph.aupdate_state(THREAD, {"chosen": [("gender", "martian")]})
+
     with pytest.raises(InputError, match="no group 'martian' of gender"):
         await graph.ainvoke(None, THREAD)
+
     await graph.aupdate_state(THREAD, {"chosen": [("gender", "male")]}, as_node="choose_group")
     found = await graph.ainvoke(None, THREAD)
     (refined,) = found["result"]["iterations"][1]["refinements"]
+
     assert refined["group"] == "male"
 
 
@@ -147,7 +157,9 @@ async def test_words_of_a_person_that_no_query_has_are_told(engine: SearchEngine
     found = await graph.ainvoke(Command(resume=answer), THREAD)
     round_ = found["result"]["iterations"][1]
     (refined,) = [it for it in round_["refinements"] if it["group"] == "female"]
+
     assert (refined["keywords"], refined["phrases"]) == ([], ["a long day"])
+
     left_out = [*round_["topic"]["left_out"], *refined["left_out"]]
     assert [it["text"] for it in left_out] == ["who knows", "workshop", "She was here."]
     assert all("no query of this round" in it["reason"] for it in left_out)

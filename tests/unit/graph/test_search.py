@@ -131,10 +131,12 @@ async def test_a_list_says_its_share_of_expected_relevance(
     assert result.baseline.expected_relevance == pytest.approx(1)
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("method", ["baseline", "greedy", "fairqr"])
 async def test_each_method_has_a_share_of_expected_relevance(
     engine: SearchEngine, method: str
 ) -> None:
+    """The list of every method says what it has of the expected relevance."""
     result = await searched(engine, method=method)
 
     assert 0 < result.expected_relevance <= 1
@@ -267,6 +269,7 @@ async def test_words_without_anything_new_end_the_loop(
     assert result.stop_reason == "no_new_words"
     assert [iteration.queries for iteration in result.iterations] == [["science"]]
     assert result.warnings == ["No new word."]
+
     alone = await searched(engine, ask="never")
     assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
 
@@ -496,7 +499,9 @@ async def test_without_a_population_the_target_is_what_is_retrieved(
     engine = await indexed(tmp_path, documents, schema)
     result = await FairSearch(engine).search("science", k=4, max_iterations=0)
     await engine.aclose()
+
     assert result.target["gender"] == pytest.approx({"female": 0.75, "male": 0.25})
+
     (warning,) = result.warnings
     assert "No population is stated for 'gender'" in warning
     assert re.match("The target: gender: .*; place: ", result.explanation[0])
@@ -535,6 +540,7 @@ async def test_a_round_costs_at_most_two_round_trips(
     watched = WatchedEngine(engine)
     result = await searched(watched, KnownRefiner(words), **LOOP, **context)
     assert len(result.iterations) >= 2
+
     # A round whose keywords come to nothing ends before it searches, and is not measured.
     begun = len(result.iterations) + bool(result.unused_refinements)
     assert watched.round_trips <= 2 * begun

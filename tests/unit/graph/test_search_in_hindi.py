@@ -10,7 +10,9 @@ from fairqr import FairSearch
 from fairqr.retrieval.engines.engine import SearchEngine
 from tests.unit.graph.corpora import write_corpus
 
-SCIENTIST, SHE_IS, HE_IS = "वैज्ञानिक", "महिला", "पुरुष"
+SCIENTIST = "वैज्ञानिक"
+SHE_IS = "महिला"
+HE_IS = "पुरुष"
 OPTIONS = {"attribute": "gender", "target": "gender=female:0.5,male:0.5", "k": 10, "seed": 0}
 
 
@@ -22,7 +24,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     people = [{"text": text, "g": gender} for gender, text in texts]
     others = [{"text": "कविता नदी"}] * 100
     documents = [
-        {"id": f"{n}", "title": f"व्यक्ति {n}", **it} for n, it in enumerate(people + others)
+        {"id": f"{number}", "title": f"व्यक्ति {number}", **document}
+        for number, document in enumerate(people + others)
     ]
     return write_corpus(tmp_path_factory.mktemp("corpus"), documents)
 
@@ -30,6 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_feedback_learns_whole_words(engine: SearchEngine) -> None:
     result = await FairSearch(engine, "feedback").search(SCIENTIST, method="fair-qr", **OPTIONS)
     assert result.baseline.exposure["gender"]["female"] == 0
+
     (refinement, *_) = result.iterations[1].refinements
     assert refinement.group == "female"
     assert set(refinement.keywords) == {SHE_IS, "विश्वविद्यालय", "भौतिकी"}

@@ -23,14 +23,14 @@ async def threads_of(
 ) -> set[bool]:
     """Search; return whether the fair step, and its certificate, ran in the thread of the loop."""
     loop_thread = threading.current_thread()
-    found = set()
+    in_loop = set()
 
     def watch(owner: Any, name: str) -> None:
-        own = getattr(owner, name)
+        function = getattr(owner, name)
 
-        def watched(*given: Any) -> Any:
-            found.add(threading.current_thread() is loop_thread)
-            return own(*given)
+        def watched(*arguments: Any) -> Any:
+            in_loop.add(threading.current_thread() is loop_thread)
+            return function(*arguments)
 
         monkeypatch.setattr(owner, name, watched)
 
@@ -38,7 +38,7 @@ async def threads_of(
     watch(page_figures, "certify")
     context = Context(k=4, max_iterations=0, **options)
     await build_search_graph(engine).ainvoke({"query": "science"}, context=context)
-    return found
+    return in_loop
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,7 @@ async def threads_of(
         ({"fairness": "worst"}, False),
         ({"target": "uniform:1"}, False),
     ],
+    ids=["default", "spread", "cap", "equal chance", "worst", "target"],
 )
 async def test_options_that_take_long_take_a_thread(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], in_loop: bool

@@ -97,8 +97,10 @@ async def test_each_kind_of_words_is_a_query_of_its_own(
     weights = EvidenceWeights(topic=1, queries=1, passage=1, group=1)
     watched = WatchedEngine(lexical)
     result = await searched(watched, refiner, word_weights=weights, max_iterations=2, patience=9)
+
     assert len(refiner.topics) == 1
     assert [request.group for request in refiner.asked] == ["female", "male"] * 2
+
     first, second = (round_.queries for round_ in result.iterations[1:])
     assert first == [
         f"{QUERY} laboratory",
@@ -108,6 +110,7 @@ async def test_each_kind_of_words_is_a_query_of_its_own(
         f"{QUERY} laboratory stage",
     ]
     assert second == [f"{QUERY} laboratory opera voice"]
+
     rounds = [[query.text for query in queries] for queries in watched.searches]
     assert first in rounds
     assert second in rounds
@@ -131,6 +134,7 @@ async def test_the_question_about_the_topic_counts_in_the_budget(
     topic = Refinement("ok", topic=("laboratory",), usage=Usage(model_calls=1))
     refiner = KnownTopicRefiner(topic, GROUPS)
     result = await searched(lexical, refiner, budget=Budget(model_calls=calls))
+
     assert (len(refiner.topics), [request.group for request in refiner.asked]) == (topics, groups)
     assert result.usage.model_calls == calls
     assert not any(request.may_ask_again for request in [*refiner.topics, *refiner.asked])
@@ -199,9 +203,11 @@ async def test_names_bring_only_documents_that_hold_one_whole(lexical: SearchEng
         if step.name == "retrieve" and step.update["iteration"] == 1
     ]
     (ranking,) = retrieved["rankings"]
+
     assert ranking["query"]["text"] == "Singer 1 Singes 2"
     assert len((await ranked(lexical, "Singer 1 Singes 2", 100)).ids) >= 60
     assert ranking["ids"] == ["s01"]
+
     (named,) = [lookup for lookup in retrieved["lookups"] if lookup["kind"] == "named"]
     assert list(named["relevance"]) == ["s01"]
 
@@ -223,11 +229,13 @@ async def test_earlier_lists_are_valued_by_the_newest_evidence(
     ]
     result = SearchResult.model_validate(steps[-1].update["result"])
     valued = [round_.objective for round_ in result.iterations]
+
     assert valued[0] is not None
     assert valued[1] is not None
     assert valued[0].relevance != pytest.approx(first["objective"]["relevance"])
     assert result.without_model is not None
     assert result.without_model.objective == valued[0]
+
     best = max(range(2), key=lambda index: valued[index].value)
     assert result.best_iteration == best
 
@@ -245,11 +253,15 @@ async def test_the_engines_order_is_kept_within_groups(
     refiner = KnownRefiner({"female": ["laboratory"], "male": ["f29"]})
     plain = (await ranked(lexical, QUERY, 500)).ids
     plain_men = [id_ for id_ in plain if id_.startswith("m")]
+
     assert plain_men[-1] == "m29"
+
     kept = await searched(engine, refiner)
     assert kept.iterations[1].queries == [f"{QUERY} laboratory", f"{QUERY} f29"]
+
     men = [id_ for id_ in ids_of(kept) if id_.startswith("m")]
     assert men == plain_men[: len(men)]
+
     moved = await searched(engine, refiner, order="estimated")
     (last,) = [place for place in moved.ranking if place.id == "m29"]
     assert last.evidence["group"] > last.evidence["query"]
@@ -271,11 +283,14 @@ async def test_what_no_query_is_made_of_is_left_out_with_the_reason(lexical: Sea
     refiner = KnownTopicRefiner(topic, {"female": group, "male": group})
     result = await searched(lexical, refiner)
     (round_,) = result.iterations[1:]
+
     assert round_.topic is not None
     assert (round_.topic.queries, round_.topic.passage) == ([], "")
+
     reasons = {part.text: part.reason for part in round_.topic.left_out}
     assert "do not count here" in reasons["who split atoms"]
     assert "do not count here" in reasons["She did"]
+
     female = round_.refinements[0]
     assert (female.keywords, female.passage) == ([], "")
     assert {part.text for part in female.left_out} == {"opera", "She sang"}
@@ -289,6 +304,7 @@ async def test_a_topic_answer_without_a_round_is_reported(
     nothing = Refinement("empty", message="Nothing.")
     refiner = KnownTopicRefiner(topic, {"female": nothing, "male": nothing})
     result = await searched(lexical, refiner)
+
     assert len(result.iterations) == 1
     assert result.unused_topic is not None
     assert [part.text for part in result.unused_topic.left_out] == ["science"]
@@ -299,7 +315,9 @@ async def test_names_that_no_document_holds_are_told(lexical: SearchEngine) -> N
     refiner = KnownRefiner({"female": names, "male": names})
     result = await searched(lexical, refiner)
     female = result.iterations[1].refinements[0]
+
     assert female.names == ["Woman 1"]
+
     reasons = [(part.text, part.reason) for part in female.left_out]
     assert reasons == [("Nobody Atall", "is in no document that was found")]
     assert set(result.iterations[1].queries) == {"Woman 1 Nobody Atall"}
@@ -314,4 +332,5 @@ async def test_whether_anything_can_be_answered_is_told_by_all_queries(
     alone = await searched(hybrid, None, "kernfysica", ask="never")
     explained = await searched(hybrid, refiner, "kernfysica")
     best = max(place.relevance or 0 for place in explained.ranking)
+
     assert best > max((place.relevance or 0 for place in alone.ranking), default=0)

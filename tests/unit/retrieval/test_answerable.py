@@ -51,15 +51,17 @@ async def hybrid(lexical: TantivyEngine) -> HybridEngine:
     return await HybridEngine.open(lexical, CountingEncoder(dimensions=DIMENSIONS))
 
 
-def test_a_regression_gives_probabilities_that_never_overflow() -> None:
+@pytest.mark.parametrize("name", FITTED)
+def test_a_regression_gives_probabilities_that_never_overflow(name: str) -> None:
+    for calibration in FITTED[name]:
+        answerable = calibration.answerable
+        probabilities = [answerable.probability(above, 2.0) for above in (-99, 0, 0.3, 9)]
+        assert probabilities == sorted(probabilities)
+        assert 0 <= probabilities[0] < 0.5 < probabilities[2] < probabilities[3] <= 1
+
+
+def test_a_query_can_always_be_taken_for_answerable() -> None:
     assert ALWAYS.probability(-1000, 0) == 1
-    for fit in FITTED.values():
-        for calibration in fit:
-            probabilities = [
-                calibration.answerable.probability(above, 2.0) for above in (-99, 0, 0.3, 9)
-            ]
-            assert probabilities == sorted(probabilities)
-            assert 0 <= probabilities[0] < 0.5 < probabilities[2] < probabilities[3] <= 1
 
 
 def test_the_five_highest_cosines_count() -> None:
@@ -76,7 +78,7 @@ def test_fitted_and_tested_queries_differ() -> None:
     assert all(query.strip() for query in unrelated_queries())
 
 
-async def test_it_is_that_of_the_definition(lexical: TantivyEngine) -> None:
+async def test_the_probability_is_that_of_the_definition(lexical: TantivyEngine) -> None:
     """Written out in plain loops."""
     engine = await hybrid(lexical)
     hits = await hits_of(engine, RELATED, 20)
@@ -90,9 +92,13 @@ async def test_it_is_that_of_the_definition(lexical: TantivyEngine) -> None:
     for word in analyze(RELATED):
         having = sum(word in words for words in words_of.values())
         weights[word] = math.log(1 + (120 - having + 0.5) / (having + 0.5))
-    held = [sum(weights[word] for word in weights.keys() & words_of[id_]) for id_ in hits.ids]
+    evidence = []
+    for id_ in hits.ids:
+        shared = weights.keys() & words_of[id_]
+        evidence.append(sum(weights[word] for word in shared))
     above = unrelated_by_hand(vectors).above(float(nearest))
-    expected = CALIBRATED.words.answerable.probability(above, float(np.mean(held)))
+    expected = CALIBRATED.words.answerable.probability(above, float(np.mean(evidence)))
+
     assert hits.answerable == pytest.approx(expected, abs=1e-4)
 
 
@@ -107,24 +113,31 @@ async def test_unanswerable_queries_have_low_probabilities(
     if kind == "pool":
         engine = await EncodedPoolEngine.open(lexical, encoder, keeps_order=True)
         unrelated = f"{UNRELATED} quxbar wibblefrotz flimmerwock snazzle w1"
-    found = await hits_of(engine, RELATED, 50)
-    nothing = await hits_of(engine, unrelated, 50)
-    assert nothing.answerable < 0.4 < 0.7 < found.answerable
-    for hits in (nothing, found):
+    related = await hits_of(engine, RELATED, 50)
+    unanswerable = await hits_of(engine, unrelated, 50)
+
+    assert unanswerable.answerable < 0.4 < 0.7 < related.answerable
+    for hits in (unanswerable, related):
         assert hits.probability == pytest.approx(hits.answerable * hits.relevance)
-    given = tuple(found.ids[7:11])
-    for limited in (Query(RELATED, 4, only=given), Query(RELATED, 5, within=("gender", "female"))):
+
+    given_ids = tuple(related.ids[7:11])
+    for limited in (
+        Query(RELATED, 4, only=given_ids),
+        Query(RELATED, 5, within=("gender", "female")),
+    ):
         (hits,) = await engine.search([limited])
-        assert hits.answerable == pytest.approx(found.answerable)
+        assert hits.answerable == pytest.approx(related.answerable)
 
 
-async def test_it_changes_no_ranking(lexical: TantivyEngine) -> None:
+async def test_the_probability_changes_no_ranking(lexical: TantivyEngine) -> None:
     engine = await hybrid(lexical)
     hits = await hits_of(engine, RELATED, 30)
     assert hits.scores == hits.relevance.tolist()
+
     certain = [replace(fit, answerable=ALWAYS) for fit in CALIBRATED]
     engine.calibrations = type(CALIBRATED)(*certain)
     other = await hits_of(engine, RELATED, 30)
+
     assert (other.ids, other.scores, other.answerable) == (hits.ids, hits.scores, 1)
 
 
@@ -139,6 +152,7 @@ async def test_unrelated_queries_are_compared_once_per_index(
         assert (await hits_of(await hybrid(lexical), RELATED, 5)).answerable == before
     await upsert(lexical, [Document("new", "Phone", unrelated_queries()[0], {"gender": "female"})])
     added = (await hits_of(first, RELATED, 5)).answerable
+
     assert added != before
     assert (await hits_of(await hybrid(lexical), RELATED, 5)).answerable == added
 

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,24 +60,32 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "data")
 
 
+LINE = b'{"id": "x", "text": "y"}\n'
+
+
 @pytest.mark.promise("labels")
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is empty"),
+        (LINE + LINE.replace(b"x", b"z", 1) + LINE, "Two documents .*same id"),
+        (LINE + b"{half", "line 2: it is not valid JSON"),
+        (b'{"id": "x", "text": "y", "g": "boy"}', "line 1.*'boy'.*fairqr corpus check"),
+        (b'{"id": "x", "text": "\xe9"}', "is not UTF-8 text; save it as UTF-8"),
+    ],
+    ids=["empty", "id twice", "no JSON", "group", "no UTF-8"],
+)
 async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
-    catalog: Catalog, tmp_path: Path
+    catalog: Catalog, tmp_path: Path, content: bytes, complaint: str
 ) -> None:
     """A build of an index that fails leaves the old index."""
     await catalog.create("people", write(tmp_path / "c", "one"))
-    path, line = tmp_path / "c" / "bad.jsonl", b'{"id": "x", "text": "y"}\n'
-    for named, content in (
-        ("is empty", b""),
-        ("Two documents .*same id", line + line.replace(b"x", b"z", 1) + line),
-        ("line 2: it is not valid JSON", line + b"{half"),
-        ("line 1.*'boy'.*fairqr corpus check", b'{"id": "x", "text": "y", "g": "boy"}'),
-        ("is not UTF-8 text; save it as UTF-8", b'{"id": "x", "text": "\xe9"}'),
-    ):
-        path.write_bytes(content)
-        for name in ("people", "never"):
-            with pytest.raises(CorpusError, match=named):
-                await catalog.create(name, find_corpus(path))
+    path = tmp_path / "c" / "bad.jsonl"
+    path.write_bytes(content)
+
+    for name in ("people", "never"):
+        with pytest.raises(CorpusError, match=complaint):
+            await catalog.create(name, find_corpus(path))
     assert await ids(await catalog.open("people"), "one") == ["0"]
     assert catalog.names() == ["people"]
     assert sorted(path.name for path in (tmp_path / "data/indexes").glob("[!.]*")) == ["people"]
@@ -130,12 +138,14 @@ async def test_a_build_that_is_killed_leaves_the_old_index_or_none(
     if had_one:
         await catalog.create("people", corpus)
     build = building(tmp_path / "data", corpus, "people")
-    for writing in (
-        catalog.create("people", corpus),
-        *([catalog.remove("people", ["0"]), catalog.delete("people")] if had_one else []),
-    ):
+    writes: list[Awaitable[Any]] = [catalog.create("people", corpus)]
+    if had_one:
+        writes += [catalog.remove("people", ["0"]), catalog.delete("people")]
+
+    for write_ in writes:
         with pytest.raises(BuildInProgressError, match="wait"):
-            await writing
+            await write_
+
     build.kill()
     build.wait()
     if had_one:
@@ -151,8 +161,9 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
     catalog: Catalog, tmp_path: Path
 ) -> None:
     """Cancelling leaves everything as it was, and the index free to be built again."""
-    found = write(tmp_path / "c", "one")
-    reached, loop = asyncio.Event(), asyncio.get_running_loop()
+    corpus = write(tmp_path / "c", "one")
+    reached = asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     class Endless(Corpus):
         def documents(self) -> Iterator[Document]:
@@ -160,7 +171,7 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
                 loop.call_soon_threadsafe(reached.set)
                 yield Document(f"n{number}", "", "text")
 
-    endless = Endless(found.path, found.schema, found.labels_folder)
+    endless = Endless(corpus.path, corpus.schema, corpus.labels_folder)
     building = asyncio.create_task(catalog.create("endless", endless))
     await reached.wait()
     building.cancel()
@@ -169,7 +180,7 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
     async with asyncio.timeout(PATIENCE):
         while not catalog.names():
             with contextlib.suppress(BuildInProgressError):
-                await catalog.create("endless", found)
+                await catalog.create("endless", corpus)
             await asyncio.sleep(0.01)
     assert await ids(await catalog.open("endless"), "one") == ["0"]
 
@@ -181,9 +192,11 @@ async def test_first_users_at_once_share_one_index(catalog: Catalog, tmp_path: P
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await catalog.resolve(str(corpus.path))
+
     waiting = [asyncio.create_task(catalog.resolve(str(corpus.path))) for _ in range(3)]
     await asyncio.sleep(0.2)
     assert not any(task.done() for task in waiting)
+
     process.kill()
     process.wait()
     async with asyncio.timeout(PATIENCE):
@@ -207,23 +220,24 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
 ) -> None:
     """A file is indexed at its first search, and again only if it changed."""
     corpus = write(tmp_path / "c", "one")
-    said: list[str] = []
+    announcements: list[str] = []
     counts: list[int] = []
 
     def announced(name: str) -> Callable[[int], None]:
-        said.append(name)
+        announcements.append(name)
         return counts.append
 
     for _ in range(2):
         await catalog.resolve(str(corpus.path), progress=announced)
-    assert (len(said), counts) == (1, [1])
+    assert (len(announcements), counts) == (1, [1])
+
     state = corpus.path.stat()
     write(tmp_path / "c", "two")  # in the same tick of the clock, and of the same size
     os.utime(corpus.path, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert await ids(await catalog.resolve(str(corpus.path)), "two") == ["0"]
     write(tmp_path / "c", "one", "one")
     engine = await catalog.resolve(str(corpus.path), progress=announced)
-    assert said == [engine.name] * 2
+    assert announcements == [engine.name] * 2
     assert await ids(engine, "one") == ["0", "1"]
     (tmp_path / "c" / "schema.yaml").write_text(SCHEMA.replace("gender", "sex"))
     assert list((await catalog.resolve(str(corpus.path))).schema.attributes) == ["sex"]
@@ -233,23 +247,25 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
 async def test_an_index_of_another_version_is_rebuilt(catalog: Catalog, tmp_path: Path) -> None:
     """An index of another version is built again if its corpus is known, and is refused in one
     sentence otherwise.
-
-    And refused otherwise, in one sentence.
     """
     corpus = write(tmp_path / "c", "text")
-    named = await catalog.create("named", corpus)
+    by_name = await catalog.create("named", corpus)
     by_path = await catalog.resolve(str(corpus.path))
-    for engine in (named, by_path):
+    for engine in (by_name, by_path):
         manifest = folder_of(engine) / "manifest.json"
         manifest.write_text(manifest.read_text().replace('"format": 8', '"format": 7'))
+
     assert await ids(await catalog.resolve(str(corpus.path)), "text") == ["0"]
     with pytest.raises(IndexVersionError, match=r"another version.*fairqr index delete"):
         await catalog.open("named")
-    ((name, engine_kind, why),) = [
+
+    ((name, engine_kind, reason),) = [
         info for info in await catalog.infos() if not isinstance(info, EngineInfo)
     ]
+
     assert (name, engine_kind) == ("named", "tantivy")
-    assert "another version" in why
+    assert "another version" in reason
+
     await catalog.delete("named")
     with pytest.raises(IndexNotFoundError, match="There is no index 'named'"):
         await catalog.open("named")
@@ -263,21 +279,29 @@ async def test_a_folder_is_a_path_unless_an_index_has_its_name(
     (tmp_path / "people").mkdir()
     with pytest.raises(IndexNotFoundError):
         await catalog.resolve("people")
+
     write(tmp_path / "people", "in the folder")
     assert await ids(await catalog.resolve("people"), "folder") == ["0"]
+
     await catalog.create("people", write(tmp_path / "other", "in the index"))
     assert await ids(await catalog.resolve("people"), "index") == ["0"]
 
 
-async def test_what_is_not_there_is_said_in_one_sentence(catalog: Catalog) -> None:
-    for corpus, error, says in (
+@pytest.mark.parametrize(
+    ("corpus", "error", "sentence"),
+    [
         ("", IndexNotFoundError, "There is no index ''; 'fairqr index create NAME"),
         ("Notable", IndexNotFoundError, "is no index 'Notable'; did you mean 'notables'\\?$"),
         ("./nobody", CorpusError, "There is no corpus at nobody"),
         ("nobody.source.yaml", SourceError, r"The source nobody.source.yaml cannot be read"),
-    ):
-        with pytest.raises(error, match=says):
-            await catalog.resolve(corpus)
+    ],
+    ids=["blank", "typo", "path", "source"],
+)
+async def test_what_is_not_there_is_said_in_one_sentence(
+    catalog: Catalog, corpus: str, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        await catalog.resolve(corpus)
 
 
 async def test_documents_are_added_and_removed_by_name(catalog: Catalog, tmp_path: Path) -> None:
@@ -285,16 +309,28 @@ async def test_documents_are_added_and_removed_by_name(catalog: Catalog, tmp_pat
     more = tmp_path / "more.jsonl"
     more.write_text('{"id": "1", "text": "new", "g": "m"}\n{"id": "x", "text": "new"}\n')
     counts: list[int] = []
+
     assert await catalog.upsert("p", more, progress=counts.append) == 2
     assert counts == [2]
+
     engine = await catalog.open("p")
     hits = await hits_of(engine, "new", 9)
     assert (hits.ids, hits.memberships["gender"].tolist()) == (["1", "x"], [[0, 1], [0, 0]])
     assert await catalog.remove("p", ["0", "nobody"]) == 1
+    assert await ids(engine, "old") == []
+
+
+async def test_a_wrong_line_adds_no_document(catalog: Catalog, tmp_path: Path) -> None:
+    await catalog.create("p", write(tmp_path / "c", "old"))
+    more = tmp_path / "more.jsonl"
     more.write_text('{"id": "y", "text": "late"}\n{"id": "z"}\n')
+
     with pytest.raises(CorpusError, match="line 2"):
         await catalog.upsert("p", more)
-    assert await ids(engine, "late old") == []
+    assert await ids(await catalog.open("p"), "late") == []
+
+
+async def test_an_unknown_index_cannot_be_deleted(catalog: Catalog) -> None:
     with pytest.raises(IndexNotFoundError, match="'q'"):
         await catalog.delete("q")
 
@@ -345,21 +381,28 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
     source = catalog.attach(path)
     assert catalog.sources() == {"team": path}
     assert catalog.source("team") == (source, path)
+
     for corpus in ("team", str(path), source):
         engine = await catalog.resolve(corpus)
         assert engine.name == "team"
         assert await ids(engine, "two") == ["b"]
         assert folder_of(engine).name == "v1", "indexed once"
-    by_vectors, told = Retriever("dense", CountingEncoder()), list[str]()
+
+
+async def test_encoding_a_source_is_announced_once(catalog: Catalog, tmp_path: Path) -> None:
+    catalog.attach(source_file(tmp_path / "s"))
+    await catalog.resolve("team")
+    by_vectors = Retriever("dense", CountingEncoder())
+    announcements: list[str] = []
 
     def announced(what: str) -> Callable[[int], None]:
-        told.append(what)
+        announcements.append(what)
         return print
 
     for _ in range(2):
-        found = await catalog.resolve("team", retriever=by_vectors, progress=announced)
-        assert found.retriever == "dense:words"
-    assert told == ["vectors of team"], "announced where something is encoded"
+        engine = await catalog.resolve("team", retriever=by_vectors, progress=announced)
+        assert engine.retriever == "dense:words"
+    assert announcements == ["vectors of team"], "announced where something is encoded"
 
 
 async def test_edits_of_a_source_take_effect(catalog: Catalog, tmp_path: Path) -> None:
@@ -368,19 +411,35 @@ async def test_edits_of_a_source_take_effect(catalog: Catalog, tmp_path: Path) -
     text = path.read_text()
     path.write_text(text.replace("sex:", "gender:"))
     assert list((await catalog.resolve("team")).schema.attributes) == ["gender"]
+
     path.write_text(text.replace("name: team", "name: other"))
     with pytest.raises(SourceError, match=r"now has the name 'other'; attach it again"):
         await catalog.resolve("team")
+
+
+async def test_a_source_whose_file_is_gone_is_reported(catalog: Catalog, tmp_path: Path) -> None:
+    path = source_file(tmp_path / "s")
+    catalog.attach(path)
     path.unlink()
+
     remedy = r"'fairqr attach FILE', or forget it with 'fairqr source remove team'"
     with pytest.raises(SourceError, match=f"of the source 'team' is gone; .*{remedy}"):
         await catalog.resolve("team")
-    assert [it[:2] for it in await catalog.infos() if isinstance(it, tuple)] == [("team", "source")]
+    problems = [info for info in await catalog.infos() if isinstance(info, tuple)]
+    assert [problem[:2] for problem in problems] == [("team", "source")]
+
+
+async def test_a_detached_source_is_forgotten(catalog: Catalog, tmp_path: Path) -> None:
+    path = source_file(tmp_path / "s")
+    catalog.attach(path)
+    path.unlink()
     catalog.detach("team")
+
     assert catalog.sources() == {}
-    for gone in (lambda: catalog.detach("team"), lambda: catalog.source("team")):
-        with pytest.raises(IndexNotFoundError, match="no attached source 'team'"):
-            gone()
+    with pytest.raises(IndexNotFoundError, match="no attached source 'team'"):
+        catalog.detach("team")
+    with pytest.raises(IndexNotFoundError, match="no attached source 'team'"):
+        catalog.source("team")
 
 
 async def test_what_is_known_of_all_that_has_a_name(catalog: Catalog, tmp_path: Path) -> None:
@@ -393,19 +452,37 @@ async def test_what_is_known_of_all_that_has_a_name(catalog: Catalog, tmp_path: 
         counts = {name: info.documents for name, info in infos.items()}
         assert counts == {"people": 1, "team": documents, "gone": None}
         await catalog.resolve("team")
+
     assert infos["people"].source == str(tmp_path / "c" / "documents.jsonl")
 
 
-async def test_what_is_wrong_is_refused_before_anything_is_indexed(
-    catalog: Catalog, tmp_path: Path
+@pytest.mark.parametrize("kind", ["corpus", "source", "built in"])
+async def test_an_unknown_retriever_is_refused_before_indexing(
+    catalog: Catalog, tmp_path: Path, kind: str
 ) -> None:
-    corpus, source = write(tmp_path / "c", "text"), source_file(tmp_path / "s")
-    for name in (str(corpus.path), str(source), "notables"):
-        with pytest.raises(InputError, match="choose auto, bm25, dense"):
-            await catalog.resolve(name, retriever="sparse")
+    names = {
+        "corpus": str(write(tmp_path / "c", "text").path),
+        "source": str(source_file(tmp_path / "s")),
+        "built in": "notables",
+    }
+
+    with pytest.raises(InputError, match="choose auto, bm25, dense"):
+        await catalog.resolve(names[kind], retriever="sparse")
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_built_in_corpus_takes_no_schema(catalog: Catalog, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Only a corpus given by its path takes a schema"):
         await catalog.resolve("notables", schema=tmp_path / "none.yaml")
-    for wrong in ("", "..", "A", "a/b", "-x", "a b", "x" * 101, "ü"):
-        with pytest.raises(InputError, match="cannot be the name of an index"):
-            await catalog.create(wrong, corpus)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["", "..", "A", "a/b", "-x", "a b", "x" * 101, "ü"])
+async def test_a_wrong_name_of_an_index_is_refused(
+    catalog: Catalog, tmp_path: Path, name: str
+) -> None:
+    corpus = write(tmp_path / "c", "text")
+
+    with pytest.raises(InputError, match="cannot be the name of an index"):
+        await catalog.create(name, corpus)
     assert not (tmp_path / "data").exists()

@@ -44,24 +44,24 @@ def linked_by_hand(links: np.ndarray[Any, Any]) -> list[int]:
         reached = {row}
         fresh = [row]
         while fresh:
-            found = {*np.flatnonzero(links[fresh.pop()]).tolist()} - reached
-            reached |= found
-            fresh += found
+            linked = {*np.flatnonzero(links[fresh.pop()]).tolist()} - reached
+            reached |= linked
+            fresh += linked
         claims.append(min(reached))
     return claims
 
 
 def vectors_at(degrees: Sequence[int | None]) -> np.ndarray[Any, Any]:
     """Vectors of length 1 in a plane; zeros for None."""
-    rows = [
-        (0.0, 0.0) if it is None else (np.cos(np.radians(it)), np.sin(np.radians(it)))
-        for it in degrees
-    ]
-    return np.array(rows, dtype=np.float32).reshape(-1, 2)
+    vectors = np.zeros((len(degrees), 2), dtype=np.float32)
+    for row, angle in enumerate(degrees):
+        if angle is not None:
+            vectors[row] = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    return vectors
 
 
 # Up to 14 and 2 degrees apart, vectors have the cosines that count. Many are in chains.
-angles = st.lists(st.one_of(st.none(), st.integers(0, 30).map(lambda it: 2 * it)), max_size=25)
+angles = st.lists(st.one_of(st.none(), st.sampled_from(range(0, 62, 2))), max_size=25)
 
 
 @given(angles, st.data(), st.sampled_from([("minilm", ALIKE), ("other", EQUAL)]))
@@ -81,6 +81,7 @@ def test_claims_by_vector_are_connected_components(
         if here is not None and there is not None:
             links[one, other] |= np.cos(np.radians(here - there)) >= least
     claims = claims_by_vector(vectors_at(degrees), encoder, claims_by_text(texts))
+
     assert claims.tolist() == linked_by_hand(links)
 
 
@@ -100,25 +101,26 @@ documents = st.lists(st.tuples(st.sampled_from("abcdef"), probabilities), max_si
 
 
 @given(documents)
-def test_merits_are_the_definition(known: list[tuple[str, float]]) -> None:
+def test_merits_are_the_definition(listed: list[tuple[str, float]]) -> None:
     by_text: dict[str, list[float]] = defaultdict(list)
-    for text, probability in known:
+    for text, probability in listed:
         by_text[text].append(probability)
     expected = [
         probability * max(by_text[text]) / sum(by_text[text]) if probability else 0.0
-        for text, probability in known
+        for text, probability in listed
     ]
-    values = np.array([probability for _, probability in known])
-    merits = merits_of(values, claims_by_text([text for text, _ in known]))
+    values = np.array([probability for _, probability in listed])
+    merits = merits_of(values, claims_by_text([text for text, _ in listed]))
+
     assert merits.tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def merit_by_group(known: Sequence[tuple[str, float, str]]) -> dict[str, float]:
+def merit_by_group(listed: Sequence[tuple[str, float, str]]) -> dict[str, float]:
     """The merit of each group, by texts, probabilities and groups of documents."""
-    values = np.array([probability for _, probability, _ in known])
-    merits = merits_of(values, claims_by_text([text for text, *_ in known]))
+    values = np.array([probability for _, probability, _ in listed])
+    merits = merits_of(values, claims_by_text([text for text, *_ in listed]))
     total: dict[str, float] = defaultdict(float)
-    for (*_, group), merit in zip(known, merits.tolist(), strict=True):
+    for (*_, group), merit in zip(listed, merits.tolist(), strict=True):
         total[group] += merit
     return total
 
@@ -134,13 +136,13 @@ grouped = st.lists(
 @pytest.mark.promise("graph")
 @given(grouped, st.data())
 def test_copies_leave_the_merit_of_every_group_as_it_was(
-    known: list[tuple[str, float, str]], data: st.DataObject
+    listed: list[tuple[str, float, str]], data: st.DataObject
 ) -> None:
     """Copies of a document do not raise what their group merits.
 
     Whoever lists a document again, as likely or less likely to be relevant, gains nothing.
     """
-    copied = data.draw(st.lists(st.sampled_from(known), max_size=30))
+    copied = data.draw(st.lists(st.sampled_from(listed), max_size=30))
     factors = data.draw(
         st.lists(st.sampled_from([1.0, 0.5, 0.0]), min_size=len(copied), max_size=len(copied))
     )
@@ -148,18 +150,20 @@ def test_copies_leave_the_merit_of_every_group_as_it_was(
         (text.upper(), probability * factor, group)
         for (text, probability, group), factor in zip(copied, factors, strict=True)
     ]
-    every = data.draw(st.permutations([*known, *copies]))
-    assert merit_by_group(every) == pytest.approx(merit_by_group(known), rel=1e-12)
+    shuffled = data.draw(st.permutations([*listed, *copies]))
+
+    assert merit_by_group(shuffled) == pytest.approx(merit_by_group(listed), rel=1e-12)
 
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=2), probabilities), max_size=10))
 def test_copies_of_others_take_part_of_a_claim_and_add_nothing(
-    known: list[tuple[str, float]],
+    listed: list[tuple[str, float]],
 ) -> None:
     """Whatever groups they are of, documents that say the same merit the highest probability."""
-    values = np.array([probability for _, probability in known])
-    claims = claims_by_text([text for text, _ in known])
+    values = np.array([probability for _, probability in listed])
+    claims = claims_by_text([text for text, _ in listed])
     merits = merits_of(values, claims)
+
     for claim in set(claims.tolist()):
         assert merits[claims == claim].sum() == pytest.approx(values[claims == claim].max())
     assert (merits <= values).all()
@@ -170,10 +174,18 @@ def test_merits_do_not_depend_on_the_order(values: list[float], random: Any) -> 
     texts = [random.choice("abcdef") for _ in values]
     order = random.sample(range(len(values)), len(values))
     merits = merits_of(np.array(values), claims_by_text(texts))
-    shuffled = merits_of(np.array(values)[order], claims_by_text([texts[place] for place in order]))
+    shuffled_claims = claims_by_text([texts[row] for row in order])
+    shuffled = merits_of(np.array(values)[order], shuffled_claims)
+
     assert shuffled.tolist() == pytest.approx(merits[order].tolist(), rel=1e-12)
-    alone = merits_of(np.array(values), claims_by_text([*map(str, range(len(values)))]))
-    assert alone.tolist() == values == merits_of(np.array(values), None).tolist()
+
+
+@given(st.lists(probabilities, max_size=10))
+def test_a_document_without_copies_merits_its_probability(values: list[float]) -> None:
+    alone = claims_by_text([*map(str, range(len(values)))])
+
+    assert merits_of(np.array(values), alone).tolist() == values
+    assert merits_of(np.array(values), None).tolist() == values
 
 
 def test_how_many_count_as_how_many_is_said() -> None:
@@ -194,15 +206,15 @@ COPIES = [
 
 
 async def engine_of(kind: str, folder: Path) -> SearchEngine:
-    every = [*UNIQUE, *COPIES]
+    documents = [*UNIQUE, *COPIES]
     if kind == "langchain":
-        metadata = [{**document.fields, "title": document.title} for document in every]
+        metadata = [{**document.fields, "title": document.title} for document in documents]
         passages = [
-            LangChainDocument(document.text, id=document.id, metadata=own)
-            for document, own in zip(every, metadata, strict=True)
+            LangChainDocument(document.text, id=document.id, metadata=fields)
+            for document, fields in zip(documents, metadata, strict=True)
         ]
         return from_langchain(WordRetriever(documents=passages), schema=GENDER, title="title")
-    lexical = built(folder / "v1", every)
+    lexical = built(folder / "v1", documents)
     if kind == "bm25":
         return lexical
     if kind in ("dense", "hybrid"):
@@ -217,24 +229,26 @@ KINDS = ["dense", "hybrid", "pool of another's", "pool", "langchain"]
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_engine_that_reads_texts_reports_copies(tmp_path: Path, kind: str) -> None:
-    """And asks for nothing more; each document is with its copies, whatever their order."""
+    """Each document is with its copies, whatever their order."""
     engine = await engine_of(kind, tmp_path)
-    query = Query("w1 w2", 100, with_claims=True)
-    (hits,) = await engine.search([query])
+    (hits,) = await engine.search([Query("w1 w2", 100, with_claims=True)])
     (without,) = await engine.search([Query("w1 w2", 100)])
+
     assert without.claims is None
     assert hits.ids == without.ids
     assert hits.claims is not None
-    said = {document.id: (document.title, document.text.lower()) for document in [*UNIQUE, *COPIES]}
+    texts_of = {
+        document.id: (document.title, document.text.lower()) for document in [*UNIQUE, *COPIES]
+    }
     first: dict[Any, int] = {}
-    expected = [first.setdefault(said[id_], row) for row, id_ in enumerate(hits.ids)]
+    expected = [first.setdefault(texts_of[id_], row) for row, id_ in enumerate(hits.ids)]
     assert hits.claims.tolist() == expected
     assert len(first) < len(expected)
     few = rows_of(hits, [*range(len(hits))][::-2])
     assert few.claims is not None
-    assert [few.ids[row] for row in few.claims] == [
-        next(other for other in few.ids if said[other] == said[id_]) for id_ in few.ids
-    ]
+    first_ids: dict[Any, str] = {}
+    claimed = [first_ids.setdefault(texts_of[id_], id_) for id_ in few.ids]
+    assert [few.ids[row] for row in few.claims] == claimed
 
 
 async def test_words_alone_compare_nothing(tmp_path: Path) -> None:
@@ -243,13 +257,14 @@ async def test_words_alone_compare_nothing(tmp_path: Path) -> None:
     assert hits.claims is None
 
 
-async def test_nothing_more_is_asked_for(tmp_path: Path) -> None:
-    asked = []
+async def test_claims_need_no_more_requests(tmp_path: Path) -> None:
+    lexical = WatchedEngine(built(tmp_path / "v1", [*UNIQUE, *COPIES]))
+    requests = []
     for with_claims in (False, True):
-        lexical = WatchedEngine(built(tmp_path / str(with_claims), [*UNIQUE, *COPIES]))
         engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), keeps_order=True)
         lexical.searches.clear()
         lexical.reads.clear()
         await engine.search([Query("w3", 100, with_claims=with_claims)])
-        asked.append((len(lexical.searches), lexical.reads))
-    assert asked[0] == asked[1]
+        requests.append((len(lexical.searches), list(lexical.reads)))
+
+    assert requests[0] == requests[1]

@@ -58,15 +58,15 @@ def basic(text: str) -> str:
 def test_a_key_goes_to_its_own_addresses(
     file: Path, name: str | None, url: str, sent: str | None
 ) -> None:
-    found = credentials_for(name, url)
-    assert found.request_headers() == ({"Authorization": sent} if sent else {})
-    assert found.ca_certs == (file.parent / "ca.pem" if name else None)
-    assert "s3cret" not in f"{default_url()} {found!r} {found.model_dump_json()}"
+    credentials = credentials_for(name, url)
+    assert credentials.request_headers() == ({"Authorization": sent} if sent else {})
+    assert credentials.ca_certs == (file.parent / "ca.pem" if name else None)
+    assert "s3cret" not in f"{default_url()} {credentials!r} {credentials.model_dump_json()}"
 
 
 @pytest.mark.promise("engines")
 @pytest.mark.parametrize(
-    ("file", "name", "url", "told"),
+    ("file", "name", "url", "complaint"),
     [
         *(
             ((NAMED, {}), "production", url, "'production' may not be sent to")
@@ -80,8 +80,13 @@ def test_a_key_goes_to_its_own_addresses(
         ),
         ((NAMED, {}), "staging", "https://a", r"has no \[credentials.staging\]; add it"),
         *(
-            ((f'[credentials.one]\nurls = ["https://a"]\n{entry}', {}), "one", "https://a", told)
-            for entry, told in (
+            (
+                (f'[credentials.one]\nurls = ["https://a"]\n{entry}', {}),
+                "one",
+                "https://a",
+                complaint,
+            )
+            for entry, complaint in (
                 ('key = "s3cret"', r"\[credentials.one\].* wrong at key: there is no such"),
                 ('username = "u"', "a username needs a password"),
                 ('api_key = "s3cret"\nbearer = "s3cret"', "give one of api_key"),
@@ -96,16 +101,17 @@ def test_a_key_goes_to_its_own_addresses(
     indirect=["file"],
 )
 def test_no_other_address_gets_anything_and_no_secret_is_shown(
-    file: Path, name: str | None, url: str, told: str
+    file: Path, name: str | None, url: str, complaint: str
 ) -> None:
     """Credentials go only to the addresses of their entry, and no secret is shown."""
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=complaint) as caught:
         credentials_for(name, url)
     assert "s3cret" not in str(caught.value)
 
 
 def test_a_token_and_headers_of_ones_own_are_sent() -> None:
     assert Credentials(bearer="t").request_headers() == {"Authorization": "Bearer t"}
-    found = Credentials(username="u", password="s3cret", headers={"X-Key": "s3cret"})
-    assert found.request_headers()["X-Key"] == "s3cret"
-    assert "s3cret" not in f"{found!r} {found} {found.model_dump()} {found.model_dump_json()}"
+    credentials = Credentials(username="u", password="s3cret", headers={"X-Key": "s3cret"})
+    assert credentials.request_headers()["X-Key"] == "s3cret"
+    dumped = f"{credentials.model_dump()} {credentials.model_dump_json()}"
+    assert "s3cret" not in f"{credentials!r} {credentials} {dumped}"

@@ -24,42 +24,99 @@ UNKNOWN = (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("value", "formats"),
+    "value",
     [
-        *((it, "") for it in ("1950", 1950, 1950.0, "1950-03", "1950-3-1", "1950-03-01T10:00Z")),
-        *((it, "") for it in ("1950-W05", date(1950, 3, 1), datetime(1950, 3, 1, tzinfo=UTC))),
-        *((it, "") for it in ("1950/03/01", "1950.03", "1950?", "1950~", "1950/3/1 10:11")),
-        *((it, "") for it in ("03/01/1950", "1.3.1950", "01-03-1950 10:11", "03/1950")),
-        *(
-            (it, "")
-            for it in ("1 March 1950", "March 1, 1950", "Mar. 1950", "1. März 1950", "c. 1950")
-        ),
-        *((it, "basic_date") for it in ("19500301", 19500301, 19500301.0)),
-        *((it, DEFAULT_FORMATS) for it in (-631152000000, "-631152000000", "1950", 1950)),
-        *(("01.03.1950", it) for it in ("dd.MM.yyyy", "d.M.uuuu", "epoch_millis||dd.MM.yyyy")),
-        ("1950/03/01 10:11:12", "yyyy/MM/dd HH:mm:ss"),
-        ("Wed Mar 01 10:00:00 +0100 1950", "EEE MMM dd HH:mm:ss Z yyyy"),
-        ("March 1, 1950", "MMMM d, yyyy"),
-        *((it, "dd.MM.yyyy[ HH:mm]") for it in ("01.03.1950", "01.03.1950 10:11")),
-        ("03/01/1950 10:11 a.m.", "MM/dd/yyyy hh:mm a"),
-        ("19500301T101112Z", "yyyyMMdd'T'HHmmssX"),
-        ("1950060", "basic_ordinal_date"),
-        (-631152000, "epoch_second"),
-        # The columns of an engine are asked for in ISO's form, whatever the mapping says.
-        *(("1950-03-01T00:00:00.000Z", it) for it in ("basic_date", "epoch_millis", "dd.MM.yyyy")),
+        "1950",
+        1950,
+        1950.0,
+        "1950-03",
+        "1950-3-1",
+        "1950-03-01T10:00Z",
+        "1950-W05",
+        date(1950, 3, 1),
+        datetime(1950, 3, 1, tzinfo=UTC),
+        "1950/03/01",
+        "1950.03",
+        "1950?",
+        "1950~",
+        "1950/3/1 10:11",
+        "03/01/1950",
+        "1.3.1950",
+        "01-03-1950 10:11",
+        "03/1950",
+        "1 March 1950",
+        "March 1, 1950",
+        "Mar. 1950",
+        "1. März 1950",
+        "c. 1950",
     ],
+    ids=str,
 )
-def test_the_year_of_a_date_is_read(value: object, formats: str) -> None:
-    assert year_of(value, formats) == 1950
+def test_the_year_of_a_date_is_read(value: object) -> None:
+    assert year_of(value, "") == 1950
 
 
 @pytest.mark.parametrize(
     ("value", "formats"),
     [
-        *((it, "") for it in ("20th century", "123/1950", "page 19500", "1950s")),
-        *((it, "") for it in ("soon", "", "19500301", 19500301, True, None, "1950x")),
-        *((it, "basic_date") for it in ("x9500301", 1e30, "-19500301")),
-        *((it, "epoch_millis") for it in ("9" * 40, "NaN", "1950-")),
+        ("19500301", "basic_date"),
+        (19500301, "basic_date"),
+        (19500301.0, "basic_date"),
+        (-631152000000, DEFAULT_FORMATS),
+        ("-631152000000", DEFAULT_FORMATS),
+        ("1950", DEFAULT_FORMATS),
+        (1950, DEFAULT_FORMATS),
+        ("01.03.1950", "dd.MM.yyyy"),
+        ("01.03.1950", "d.M.uuuu"),
+        ("01.03.1950", "epoch_millis||dd.MM.yyyy"),
+        ("1950/03/01 10:11:12", "yyyy/MM/dd HH:mm:ss"),
+        ("Wed Mar 01 10:00:00 +0100 1950", "EEE MMM dd HH:mm:ss Z yyyy"),
+        ("March 1, 1950", "MMMM d, yyyy"),
+        ("01.03.1950", "dd.MM.yyyy[ HH:mm]"),
+        ("01.03.1950 10:11", "dd.MM.yyyy[ HH:mm]"),
+        ("03/01/1950 10:11 a.m.", "MM/dd/yyyy hh:mm a"),
+        ("19500301T101112Z", "yyyyMMdd'T'HHmmssX"),
+        ("1950060", "basic_ordinal_date"),
+        (-631152000, "epoch_second"),
+        # The columns of an engine are asked for in ISO's form, whatever the mapping says.
+        ("1950-03-01T00:00:00.000Z", "basic_date"),
+        ("1950-03-01T00:00:00.000Z", "epoch_millis"),
+        ("1950-03-01T00:00:00.000Z", "dd.MM.yyyy"),
+    ],
+)
+def test_the_year_of_a_date_is_read_by_its_format(value: object, formats: str) -> None:
+    assert year_of(value, formats) == 1950
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "20th century",
+        "123/1950",
+        "page 19500",
+        "1950s",
+        "soon",
+        "",
+        "19500301",
+        19500301,
+        True,
+        None,
+        "1950x",
+    ],
+)
+def test_a_value_without_a_year_has_none(value: object) -> None:
+    assert year_of(value, "") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "formats"),
+    [
+        ("x9500301", "basic_date"),
+        (1e30, "basic_date"),
+        ("-19500301", "basic_date"),
+        ("9" * 40, "epoch_millis"),
+        ("NaN", "epoch_millis"),
+        ("1950-", "epoch_millis"),
         ("01.03.1950", "MM-dd"),
     ],
 )
@@ -75,12 +132,23 @@ def test_no_text_and_no_format_raises(text: str, formats: str) -> None:
 @pytest.mark.parametrize(
     ("label", "row"),
     [
-        *((it, NEW) for it in (pd.Timestamp("1950-03-01"), np.datetime64("1950-03-01"))),
-        *((it, NEW) for it in (np.datetime64("1950-03-01T00:00:00.000000000"), pd.Series([1950]))),
-        *((it, NEW) for it in (["1950", None], np.int32(1950), [[1950]], pd.Period("1950-03"))),
+        (pd.Timestamp("1950-03-01"), NEW),
+        (np.datetime64("1950-03-01"), NEW),
+        (np.datetime64("1950-03-01T00:00:00.000000000"), NEW),
+        (pd.Series([1950]), NEW),
+        (["1950", None], NEW),
+        (np.int32(1950), NEW),
+        ([[1950]], NEW),
+        (pd.Period("1950-03"), NEW),
         (np.array(["1950-03-01"], dtype="datetime64[ns]"), NEW),
-        *((it, OLD) for it in ("1850-01", np.float64(1850), "1850-W01")),
-        *((it, UNKNOWN) for it in (pd.NaT, pd.NA, np.datetime64("NaT"), "soon", [])),
+        ("1850-01", OLD),
+        (np.float64(1850), OLD),
+        ("1850-W01", OLD),
+        (pd.NaT, UNKNOWN),
+        (pd.NA, UNKNOWN),
+        (np.datetime64("NaT"), UNKNOWN),
+        ("soon", UNKNOWN),
+        ([], UNKNOWN),
     ],
 )
 def test_values_of_numpy_and_pandas_are_labels(label: Any, row: tuple[float, ...]) -> None:
@@ -92,9 +160,15 @@ def test_a_number_that_is_no_year_is_unknown_among_dates() -> None:
     assert dated.membership(19500301, strict=False) == NEW
     assert dated.membership(18500301, strict=False) == OLD
     assert dated.membership(7, strict=False) == UNKNOWN
-    # Neither where nobody says that they are dates, but all groups are of years.
-    for value in (-631152000000, 19500301, "631152000000"):
-        assert CENTURIES.membership(value, strict=False) == UNKNOWN
+
+
+@pytest.mark.parametrize("value", [-631152000000, 19500301, "631152000000"])
+def test_a_number_that_is_no_year_is_unknown_among_years(value: object) -> None:
+    """Where nobody says that values are dates, but all groups are of years."""
+    assert CENTURIES.membership(value, strict=False) == UNKNOWN
+
+
+def test_a_number_that_is_no_year_counts_among_prices() -> None:
     prices = {"name": "price", "field": "p", "groups": {"low": {"lt": 5}, "high": {"gte": 5}}}
     assert Attribute.model_validate(prices).membership(19500301, strict=False) == NEW
 
@@ -115,27 +189,40 @@ def test_a_switch_is_the_same_however_it_is_written(groups: Any, yes: Any, no: A
     assert attribute.membership([no], strict=False) == (0.0, 1.0)
 
 
-def test_a_server_is_asked_for_all_that_means_a_value() -> None:
-    """So that its filter finds the documents whose labels we read."""
-    for groups, spellings in (
+@pytest.mark.parametrize(
+    ("described", "spellings"),
+    [
         (YES_NO, {"true", "True", "TRUE", "1", "1.0"}),
         (ONE_ZERO, {"true", "True", "TRUE", "1", "1.0"}),
         ({**YES_NO, "groups": {"yes": ["1"], "no": ["true", "x"]}}, {"1", "1.0"}),
         ({**YES_NO, "groups": ["yes", "no"]}, {"yes"}),
         ({**YES_NO, "groups": {"yes": ["5"], "no": ["7"]}}, {"5", "5.0"}),
-    ):
-        attribute = Attribute.model_validate(groups)
-        assert set(attribute.spellings("yes")) == spellings
-        assert {attribute.group_of(it) for it in spellings} == {"yes"}
+    ],
+    ids=["switch", "one or zero", "both", "words", "numbers"],
+)
+def test_a_server_is_asked_for_all_that_means_a_value(
+    described: dict[str, Any], spellings: set[str]
+) -> None:
+    """So that its filter finds the documents whose labels we read."""
+    attribute = Attribute.model_validate(described)
+
+    assert set(attribute.spellings("yes")) == spellings
+    assert {attribute.group_of(spelling) for spelling in spellings} == {"yes"}
 
 
-def test_a_listed_value_counts_before_its_other_forms() -> None:
+@pytest.mark.parametrize(
+    ("value", "row"),
+    [
+        *((value, (1.0, 0.0)) for value in (1, 1.0, "1.0", " 1", "x ")),
+        *((value, (0.0, 1.0)) for value in (True, "True", "x", " x", "x\n")),
+    ],
+)
+def test_a_listed_value_counts_before_its_other_forms(
+    value: object, row: tuple[float, float]
+) -> None:
     grades = {"name": "grade", "field": "g", "groups": {"a": ["1", "x "], "b": ["true", "x"]}}
-    attribute = Attribute.model_validate(grades)
-    for value in (1, 1.0, "1.0", " 1", "x "):
-        assert attribute.membership(value) == (1.0, 0.0)
-    for value in (True, "True", "x", " x", "x\n"):
-        assert attribute.membership(value) == (0.0, 1.0)
+
+    assert Attribute.model_validate(grades).membership(value) == row
 
 
 def test_a_nested_value_without_a_weight_counts_nothing() -> None:

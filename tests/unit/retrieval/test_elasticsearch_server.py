@@ -8,7 +8,7 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,9 @@ async def count(url: Any, engine: str = "elasticsearch", **changes: Any) -> int:
         return int((await server.ask("count", index="any"))["count"])
 
 
-async def refused(url: Any, kind: type[Exception], said: str, engine: str, **more: Any) -> None:
+async def refused(url: Any, kind: type[Exception], sentence: str, engine: str, **more: Any) -> None:
     """Expect one sentence that quotes no key."""
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=sentence) as caught:
         await count(url, engine, **more)
     assert "\n" not in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -92,9 +92,9 @@ async def test_an_overload_is_waited_out_as_long_as_the_server_asks() -> None:
             return of_json(429, {"error": "busy"}, **{"retry-after": "1"})
         return of_json(200, {"count": 7})
 
-    with answering(answer) as (url, asked):
+    with answering(answer) as (url, requests):
         assert await count(url) == 7
-    assert 1 <= asked[1].at - asked[0].at < 20
+    assert 1 <= requests[1].at - requests[0].at < 20
 
 
 @pytest.mark.promise("engines")
@@ -105,10 +105,10 @@ async def test_what_a_node_fails_at_is_asked_four_times(engine: str, answer: Ans
 
     By the client alone: nobody retries twice.
     """
-    said = rf"look into its log, and try again \(status {answer[0]}\)\.$"
-    with answering(lambda *_: answer) as (url, asked):
-        await refused(url, IndexUnavailableError, said, engine)
-    assert len(asked) == 4
+    sentence = rf"look into its log, and try again \(status {answer[0]}\)\.$"
+    with answering(lambda *_: answer) as (url, requests):
+        await refused(url, IndexUnavailableError, sentence, engine)
+    assert len(requests) == 4
 
 
 NO_INDEX = {"type": "index_not_found_exception", "index": "people"}
@@ -123,30 +123,100 @@ OTHER = r"^The server at http\S+ is not .*its engine"
 
 @pytest.mark.promise("engines")
 @ENGINES
-async def test_refusals_are_told_and_not_tried_again(engine: str) -> None:
-    """What a server refuses is reported and not asked again."""
-    refusals: list[tuple[Answer, type[Exception] | None, str]] = [
-        ((200, {"content-type": "text/html"}, b"<h1>It works!</h1>"), None, A_PAGE),
-        ((200, ELASTICSEARCH, b"<!DOCTYPE html><title>Log in</title>"), None, A_PAGE),
-        ((403, {"content-type": "text/html"}, b"<html><body>No</body></html>"), None, A_PAGE),
-        ((405, {}, b""), None, OTHER),
-        ((200, ELASTICSEARCH, b'["hr"]'), None, OTHER),
-        ((200, ELASTICSEARCH, b'{"count": '), None, "broke off its reply; try again"),
-        (of_json(400, {"error": CLOSED}), None, r"^The index 'hr-2020' is closed; open it"),
-        (of_json(400, {"error": OLD}), None, r"is Elasticsearch 7; upgrade it to 8 or later\.$"),
-        ((200, ELASTICSEARCH, b'{"responses": ["a"]}'), None, OTHER),
-        (of_json(401, {"error": None}), None, "or asks for some; set FAIRQR_"),
-        (of_json(403, {"error": None}), None, "privileges 'read' and 'view_index_metadata' on the"),
-        (of_json(404, {"error": NO_INDEX}), IndexNotFoundError, "no index 'people' at .*; correct"),
-        (of_json(403, {"error": BLOCKED}), None, r"does not do this \(disk full\).*status 403"),
-        (of_json(400, {"error": CAUSED}), None, r"\(a: b\); correct the source \(status 400\)\.$"),
-        (of_json(400, {"error": {"root_cause": ["a"]}}), None, r"\(no reason given\).*status 400"),
+@pytest.mark.parametrize(
+    ("answer", "error", "sentence"),
+    [
+        (
+            (200, {"content-type": "text/html"}, b"<h1>It works!</h1>"),
+            IndexUnavailableError,
+            A_PAGE,
+        ),
+        (
+            (200, ELASTICSEARCH, b"<!DOCTYPE html><title>Log in</title>"),
+            IndexUnavailableError,
+            A_PAGE,
+        ),
+        (
+            (403, {"content-type": "text/html"}, b"<html><body>No</body></html>"),
+            IndexUnavailableError,
+            A_PAGE,
+        ),
+        ((405, {}, b""), IndexUnavailableError, OTHER),
+        ((200, ELASTICSEARCH, b'["hr"]'), IndexUnavailableError, OTHER),
+        (
+            (200, ELASTICSEARCH, b'{"count": '),
+            IndexUnavailableError,
+            "broke off its reply; try again",
+        ),
+        (
+            of_json(400, {"error": CLOSED}),
+            IndexUnavailableError,
+            r"^The index 'hr-2020' is closed; open it",
+        ),
+        (
+            of_json(400, {"error": OLD}),
+            IndexUnavailableError,
+            r"is Elasticsearch 7; upgrade it to 8 or later\.$",
+        ),
+        ((200, ELASTICSEARCH, b'{"responses": ["a"]}'), IndexUnavailableError, OTHER),
+        (
+            of_json(401, {"error": None}),
+            IndexUnavailableError,
+            "or asks for some; set FAIRQR_",
+        ),
+        (
+            of_json(403, {"error": None}),
+            IndexUnavailableError,
+            "privileges 'read' and 'view_index_metadata' on the",
+        ),
+        (
+            of_json(404, {"error": NO_INDEX}),
+            IndexNotFoundError,
+            "no index 'people' at .*; correct",
+        ),
+        (
+            of_json(403, {"error": BLOCKED}),
+            IndexUnavailableError,
+            r"does not do this \(disk full\).*status 403",
+        ),
+        (
+            of_json(400, {"error": CAUSED}),
+            IndexUnavailableError,
+            r"\(a: b\); correct the source \(status 400\)\.$",
+        ),
+        (
+            of_json(400, {"error": {"root_cause": ["a"]}}),
+            IndexUnavailableError,
+            r"\(no reason given\).*status 400",
+        ),
         (of_json(400, {"error": TOO_MANY}), QueryError, "The query has more words than"),
-    ]
-    with answering(lambda number, _: refusals[number][0]) as (url, asked):
-        for number, (_, error, says) in enumerate(refusals, start=1):
-            await refused(url, error or IndexUnavailableError, says, engine)
-            assert len(asked) == number
+    ],
+    ids=[
+        "page",
+        "login page",
+        "forbidden page",
+        "method",
+        "list",
+        "cut off",
+        "closed index",
+        "old server",
+        "responses",
+        "key",
+        "rights",
+        "index",
+        "full disk",
+        "cause",
+        "no reason",
+        "long query",
+    ],
+)
+async def test_refusals_are_told_and_not_tried_again(
+    engine: str, answer: Answer, error: type[Exception], sentence: str
+) -> None:
+    """What a server refuses is reported and not asked again."""
+    with answering(lambda *_: answer) as (url, requests):
+        await refused(url, error, sentence, engine)
+    assert len(requests) == 1
 
 
 @ENGINES
@@ -165,8 +235,10 @@ async def test_an_old_elasticsearch_is_not_drafted_as_opensearch() -> None:
         content = about if asked.path == "/" else MAPPING
         return 200, {"content-type": "application/json"}, json.dumps(content).encode()
 
-    said = pytest.raises(IndexUnavailableError, match=r"is Elasticsearch 7\.10\.2; upgrade it to 8")
-    with answering(answer) as (url, _), said:
+    refusal = pytest.raises(
+        IndexUnavailableError, match=r"is Elasticsearch 7\.10\.2; upgrade it to 8"
+    )
+    with answering(answer) as (url, _), refusal:
         await draft(url, "x")
 
 
@@ -175,11 +247,11 @@ async def test_a_hybrid_query_of_opensearch_is_sent_as_it_is() -> None:
     queries = [{"match": {"bio": "{{query}}"}}, {"neural": {"vector": {"query_text": "{{query}}"}}}]
     body = {"query": {"hybrid": {"queries": queries}}, "search_pipeline": "normalised"}
     changes: dict[str, Any] = {"engine": "opensearch", "body": body, "query": None}
-    with answering(serving(found())) as (url, asked):
+    with answering(serving(found())) as (url, requests):
         async with attached(source(url, **changes)) as engine:
             assert not {"rescore", "document_frequencies", "within_group"} & engine.capabilities
             await engine.search([Query("physics", 5)])
-        sent = json.loads(asked[-1].body.splitlines()[1])
+        sent = json.loads(requests[-1].body.splitlines()[1])
         assert sent["query"]["hybrid"]["queries"][0] == {"match": {"bio": "physics"}}
         assert sent["search_pipeline"] == "normalised"
         with pytest.raises(SourceError, match="filter cannot be added to this body"):
@@ -191,34 +263,55 @@ async def test_a_slow_server_is_given_up(engine: str) -> None:
     given_up = threading.Event()
 
     def answer(number: int, _: Received) -> Answer:
-        assert number < 4 or given_up.wait(PATIENCE)
+        assert given_up.wait(PATIENCE)
         return of_json(200, {"count": 1})
 
+    with answering(answer) as (url, requests):
+        await refused(url, IndexUnavailableError, "answer in time", engine, timeout=2)
+        given_up.set()
+    assert len(requests) == 1
+
+
+@pytest.fixture
+def dead_url() -> Iterator[str]:
+    """The address of a port that is taken and at which nobody listens."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        dead = f"http://127.0.0.1:{held.getsockname()[1]}"
-        with answering(answer) as (url, asked):
-            for _ in range(4):
-                assert await count([dead, url], engine) == 1
-            await refused(url, IndexUnavailableError, "answer in time", engine, timeout=2)
-            given_up.set()
-        await refused(dead, IndexUnavailableError, f"at {dead} cannot be reached; start", engine)
-    assert len(asked) == 5
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
 
 
 @ENGINES
-async def test_what_no_client_can_be_made_of(
-    engine: str, entry: Callable[..., str], tmp_path: Path
+async def test_of_several_nodes_one_may_be_down(engine: str, dead_url: str) -> None:
+    with answering(lambda *_: of_json(200, {"count": 1})) as (url, requests):
+        for _ in range(4):
+            assert await count([dead_url, url], engine) == 1
+    assert len(requests) == 4
+
+
+@ENGINES
+async def test_a_server_that_is_down_is_named(engine: str, dead_url: str) -> None:
+    sentence = f"at {dead_url} cannot be reached; start"
+
+    await refused(dead_url, IndexUnavailableError, sentence, engine)
+
+
+@ENGINES
+@pytest.mark.parametrize("name", ["no.pem", "missing.pem"])
+async def test_a_certificate_that_cannot_be_read_is_named(
+    engine: str, entry: Callable[..., str], tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "no.pem").write_text("no certificate")
-    url, said = (
-        "https://127.0.0.1:1",
-        r"cannot be read .* ca_certs in the settings file: it",
-    )
-    for name in ("no.pem", "missing.pem"):
-        await refused(url, FairqrError, said, engine, credentials=entry(url, ca_certs=name))
-    said = r"^The server people cannot be used .* cloud_id"
-    await refused(None, SourceError, said, "elasticsearch", cloud_id="people:nonsense")
+    url = "https://127.0.0.1:1"
+    credentials = entry(url, ca_certs=name)
+
+    sentence = r"cannot be read .* ca_certs in the settings file: it"
+    await refused(url, FairqrError, sentence, engine, credentials=credentials)
+
+
+async def test_a_cloud_id_that_means_no_server_is_refused() -> None:
+    sentence = r"^The server people cannot be used .* cloud_id"
+
+    await refused(None, SourceError, sentence, "elasticsearch", cloud_id="people:nonsense")
 
 
 # --- a newer server, and clients that users made ----------------------------------------------
@@ -235,8 +328,8 @@ async def test_elasticsearch_9_is_asked_as_it_documents() -> None:
 
     def answer(_: int, asked: Received) -> Answer:
         sent = {key: asked.headers.get(key, "") for key in ("accept", "content-type")}
-        wanted = ["accept"] + ["content-type"] * bool(asked.body)
-        if any("compatible-with=8" not in sent[key] for key in wanted):
+        headers = ["accept"] + ["content-type"] * bool(asked.body)
+        if any("compatible-with=8" not in sent[key] for key in headers):
             return of_json(400, {"error": {"type": "media_type_header_exception", "reason": "9"}})
         if {"types", "include_type_name", "local"} & set(asked.path.replace("?", "&").split("&")):
             return of_json(400, {"error": {"reason": "unrecognized parameter"}})
@@ -273,10 +366,12 @@ def test_a_users_client_serves_one_loop_and_stays_open(engine: str) -> None:
             source(None, engine=other, client=client)
 
 
-def test_an_address_without_a_port_means_that_of_its_scheme() -> None:
+@pytest.mark.parametrize(
+    ("url", "port"), [("https://a", 443), ("http://a:/path", 80), ("http://a:9201/", 9201)]
+)
+def test_an_address_without_a_port_means_that_of_its_scheme(url: str, port: int) -> None:
     """As it does where credentials are compared with addresses."""
-    for given, meant in (("https://a", 443), ("http://a:/path", 80), ("http://a:9201/", 9201)):
-        assert urlsplit(_with_port(given)).port == meant
+    assert urlsplit(_with_port(url)).port == port
 
 
 # --- where keys go ----------------------------------------------------------------------------
@@ -295,31 +390,43 @@ async def test_a_redirect_is_not_followed(
     That address gets the key, which is never logged.
     """
     caplog.set_level(logging.DEBUG)
-    with answering(lambda *_: of_json(200, {"count": 1})) as (elsewhere, asked):
+    with answering(lambda *_: of_json(200, {"count": 1})) as (elsewhere, strayed):
         moved = (status, {**ELASTICSEARCH, "location": f"{elsewhere}/any/_count"}, b"{}")
-        with answering(lambda *_: moved) as (url, named):
-            said = f"{url} redirects to another address"
-            await refused(url, IndexUnavailableError, said, engine, credentials=entry(url))
-    assert asked == []
-    sent = named[0].headers["authorization"], named[0].headers["x-key"]
+        with answering(lambda *_: moved) as (url, requests):
+            sentence = f"{url} redirects to another address"
+            await refused(url, IndexUnavailableError, sentence, engine, credentials=entry(url))
+
+    assert strayed == []
+
+    sent = requests[0].headers["authorization"], requests[0].headers["x-key"]
     assert sent == ("ApiKey s3cret", "s3cret")
     assert "s3cret" not in caplog.text
 
 
-async def test_a_wrong_address_is_refused_and_never_quoted() -> None:
-    """Before anything is sent, or a draft or a source is written with it."""
-    for url in (
+@pytest.mark.parametrize(
+    "url",
+    [
         ["http://here:9200", "https://me:s3cret@there:9200"],
         "me:s3cret@here:9200",
         "http://here:9200/?key=s3cret",
         "http://here:9200#s3cret",
         "http://s3cret here:9200",
-    ):
-        with pytest.raises(SourceError, match=r"^The source is wrong at ") as caught:
-            source(url)
-        with pytest.raises(SourceError, match=r"^The source is wrong at url") as drafted:
-            await draft(url, "x")
-        assert "s3cret" not in f"{caught.value} {drafted.value}"
+    ],
+    ids=["password", "no scheme", "query", "fragment", "blank"],
+)
+async def test_a_wrong_address_is_refused_and_never_quoted(url: str | list[str]) -> None:
+    """Before anything is sent, or a draft or a source is written with it."""
+    with pytest.raises(SourceError, match=r"^The source is wrong at ") as caught:
+        source(url)
+    with pytest.raises(SourceError, match=r"^The source is wrong at url") as drafted:
+        await draft(url, "x")  # type: ignore[arg-type]
+
+    assert "s3cret" not in f"{caught.value} {drafted.value}"
+
+
+def test_a_source_needs_an_address() -> None:
+    with pytest.raises(SourceError, match=r"give its url, or set FAIRQR_ELASTICSEARCH_URL\.$"):
+        SearchServer(source(None))
 
 
 @pytest.mark.promise("engines")
@@ -330,20 +437,21 @@ def test_a_key_goes_only_to_the_addresses_of_its_entry(
 
     The nodes share one client, so what may not go to all of them goes to none.
     """
-    with pytest.raises(SourceError, match=r"give its url, or set FAIRQR_ELASTICSEARCH_URL\.$"):
-        SearchServer(source(None))
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "http://here:9200")
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", "s3cret")
     assert SearchServer(source(None)).url == "http://here:9200"
+
     both = ["http://here:9200", "http://evil:9200"]
     assert SearchServer(source(both[:1])).credentials.api_key
     assert not SearchServer(source(both)).credentials.request_headers()
-    named = entry("http://here:9200")
-    assert SearchServer(source(both[0], credentials=named)).credentials.api_key
+
+    credentials = entry("http://here:9200")
+    assert SearchServer(source(both[0], credentials=credentials)).credentials.api_key
+
     for url, cloud_id in (("http://evil:9200", None), (both, None), (None, "people:x")):
-        said = "'mine' may not be sent to (http://evil:9200|people:x)"
-        with pytest.raises(ConfigError, match=said):
-            SearchServer(source(url, cloud_id=cloud_id, credentials=named))
+        sentence = "'mine' may not be sent to (http://evil:9200|people:x)"
+        with pytest.raises(ConfigError, match=sentence):
+            SearchServer(source(url, cloud_id=cloud_id, credentials=credentials))
 
 
 # --- searches over a server that misbehaves ---------------------------------------------------
@@ -382,10 +490,10 @@ async def searched(url: str, **changes: Any) -> Any:
 async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
     """A part of a request that the server is too busy for is asked again."""
     busy = {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue"}}
-    with answering(serving(busy, found())) as (url, asked):
+    with answering(serving(busy, found())) as (url, requests):
         hits = await searched(url)
     assert (hits.ids, hits.memberships["gender"].tolist()) == (["a"], [[1, 0]])
-    assert len(asked) == 3
+    assert len(requests) == 3
 
 
 @pytest.mark.promise("engines")
@@ -395,23 +503,27 @@ async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
         (found(_shards=IN_PART), "2 of 5 shards of 'x' did not answer."),
         (found(timed_out=True), "The search of 'x' hit its time limit before it was complete."),
     ],
+    ids=["shards", "time"],
 )
 async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str) -> None:
     """Failed shards are an error, or a warning under `allow_partial`; hits come from the same copy
     of each shard.
     """
-    with answering(serving(part)) as (url, asked):
+    with answering(serving(part)) as (url, requests):
         with pytest.raises(IndexUnavailableError) as caught:
             await searched(url)
         assert str(caught.value).startswith(f"{warning} Try again, or accept such results with")
-        header, body = map(json.loads, asked[-1].body.splitlines())
+
+        header, body = map(json.loads, requests[-1].body.splitlines())
         assert header == {"preference": "fairqr", "allow_partial_search_results": False}
         assert "timeout" not in body
+
         async with attached(source(url, allow_partial=True, timeout=10)) as engine:
             hits, counted = [(await engine.search([Query("physics", n)]))[0] for n in (5, 0)]
         assert (hits.ids, counted.total) == (["a"], 1)
         assert hits.warnings == counted.warnings == (warning,)
-        header, body = map(json.loads, asked[-1].body.splitlines())
+
+        header, body = map(json.loads, requests[-1].body.splitlines())
         assert header["allow_partial_search_results"] is True
         assert body["timeout"] == "8000ms", "the server has time to answer before the client leaves"
 
@@ -421,18 +533,19 @@ async def test_shares_of_a_part_are_left_out_and_counted_again() -> None:
     buckets = [{"key": "F\0", "doc_count": 3}, {"key": "F\0M\0", "doc_count": 1}]
     counted = {"labels": {"sum_other_doc_count": 0, "buckets": buckets}}
     whole = found(aggregations=counted)
-    with answering(serving({**whole, "_shards": IN_PART}, whole)) as (url, asked):
+    with answering(serving({**whole, "_shards": IN_PART}, whole)) as (url, requests):
         async with attached(source(url, allow_partial=True)) as engine:
             assert await engine.corpus_shares() == {}
             for _ in "12":
                 assert (await engine.corpus_shares())["gender"].tolist() == [0.875, 0.125]
-    assert len(asked) == 3
+
+    assert len(requests) == 3
 
 
 @pytest.mark.parametrize("content", [b"{}", b'{"hr": {"mappings": []}}'])
 async def test_what_is_no_mapping_is_told(content: bytes) -> None:
-    told = pytest.raises((IndexUnavailableError, IndexNotFoundError), match=r"^The")
-    with answering(lambda *_: (200, ELASTICSEARCH, content)) as (url, _), told:
+    refusal = pytest.raises((IndexUnavailableError, IndexNotFoundError), match=r"^The")
+    with answering(lambda *_: (200, ELASTICSEARCH, content)) as (url, _), refusal:
         await searched(url)
 
 
@@ -443,10 +556,11 @@ def of_version(version: int) -> Callable[[int, Received], Answer]:
     """Play a server: it takes requests in its own form and in that of the version before."""
 
     def answer(_: int, asked: Received) -> Answer:
-        forms = {int(it) for it in re.findall("compatible-with=([0-9]+)", asked.headers["accept"])}
+        versions = re.findall("compatible-with=([0-9]+)", asked.headers["accept"])
+        forms = {int(version) for version in versions}
         if not forms <= {version, version - 1}:
-            found = f"Accept version must be either version {version} or {version - 1}, not {forms}"
-            refusal = {"type": "media_type_header_exception", "reason": found}
+            reason = f"Accept must be of version {version} or {version - 1}, not {forms}"
+            refusal = {"type": "media_type_header_exception", "reason": reason}
             return of_json(400, {"error": refusal, "status": 400})
         form = f"application/vnd.elasticsearch+json;compatible-with={min(forms)}"
         return of_json(200, {"count": version}, **{"content-type": form})
@@ -461,19 +575,23 @@ async def test_servers_of_both_versions_take_our_requests(version: int) -> None:
 
     By either client; a test runs this with each.
     """
-    with answering(of_version(version)) as (url, asked):
+    with answering(of_version(version)) as (url, requests):
         assert await count(url) == version
-    assert "compatible-with=8" in asked[0].headers["accept"]
+    assert "compatible-with=8" in requests[0].headers["accept"]
 
 
 async def test_a_server_that_refuses_a_users_client_is_explained() -> None:
+    sentence = f"Your client is Elasticsearch's version {CLIENT}.* give its url in place"
+
     with answering(of_version(CLIENT - 1)) as (url, _):
         async with (
             AsyncElasticsearch(url) as client,
             aclosing(SearchServer(source(None, client=client))) as server,
         ):
-            said = f"Your client is Elasticsearch's version {CLIENT}.* give its url in place"
-            with pytest.raises(IndexUnavailableError, match=said):
+            with pytest.raises(IndexUnavailableError, match=sentence):
                 await server.ask("count", index="any")
+
+
+async def test_an_old_server_is_told_from_one_that_refuses_a_client() -> None:
     with answering(of_version(7)) as (url, _):
         await refused(url, IndexUnavailableError, "is Elasticsearch 7; upgrade it", "elasticsearch")

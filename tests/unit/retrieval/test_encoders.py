@@ -29,7 +29,8 @@ class Constant:
     name = "constant"
 
     def __init__(self, rows: Any, query: Any = None) -> None:
-        self.rows, self.query = rows, query
+        self.rows = rows
+        self.query = query
 
     async def encode_documents(self, texts: Sequence[str]) -> Any:
         return self.rows
@@ -50,9 +51,20 @@ async def test_what_is_no_vectors_is_refused(rows: Any) -> None:
         await encode_query(Constant(None, rows), "a", 3)
 
 
+@pytest.mark.parametrize(
+    ("title", "text", "whole"),
+    [
+        ("Ada", "Lovelace", "Ada\nLovelace"),
+        (" ", "Lovelace", "Lovelace"),
+        ("Ada", "", "Ada"),
+    ],
+    ids=["both", "text", "title"],
+)
+def test_the_text_of_a_document_has_its_title(title: str, text: str, whole: str) -> None:
+    assert text_of(Document("1", title, text)) == whole
+
+
 async def test_blank_texts_are_not_sent() -> None:
-    parts = [("Ada", "Lovelace"), (" ", "Lovelace"), ("Ada", "")]
-    assert [text_of(Document("1", *it)) for it in parts] == ["Ada\nLovelace", "Lovelace", "Ada"]
     encoder = CountingEncoder()
     rows = await encode_documents(encoder, ["one", " \n", "", "two"], 8)
     assert encoder.encoded == ["one", "two"]
@@ -75,12 +87,14 @@ async def kept_by(encoder: CountingEncoder) -> KeptVectors:
 async def test_vectors_are_the_encoders_and_each_text_is_encoded_once() -> None:
     encoder = CountingEncoder()
     kept = await kept_by(encoder)
-    wanted = await encode_documents(CountingEncoder(), TEXTS)
-    found = await kept.encode([*TEXTS[:9], *TEXTS[:9], " "])
-    assert np.array_equal(found[:18], [*wanted[:9], *wanted[:9]])
+    expected = await encode_documents(CountingEncoder(), TEXTS)
+    rows = await kept.encode([*TEXTS[:9], *TEXTS[:9], " "])
+
+    assert np.array_equal(rows[:18], [*expected[:9], *expected[:9]])
     assert sorted(encoder.taken()) == sorted(TEXTS[:9])
+
     again = await kept_by(encoder)
-    assert np.array_equal(await again.encode(TEXTS), wanted)
+    assert np.array_equal(await again.encode(TEXTS), expected)
     assert sorted(encoder.taken()) == sorted(TEXTS[9:])
     assert not (await again.encode([" "])).any()
     assert (await again.encode([])).shape == (0, 8)
@@ -91,7 +105,9 @@ async def test_vectors_are_the_encoders_and_each_text_is_encoded_once() -> None:
 
 async def test_an_embeddings_object_of_langchain_encodes() -> None:
     """It is named by its class and model."""
-    encoder, texts = LangChainEncoder(WordEmbeddings()), TEXTS[:8]
+    encoder = LangChainEncoder(WordEmbeddings())
+    texts = TEXTS[:8]
+
     assert encoder.name == "WordEmbeddings"
     assert LangChainEncoder(WordEmbeddings(), "mine").name == "mine"
     rows = await encode_documents(encoder, texts)
@@ -99,17 +115,31 @@ async def test_an_embeddings_object_of_langchain_encodes() -> None:
     assert await encode_query(encoder, texts[3], 8) == pytest.approx(rows[3])
 
 
-def test_what_is_no_encoder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+OPENAI = "openai:text-embedding-3-small"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("magic", "There is no encoder 'magic'; choose minilm, or a LangChain model"),
+        ("nobody:model", "'nobody:model' cannot be started"),
+        (OPENAI, "cannot be started .*; install its package and set"),
+    ],
+    ids=["name", "provider", "key"],
+)
+def test_what_is_no_encoder_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, complaint: str
+) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    for name, says in {
-        "magic": "There is no encoder 'magic'; choose minilm, or a LangChain model",
-        "nobody:model": "'nobody:model' cannot be started",
-        "openai:text-embedding-3-small": "cannot be started .*; install its package and set",
-    }.items():
-        with pytest.raises(ModelUnavailableError, match=f"^[^\n]*{says}[^\n]*$"):
-            open_encoder(name)
+
+    with pytest.raises(ModelUnavailableError, match=f"^[^\n]*{complaint}[^\n]*$"):
+        open_encoder(name)
+
+
+def test_an_encoder_of_a_provider_is_opened_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    assert open_encoder(name).name == name
+
+    assert open_encoder(OPENAI).name == OPENAI
 
 
 class RefusedError(Exception):
@@ -124,7 +154,9 @@ class Failing(Embeddings):
     """Fails the first times."""
 
     def __init__(self, failures: int, status: int) -> None:
-        self.failures, self.status, self.calls = failures, status, 0
+        self.failures = failures
+        self.status = status
+        self.calls = 0
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         self.calls += 1
@@ -136,17 +168,22 @@ class Failing(Embeddings):
         return self.embed_documents([text])[0]
 
 
-@pytest.mark.parametrize(("status", "named"), [(401, "denied"), (400, "invalid_request")])
-async def test_what_cannot_heal_is_said_without_secrets(status: int, named: str) -> None:
+async def test_what_can_heal_is_tried_again() -> None:
     embeddings = Failing(1, 503)
-    assert (await encode_documents(LangChainEncoder(embeddings), ["a"])).tolist() == [[1, 0]]
-    assert embeddings.calls == 2, "what can heal is tried again"
+    rows = await encode_documents(LangChainEncoder(embeddings), ["a"])
+
+    assert rows.tolist() == [[1, 0]]
+    assert embeddings.calls == 2
+
+
+@pytest.mark.parametrize(("status", "kind"), [(401, "denied"), (400, "invalid_request")])
+async def test_what_cannot_heal_is_said_without_secrets(status: int, kind: str) -> None:
     embeddings = Failing(99, status)
-    with pytest.raises(
-        ModelError, match=rf"'Failing' failed \(RefusedError, status {status}\)"
-    ) as caught:
+    sentence = rf"'Failing' failed \(RefusedError, status {status}\)"
+
+    with pytest.raises(ModelError, match=sentence) as caught:
         await encode_query(LangChainEncoder(embeddings), "a", 2)
-    assert caught.value.status == named
+    assert caught.value.status == kind
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert embeddings.calls == 1

@@ -49,9 +49,9 @@ def rankings(draw: st.DrawFn) -> np.ndarray:
     """Memberships of a ranking: rows sum to 1, to less (partly unknown) or to 0 (unknown)."""
     shape = (draw(st.integers(1, 12)), draw(st.integers(2, 5)))
     weights = draw(hnp.arrays(float, shape, elements=st.floats(0, 1)))
-    known = draw(hnp.arrays(float, (shape[0], 1), elements=st.sampled_from([0.0, 0.5, 1.0])))
+    labelled = draw(hnp.arrays(float, (shape[0], 1), elements=st.sampled_from([0.0, 0.5, 1.0])))
     totals = weights.sum(axis=1, keepdims=True)
-    return np.where(totals > 1e-6, weights / np.maximum(totals, 1e-6), 0) * known
+    return np.where(totals > 1e-6, weights / np.maximum(totals, 1e-6), 0) * labelled
 
 
 @pytest.mark.promise("labels")
@@ -70,8 +70,8 @@ def test_agrees_with_a_loop_over_documents(text: str, members: np.ndarray) -> No
 def test_known_and_unknown_exposure_make_up_all_of_it(members: np.ndarray) -> None:
     """The exposure of the groups and the unknown exposure make up all exposure of a list."""
     total = LOG2.weights(len(members)).sum()
-    known = group_exposure(members).sum()
-    assert known / total + exposure_and_unknown(members)[1] == pytest.approx(1)
+    of_groups = group_exposure(members).sum()
+    assert of_groups / total + exposure_and_unknown(members)[1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,7 @@ def test_a_product_keeps_the_known_mass_of_both_attributes(
     shares = st.sampled_from([0.0, 0.25, 0.5])
     second = data.draw(hnp.arrays(float, (len(first), 2), elements=shares))
     product = intersection([first, second])
+
     assert product.shape == (len(first), first.shape[1] * 2)
     assert np.allclose(product.sum(axis=1), first.sum(axis=1) * second.sum(axis=1))
     assert product[0, 1] == pytest.approx(first[0, 0] * second[0, 1])
@@ -106,21 +107,27 @@ def test_a_product_keeps_the_known_mass_of_both_attributes(
 @given(mixed)
 def test_the_ratio_is_its_definition(protected: list[bool]) -> None:
     """L1, with a logarithm of another base; the groups swapped give the inverse."""
-    v = [1 / math.log10(1 + rank) for rank in range(1, len(protected) + 1)]
-    of_side = {
-        side: [w for w, it in zip(v, protected, strict=True) if it == side] for side in (0, 1)
-    }
-    means = {side: sum(weights) / len(weights) for side, weights in of_side.items()}
-    found = exposure_ratio(protected)
-    assert found == pytest.approx(means[1] / means[0], rel=1e-12)
-    assert exposure_ratio([not it for it in protected]) == pytest.approx(1 / found, rel=1e-12)
-    best, worst = exposure_ratio(sorted(protected, reverse=True)), exposure_ratio(sorted(protected))
-    assert worst - 1e-12 <= found <= best + 1e-12
+    is_protected = np.array(protected)
+    weights = 1 / np.log10(1 + np.arange(1, len(protected) + 1))
+    expected = weights[is_protected].mean() / weights[~is_protected].mean()
+    ratio = exposure_ratio(protected)
+
+    assert ratio == pytest.approx(expected, rel=1e-12)
+    swapped = exposure_ratio((~is_protected).tolist())
+    assert swapped == pytest.approx(1 / ratio, rel=1e-12)
+    best = exposure_ratio(sorted(protected, reverse=True))
+    worst = exposure_ratio(sorted(protected))
+    assert worst - 1e-12 <= ratio <= best + 1e-12
 
 
-def test_an_empty_group_or_others_without_exposure_have_no_ratio() -> None:
-    for protected in ([], [True, True], [False, False, False]):
-        assert exposure_ratio(protected) is None
+@pytest.mark.parametrize(
+    "protected", [[], [True, True], [False, False, False]], ids=["nobody", "all", "none"]
+)
+def test_a_group_without_others_has_no_ratio(protected: list[bool]) -> None:
+    assert exposure_ratio(protected) is None
+
+
+def test_others_without_exposure_have_no_ratio() -> None:
     assert exposure_ratio([True, False], Discount("top_k", 1)) is None
     assert exposure_ratio([False, True], Discount("top_k", 1)) == 0
 
@@ -129,7 +136,9 @@ def test_an_empty_group_or_others_without_exposure_have_no_ratio() -> None:
 def pairs(draw: st.DrawFn) -> list[np.ndarray]:
     size = draw(st.integers(2, 6))
     weights = st.lists(st.integers(0, 20), min_size=size, max_size=size).filter(any)
-    return [np.array(it) / sum(it) for it in (draw(weights), draw(weights))]
+    first = np.array(draw(weights))
+    second = np.array(draw(weights))
+    return [first / first.sum(), second / second.sum()]
 
 
 @pytest.mark.promise("labels")
@@ -137,8 +146,9 @@ def test_a_worked_value_of_kl() -> None:
     """The Kullback–Leibler divergence is the formula of the page."""
     # KL([½,½] ‖ [¼,¾]) = ½ ln 2 + ½ ln ⅔
     expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
-    found = kullback_leibler([0.5, 0.5], [0.25, 0.75], smoothing=0)
-    assert found == pytest.approx(expected)
+    divergence = kullback_leibler([0.5, 0.5], [0.25, 0.75], smoothing=0)
+    assert divergence == pytest.approx(expected)
+
     turned = kullback_leibler([0.25, 0.75], [0.5, 0.5], smoothing=0, direction="exposure_target")
     assert turned == pytest.approx(expected)
     # Without smoothing, an absent group is infinitely far.
@@ -151,8 +161,10 @@ def test_worked_values_of_what_a_group_lacks() -> None:
     target = [0.5, 0.4, 0.1]
     exposure = [0.2, 0.8, 0.0]
     assert lacks(target, exposure) == pytest.approx([0.3, -0.4, 0.1])
+
     ratios = lacks(target, exposure, "ratio", smoothing=0.03)
     assert ratios == pytest.approx([0.495 / 0.204, 0.398 / 0.786, 0.107 / 0.01])
+
     terms = lacks(target, exposure, "divergence")
     assert terms.sum() == pytest.approx(kullback_leibler(target, exposure))
     assert lacks(target, target, "divergence") == pytest.approx([0.0, 0.0, 0.0])
@@ -170,20 +182,24 @@ def test_a_worked_value_of_js() -> None:
 
 
 @given(pairs(), st.sampled_from([1e-6, 1e-3, 0.1]), st.floats(0.05, 0.95), st.data())
-def test_what_always_holds(
+def test_divergences_have_their_properties(
     pair: list[np.ndarray], smoothing: float, step: float, data: st.DataObject
 ) -> None:
     """Zero exactly at equality, falling toward the target, and the same in any order of groups."""
     p, q = pair
-    kl, js = kullback_leibler(p, q, smoothing=smoothing), jensen_shannon(p, q)
+    kl = kullback_leibler(p, q, smoothing=smoothing)
+    js = jensen_shannon(p, q)
+
     assert kullback_leibler(p, p, smoothing=smoothing) == jensen_shannon(p, p) == 0
     assert js == pytest.approx(jensen_shannon(q, p))
     assert 0 <= jensen_shannon(p, q, unit="bits") <= 1 + 1e-12
+
     order = data.draw(st.permutations(range(len(p))))
     assert kullback_leibler(p[order], q[order], smoothing=smoothing) == pytest.approx(kl)
     assert jensen_shannon(p[order], q[order]) == pytest.approx(js)
     assert smooth(p, smoothing).sum() == pytest.approx(1)
     assert smooth(p, smoothing).min() > 0
+
     assume(not np.allclose(p, q))
     assert min(kl, js) > 0
     assert kullback_leibler(p, (1 - step) * q + step * p, smoothing=smoothing) < kl
@@ -203,9 +219,10 @@ def test_a_slope_is_that_of_the_share_by_label() -> None:
 
 def test_the_variance_of_a_label_is_that_of_drawn_ones() -> None:
     random, shares = np.random.default_rng(2), np.array([0.2, 0.5, 0.3])
-    own = random.choice(3, size=200_000, p=shares)
-    labels = (MATRIX.cumsum(axis=1)[own] < random.random((len(own), 1))).sum(axis=1)
-    errors = by_group(np.eye(3)[labels], MATRIX) - np.eye(3)[own]
+    true_groups = random.choice(3, size=200_000, p=shares)
+    labels = (MATRIX.cumsum(axis=1)[true_groups] < random.random((len(true_groups), 1))).sum(axis=1)
+    errors = by_group(np.eye(3)[labels], MATRIX) - np.eye(3)[true_groups]
+
     assert errors.mean(axis=0) == pytest.approx(0, abs=0.01)
     assert by_group(shares, None) is shares
     assert errors.var(axis=0) == pytest.approx(variances(MATRIX, shares), rel=0.02)
@@ -218,40 +235,52 @@ def test_matrices_are_drawn_from_what_a_sample_leaves_possible() -> None:
     assert drawn.shape == (5_000, 6, 6)
     assert drawn[:, :3, 3:] == pytest.approx(0)
     assert drawn[:, :3, :3] == pytest.approx(drawn[:, 3:, 3:])
+
     matrices = np.linalg.inv(drawn[:, :3, :3])
     assert matrices.mean(axis=0) == pytest.approx(MATRIX, abs=0.001)
+
     variance = MATRIX * (1 - MATRIX) / 4_000
     assert matrices.var(axis=0) == pytest.approx(variance, rel=0.1, abs=1e-6)
+
     exact = drawn_inverses([MATRIX], np.random.default_rng(3), 2)
     assert exact == pytest.approx(np.linalg.inv(MATRIX)[None])
 
 
 def test_a_product_is_confused_as_independent_attributes() -> None:
     wrong = {"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.3, "b": 0.7}}
-    one = Attribute(name="one", field="f", groups=("a", "b"), confusion=wrong)
-    other = Attribute(name="other", field="g", groups=("c", "d"))
-    schema = Schema(attributes={"one": one, "other": other})
+    confused = Attribute(name="one", field="f", groups=("a", "b"), confusion=wrong)
+    certain = Attribute(name="other", field="g", groups=("c", "d"))
+    schema = Schema(attributes={"one": confused, "other": certain})
     matrix = [[0.9, 0.1], [0.3, 0.7]]
+
     assert Dimension.named(schema, "other").confusion is None
-    found = Dimension.named(schema, "one×other").confusion
-    assert found == pytest.approx(np.kron(matrix, np.eye(2)))
+
+    confusion = Dimension.named(schema, "one×other").confusion
+    assert confusion == pytest.approx(np.kron(matrix, np.eye(2)))
 
 
 @pytest.mark.promise("audit")
-def test_a_matrix_that_says_nothing_is_refused() -> None:
-    """A confusion matrix of labels that says nothing about the groups, and so could correct
-    nothing, is refused.
-    """
-    for of_a, of_b, why in (
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "complaint"),
+    [
         ({"a": 1}, {"c": 1}, "with groups as labels"),
         ({"a": 0.9}, {"b": 1}, "sum to 1"),
         ({"a": 1.1, "b": -0.1}, {"b": 1}, "sum to 1"),
         ({"a": 0.4, "b": 0.6}, {"a": 0.4, "b": 0.6}, "say nothing"),
         ({"a": 0.5001, "b": 0.4999}, {"a": 0.4999, "b": 0.5001}, "too alike"),
-    ):
-        described = {"field": "f", "groups": ["a", "b"], "confusion": {"a": of_a, "b": of_b}}
-        with pytest.raises(SchemaError, match=why):
-            validated(Schema, {"attributes": {"x": described}}, "The schema", SchemaError)
+    ],
+    ids=["label", "sum", "negative", "equal", "alike"],
+)
+def test_a_matrix_that_says_nothing_is_refused(
+    of_a: dict[str, float], of_b: dict[str, float], complaint: str
+) -> None:
+    """A confusion matrix of labels that says nothing about the groups, and so could correct
+    nothing, is refused.
+    """
+    described = {"field": "f", "groups": ["a", "b"], "confusion": {"a": of_a, "b": of_b}}
+
+    with pytest.raises(SchemaError, match=complaint):
+        validated(Schema, {"attributes": {"x": described}}, "The schema", SchemaError)
 
 
 SCHEMA = Schema(
@@ -265,18 +294,24 @@ QUARTERS = st.sampled_from([0.0, 0.25, 0.5, 1.0])
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=3), QUARTERS, QUARTERS), max_size=40))
 def test_a_document_has_the_groups_that_came_last(entries: list[tuple[str, float, float]]) -> None:
-    table, expected = DocumentTable(), {}
-    for id_, one, other in entries:
-        expected[id_] = np.array([[one, 1 - one]]), np.array([[other, 0.0, 1 - other]])
+    table = DocumentTable()
+    expected: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for id_, female, old in entries:
+        expected[id_] = np.array([[female, 1 - female]]), np.array([[old, 0.0, 1 - old]])
         table.add([id_], dict(zip(("gender", "era"), expected[id_], strict=True)))
     ids = list(expected)
     for name in ("gender", "era", "gender×era"):
         dimension = Dimension.named(SCHEMA, name)
-        found = table.memberships(dimension, ids)
-        assert found.shape == (len(ids), len(dimension.groups))
-        for row, (gender, era) in zip(found, expected.values(), strict=True):
+        members = table.memberships(dimension, ids)
+        assert members.shape == (len(ids), len(dimension.groups))
+        for row, (gender, era) in zip(members, expected.values(), strict=True):
             parts = {"gender": [gender], "era": [era]}.get(name, [gender, era])
             assert row.tolist() == intersection(parts)[0].tolist()
+
+
+def test_a_document_that_was_never_met_is_in_no_table() -> None:
+    table = DocumentTable()
+
     assert "never met" not in table
     with pytest.raises(KeyError):
         table.memberships(Dimension.named(SCHEMA, "gender"), ["never met"])
@@ -292,6 +327,7 @@ def test_a_worked_fusion() -> None:
     assert fused.ids == ["a", "c", "b"]
     assert fused.scores == pytest.approx([1 / 61 + 0.5 / 62, 1 / 63 + 0.5 / 61, 1 / 62])
     assert reciprocal_rank_fusion([ranking("ab"), ranking("ba")]).ids == ["a", "b"]
+
     shares = [None, np.array([0.0, 0.5])]
     fused = reciprocal_rank_fusion([ranking("ab"), ranking("cb")], shares=shares)
     assert fused.ids == ["b", "a"]
@@ -316,8 +352,9 @@ def test_a_worked_mixture() -> None:
     Shares of groups stand in for the parts of their attribute only.
     """
     target = Target.parse("retrieved:0.5,population:0.5")
-    found = target.resolve(alone(GENDER), {"retrieved": np.array([1.0, 9.0])})
-    assert found == pytest.approx([0.3, 0.7])
+    shares = target.resolve(alone(GENDER), {"retrieved": np.array([1.0, 9.0])})
+    assert shares == pytest.approx([0.3, 0.7])
+
     target = Target.parse(["uniform:1", "gender=female:0.6,male:0.4"])
     assert target.resolve(alone(GENDER)) == pytest.approx([0.6, 0.4])
     assert target.resolve(alone(BARE)) == pytest.approx([0.5, 0.5])
@@ -329,38 +366,55 @@ def test_a_worked_mixture() -> None:
 def test_a_mixture_is_a_distribution(weight: float, share: float) -> None:
     """A target is a distribution, whatever parts are mixed."""
     target = Target(parts={"retrieved": weight, "uniform": 1 - weight})
-    found = target.resolve(alone(GENDER), {"retrieved": np.array([share, 1 - share])})
-    assert found.sum() == pytest.approx(1)
-    assert found.min() >= 0
+    shares = target.resolve(alone(GENDER), {"retrieved": np.array([share, 1 - share])})
+    assert shares.sum() == pytest.approx(1)
+    assert shares.min() >= 0
 
 
 def test_an_undefined_part_leaves_its_weight_to_the_others() -> None:
     assert DEFAULT_TARGET.resolve(alone(GENDER), ZEROS) == pytest.approx([0.5, 0.5])
+
+
+def test_a_target_of_undefined_parts_alone_is_refused() -> None:
     with pytest.raises(TargetError, match="undefined"):
         Target.parse("retrieved:1").resolve(alone(GENDER), ZEROS)
 
 
-def test_found_groups_share_alike_and_other_gets_nothing() -> None:
-    """In a product, what is other in any of its attributes; if only other is there, it gets all."""
-    attributes = {
-        "seller": {"field": "s", "groups": "any"},
-        "brand": {"field": "b", "groups": "any"},
-        "gender": {"field": "g", "groups": ["female", "male"]},
+OPEN = Schema.model_validate(
+    {
+        "attributes": {
+            "seller": {"field": "s", "groups": "any"},
+            "brand": {"field": "b", "groups": "any"},
+            "gender": {"field": "g", "groups": ["female", "male"]},
+        }
     }
-    schema = Schema.model_validate({"attributes": attributes})
-    found = {"seller": ["ann", "bob"], "brand": ["x"]}
-    uniform = Target.parse("uniform:1")
-    for name in ("seller", "seller×gender", "gender×seller", "seller×brand", "seller×brand×gender"):
-        dimension = Dimension.named(schema, name).with_groups(found)
-        shares = dict(zip(dimension.groups, uniform.resolve(dimension), strict=True))
-        named = [group for group in shares if "other" not in group.split(" × ")]
-        assert shares == pytest.approx({it: (it in named) / len(named) for it in shares})
-    nobody = Dimension.named(schema, "seller×gender").with_groups({"seller": []})
-    assert uniform.resolve(nobody) == pytest.approx([0.5, 0.5])
+)
+UNIFORM = Target.parse("uniform:1")
 
 
-def test_what_is_no_target_of_these_attributes_is_refused() -> None:
-    for texts, named in (
+@pytest.mark.parametrize(
+    "name", ["seller", "seller×gender", "gender×seller", "seller×brand", "seller×brand×gender"]
+)
+def test_found_groups_share_alike_and_other_gets_nothing(name: str) -> None:
+    """In a product, what is other in any of its attributes."""
+    found_groups = {"seller": ["ann", "bob"], "brand": ["x"]}
+    dimension = Dimension.named(OPEN, name).with_groups(found_groups)
+    shares = dict(zip(dimension.groups, UNIFORM.resolve(dimension), strict=True))
+
+    named_groups = [group for group in shares if "other" not in group.split(" × ")]
+    expected = {group: float(group in named_groups) / len(named_groups) for group in shares}
+    assert shares == pytest.approx(expected)
+
+
+def test_where_only_other_is_found_it_gets_all() -> None:
+    nobody = Dimension.named(OPEN, "seller×gender").with_groups({"seller": []})
+
+    assert UNIFORM.resolve(nobody) == pytest.approx([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("texts", "complaint"),
+    [
         (["population:0.5,uniform:0.6"], "sum to 1"),
         (["popularity:1"], "no part 'popularity'"),
         (["population"], "not a target"),
@@ -370,9 +424,22 @@ def test_what_is_no_target_of_these_attributes_is_refused() -> None:
         (["gender=woman:0.5,male:0.5"], "'woman'.*female, male"),
         (["colour=red:1"], "'colour'.*gender"),
         (["population:1"], "population for 'age'.*uniform"),
-    ):
-        with pytest.raises(TargetError, match=named):
-            Target.parse(texts).check([GENDER, BARE])
+    ],
+    ids=[
+        "sum",
+        "part",
+        "no weight",
+        "no number",
+        "part twice",
+        "attribute twice",
+        "group",
+        "attribute",
+        "population",
+    ],
+)
+def test_what_is_no_target_of_these_attributes_is_refused(texts: list[str], complaint: str) -> None:
+    with pytest.raises(TargetError, match=complaint):
+        Target.parse(texts).check([GENDER, BARE])
 
 
 @given(
@@ -388,8 +455,9 @@ def test_what_was_retrieved_is_weighed_by_its_scores_or_ranks(
     members = np.array([[float(group), float(not group)] for group in groups])
     usable = can_be_weights(scores)
     weights = np.array(scores) / max(scores) if usable else 1 / np.arange(1, len(scores) + 1)
-    found = retrieved_distribution(members, np.array(scores))
-    assert found == pytest.approx(weights @ members / weights.sum())
+    shares = retrieved_distribution(members, np.array(scores))
+
+    assert shares == pytest.approx(weights @ members / weights.sum())
 
 
 KINDS = Attribute(name="gender", field="gender", groups=("female", "male", "non-binary"))
@@ -402,24 +470,32 @@ PLACE = Attribute(
 ODD = Attribute(name="odd", field="odd", groups=("not a", "a vs b", "a, b", "c"))
 
 
-def test_sides_are_read_and_named() -> None:
-    """The three ways to write them; a group that is named as written wins over any of them."""
-    for attribute, text, protected, unprotected, words in (
+@pytest.mark.parametrize(
+    ("attribute", "text", "protected", "unprotected", "words"),
+    [
         (KINDS, "female", "female", "male|non-binary", "female/non-female"),
         (KINDS, "not male", "female|non-binary", "male", "non-male/male"),
         (PLACE, "not Europe", "Africa|Asia|South America", "Europe", "non-European/European"),
         (PLACE, "Africa vs Europe", "Africa", "Europe", "African/European"),
         (ODD, "not a", "not a", "a vs b|a, b|c", "not a/non-not a"),
         (ODD, "not a, b", "not a|a vs b|c", "a, b", "non-a, b/a, b"),
-    ):
-        sides = ProtectedGroup.parse(attribute, text)
-        assert "|".join(sides.protected) == protected
-        assert "|".join(sides.unprotected) == unprotected
-        assert "/".join(sides.words) == words
+    ],
+    ids=["group", "not", "not of many", "versus", "group named not", "not of a list"],
+)
+def test_sides_are_read_and_named(
+    attribute: Attribute, text: str, protected: str, unprotected: str, words: str
+) -> None:
+    """The three ways to write them; a group that is named as written wins over any of them."""
+    sides = ProtectedGroup.parse(attribute, text)
+
+    assert "|".join(sides.protected) == protected
+    assert "|".join(sides.unprotected) == unprotected
+    assert "/".join(sides.words) == words
 
 
-def test_what_names_no_sides_is_refused() -> None:
-    for text, words, told in (
+@pytest.mark.parametrize(
+    ("text", "words", "complaint"),
+    [
         ("martian", None, "no group 'martian' of gender; choose among female, male, non-binary"),
         ("not female vs male", None, "needs groups of gender on both sides"),
         ("female vs female, male", None, "groups of gender on both sides, each on one of them"),
@@ -427,9 +503,14 @@ def test_what_names_no_sides_is_refused() -> None:
         ("female", (" ", "men"), "side needs a word, such as female"),
         ("female", ("wo\nmen", "men"), "one line of at most 100 characters"),
         ("female", ("People", "people "), "Both sides are called 'People'"),
-    ):
-        with pytest.raises(InputError, match=told):
-            ProtectedGroup.parse(KINDS, text, words)
+    ],
+    ids=["group", "not versus", "both sides", "nobody", "blank word", "two lines", "same word"],
+)
+def test_what_names_no_sides_is_refused(
+    text: str, words: tuple[str, str] | None, complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        ProtectedGroup.parse(KINDS, text, words)
 
 
 @given(
@@ -438,22 +519,34 @@ def test_what_names_no_sides_is_refused() -> None:
 )
 def test_a_document_is_where_more_of_it_is(memberships: np.ndarray, groups: set[str]) -> None:
     """Against a loop; the unknown mass decides nothing; the sides swapped give the other side."""
-    found = ProtectedGroup.parse(PLACE, ", ".join(sorted(groups))).sides_of(memberships)
-    assert found.shape == (len(memberships),)
-    for row, side in zip(memberships, found, strict=True):
+    sides = ProtectedGroup.parse(PLACE, ", ".join(sorted(groups))).sides_of(memberships)
+    assert sides.shape == (len(memberships),)
+
+    for row, side in zip(memberships, sides, strict=True):
         mass = {True: 0.0, False: 0.0}
         for group, share in zip(PLACE.groups, row, strict=False):
             mass[group in groups] += share
         if abs(mass[True] - mass[False]) > 1e-6:
             assert side == int(mass[True] > mass[False])
-    other = ProtectedGroup.parse(PLACE, "not " + ", ".join(sorted(groups))).sides_of(memberships)
-    assert np.array_equal(other, np.where(found < 0, found, 1 - found))
+    swapped = ProtectedGroup.parse(PLACE, "not " + ", ".join(sorted(groups))).sides_of(memberships)
+
+    assert np.array_equal(swapped, np.where(sides < 0, sides, 1 - sides))
 
 
 def test_a_tie_that_rounding_breaks_is_a_tie() -> None:
-    sides = ProtectedGroup.parse(PLACE, "not Europe", (" others", "europeans "))
-    assert sides.words == ("others", "europeans")
+    sides = ProtectedGroup.parse(PLACE, "not Europe")
     tied = PLACE.membership({"Africa": 0.1, "Asia": 0.2, "Europe": 0.3})
+
     assert sides.sides_of([tied]).tolist() == [-1]
-    of_two = ProtectedGroup.parse(KINDS, "female vs male")
-    assert of_two.sides_of([[0, 0, 1], [0.2, 0.1, 0.7]]).tolist() == [-1, 1]
+
+
+def test_words_of_sides_are_stripped() -> None:
+    sides = ProtectedGroup.parse(PLACE, "not Europe", (" others", "europeans "))
+
+    assert sides.words == ("others", "europeans")
+
+
+def test_groups_of_neither_side_decide_nothing() -> None:
+    sides = ProtectedGroup.parse(KINDS, "female vs male")
+
+    assert sides.sides_of([[0, 0, 1], [0.2, 0.1, 0.7]]).tolist() == [-1, 1]

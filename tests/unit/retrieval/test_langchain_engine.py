@@ -36,13 +36,13 @@ SCHEMA = {"attributes": {"gender": GENDER}}
 
 def player(number: int, **changes: Any) -> Document:
     sex = "F" if number % 3 == 0 else "M"
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "id": f"p{number:04}",
         "page_content": f"tennis player {number} of the club",
         "metadata": {"headline": f"Player {number}", "person": {"sex": sex}},
         **changes,
     }
-    return Document(**found)
+    return Document(**values)
 
 
 class WordRetriever(BaseRetriever):
@@ -80,11 +80,13 @@ class DistanceStore(InMemoryVectorStore):
     async def asimilarity_search_with_score(
         self, *args: Any, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        found = super().similarity_search_with_score(*args, **kwargs)
-        return [(document, 1 - score) for document, score in found]
+        scored = super().similarity_search_with_score(*args, **kwargs)
+        return [(document, 1 - score) for document, score in scored]
 
     async def asimilarity_search(self, *args: Any, **kwargs: Any) -> list[Document]:
-        return [found for found, _ in await self.asimilarity_search_with_score(*args, **kwargs)]
+        return [
+            document for document, _ in await self.asimilarity_search_with_score(*args, **kwargs)
+        ]
 
 
 class RelevanceStore(DistanceStore):
@@ -100,11 +102,11 @@ def stored(count: int, kind: type[InMemoryVectorStore] = InMemoryVectorStore) ->
     return store
 
 
-def over(*found: Any, **options: Any) -> LangChainEngine:
+def over(*documents: Any, **options: Any) -> LangChainEngine:
     """An engine over a retriever that always finds these."""
 
     async def call(query: str) -> list[Any]:
-        return list(found)
+        return list(documents)
 
     return from_langchain(CallingRetriever(call=call), **{"schema": SCHEMA, **options})
 
@@ -118,23 +120,28 @@ async def test_labels_and_titles_come_from_the_metadata() -> None:
     retriever = WordRetriever(documents=[player(n) for n in range(1, 8)])
     engine = from_langchain(retriever, schema=SCHEMA, name="club", title="headline")
     hits = await search(engine, "player 3 court \ud800 serve", 3)
+
     assert retriever.asked == ["player 3 court ? serve"]
     assert hits.ids == ["p0003", "p0001", "p0002"]
     assert hits.scores == [1.0, 1 / 2, 1 / 3]
     assert hits.memberships["gender"].tolist() == [[1, 0], [0, 1], [0, 1]]
     assert (hits.total, hits.warnings) == (None, ())
-    found = await engine.documents(["p0002", "nobody", "p0003"])
-    assert [(d.id, d.title) for d in found] == [("p0002", "Player 2"), ("p0003", "Player 3")]
-    assert found[0].text == "tennis player 2 of the club"
-    known = await search(engine, "", 9, only=("p0002", "nobody", "p0003"))
-    assert known.ids == ["p0002", "p0003"]
-    assert known.memberships["gender"].tolist() == [[0, 1], [1, 0]]
+
+    documents = await engine.documents(["p0002", "nobody", "p0003"])
+    assert [(d.id, d.title) for d in documents] == [("p0002", "Player 2"), ("p0003", "Player 3")]
+    assert documents[0].text == "tennis player 2 of the club"
+
+    looked_up = await search(engine, "", 9, only=("p0002", "nobody", "p0003"))
+    assert looked_up.ids == ["p0002", "p0003"]
+    assert looked_up.memberships["gender"].tolist() == [[0, 1], [1, 0]]
+
     info = await engine.info()
     assert (info.name, info.engine, info.documents) == ("club", "langchain", None)
     assert (engine.retriever, engine.capabilities) == ("langchain:WordRetriever", {"new_queries"})
 
 
 async def test_a_callers_retriever_stays_as_it_is() -> None:
+    """A copy of it gives a thousand results."""
     retriever = WordRetriever(documents=[player(n) for n in range(1500)])
     hits = await search(from_langchain(retriever, schema=SCHEMA), "tennis", 1000)
     assert hits.ids == [f"p{n:04}" for n in range(1000)]
@@ -159,13 +166,23 @@ async def test_relevance_scores_are_taken_if_they_fit_the_order(
     recwarn.clear()
     with warnings.catch_warnings():
         hits = await search(from_langchain(store, schema=SCHEMA), "tennis", 50)
+
     assert not recwarn.list  # one would print the texts of all documents
     assert hits.ids == [document.id for document, _ in expected]
     assert hits.scores == [score for _, score in expected]
-    for kind in (DistanceStore, InMemoryVectorStore):
-        hits = await search(from_langchain(stored(50, kind), schema=SCHEMA), "tennis", 50)
-        assert hits.ids == [document.id for document, _ in expected]
-        assert hits.scores == [1 / rank for rank in range(1, 51)]
+
+
+@pytest.mark.filterwarnings("ignore:Relevance scores must be between")
+@pytest.mark.parametrize("kind", [DistanceStore, InMemoryVectorStore])
+async def test_scores_that_are_no_relevance_are_those_of_ranks(
+    kind: type[InMemoryVectorStore],
+) -> None:
+    store = stored(50, RelevanceStore)
+    expected = await store.asimilarity_search_with_relevance_scores("tennis", k=50)
+    hits = await search(from_langchain(stored(50, kind), schema=SCHEMA), "tennis", 50)
+
+    assert hits.ids == [document.id for document, _ in expected]
+    assert hits.scores == [1 / rank for rank in range(1, 51)]
 
 
 @pytest.mark.promise("engines")
@@ -177,6 +194,7 @@ async def test_documents_without_an_id_are_known_by_their_text() -> None:
     hits = await search(engine)
     assert len(hits) == len(set(hits.ids)) == 2
     assert hits.memberships["gender"].tolist() == [[0, 0], [0, 0]]
+
     (no_id,) = hits.warnings
     assert "have no id, so we use a hash of their text; two documents with the same" in no_id
     assert [d.text for d in await engine.documents(hits.ids)] == ["one", "two"]
@@ -184,8 +202,8 @@ async def test_documents_without_an_id_are_known_by_their_text() -> None:
 
 
 async def test_ids_may_stand_in_the_metadata() -> None:
-    named = [player(1, metadata={"doi": 10}), player(2, metadata={}), player(2, page_content="x")]
-    hits = await search(over(*named, id="doi"))
+    players = [player(1, metadata={"doi": 10}), player(2, metadata={}), player(2, page_content="x")]
+    hits = await search(over(*players, id="doi"))
     assert hits.ids == ["10", "p0002"]
     assert "with different texts have the same id, so only the first" in hits.warnings[0]
     assert (await search(over(player(1), player(2), player(1)))).warnings == ()
@@ -193,7 +211,8 @@ async def test_ids_may_stand_in_the_metadata() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("no\nscore"), NotImplementedError()])
 async def test_a_failed_query_is_one_sentence_and_ends_the_others(error: Exception) -> None:
-    ended, healed = list[str](), list[str]()
+    ended: list[str] = []
+    healed: list[str] = []
 
     async def call(query: str) -> list[Document]:
         if query == "bad" and not healed:
@@ -210,8 +229,8 @@ async def test_a_failed_query_is_one_sentence_and_ends_the_others(error: Excepti
     engine = from_langchain(CallingRetriever(call=call), schema=SCHEMA, name="club")
     with pytest.raises(IndexUnavailableError) as failed:
         await engine.search([Query("good", 1), Query("bad", 1), Query("good", 1)])
-    why = f"{type(error).__name__}: {str(error).replace(chr(10), ' ') or 'no message'}."
-    assert str(failed.value) == f"The retriever 'club' (CallingRetriever) failed with {why}"
+    reason = f"{type(error).__name__}: {str(error).replace(chr(10), ' ') or 'no message'}."
+    assert str(failed.value) == f"The retriever 'club' (CallingRetriever) failed with {reason}"
     assert failed.value.__cause__ is error
     assert ended == ["good", "good"]
 
@@ -226,20 +245,32 @@ async def test_labels_may_stand_in_a_file_of_ids(
     # Inside a running event loop, and by a path as text.
     hits = await search(from_langchain(stored(4), schema=str(schema)))
     rows = dict(zip(hits.ids, hits.memberships["origin"].tolist(), strict=True))
+
     assert rows == {"p0000": [0, 0], "p0001": [1, 0], "p0002": [0, 1], "p0003": [0, 0]}
+
     (tmp_path / "origins.csv").unlink()
     with pytest.raises(SourceError, match=r"origins\.csv cannot be read"):
         from_langchain(stored(4), schema=schema)
 
 
-def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_retriever_is_refused() -> None:
     with pytest.raises(InputError, match="takes a BaseRetriever or a VectorStore, not str"):
         from_langchain("club", schema=SCHEMA)  # type: ignore[arg-type]
+
+
+def test_a_retriever_is_no_engine_until_it_is_wrapped() -> None:
     with pytest.raises(InputError, match="not WordRetriever; from_langchain wraps a retriever"):
         fairqr.FairSearch(WordRetriever(documents=[]))  # type: ignore[arg-type]
-    for schema, said in (({}, "at attributes: "), (tmp_path / "no", "cannot be read")):
-        with pytest.raises(SchemaError, match=said):
-            from_langchain(stored(1), schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [({}, "at attributes: "), (Path("/nowhere/schema.yaml"), "cannot be read")],
+    ids=["empty", "missing"],
+)
+def test_a_retriever_needs_a_schema(schema: Any, complaint: str) -> None:
+    with pytest.raises(SchemaError, match=complaint):
+        from_langchain(stored(1), schema=schema)
 
 
 @pytest.mark.promise("engines")
@@ -255,18 +286,20 @@ def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
     st.integers(1, 14),
 )
 async def test_any_answer_keeps_its_order_and_has_each_document_once(
-    found: list[tuple[str | None, str, Any]], n: int
+    answers: list[tuple[str | None, str, Any]], n: int
 ) -> None:
     """LangChain's order is kept, and each document comes once."""
-    documents = [Document(text, id=id_, metadata={"sex": sex}) for id_, text, sex in found]
+    documents = [Document(text, id=id_, metadata={"sex": sex}) for id_, text, sex in answers]
     engine = over(*documents, schema={"attributes": {"gender": {**GENDER, "field": "sex"}}})
     hits = await search(engine, "x", n)
-    keys = [(id_, "") if id_ else (None, text) for id_, text, _ in found[:n]]
+    keys = [(id_, "") if id_ else (None, text) for id_, text, _ in answers[:n]]
     expected = sorted({key: row for row, key in reversed(list(enumerate(keys)))}.values())
+
     assert len(hits) == len(set(hits.ids)) == len(expected)
-    wanted = {"None": [0, 0], "?": [0, 0], "F": [1, 0], "M": [0, 1], "['F', 'M']": [0.5, 0.5]}
+
+    shares_of = {"None": [0, 0], "?": [0, 0], "F": [1, 0], "M": [0, 1], "['F', 'M']": [0.5, 0.5]}
     for place, row in enumerate(expected):
-        label = wanted.get(str(found[row][2]), [0.75, 0.25])
+        label = shares_of.get(str(answers[row][2]), [0.75, 0.25])
         assert hits.memberships["gender"][place].tolist() == label
         assert keys[row][0] in (None, hits.ids[place])
 
@@ -275,8 +308,11 @@ def test_large_documents_make_room_for_each_other() -> None:
     seen = SeenDocuments(2 * OVERHEAD + 100)
     seen.add([documents.Document("a", "", "x" * 40), documents.Document("b", "", "x" * 40)])
     seen.add([documents.Document("a", "", "x" * 50)])
+
     assert len(seen.get("ab")) == 2
+
     seen.add([documents.Document("c", "xx", "x", {"sex": ["x" * 30, {"of": 1}]})])
-    assert [it.id for it in seen.get("abc")] == ["c"]
+    assert [document.id for document in seen.get("abc")] == ["c"]
+
     seen.add([documents.Document("d", "", "x" * 10 * OVERHEAD)])
-    assert [it.id for it in seen.get("abcd")] == ["d"]
+    assert [document.id for document in seen.get("abcd")] == ["d"]

@@ -78,7 +78,7 @@ def share_of_the_best(pool: RankingObjective, allowed: list[NDArray[np.intp]]) -
     """J of the step's list by the best that obeys; it obeys, and has as many attributes."""
     values, undefined = values_of(pool, np.array(allowed))
     ranked = best_ranking(pool)
-    assert any(np.array_equal(ranked, one) for one in allowed)
+    assert any(np.array_equal(ranked, ranking) for ranking in allowed)
     quality = pool.quality(ranked)
     assert quality.undefined == undefined.min()
     best = values[undefined == undefined.min()].max()
@@ -107,6 +107,7 @@ def test_filling_and_exchanges_obey_where_any_list_does(monkeypatch: pytest.Monk
         pool = limited(draw, a_pool(draw, least=2, most=4))
         if allowed := allowed_rankings(pool):
             shares.append(share_of_the_best(pool, allowed))
+
     assert len(shares) > 40
     assert min(shares) > 0.85
     assert np.median(shares) > 0.9999
@@ -128,7 +129,9 @@ def test_one_attribute_always_has_a_list_of_equal_chance(
     target = draw.dirichlet(np.ones(groups))
     limits = Limits([None], equal_chance=True)
     pool = RankingObjective(draw.beta(1, 3, 90), [members], [target], length, weight, limits=limits)
+
     assert pool.limited is not None
+
     ranked = best_ranking(pool)
     assert pool.limited.unequal_chance(members[ranked], pool.probabilities[ranked]) == 0
 
@@ -142,8 +145,9 @@ def test_no_seller_is_above_the_cap(length: int, cap: float) -> None:
     target = np.where(np.arange(60) < 3, 20.0, 1.0)
     pool = RankingObjective(relevance, [np.eye(60)[seller]], [target / target.sum()], length)
     free = exposure(pool.memberships[0][best_ranking(pool)])
-    kept = replace(pool, limits=Limits([cap]))
-    capped = exposure(pool.memberships[0][best_ranking(kept)])
+    limited_pool = replace(pool, limits=Limits([cap]))
+    capped = exposure(pool.memberships[0][best_ranking(limited_pool)])
+
     assert free.max() > 1.3 * cap
     assert 0.9 * cap < capped.max() <= cap + ROUNDING
 
@@ -155,6 +159,7 @@ def test_a_group_of_uncertain_relevance_gets_its_share() -> None:
     pool = RankingObjective(relevance, [members], [np.array([0.5, 0.5])], 8, weight=0.0)
     equal = replace(pool, limits=Limits([None], equal_chance=True))
     counts = [members[best_ranking(it)].sum(axis=0).tolist() for it in (pool, equal)]
+
     assert counts == [[5, 3], [3, 5]]
 
 
@@ -177,13 +182,16 @@ def test_a_list_says_which_limit_it_breaks() -> None:
     candidates = candidates_of(np.eye(2)[[0] * 6 + [1] * 6], np.linspace(0.9, 0.1, 12))
     too_few = FairStep(at_most=0.15)
     (sentence,) = too_few.broken(candidates, too_few.take(candidates, 5).positions)
+
     assert sentence == (
         "s0 has 72.3% of the exposure of seller, more than at_most; no list gives each of its "
         "groups at most 15.0%."
     )
+
     enough = FairStep(at_most=0.6)
     assert enough.broken(candidates, enough.take(candidates, 5).positions) == []
     assert "no list found gives" in enough.broken(candidates, [0, 1, 2])[0]
+
     equal = FairStep(equal_chance=True)
     assert equal.broken(candidates, equal.take(candidates, 5).positions) == []
     assert equal.broken(candidates, [0, 1, 2, 3]) == [UNEQUAL_CHANCE]
@@ -203,6 +211,7 @@ def test_other_is_no_group_that_a_cap_concerns() -> None:
     step = FairStep(at_most=0.15)
     ranked = step.take(candidates, 5).positions
     shares = exposure(candidates.memberships[0][ranked])
+
     assert shares[2] > 0.6
     assert shares[:2].max() <= 0.15 + ROUNDING
     assert step.broken(candidates, ranked) == []
@@ -227,6 +236,7 @@ def test_an_attribute_with_too_few_groups_has_no_cap() -> None:
         groups=[*sellers.groups, ["female", "male"]],
     )
     step = FairStep(at_most=0.35)
+
     assert step.broken(both, step.take(both, 6).positions) == []
 
 
@@ -238,6 +248,7 @@ def test_a_certificate_leaves_limits_out() -> None:
     ranked = step.take(candidates, 6).positions.tolist()
     certificate = certify(candidates, step, 1.0, 6, ranked)
     plain = certify(candidates, FairStep(), 1.0, 6, ranked)
+
     assert certificate == replace(plain, leaves_out=("at_most", "equal_chance"))
 
 
@@ -258,5 +269,5 @@ def test_many_groups_have_equal_chance_by_all_their_documents(
         assert has_equal_chance(pool, ranking)
         with monkeypatch.context() as patched:
             patched.setattr(search, "MANY_GROUPS", 1000)
-            every = pool.quality(best_ranking(pool))
-        assert pool.quality(ranking).value >= every.value * 0.99
+            with_all = pool.quality(best_ranking(pool))
+        assert pool.quality(ranking).value >= with_all.value * 0.99

@@ -24,8 +24,8 @@ PATTERNS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0], [0, 0, 0.4]
 
 def highest(pool: RankingObjective) -> tuple[int, float]:
     """The fewest undefined attributes of any ranking, and −J, the least among those."""
-    every = permutations(len(pool.relevance), pool.length)
-    values, undefined = values_of(pool, every)
+    rankings = permutations(len(pool.relevance), pool.length)
+    values, undefined = values_of(pool, rankings)
     return min(zip(undefined.tolist(), (-values).tolist(), strict=True))
 
 
@@ -37,16 +37,20 @@ def a_pool(draw: np.random.Generator, least: int = 1, most: int = 4) -> RankingO
     """
     n = int(draw.integers(least + 1, max(8, most + 3)))
     length = int(draw.integers(least, min(n, most) + 1))
-    members, targets = [], []
+    members = []
+    targets = []
     for _ in range(int(draw.integers(1, 4))):
         groups = int(draw.integers(2, 5))
-        own = np.eye(groups)[draw.choice(groups, n, p=draw.dirichlet(np.full(groups, 2.0)))]
+        labels = draw.choice(groups, n, p=draw.dirichlet(np.full(groups, 2.0)))
+        of_attribute = np.eye(groups)[labels]
         kind = draw.random()
         if kind < 0.3:
-            own = np.where(draw.random((n, 1)) < 0.4, draw.dirichlet(np.ones(groups), n), own)
+            is_shared = draw.random((n, 1)) < 0.4
+            of_attribute = np.where(is_shared, draw.dirichlet(np.ones(groups), n), of_attribute)
         if kind > 0.6:
-            own = own * (draw.random((n, 1)) < (0.6 if kind < 0.95 else 0))
-        members.append(own)
+            labelled = 0.6 if kind < 0.95 else 0
+            of_attribute = of_attribute * (draw.random((n, 1)) < labelled)
+        members.append(of_attribute)
         targets.append(draw.dirichlet(np.full(groups, draw.choice([0.5, 3.0]))))
     tied = draw.integers(0, 4, n) / 3
     relevance = draw.beta(2, 2, n) if draw.random() < 0.7 else tied
@@ -137,9 +141,11 @@ def test_over_several_cut_offs_fairness_is_the_mean_of_their_own() -> None:
     )
     ranked = draw.permutation(30)[:20]
     alone = [replace(pool, length=count).quality(ranked[:count]).fairness for count in (5, 10, 20)]
-    found = replace(pool, spread=(10, 5, 50)).quality(ranked)
-    assert found.fairness == pytest.approx(np.mean(alone), rel=1e-12)
-    assert found.relevance == pool.quality(ranked).relevance
+    quality = replace(pool, spread=(10, 5, 50)).quality(ranked)
+
+    assert quality.fairness == pytest.approx(np.mean(alone), rel=1e-12)
+    assert quality.relevance == pool.quality(ranked).relevance
+
     least = replace(pool, spread=(5, 10), is_least=True).quality(ranked)
     assert min(alone) - 1e-12 <= least.fairness <= min(alone) + ABOVE_LEAST
 
@@ -150,9 +156,12 @@ def test_spread_leaves_no_group_to_one_document() -> None:
     relevance = np.concatenate([np.linspace(0.9, 0.6, 20), np.linspace(0.8, 0.5, 20)])
     pool = RankingObjective(relevance, [members], [np.array([0.5, 0.5])], 20)
     wide = replace(pool, spread=(3, 5, 10))
+    narrow_ranking = best_ranking(pool)
+    wide_ranking = best_ranking(wide)
     for count in (3, 5, 10):
-        first = [exposure(members[best_ranking(it)][:count])[1] for it in (pool, wide)]
-        assert abs(first[1] - 0.5) <= abs(first[0] - 0.5) + 1e-9
+        narrow_share = exposure(members[narrow_ranking][:count])[1]
+        wide_share = exposure(members[wide_ranking][:count])[1]
+        assert abs(wide_share - 0.5) <= abs(narrow_share - 0.5) + 1e-9
 
 
 @settings(max_examples=150, deadline=None)
@@ -166,15 +175,18 @@ def test_the_soft_minimum_is_near_the_least_and_concave(
 ) -> None:
     values = np.array(drawn)
     sharpness = max(1.0, math.log(len(values)) / ABOVE_LEAST)
-    found = float(soft_least(values, sharpness))
+    minimum = float(soft_least(values, sharpness))
     terms = [math.exp(-sharpness * (value - min(drawn))) for value in drawn]
-    assert found == pytest.approx(min(drawn) - math.log(sum(terms) / len(terms)) / sharpness)
-    assert min(drawn) - 1e-12 <= found <= min(min(drawn) + ABOVE_LEAST, values.mean()) + 1e-12
+
+    assert minimum == pytest.approx(min(drawn) - math.log(sum(terms) / len(terms)) / sharpness)
+    assert min(drawn) - 1e-12 <= minimum <= min(min(drawn) + ABOVE_LEAST, values.mean()) + 1e-12
+
     other = np.array(others[: len(values)])
     between = soft_least(share * values + (1 - share) * other, sharpness)
-    chord = share * found + (1 - share) * soft_least(other, sharpness)
+    chord = share * minimum + (1 - share) * soft_least(other, sharpness)
+
     assert between >= chord - 1e-12
-    assert soft_least(np.maximum(values, other), sharpness) >= found - 1e-12
+    assert soft_least(np.maximum(values, other), sharpness) >= minimum - 1e-12
 
 
 def test_the_soft_minimum_leaves_out_attributes_without_exposure() -> None:
@@ -193,15 +205,17 @@ def assert_near_the_best(pool: RankingObjective) -> None:
 def test_the_parts_are_those_of_their_definitions() -> None:
     draw = np.random.default_rng(1)
     members = draw.dirichlet(np.ones(3), 9)
-    relevance, target = draw.random(9), draw.dirichlet(np.ones(3))
+    relevance = draw.random(9)
+    target = draw.dirichlet(np.ones(3))
     ranked = [4, 0, 7]
-    found = RankingObjective(relevance, [members], [target], 3, weight=2).quality(ranked)
+    quality = RankingObjective(relevance, [members], [target], 3, weight=2).quality(ranked)
     weights = LOG2.weights(3)
     expected = weights @ relevance[ranked] / (weights @ np.sort(relevance)[::-1][:3])
     fair = float(1 - jensen_shannon(target, exposure(members[ranked]), unit="bits"))
-    assert found.relevance == pytest.approx(expected, rel=1e-12)
-    assert found.fairness == pytest.approx(fair, rel=1e-12)
-    assert found.value == pytest.approx(expected * fair**2, rel=1e-12)
+
+    assert quality.relevance == pytest.approx(expected, rel=1e-12)
+    assert quality.fairness == pytest.approx(fair, rel=1e-12)
+    assert quality.value == pytest.approx(expected * fair**2, rel=1e-12)
 
 
 def test_fairness_is_never_below_0() -> None:
@@ -211,9 +225,9 @@ def test_fairness_is_never_below_0() -> None:
     for _ in range(200):
         members = np.eye(8)[draw.integers(1, 8, 20)]
         pool = RankingObjective(draw.random(20), [members], [target], 20, weight=0.5)
-        found = pool.quality(draw.permutation(20))
-        assert 0 <= found.fairness < 1e-12
-        assert 0 <= found.value < 1e-6
+        quality = pool.quality(draw.permutation(20))
+        assert 0 <= quality.fairness < 1e-12
+        assert 0 <= quality.value < 1e-6
 
 
 @settings(max_examples=150, deadline=None)
@@ -223,19 +237,22 @@ def test_fairness_is_never_below_0() -> None:
     st.sampled_from([0.0, 0.5, 1.0, 4.0, np.inf]),
     st.integers(1, 30),
 )
-def test_what_always_holds(
+def test_the_best_ranking_has_its_properties(
     drawn: list[tuple[int, float]], shares: list[float], weight: float, length: int
 ) -> None:
     members = PATTERNS[[pattern for pattern, _ in drawn]].reshape(-1, 3)
     relevance = np.array([chance for _, chance in drawn]).round(9)
     pool = RankingObjective(relevance, [members], [np.array(shares) / sum(shares)], length, weight)
     order = best_ranking(pool)
+
     assert len(order) == min(length, len(drawn)) == len(set(order.tolist()))
+
     # Within a pattern, the more relevant stand first, and none of them is left out.
     for row in PATTERNS:
-        same = [place for place in range(len(drawn)) if (members[place] == row).all()]
-        taken = [place for place in order.tolist() if place in same]
-        assert taken == sorted(same, key=lambda place: -relevance[place])[: len(taken)]
+        alike = np.flatnonzero((members == row).all(axis=1)).tolist()
+        taken = [position for position in order.tolist() if position in alike]
+        by_relevance = sorted(alike, key=lambda position: -relevance[position])
+        assert taken == by_relevance[: len(taken)]
     if len(drawn):
         # It is never worse than the order of relevance, which it is if only relevance counts.
         before = pool.quality(np.argsort(-relevance, kind="stable")[:length])
@@ -251,7 +268,8 @@ def test_an_unlikely_document_is_not_moved_at_any_price() -> None:
 
     It costs more expected relevance than it brings fairness.
     """
-    members, relevance = np.eye(2)[[0] * 20 + [1]], np.array([0.9] * 20 + [0.01])
+    members = np.eye(2)[[0] * 20 + [1]]
+    relevance = np.array([0.9] * 20 + [0.01])
     pool = RankingObjective(relevance, [members], [np.array([0.97, 0.03])], 20)
     assert 20 not in best_ranking(pool)
     assert 20 in best_ranking(replace(pool, weight=np.inf))
@@ -264,6 +282,7 @@ def test_long_rankings_are_filled() -> None:
     pool = RankingObjective(draw.random(3000), members, [np.array([0.6, 0.3, 0.1])], 1000)
     begun = time.process_time()
     reached = pool.quality(best_ranking(pool))
+
     assert time.process_time() - begun < 2
     assert reached.value > 0.93
 
@@ -288,5 +307,5 @@ def test_of_many_groups_the_patterns_that_are_filled_in_suffice(
         some = pool.quality(best_ranking(pool, taken))
         with monkeypatch.context() as patched:
             patched.setattr(search, "MANY_GROUPS", 1000)
-            every = pool.quality(best_ranking(pool, taken))
-        assert some.value >= every.value * 0.995
+            with_all = pool.quality(best_ranking(pool, taken))
+        assert some.value >= with_all.value * 0.995

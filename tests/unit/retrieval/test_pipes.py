@@ -46,6 +46,7 @@ def test_no_reader_waits_for_a_pipe_or_reads_a_device(
         path.symlink_to("/dev/zero")
     else:
         os.mkfifo(path)
+
     with pytest.raises(FairqrError, match="it is a pipe or a device, and no file") as refused:
         # Some readers yield what they read.
         dict.fromkeys(map(str, read(path)))

@@ -24,15 +24,20 @@ from tests.unit.retrieval.embedded import built
 WORDS = ["fair", "ranking", "rankings", "exposure", "of", "the", "groups", "1984", "naïve"]
 
 
-async def test_bm25_scores_as_an_index_of_the_pool_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "query", ["rankings of groups", "the", "naïve person7 person7 fair", "absent"]
+)
+async def test_bm25_scores_as_an_index_of_the_pool_does(tmp_path: Path, query: str) -> None:
     """The embedded index of the same texts gives the same scores to the last bit."""
     pool = [f"{' '.join(WORDS[i % 9 :])} person{i} " + "ranking " * (i % 4) for i in range(40)]
-    engine = built(tmp_path / "v1", [Document(f"d{i}", "", it) for i, it in enumerate(pool)])
-    for query in ("rankings of groups", "the", "naïve person7 person7 fair", "absent"):
-        found = await ranked(engine, query, len(pool))
-        expected = np.zeros(len(pool))
-        expected[[int(id_[1:]) for id_ in found.ids]] = found.scores
-        assert (await Bm25PoolRetriever().scores(query, pool) == expected).all(), query
+    documents = [Document(f"d{number}", "", text) for number, text in enumerate(pool)]
+    engine = built(tmp_path / "v1", documents)
+    scores = await Bm25PoolRetriever().scores(query, pool)
+
+    hits = await ranked(engine, query, len(pool))
+    expected = np.zeros(len(pool))
+    expected[[int(id_[1:]) for id_ in hits.ids]] = hits.scores
+    assert (scores == expected).all()
 
 
 @pytest.mark.parametrize("name", ["bm25", "dense:minilm", "splade", "contriever"])
@@ -40,6 +45,7 @@ async def test_blank_texts_score_least(name: str, minilm_cache: Path, tiny_bert:
     retriever = open_pool_retriever(name if name not in module.NEURAL else f"{name}:{tiny_bert}")
     await retriever.start()
     scores = await retriever.scores("fair ranking", ["ranking", "", "  ", "bread\ud800"])
+
     assert np.isfinite(scores).all()
     assert scores[1] == scores[2] == min(0.0, scores[0], scores[3])
     assert not (await retriever.scores(" ", ["ranking"])).any()
@@ -49,17 +55,26 @@ async def test_blank_texts_score_least(name: str, minilm_cache: Path, tiny_bert:
     )
 
 
-def test_retrievers_are_opened_by_name() -> None:
-    for name, named in (
+@pytest.mark.parametrize(
+    ("name", "full_name"),
+    [
         (" bm25 ", "bm25"),
         ("splade", "splade:naver/splade_v2_max"),
         ("contriever:org/own", "contriever:org/own"),
         ("dense", "dense:minilm"),
-    ):
-        assert open_pool_retriever(name).name == named
-    for wrong in ("", "bm26", "bm25:x", "splade:"):
-        with pytest.raises(InputError, match="choose bm25, bm25okapi, splade"):
-            open_pool_retriever(wrong)
+    ],
+)
+def test_retrievers_are_opened_by_name(name: str, full_name: str) -> None:
+    assert open_pool_retriever(name).name == full_name
+
+
+@pytest.mark.parametrize("name", ["", "bm26", "bm25:x", "splade:"])
+def test_an_unknown_retriever_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="choose bm25, bm25okapi, splade"):
+        open_pool_retriever(name)
+
+
+def test_an_unknown_encoder_is_refused() -> None:
     with pytest.raises(ModelUnavailableError, match="There is no encoder 'none'"):
         open_pool_retriever("dense:none")
 
@@ -114,19 +129,20 @@ async def test_scores_are_those_of_the_formula(
     tiny_bert: Path, kind: str, naive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In any order, company and batches, and for a text that is cut at the model's limit."""
-    query = naive(tiny_bert, QUERY)
-    expected = [
-        sum(one * other for one, other in zip(query, naive(tiny_bert, text), strict=True))
-        for text in TEXTS
-    ]
+    query = np.array(naive(tiny_bert, QUERY))
+    expected = [float(query @ naive(tiny_bert, text)) for text in TEXTS]
     retriever = open_pool_retriever(f"{kind}:{tiny_bert}")
+
     assert retriever.name == f"{kind}:{tiny_bert}"
+
     await retriever.start()
     scores = await retriever.scores(QUERY, TEXTS)
     assert scores == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert len(set(np.round(scores, 4))) == len(TEXTS)
+
     backwards = await retriever.scores(QUERY, TEXTS[::-1])
     assert backwards[::-1] == pytest.approx(scores, rel=1e-4, abs=1e-5)
+
     monkeypatch.setitem(module.NEURAL, kind, module.NEURAL[kind]._replace(texts_at_once=2))
     retriever = open_pool_retriever(f"{kind}:{tiny_bert}")
     assert await retriever.scores(QUERY, TEXTS) == pytest.approx(scores, rel=1e-4, abs=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,8 @@ TOPIC = QueryColumns(segment="topic")
 NAMED = QueryColumns("Top q", "id2")
 AS_LINES = [QueryRow(1, None, "red shoes"), QueryRow(3, None, "blue hat")]
 RED = QueryRow(2, None, "red shoes")
-SEVEN, EIGHT = QueryRow(1, "7", "red shoes"), QueryRow(2, "8", "blue hat")
+SEVEN = QueryRow(1, "7", "red shoes")
+EIGHT = QueryRow(2, "8", "blue hat")
 WEIGHTED = [RED._replace(weight=12.0), QueryRow(3, None, "blue hat", 0.5)]
 TOPICS = """{"query": "a", "topic": ""}
 {"query": "a", "Topic": "arts  and crafts"}
@@ -35,8 +37,9 @@ ITS_TOPICS = enumerate(["", "arts and crafts", "7", ""], 1)
 SEGMENTED = [QueryRow(line, None, "a", 1.0, topic) for line, topic in ITS_TOPICS]
 
 
-def test_the_forms_of_files(tmp_path: Path) -> None:
-    for name, content, columns, wanted in (
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "expected"),
+    [
         ("q.txt", " red  shoes\n\nblue\u00a0hat", None, AS_LINES),
         ("q.txt", "\ufeffred shoes\r\n \r\nblue hat\r\n", None, AS_LINES),
         ("t.tsv", "7\tred shoes\n\n8\tblue hat\n", None, [SEVEN, EIGHT._replace(line=3)]),
@@ -51,12 +54,37 @@ def test_the_forms_of_files(tmp_path: Path) -> None:
         ("q.tsv", "topic\tquery\n\ta\n", TOPIC, [QueryRow(2, None, "a")]),
         ("q.jsonl", TOPICS, TOPIC, SEGMENTED),
         ("empty.csv", "", None, []),
-    ):
-        assert rows(tmp_path / name, content, columns) == wanted
+    ],
+    ids=[
+        "lines",
+        "byte order mark",
+        "ids",
+        "weights",
+        "packed weights",
+        "quoted",
+        "blank query",
+        "named columns",
+        "other columns",
+        "objects",
+        "titles",
+        "segment",
+        "segments of objects",
+        "empty",
+    ],
+)
+def test_each_form_of_a_file_is_read(
+    tmp_path: Path,
+    name: str,
+    content: str,
+    columns: QueryColumns | None,
+    expected: list[QueryRow],
+) -> None:
+    assert rows(tmp_path / name, content, columns) == expected
 
 
-def test_what_is_no_query_is_named(tmp_path: Path) -> None:
-    for name, content, columns, words in (
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "sentence"),
+    [
         ("q.txt", "red shoes\n", COUNT, "line 1: it has no columns, so none is called 'count'"),
         ("q.txt", "<top>\n<num> 301\n", None, "line 1: it is SGML or XML; write each topic"),
         ("q.tsv", "7\tred\n8\n", None, "line 2: it lacks the two columns, id and text"),
@@ -69,48 +97,103 @@ def test_what_is_no_query_is_named(tmp_path: Path) -> None:
         ("q.csv", 'query\nred\n"blue\nhat\n', None, "line 3: it is not CSV (unexpected end of"),
         ("q.json", '[\n{"query": "red"}\n]', None, "line 1: it is a JSON list; jq -c '.[]' FILE"),
         ("q.jsonl", '{"query": 12}\n', None, "line 1: its text is not text"),
-    ):
-        with pytest.raises(SourceError) as caught:
-            rows(tmp_path / name, content, columns)
-        told = str(caught.value)
-        assert words in told
-        assert told.startswith(f"The queries {tmp_path / name}, line ")
-        assert told.endswith(".")
+    ],
+    ids=[
+        "no columns",
+        "SGML",
+        "no text",
+        "header",
+        "unnamed columns",
+        "segment",
+        "column twice",
+        "cells",
+        "weight",
+        "quotes",
+        "list",
+        "number",
+    ],
+)
+def test_what_is_no_query_is_named(
+    tmp_path: Path, name: str, content: str, columns: QueryColumns | None, sentence: str
+) -> None:
+    with pytest.raises(SourceError) as caught:
+        rows(tmp_path / name, content, columns)
+
+    message = str(caught.value)
+    assert sentence in message
+    assert message.startswith(f"The queries {tmp_path / name}, line ")
+    assert message.endswith(".")
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    cut = gzip.compress(b"red shoes\n" * 1000)[:-12]
-    for name, content in (("cut.txt.gz", cut), ("q.txt", b"red\nbl\xfce\n")):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(CorpusError, match=r"cannot be read|is not UTF-8"):
-            list(query_rows(tmp_path / name))
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("cut.txt.gz", gzip.compress(b"red shoes\n" * 1000)[:-12]),
+        ("q.txt", b"red\nbl\xfce\n"),
+    ],
+    ids=["cut off", "not UTF-8"],
+)
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    with pytest.raises(CorpusError, match=r"cannot be read|is not UTF-8"):
+        list(query_rows(tmp_path / name))
 
 
 def test_where_ids_are_needed_a_table_may_lack_names(tmp_path: Path) -> None:
     path = tmp_path / "topics.csv"
     path.write_text('t1,"tennis player"\nt2,1984\nt3,query\n')
+
     assert read_queries(path) == {"t1": "tennis player", "t2": "1984", "t3": "query"}
-    path.write_text("query\ntennis\n")
-    with pytest.raises(SourceError, match="line 1: it lacks the two columns, id and text"):
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("topics.csv", "query\ntennis\n", "line 1: it lacks the two columns, id and text"),
+        ("topics.jsonl", '{"query": "tennis"}\n', "line 1: it has no id or no text"),
+    ],
+    ids=["table", "objects"],
+)
+def test_where_ids_are_needed_a_file_without_is_refused(
+    tmp_path: Path, name: str, content: str, sentence: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+
+    with pytest.raises(SourceError, match=sentence):
         read_queries(path)
-    (tmp_path / "topics.jsonl").write_text('{"query": "tennis"}\n')
-    with pytest.raises(SourceError, match="line 1: it has no id or no text"):
-        read_queries(tmp_path / "topics.jsonl")
+
+
+SEARCHES = [
+    {
+        "query_id": f"a{number}",
+        "client_id": "x",
+        "application": "shop",
+        "timestamp": "2026-12-01",
+        "user_query": "red  shoes",
+    }
+    for number in range(3)
+]
+HITS = [{"_index": "ubi_queries", "_id": "h", "_source": search} for search in SEARCHES]
 
 
 @pytest.mark.promise("command")
-def test_user_behavior_insights_weigh_queries_by_use(tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", [SEARCHES, HITS], ids=["documents", "hits"])
+def test_user_behavior_insights_weigh_queries_by_use(tmp_path: Path, records: list[Any]) -> None:
     """Searches that User Behavior Insights recorded are queries of an audit with their weights.
 
     As the index ubi_queries has them, or an export with each in its hit.
     """
-    search = {"query_id": "a1", "client_id": "x", "application": "shop", "timestamp": "2026-12-01"}
-    searches = [{**search, "query_id": f"a{n}", "user_query": "red  shoes"} for n in range(3)]
-    hits = [{"_index": "ubi_queries", "_id": "h", "_source": it} for it in searches]
-    for written in (searches, hits):
-        found = rows(tmp_path / "ubi.jsonl", "\n".join(map(json.dumps, written)))
-        assert found == [QueryRow(line, None, "red shoes") for line in (1, 2, 3)]
-        (query,) = collect_queries(found).queries
-        assert (query.text, query.weight) == ("red shoes", 3.0)
-    own = rows(tmp_path / "own.jsonl", '{"id": 7, "query": "red shoes", "_source": {"x": 1}}')
-    assert own == [SEVEN]
+    search_rows = rows(tmp_path / "ubi.jsonl", "\n".join(map(json.dumps, records)))
+
+    assert search_rows == [QueryRow(line, None, "red shoes") for line in (1, 2, 3)]
+    (query,) = collect_queries(search_rows).queries
+    assert (query.text, query.weight) == ("red shoes", 3.0)
+
+
+def test_a_query_of_ones_own_may_have_a_source(tmp_path: Path) -> None:
+    """It is no hit of an export."""
+    content = '{"id": 7, "query": "red shoes", "_source": {"x": 1}}'
+
+    assert rows(tmp_path / "own.jsonl", content) == [SEVEN]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
 from collections import Counter
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fairqr.retrieval.encoders.encoder import text_of
 from fairqr.retrieval.engines.engine import Hits, Query, SearchEngine
@@ -84,64 +86,96 @@ def stems(text: str) -> list[str]:
 async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> None:
     """Written out in plain loops, from the texts alone."""
     pool = DOCUMENTS[40:110]
-    found = await estimated(await opened(lexical), "w1 w0 w1", pool)
+    ids = [document.id for document in pool]
+    estimates = await (await opened(lexical)).estimate_ids("w1 w0 w1", ids)
+    assert estimates is not None
 
     hits = await lexical.search([Query(word, 10) for word in SAMPLE_WORDS.split()])
-    sampled = {id_ for own in hits for id_ in own.ids}
-    words_of = {d.id: stems(text_of(d)) for d in DOCUMENTS}
-    sample = [words_of[id_] for id_ in sampled]
-    mean_length = sum(map(len, sample)) / len(sample)
+    sampled = list(dict.fromkeys(id_ for of_word in hits for id_ in of_word.ids))
+    by_hand = EstimateByHand(ids, sampled)
+    expected = by_hand.probabilities(by_hand.words(), by_hand.likeness(by_hand.by_words()))
+    assert estimates.relevance == pytest.approx(expected, abs=2e-5)
+    assert estimates.answerable == pytest.approx(by_hand.answerable(), abs=2e-5)
+    # Each half of the evidence takes the other to be the same in all texts.
+    alike = np.full(len(ids), by_hand.likeness(by_hand.by_words()).mean())
+    by_words = by_hand.probabilities(by_hand.words(), alike)
+    assert estimates.by_words == pytest.approx(by_words, abs=2e-5)
+    alike = np.full(len(ids), by_hand.words().mean())
+    by_similarity = by_hand.probabilities(alike, by_hand.likeness([]))
+    assert estimates.by_similarity == pytest.approx(by_similarity, abs=2e-5)
 
-    def score(document: Document) -> float:
-        words, total = words_of[document.id], 0.0
+
+class EstimateByHand:
+    """The definition of an estimate for the query 'w1 w0 w1', a document at a time.
+
+    Args:
+        ids: The documents of the pool.
+        sampled: The documents that the pool is compared with.
+    """
+
+    def __init__(self, ids: Sequence[str], sampled: Sequence[str]) -> None:
+        self._ids = ids
+        self._sampled = sampled
+        self._stems = {document.id: stems(text_of(document)) for document in DOCUMENTS}
+        self._vectors = {
+            document.id: unit(word_vector(text_of(document), 8)) for document in DOCUMENTS
+        }
+        self._query = unit(word_vector("w1 w0 w1", 8))
+        self._scores = {id_: self._bm25(id_) for id_ in ids}
+
+    def _bm25(self, id_: str) -> float:
+        """The BM25 score of a document, with the frequencies of the sample."""
+        sample = [self._stems[other] for other in self._sampled]
+        mean_length = sum(map(len, sample)) / len(sample)
+        words = self._stems[id_]
+        total = 0.0
         for word in ("w1", "w0", "w1"):
-            count, having = words.count(word), sum(word in text for text in sample)
+            count = words.count(word)
+            having = sum(word in text for text in sample)
             weight = math.log(1 + (len(sample) - having + 0.5) / (having + 0.5))
-            total += weight * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * len(words) / mean_length))
+            norm = 1.2 * (0.25 + 0.75 * len(words) / mean_length)
+            total += weight * count * 2.2 / (count + norm)
         return total
 
-    scores = {d.id: score(d) for d in pool}
-    vectors = {d.id: unit(word_vector(text_of(d), 8)) for d in DOCUMENTS}
-    query = unit(word_vector("w1 w0 w1", 8))
-    by_words = sorted((id_ for id_ in scores if scores[id_]), key=lambda i: (-scores[i], i))
-    nearest = sorted(scores, key=lambda i: (-float(vectors[i] @ query), i))
-    moved = moved_by_hand(query, vectors, [by_words, nearest])
-    usual = np.array([vectors[id_] @ moved for id_ in sampled])
-    fit, ids = CALIBRATED.texts, [document.id for document in pool]
+    def by_words(self) -> list[str]:
+        """The documents with a word of the query, the best first."""
+        having = [id_ for id_ in self._ids if self._scores[id_]]
+        return sorted(having, key=lambda id_: (-self._scores[id_], id_))
 
-    # Whether there is anything for the query at all is a factor of all of them.
-    background = unrelated_by_hand([vectors[id_] for id_ in sampled])
-    nearest_cosines = sorted(float(vectors[id_] @ query) for id_ in ids)[-5:]
-    above = background.above(float(np.mean(nearest_cosines)))
-    answerable = CALIBRATED.texts.answerable.probability(above, 0.0)
+    def words(self) -> NDArray[np.float64]:
+        """The score of each document, by the highest one."""
+        return np.array([self._scores[id_] for id_ in self._ids]) / max(self._scores.values())
 
-    def probabilities(words: Sequence[float], likeness: Sequence[float]) -> list[float]:
-        logits = (
-            fit.intercept + fit.lexical * one + fit.similarity * other
-            for one, other in zip(words, likeness, strict=True)
-        )
-        return [answerable / (1 + math.exp(-logit)) for logit in logits]
+    def likeness(self, by_words: Sequence[str]) -> NDArray[np.float64]:
+        """How much nearer each document is than those of the sample, in standard deviations."""
+        cosines = {id_: float(self._vectors[id_] @ self._query) for id_ in self._ids}
+        nearest = sorted(self._ids, key=lambda id_: (-cosines[id_], id_))
+        moved = moved_by_hand(self._query, self._vectors, [by_words, nearest])
+        usual = np.array([self._vectors[id_] @ moved for id_ in self._sampled])
+        similar = np.array([self._vectors[id_] @ moved for id_ in self._ids])
+        return np.asarray((similar - usual.mean()) / usual.std())
 
-    words = [scores[id_] / max(scores.values()) for id_ in ids]
-    likeness = [(vectors[id_] @ moved - usual.mean()) / usual.std() for id_ in ids]
-    assert [found[id_] for id_ in ids] == pytest.approx(probabilities(words, likeness), abs=2e-5)
-    # Each half of the evidence takes the other to be the same in all texts.
-    halves = await (await opened(lexical)).estimate_ids("w1 w0 w1", ids)
-    assert halves is not None
-    assert halves.answerable == pytest.approx(answerable, abs=2e-5)
-    alike = [sum(likeness) / len(ids)] * len(ids)
-    assert halves.by_words == pytest.approx(np.array(probabilities(words, alike)), abs=2e-5)
-    moved = moved_by_hand(query, vectors, [[], nearest])
-    usual = np.array([vectors[id_] @ moved for id_ in sampled])
-    likeness = [(vectors[id_] @ moved - usual.mean()) / usual.std() for id_ in ids]
-    alike = [sum(words) / len(ids)] * len(ids)
-    assert halves.by_similarity == pytest.approx(np.array(probabilities(alike, likeness)), abs=2e-5)
+    def answerable(self) -> float:
+        """Whether there is anything for the query at all, which is a factor of all documents."""
+        background = unrelated_by_hand([self._vectors[id_] for id_ in self._sampled])
+        cosines = sorted(float(self._vectors[id_] @ self._query) for id_ in self._ids)
+        above = background.above(float(np.mean(cosines[-5:])))
+        return CALIBRATED.texts.answerable.probability(above, 0.0)
+
+    def probabilities(
+        self, words: NDArray[np.float64], likeness: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The probability of relevance of each document by both kinds of evidence."""
+        fit = CALIBRATED.texts
+        logits = fit.intercept + fit.lexical * words + fit.similarity * likeness
+        return np.asarray(self.answerable() / (1 + np.exp(-logits)))
 
 
 @pytest.mark.promise("labels")
 async def test_the_order_of_the_pool_changes_not_even_a_digit(lexical: TantivyEngine) -> None:
     """An audit's estimate of relevance does not depend on the engine's scores or ranks."""
-    relevance, pool = await opened(lexical), DOCUMENTS[:97]
+    relevance = await opened(lexical)
+    pool = DOCUMENTS[:97]
     first = await estimated(relevance, "w3 w4", pool)
     for seed in range(5):
         shuffled = random.Random(seed).sample(pool, len(pool))
@@ -156,18 +190,22 @@ async def test_the_engine_is_asked_for_texts_alone(
 
     Once it is open; each text is read and encoded once, and read again after ten minutes.
     """
-    watched, encoder = WatchedEngine(lexical), CountingEncoder()
+    watched = WatchedEngine(lexical)
+    encoder = CountingEncoder()
     relevance = await TextRelevance.open(watched, encoder)
     sampled = {id_ for read in watched.reads for id_ in read}
     watched.reads.clear()
     pool = [d.id for d in DOCUMENTS[:90]]
     await asyncio.gather(*(relevance.estimate_ids(word, pool) for word in WORDS))
+
     assert len(watched.searches) == 1
     assert sorted(id_ for read in watched.reads for id_ in read) == sorted({*pool} - sampled)
     assert max(Counter(encoder.taken()).values()) == 1
+
     before = await estimated(relevance, "w5", DOCUMENTS[:30])
     await upsert(lexical, [Document("d000", "w5", "w5 w5 w5 w5", {"gender": "female"})])
     assert await estimated(relevance, "w5", DOCUMENTS[:30]) == before
+
     monkeypatch.setattr(text_reader, "SECONDS_KEPT", -1.0)
     assert (await estimated(relevance, "w5", DOCUMENTS[:30]))["d000"] > before["d000"]
 
@@ -185,53 +223,70 @@ async def test_vectors_that_were_made_before_are_used(lexical: TantivyEngine) ->
         await relevance.estimate_ids("w4", pool)
         assert encoder.taken() == ["w4"]
     await (await TextRelevance.open(lexical, other)).estimate_ids("w3", ["d000", "d001"])
+
     assert len(other.taken()) > 100
 
 
 @pytest.mark.promise("labels")
-async def test_without_texts_there_is_no_estimate(lexical: TantivyEngine) -> None:
-    """With too few texts there is no estimate of relevance.
-
-    A document without one among others gets their mean.
-    """
+@pytest.mark.parametrize(
+    "pool",
+    [[], ["a", "b"], ["not there", "nor this"], ["d001", "not there", "nor this"]],
+    ids=["empty", "blank", "missing", "one"],
+)
+async def test_without_texts_there_is_no_estimate(lexical: TantivyEngine, pool: list[str]) -> None:
+    """With too few texts there is no estimate of relevance."""
     blank = [Document("a", "", " \n"), Document("b", "", "")]
     relevance = await opened(Supplying(lexical, blank))
-    for pool in ([], ["a", "b"], ["not there", "nor this"], ["d001", "not there", "nor this"]):
-        assert await relevance.estimate_ids("w1", pool) is None
+
+    assert await relevance.estimate_ids("w1", pool) is None
+
+
+@pytest.mark.parametrize("id_", ["a", "not there"])
+async def test_a_document_without_text_gets_the_mean(lexical: TantivyEngine, id_: str) -> None:
+    relevance = await opened(Supplying(lexical, [Document("a", "", " \n")]))
     alone = await estimated(relevance, "w1 w2", DOCUMENTS[:20])
-    for without in (blank[0], Document("not there", "", "")):
-        found = await estimated(relevance, "w1 w2", [*DOCUMENTS[:20], without])
-        assert found.pop(without.id) == pytest.approx(np.mean([*alone.values()]))
-        assert found == alone
+    estimates = await estimated(relevance, "w1 w2", [*DOCUMENTS[:20], Document(id_, "", "")])
+
+    assert estimates.pop(id_) == pytest.approx(np.mean([*alone.values()]))
+    assert estimates == alone
 
 
 class Backwards(WatchedEngine):
     """Ranks the same documents the other way round."""
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
-        return [replace(it, ids=it.ids[::-1]) for it in await super().search(queries)]
+        return [replace(hits, ids=hits.ids[::-1]) for hits in await super().search(queries)]
 
 
 async def test_an_engine_that_answers_its_own_queries_alone(
     lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sample is drawn from what they find, whatever the ranks; without them there is none."""
+    """The sample is drawn from what they find, whatever the ranks."""
     monkeypatch.setattr(texts, "SAMPLED", 40)
-    watched, pool = WatchedEngine(lexical, without=["new_queries"]), DOCUMENTS[:50]
-    without = await opened(watched, WORDS[:9])
-    assert watched.searches == []
-    assert without.reference.texts == 0
-    assert len({without.reference.weight(term) for term in (1, 2, 3)}) == 1
-    assert len({*(await estimated(without, "w1", pool)).values()}) > 10
-    queries = [f"{a} {b}" for a in WORDS for b in WORDS]
-    one, other = await opened(watched, queries), await opened(watched, queries[::-1] * 2)
-    (asked, again) = watched.searches
-    assert asked == again
-    assert len(asked) == 40
+    watched = WatchedEngine(lexical, without=["new_queries"])
+    queries = [" ".join(words) for words in itertools.product(WORDS, repeat=2)]
+    relevance = await opened(watched, queries)
+    turned = await opened(watched, queries[::-1] * 2)
     backwards = await opened(Backwards(lexical, without=["new_queries"]), queries)
-    assert await estimated(one, "w1", pool) == await estimated(backwards, "w1", pool)
-    assert await estimated(one, "w1", pool) == await estimated(other, "w1", pool)
-    assert 20 < one.reference.texts <= 40
+
+    first, second = watched.searches
+    assert first == second
+    assert len(first) == 40
+    estimates = await estimated(relevance, "w1", DOCUMENTS[:50])
+    assert await estimated(backwards, "w1", DOCUMENTS[:50]) == estimates
+    assert await estimated(turned, "w1", DOCUMENTS[:50]) == estimates
+    assert 20 < relevance.reference.texts <= 40
+
+
+async def test_without_queries_of_its_own_an_engine_has_no_sample(lexical: TantivyEngine) -> None:
+    watched = WatchedEngine(lexical, without=["new_queries"])
+    relevance = await opened(watched, WORDS[:9])
+
+    assert watched.searches == []
+    assert relevance.reference.texts == 0
+    assert len({relevance.reference.weight(term) for term in (1, 2, 3)}) == 1
+    estimates = await estimated(relevance, "w1", DOCUMENTS[:50])
+    assert len(set(estimates.values())) > 10
 
 
 HOSTILE = {
@@ -244,15 +299,17 @@ HOSTILE = {
 }
 
 
-async def test_hostile_texts_and_queries(lexical: TantivyEngine) -> None:
+async def test_hostile_texts_and_queries_are_never_certain(lexical: TantivyEngine) -> None:
     """Neither words nor likeness make a document certain."""
     hostile = [Document(name, "", text) for name, text in HOSTILE.items()]
-    relevance, documents = await opened(Supplying(lexical, hostile)), DOCUMENTS[:60]
-    plain = await estimated(relevance, "w1", documents)
+    relevance = await opened(Supplying(lexical, hostile))
+    documents = DOCUMENTS[:60]
+    without = await estimated(relevance, "w1", documents)
     for query in ("w1", "", "the", "\ud800", "w1 " * 100_000, "x" * 500_000, "w1\x00"):
-        found = await estimated(relevance, query, [*documents, *hostile])
-        assert max(found.values()) < 1 - 1e-6
-    assert await estimated(relevance, "w1", documents) == plain
+        estimates = await estimated(relevance, query, [*documents, *hostile])
+        assert max(estimates.values()) < 1 - 1e-6
+
+    assert await estimated(relevance, "w1", documents) == without
 
 
 def test_a_search_ends_among_its_last_ten_documents() -> None:

@@ -88,6 +88,7 @@ async def test_in_a_list_to_re_rank(tmp_path: Path) -> None:
     ]
     context = fairqr.Context(k=2, attributes=("gender",))
     _, hits, _ = await fair_list(engine, context, "tennis", listed, None)
+
     assert hits.memberships["gender"].tolist() == [HALVES, [0, 1]]
 
 
@@ -103,4 +104,5 @@ def test_in_the_groups_of_an_evaluation() -> None:
         ).by_group
         for label in (["F", "F", "M"], ["F", "M"])
     ]
+
     assert shares[0] == shares[1]

@@ -19,9 +19,9 @@ SCHEMA = Schema(attributes={"gender": GENDER})
 
 
 @pytest.mark.promise("labels")
-def test_each_way_to_write_a_label() -> None:
-    """Each way to write a label gives the shares that the page says."""
-    for label, expected in (
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
         ("female", (1, 0)),
         (["female", "male"], (0.5, 0.5)),
         (["male", "male", "female", "male"], (0.5, 0.5)),
@@ -32,9 +32,13 @@ def test_each_way_to_write_a_label() -> None:
         ([], (0, 0)),
         ({"female": 0}, (0, 0)),
         ("unknown", (0, 0)),
-    ):
-        assert GENDER.membership(label) == expected
-        assert WITH_UNKNOWN.membership(label) == (*expected, 1 - sum(expected))
+    ],
+    ids=str,
+)
+def test_each_way_to_write_a_label(label: Any, expected: tuple[float, float]) -> None:
+    """Each way to write a label gives the shares that the page says."""
+    assert GENDER.membership(label) == expected
+    assert WITH_UNKNOWN.membership(label) == (*expected, 1 - sum(expected))
 
 
 @pytest.mark.parametrize(
@@ -72,48 +76,79 @@ WRONG_ATTRIBUTES = {
 }
 
 
-def test_a_wrong_schema_is_refused_and_the_place_named(tmp_path: Path) -> None:
-    for text, named in (
-        *((f"attributes: {{g: {{field: f, {it}}}}}", why) for it, why in WRONG_ATTRIBUTES.items()),
+def check_refusal(path: Path, schema: str, complaint: str) -> None:
+    """Write a schema, and expect one sentence."""
+    path.write_text(schema)
+    with pytest.raises(SchemaError) as caught:
+        load_schema(path)
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("entries", "complaint"), WRONG_ATTRIBUTES.items())
+def test_a_wrong_attribute_is_refused_and_named(
+    tmp_path: Path, entries: str, complaint: str
+) -> None:
+    schema = f"attributes: {{g: {{field: f, {entries}}}}}"
+
+    check_refusal(tmp_path / "schema.yaml", schema, complaint)
+
+
+@pytest.mark.parametrize(
+    ("schema", "complaint"),
+    [
         ("attributes:", "at attributes: Dictionary should have at least 1 item"),
         ("attributes: [", "line"),
         ("just a text", "wrong"),
         ("attributes: {'a b': {field: g, groups: [a, b]}}", "a b"),
-    ):
-        path = tmp_path / "schema.yaml"
-        path.write_text(text)
-        with pytest.raises(SchemaError) as caught:
-            load_schema(path)
-        assert named in str(caught.value)
-        assert "\n" not in str(caught.value)
+    ],
+    ids=["empty", "no YAML", "text", "name"],
+)
+def test_a_wrong_schema_is_refused(tmp_path: Path, schema: str, complaint: str) -> None:
+    check_refusal(tmp_path / "schema.yaml", schema, complaint)
 
 
-def test_a_schema_is_read_back_as_it_was_written() -> None:
+@pytest.mark.parametrize(
+    ("groups", "kept_groups"),
+    [
+        ("any", "any"),
+        (["a", "b"], ["a", "b"]),
+        ({"a": ["x", "y"], "b": {"gte": 5}}, ["a", "b"]),
+    ],
+    ids=["any", "listed", "values"],
+)
+def test_a_schema_is_read_back_as_it_was_written(groups: Any, kept_groups: Any) -> None:
     """Each value may be a group, or the groups are listed, perhaps with their values."""
-    written: tuple[Any, ...] = ("any", ["a", "b"], {"a": ["x", "y"], "b": {"gte": 5}})
-    for groups in written:
-        attribute = Attribute.model_validate({"name": "g", "field": "f", "groups": groups})
-        assert attribute.open == (groups == "any")
-        kept = attribute.model_dump(mode="json")
-        assert kept["groups"] == ("any" if groups == "any" else ["a", "b"])
-        assert "open" not in kept
-        assert Attribute.model_validate(kept) == attribute
-        assert Attribute.model_validate_json(attribute.model_dump_json()) == attribute
+    attribute = Attribute.model_validate({"name": "g", "field": "f", "groups": groups})
+    kept = attribute.model_dump(mode="json")
+
+    assert attribute.open == (groups == "any")
+    assert kept["groups"] == kept_groups
+    assert "open" not in kept
+    assert Attribute.model_validate(kept) == attribute
+    assert Attribute.model_validate_json(attribute.model_dump_json()) == attribute
 
 
-NEW = (date(1980, 1, 1), "1980-01-01T10:00:00Z", 1980)
-OLD = (datetime(1979, 12, 31, 23), "1979-12-31", "1979")
-
-
-def test_a_date_counts_by_its_year() -> None:
+@pytest.mark.parametrize(
+    ("value", "group"),
+    [
+        (date(1980, 1, 1), "new"),
+        ("1980-01-01T10:00:00Z", "new"),
+        (1980, "new"),
+        (datetime(1979, 12, 31, 23), "old"),
+        ("1979-12-31", "old"),
+        ("1979", "old"),
+        (True, None),
+        ("long ago", None),
+        (315_532_800_000, None),
+    ],
+    ids=str,
+)
+def test_a_date_counts_by_its_year(value: object, group: str | None) -> None:
     groups = {"old": {"lt": 1980}, "new": {"gte": 1980}}
     era = Attribute.model_validate({"name": "era", "field": "born", "groups": groups})
-    for expected, values in {
-        "new": NEW,
-        "old": OLD,
-        None: (True, "long ago", 315_532_800_000),
-    }.items():
-        assert {era.group_of(value) for value in values} == {expected}
+
+    assert era.group_of(value) == group
 
 
 def test_true_and_false_are_booleans_and_other_words_are_texts(tmp_path: Path) -> None:
@@ -124,48 +159,52 @@ def test_true_and_false_are_booleans_and_other_words_are_texts(tmp_path: Path) -
         "  land: {field: land, groups: {on: [NO, SE], off: [IT]}, population: {on: 1}}\n"
     )
     schema = load_schema(tmp_path / "schema.yaml")
-    alive, land = schema.attribute("alive"), schema.attribute("land")
+    alive = schema.attribute("alive")
+    land = schema.attribute("land")
+
     assert [alive.group_of(value) for value in (True, "false", "no")] == ["yes", "no", None]
     assert [land.group_of(value) for value in ("NO", False)] == ["on", None]
 
 
 @pytest.mark.parametrize(
-    ("groups", "labels", "refused"),
+    ("groups", "first", "labels", "refused", "text"),
     [
-        ("[true, false]", [True, "true", "True"], "maybe"),
-        ("[1, 2]", [1, "1", 1.0], 3),
-        ("[1.5, 2]", [1.5, "1.5"], True),
-        ("[1940-01-01, later]", ["1940-01-01", date(1940, 1, 1)], False),
-        ("{true: [1, yes], false: [0]}", [True, 1, "yes"], None),
+        ("[true, false]", "true", [True, "true", "True"], "maybe", "'maybe'"),
+        ("[1, 2]", "1", [1, "1", 1.0], 3, "3"),
+        ("[1.5, 2]", "1.5", [1.5, "1.5"], True, "true"),
+        ("[1940-01-01, later]", "1940-01-01", ["1940-01-01", date(1940, 1, 1)], False, "false"),
+        ("{true: [1, yes], false: [0]}", "true", [True, 1, "yes"], None, ""),
     ],
+    ids=["switches", "whole numbers", "numbers", "dates", "values"],
 )
 def test_groups_may_be_written_as_booleans_and_numbers(
-    tmp_path: Path, groups: str, labels: list[object], refused: object
+    tmp_path: Path, groups: str, first: str, labels: list[object], refused: object, text: str
 ) -> None:
     """They are the texts that the documents' values become."""
-    first = groups.strip("[{").partition(":" if "{" in groups else ",")[0]
     (tmp_path / "schema.yaml").write_text(
         f"attributes:\n  a: {{field: a, groups: {groups}, population: {{{first}: 1}}}}\n"
     )
     attribute = load_schema(tmp_path / "schema.yaml").attribute("a")
+
     assert attribute.groups[0] == first
     assert attribute.population == {first: 1}
     assert {attribute.membership(label) for label in labels} == {(1.0, 0.0)}
     if refused is not None:
-        shown = {True: "true", False: "false", 3: "3", "maybe": "'maybe'"}[refused]
-        with pytest.raises(ValueError, match=f"a is {shown}, which is not one of {first}, "):
+        with pytest.raises(ValueError, match=f"a is {text}, which is not one of {first}, "):
             attribute.membership(refused)
 
 
-def test_a_group_without_a_name_of_one_word_is_refused(tmp_path: Path) -> None:
-    for groups in ("[a, {b: c}]", "[a, [b]]", "[a, null]"):
-        (tmp_path / "schema.yaml").write_text(f"attributes:\n  a: {{field: a, groups: {groups}}}\n")
-        with pytest.raises(SchemaError, match=r"groups\.1: Input should be a valid string"):
-            load_schema(tmp_path / "schema.yaml")
+@pytest.mark.parametrize("groups", ["[a, {b: c}]", "[a, [b]]", "[a, null]"])
+def test_a_group_whose_name_is_no_text_is_refused(tmp_path: Path, groups: str) -> None:
+    (tmp_path / "schema.yaml").write_text(f"attributes:\n  a: {{field: a, groups: {groups}}}\n")
+
+    with pytest.raises(SchemaError, match=r"groups\.1: Input should be a valid string"):
+        load_schema(tmp_path / "schema.yaml")
 
 
-def test_a_line_that_is_no_document_is_refused() -> None:
-    for line, named in (
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
         ("{", "JSON"),
         ('{"title": "x"}', "no id"),
         ('{"id": true, "title": "x"}', "no id"),
@@ -175,9 +214,22 @@ def test_a_line_that_is_no_document_is_refused() -> None:
         ('{"id": "1", "text": "\\ud800"}', "surrogate"),
         ('{"id": "' + "x" * 600 + '", "text": "x"}', "longer"),
         ("[" * 100_000, "JSON"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            parse_document(line, SCHEMA)
+    ],
+    ids=[
+        "cut off",
+        "no id",
+        "id of a switch",
+        "no text",
+        "text of a number",
+        "group",
+        "surrogate",
+        "long id",
+        "nested",
+    ],
+)
+def test_a_line_that_is_no_document_is_refused(line: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse_document(line, SCHEMA)
 
 
 @pytest.fixture
@@ -208,15 +260,25 @@ async def test_a_check_names_every_wrong_line(
     assert [*report.shares["gender"].values()] == [0.5, 0.0]
     assert report.schema.attribute("origin").groups == ("here", "there")
     assert report.shares["origin"] == {"here": 0.5, "there": 0.5}
+
+
+def test_an_unknown_attribute_is_refused_with_those_there_are() -> None:
     with pytest.raises(UnknownAttributeError, match=r"'age'.*gender"):
-        report.schema.attribute("age")
+        SCHEMA.attribute("age")
 
 
-def test_a_corpus_needs_a_file_and_a_schema(tmp_path: Path, corpus_path: Path) -> None:
+def test_a_corpus_needs_a_file(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no corpus"):
         find_corpus(tmp_path / "nowhere.jsonl")
-    (tmp_path / "schema.yaml").unlink()
-    with pytest.raises(SchemaError, match=r"people\.schema\.yaml"):
-        find_corpus(corpus_path)
+
+
+def test_a_folder_needs_a_file_of_documents(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"documents\.jsonl"):
         find_corpus(tmp_path)
+
+
+def test_a_corpus_needs_a_schema(tmp_path: Path, corpus_path: Path) -> None:
+    (tmp_path / "schema.yaml").unlink()
+
+    with pytest.raises(SchemaError, match=r"people\.schema\.yaml"):
+        find_corpus(corpus_path)

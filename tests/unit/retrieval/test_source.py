@@ -26,8 +26,9 @@ ENDPOINT: dict[str, Any] = {"name": "people", "engine": "http", "hits": "items",
 ENDPOINT |= {"url": "http://127.0.0.1/search?q={{query}}", "attributes": GENDER}
 
 
-def test_what_is_wrong_in_a_source_is_named(tmp_path: Path) -> None:
-    for change, named in (
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
         ({"engine": "solr"}, "engine must be one of"),
         ({"url": "localhost"}, "is not an address"),
         ({"cloud_id": "abc"}, "url or cloud_id"),
@@ -44,24 +45,51 @@ def test_what_is_wrong_in_a_source_is_named(tmp_path: Path) -> None:
         (ENDPOINT | {"url": "http://127.0.0.1/search"}, 'body needs the value "{{query}}"'),
         (ENDPOINT | {"body": {"size": "{{size}} hits"}}, "{{size}} inside '{{size}} hits'"),
         (ENDPOINT | {"body": {"size": "{{size}}"}, "method": "GET"}, "a GET request has no body"),
-    ):
-        path = tmp_path / "people.source.yaml"
-        described = change if "hits" in change else {**PEOPLE, **change}
-        wrong = {key: value for key, value in described.items() if value is not None}
-        path.write_text(yaml.safe_dump(wrong))
-        with pytest.raises(SourceError) as caught:
-            load_source(path)
-        message = str(caught.value)
-        assert named in message
-        assert str(path) in message
-        assert "secret" not in message
-        assert "\n" not in message
+    ],
+    ids=[
+        "engine",
+        "url",
+        "cloud_id",
+        "no query",
+        "query inside a text",
+        "query as a key",
+        "from",
+        "query and body",
+        "no fields",
+        "no attributes",
+        "endpoint without scheme",
+        "endpoint of the query",
+        "password",
+        "endpoint without query",
+        "size inside a text",
+        "body of GET",
+    ],
+)
+def test_what_is_wrong_in_a_source_is_named(
+    tmp_path: Path, change: dict[str, Any], complaint: str
+) -> None:
+    path = tmp_path / "people.source.yaml"
+    source = change if "hits" in change else {**PEOPLE, **change}
+    present = {key: value for key, value in source.items() if value is not None}
+    path.write_text(yaml.safe_dump(present))
+
+    with pytest.raises(SourceError) as caught:
+        load_source(path)
+    message = str(caught.value)
+    assert complaint in message
+    assert str(path) in message
+    assert "secret" not in message
+    assert "\n" not in message
 
 
-async def test_a_mapping_that_is_no_source_is_refused_in_a_sentence() -> None:
-    """As in a file, wherever Python takes one."""
-    said = "^The source is wrong at index[^\n]*$"
-    with pytest.raises(SourceError, match=said):
+WRONG_INDEX = "^The source is wrong at index[^\n]*$"
+
+
+async def test_an_engine_is_not_opened_over_a_wrong_source() -> None:
+    with pytest.raises(SourceError, match=WRONG_INDEX):
         await open_engine({**PEOPLE, "index": ""})
-    with pytest.raises(SourceError, match=said), FairSearch.open({**PEOPLE, "index": ""}):
+
+
+async def test_a_facade_is_not_opened_over_a_wrong_source() -> None:
+    with pytest.raises(SourceError, match=WRONG_INDEX), FairSearch.open({**PEOPLE, "index": ""}):
         raise AssertionError

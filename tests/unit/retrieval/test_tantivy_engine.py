@@ -56,7 +56,9 @@ async def test_a_ranking_is_cut_where_scores_tie_by_id(tmp_path: Path, segments:
     engine = built(tmp_path / "v1", generated(300 if segments > 1 else 500))
     for start in range(200, 400, 50) if segments > 1 else ():
         await upsert(engine, generated(400, seed=2)[start : start + 50])
+
     assert (engine.snapshot().searcher.num_segments > 1) == (segments > 1)
+
     for query in ("w1", "w2 w3", "w4 w5 w6 w7"):
         whole = await hits_of(engine, query, 500)
         pairs = list(zip(whole.ids, whole.scores, strict=True))
@@ -73,13 +75,16 @@ async def test_texts_groups_and_shares(tmp_path: Path) -> None:
         Document("c", "", "word", {"place": {"here": 1, "there": 3}}),
     ]
     engine = built(tmp_path / "v1", documents, SCHEMA)
+
     assert await engine.documents(["c", "nobody", "b"]) == [documents[2], documents[0]]
     assert (await engine.documents(["a"]))[0].fields["extra"] == {"x": [1, "ü"]}
     assert await engine.documents([]) == []
-    found = await hits_of(engine, "word", 9)
-    assert found.ids == ["a", "c", "b"]
-    assert found.memberships["gender"].tolist() == [[0.5, 0.5], [0, 0], [1, 0]]
-    assert found.memberships["place"].tolist() == [[0, 0, 0, 1], [0.25, 0.75, 0, 0], [1, 0, 0, 0]]
+
+    hits = await hits_of(engine, "word", 9)
+    assert hits.ids == ["a", "c", "b"]
+    assert hits.memberships["gender"].tolist() == [[0.5, 0.5], [0, 0], [1, 0]]
+    assert hits.memberships["place"].tolist() == [[0, 0, 0, 1], [0.25, 0.75, 0, 0], [1, 0, 0, 0]]
+
     shares = await engine.corpus_shares()
     assert shares["gender"] == pytest.approx([0.5, 1 / 6])
     assert shares["place"] == pytest.approx([1.25 / 3, 0.25, 0, 1 / 3])
@@ -88,19 +93,41 @@ async def test_texts_groups_and_shares(tmp_path: Path) -> None:
 # --- counting ---------------------------------------------------------------------------------
 
 
+COUNTED = [
+    Document("0", "", "running women"),
+    Document("1", "", "a woman runs"),
+    Document("2", "", "the run of man"),
+    Document("3", "", "women's day"),
+]
+
+
 async def test_counts_of_documents(tmp_path: Path) -> None:
-    texts = ["running women", "a woman runs", "the run of man", "women's day"]
-    engine = built(tmp_path / "v1", [Document(str(i), "", text) for i, text in enumerate(texts)])
-    for words, count in (("run", 3), ("women", 2), ("women run", 1), ("run run", 3)):
-        assert await total(engine, words, every_word=True) == count
-    for words in ("the", "zebra", "..."):
-        assert await total(engine, words, every_word=True) == 0
-        assert await total(engine, words) == 0
+    engine = built(tmp_path / "v1", COUNTED)
+    words = ("run", "women", "women run", "run run")
+
+    assert [await total(engine, text, every_word=True) for text in words] == [3, 2, 1, 3]
     assert await total(engine, "women run") == 4
     assert await total(engine, "") == 4
+
+
+@pytest.mark.parametrize("words", ["the", "zebra", "..."])
+async def test_words_in_no_document_count_nothing(tmp_path: Path, words: str) -> None:
+    engine = built(tmp_path / "v1", COUNTED)
+
+    assert await total(engine, words, every_word=True) == 0
+    assert await total(engine, words) == 0
+
+
+async def test_counts_among_given_documents(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", COUNTED)
+
     assert await total(engine, "run", only=("0", "3", "nobody")) == 1
     assert await total(engine, "women run", only=("0", "1", "2"), every_word=True) == 1
     assert await total(engine, "", only=("0", "nobody")) == 1
+
+
+async def test_counts_follow_writes(tmp_path: Path) -> None:
+    engine = built(tmp_path / "v1", COUNTED)
     await remove(engine, ["1", "nobody"])
     await upsert(engine, [Document("0", "", "ran away")])
     assert await total(engine, "run") == 1, "deleted and replaced documents do not count"
@@ -129,16 +156,21 @@ async def test_an_update_that_fails_changes_nothing(tmp_path: Path) -> None:
 # --- what goes wrong --------------------------------------------------------------------------
 
 
-async def test_a_damaged_index_is_named_with_what_to_do(tmp_path: Path) -> None:
-    for number, (file, content) in enumerate(
-        [("text/meta.json", "{"), ("text/*.fast", ""), ("manifest.json", '{"format": 2}')]
-    ):
-        folder = built(tmp_path / f"v{number}", [Document("0", "", "text")]).folder
-        (path,) = folder.glob(file)
-        path.unlink()  # a thread of the index that was built may still read what it has mapped
-        path.write_text(content)
-        with pytest.raises(IndexVersionError, match=r"in .*v\d .*damaged.*fairqr index delete"):
-            await hits_of(TantivyEngine(folder, "p"), "text", 9)
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [("text/meta.json", "{"), ("text/*.fast", ""), ("manifest.json", '{"format": 2}')],
+    ids=["meta", "columns", "manifest"],
+)
+async def test_a_damaged_index_is_named_with_what_to_do(
+    tmp_path: Path, file: str, content: str
+) -> None:
+    folder = built(tmp_path / "v1", [Document("0", "", "text")]).folder
+    (path,) = folder.glob(file)
+    path.unlink()  # a thread of the index that was built may still read what it has mapped
+    path.write_text(content)
+
+    with pytest.raises(IndexVersionError, match=r"in .*v\d .*damaged.*fairqr index delete"):
+        await hits_of(TantivyEngine(folder, "p"), "text", 9)
 
 
 async def test_ids_of_every_length_and_script_come_back(tmp_path: Path) -> None:
@@ -146,7 +178,7 @@ async def test_ids_of_every_length_and_script_come_back(tmp_path: Path) -> None:
     ids = [*("x" * n for n in (1, 7, 8, 9, 512)), "é" * 256, "日本\U0001f600", "nul\0", "\0" * 16]
     engine = built(tmp_path / "v1", [Document(id_, "", "text") for id_ in ids])
     assert (await hits_of(engine, "text", 99)).ids == sorted(ids)
-    assert [found.id for found in await engine.documents(ids)] == ids
+    assert [document.id for document in await engine.documents(ids)] == ids
 
 
 # --- within a group ---------------------------------------------------------------------------
@@ -200,9 +232,11 @@ async def test_the_embedded_index_filters_by_every_group(tmp_path: Path) -> None
         "unknown",
     }
     assert await compare_within(engine, QUERIES, COUNT) > 500
+
     await remove(engine, [f"d{number:03}" for number in range(0, COUNT, 7)])
     await upsert(engine, [Document("d001", "", "w1", {"gender": "male"})])
     await upsert(engine, [Document("x", "", "w1 w2", {"gender": "female", "place": "far"})])
+
     assert await compare_within(engine, QUERIES, COUNT) > 400
     assert "d001" not in (await engine.search([Query("w1", COUNT, within=FEMALE)]))[0].ids
 
@@ -215,13 +249,17 @@ async def test_vectors_find_the_best_documents_of_a_group(
     engine = await kind.open(built(tmp_path / "v1", people(), SCHEMA), CountingEncoder())
     assert engine.filterable == engine.lexical.filterable
     assert (await compare_within(engine, RANKED, COUNT, counts=False)) > 1000
+
     (far,) = await engine.search([Query("w1", 10, within=("place", "far"))])
     assert len(far) == 4
+
     await remove(engine, [far.ids[0]])
     await upsert(engine, [Document("d001", "", "w1", {"place": "far"})])
     (later,) = await engine.search([Query("w1", 10, within=("place", "far"))])
+
     assert {*later.ids} == {*far.ids[1:], "d001"}
     assert (await compare_within(engine, RANKED, COUNT + 9, counts=False)) > 1000
+
     both = [Query("w7 w8", 9, every_word=True, within=FEMALE)]
     assert (await engine.search(both))[0].ids == (await engine.lexical.search(both))[0].ids
 
@@ -233,28 +271,38 @@ async def test_an_encoded_pool_is_that_of_the_group(
     lexical = WatchedEngine(built(tmp_path / "v1", people(), SCHEMA))
     engine = await EncodedPoolEngine.open(lexical, CountingEncoder(), keeps_order=False)
     monkeypatch.setattr(encoded_pool, "POOL", COUNT)
+
     assert (await compare_within(engine, RANKED, COUNT, counts=False, rounded=True)) > 500
+
     monkeypatch.setattr(encoded_pool, "POOL", 20)
     lexical.searches.clear()
-    (found,) = await engine.search([Query("w1 w2", 20, within=FEMALE)])
+    (hits,) = await engine.search([Query("w1 w2", 20, within=FEMALE)])
+
     assert [query.within for query in lexical.searches[0]] == [FEMALE, None]
+
     by_words = await hits_of(lexical, "w1 w2", COUNT)
     women = [
         id_
         for id_, share in zip(by_words.ids, by_words.memberships["gender"][:, 0], strict=True)
         if share > 0
     ]
-    assert {*found.ids} == {*women[:20]}
+
+    assert {*hits.ids} == {*women[:20]}
+
     among = replace(QUERIES[-1], n=0)
-    counted = await engine.search([replace(it, within=FEMALE) for it in (Query("", 0), among)])
-    is_woman = ["female" in (d.fields["gender"] or ()) for d in people()]
+    queries = [Query("", 0, within=FEMALE), replace(among, within=FEMALE)]
+    counted = await engine.search(queries)
+    is_woman = ["female" in (document.fields["gender"] or ()) for document in people()]
+
     assert [hits.total for hits in counted] == [sum(is_woman), sum(is_woman[:50])]
 
 
-async def test_what_cannot_be_filtered_is_refused_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("within", [("gender", "martian"), ("shoes", "red")], ids="=".join)
+async def test_what_cannot_be_filtered_is_refused_in_one_sentence(
+    tmp_path: Path, within: tuple[str, str]
+) -> None:
     engine = built(tmp_path / "v1", people(20), SCHEMA)
-    for within in (("gender", "martian"), ("shoes", "red")):
-        with pytest.raises(
-            UnsupportedError, match=f"within the group '{within[1]}' of {within[0]};"
-        ):
-            await engine.search([Query("w1", 5, within=within)])
+    attribute, group = within
+
+    with pytest.raises(UnsupportedError, match=f"within the group '{group}' of {attribute};"):
+        await engine.search([Query("w1", 5, within=within)])

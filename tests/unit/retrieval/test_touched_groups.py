@@ -14,12 +14,12 @@ from fairqr.retrieval.fairness.exposure import normalise
 from fairqr.retrieval.fairness.touched_groups import SparseAttribute, Touched
 
 
-def random_patterns(rng: np.random.Generator, count: int, groups: int, held: int) -> Any:
+def random_patterns(rng: np.random.Generator, count: int, groups: int, most: int) -> Any:
     """Return memberships of patterns with up to so many groups; some have no label, some a part."""
     patterns = np.zeros((count, groups))
     for pattern in patterns:
-        own = rng.choice(groups, rng.integers(0, held + 1), replace=False)
-        pattern[own] = rng.dirichlet(np.ones(len(own))) if len(own) else 0.0
+        with_label = rng.choice(groups, rng.integers(0, most + 1), replace=False)
+        pattern[with_label] = rng.dirichlet(np.ones(len(with_label))) if len(with_label) else 0.0
         pattern *= rng.choice([1.0, 0.5])
     return patterns
 
@@ -47,7 +47,9 @@ def test_divergences_after_exchanges_are_those_of_all_groups(
     exchanges = Touched(sequence, rising, falling, weights[rank])
     bits, totals = SparseAttribute(patterns, target).after(given_out, exchanges)
     after = given_out.T[sequence] + weights[rank, None] * (patterns[rising] - patterns[falling])
+
     assert totals == pytest.approx(after.sum(axis=1), abs=1e-9)
+
     defined = totals > 1e-6
     nats = jensen_shannon(target, normalise(np.maximum(after, 0.0)[defined]))
     assert bits[defined] == pytest.approx(np.atleast_1d(nats) / np.log(2), abs=1e-9)

@@ -75,9 +75,13 @@ def numbered(count: int) -> list[Document]:
 
 def by_cosine(documents: Iterable[Document], query: str) -> Ranking:
     """Rank all documents by (1 + cosine)/2, computed one by one, ties by id."""
-    asked = unit(word_vector(query, 8))
-    vectors = {d.id: stored_vector(word_vector(text_of(d), 8)) for d in documents}
-    return Ranking.of({i: float(1 + v @ asked) / 2 for i, v in vectors.items() if v.any()})
+    query_vector = unit(word_vector(query, 8))
+    scores = {}
+    for document in documents:
+        vector = stored_vector(word_vector(text_of(document), 8))
+        if vector.any():
+            scores[document.id] = float(1 + vector @ query_vector) / 2
+    return Ranking.of(scores)
 
 
 async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -> Ranking:
@@ -86,12 +90,12 @@ async def by_hand(engine: HybridEngine, documents: list[Document], query: str) -
     return Ranking.of(await estimates_by_hand(lexical_of(engine), vectors, query, by_rank=False))
 
 
-def same(found: Ranking, expected: Ranking, n: int | None = None) -> None:
+def same(ranking: Ranking, expected: Ranking, n: int | None = None) -> None:
     """Assert that this is the first n of a ranking, or of one that differs in last digits."""
     scores = dict(zip(expected.ids, expected.scores, strict=True))
-    assert len(set(found.ids)) == len(found)
-    assert found.scores == pytest.approx([scores[id_] for id_ in found.ids], abs=1e-5)
-    assert found.scores == pytest.approx(expected.scores[:n], abs=1e-5)
+    assert len(set(ranking.ids)) == len(ranking)
+    assert ranking.scores == pytest.approx([scores[id_] for id_ in ranking.ids], abs=1e-5)
+    assert ranking.scores == pytest.approx(expected.scores[:n], abs=1e-5)
 
 
 async def opened(lexical: TantivyEngine, encoder: Encoder | None = None) -> VectorEngine:
@@ -122,6 +126,7 @@ async def test_scores_are_those_of_the_definition(
     documents = some(300) if textless else generated(300)
     engine = await kind.open(built(tmp_path / "v1", documents), CountingEncoder())
     assert engine.retriever == f"{kind.kind}:words"
+
     groups = {d.id: [*d.membership(GENDER.attributes["gender"])] for d in documents}
     for query in QUERIES:
         whole = await ranked(engine, query, 1000)
@@ -147,10 +152,11 @@ async def test_given_documents_get_the_scores_of_a_search(
     lexical = built(tmp_path / "v1", some(300))
     engine = await kind.open(lexical, CountingEncoder()) if kind else lexical
     whole = await ranked(engine, "w1 w2", 300)
-    wanted = {*random.Random(3).sample(whole.ids[:90], 40), "d000", "d010"}
-    hits = await hits_of(engine, "w1 w2", 99, only=[*wanted, "nobody", "d010"])
+    chosen = {*random.Random(3).sample(whole.ids[:90], 40), "d000", "d010"}
+    hits = await hits_of(engine, "w1 w2", 99, only=[*chosen, "nobody", "d010"])
     scores = dict(zip(whole.ids, whole.scores, strict=True))
-    assert {*hits.ids} == wanted
+
+    assert {*hits.ids} == chosen
     assert hits.scores == [scores.get(id_, 0) for id_ in hits.ids]
     assert hits.scores == sorted(hits.scores, reverse=True)
     assert len(hits.memberships["gender"]) == len(hits)
@@ -164,21 +170,29 @@ async def test_what_vectors_cannot_say_is_said_by_the_lexical_engine(
     more = {"keeps_order": True} if kind is EncodedPoolEngine else {}
     engine: SearchEngine = await kind.open(lexical, CountingEncoder(), **more)
     assert lexical_of(engine) is lexical
+
     added = {VectorEngine: {"vectors"}, EncodedPoolEngine: {"relevance"}}
     assert engine.capabilities - lexical.capabilities == added.get(kind, {"vectors", "relevance"})
     assert await engine.info() == await lexical.info()
     assert await engine.documents(["d001", "no"]) == await lexical.documents(["d001"])
-    ours, theirs = await engine.corpus_shares(), await lexical.corpus_shares()
-    assert (ours["gender"] == theirs["gender"]).all()
+
+    shares = await engine.corpus_shares()
+    lexical_shares = await lexical.corpus_shares()
+    assert (shares["gender"] == lexical_shares["gender"]).all()
+
     queries = [
         Query("w1", 0),
         Query("", 0),
-        *(Query(nothing, 9) for nothing in ("", " ", "...")),
-        *(Query(nothing, 9, only=("d002", "nobody", "d001")) for nothing in ("", "...")),
+        Query("", 9),
+        Query(" ", 9),
+        Query("...", 9),
+        Query("", 9, only=("d002", "nobody", "d001")),
+        Query("...", 9, only=("d002", "nobody", "d001")),
         Query("w1 w2", 0, every_word=True),
         Query("w1 w2", 9, every_word=True),
         Query("w1", 0, only=("d001", "d002", "d003")),
     ]
+
     assert await answers_of(engine, queries) == await answers_of(lexical, queries)
 
 
@@ -201,23 +215,25 @@ def listed(rows: dict[str, tuple[str, Any]]) -> list[Document]:
 
 async def check_groups_and_counts(engine: SearchEngine, now: dict[str, tuple[str, Any]]) -> None:
     gender = GENDER.attributes["gender"]
-    matching, several, all_ = await engine.search(
+    texts = {id_: text for id_, (text, _) in now.items()}
+    members = {id_: list(gender.membership(label)) for id_, (_, label) in now.items()}
+    one_word, two_words, looked_up = await engine.search(
         [Query("w1", 99), Query("w1 w2", 0, every_word=True), Query("", 99, only=tuple(now))]
     )
-    assert set(matching.ids) == {id_ for id_, (text, _) in now.items() if "w1" in text}
-    assert several.total == sum("w1" in text and "w2" in text for text, _ in now.values())
-    assert all_.ids == sorted(now)
-    for hits in (matching, all_):
-        expected = [list(gender.membership(now[id_][1])) for id_ in hits.ids]
-        assert hits.memberships["gender"].tolist() == expected
+
+    assert set(one_word.ids) == {id_ for id_, text in texts.items() if "w1" in text}
+    assert two_words.total == sum("w1" in text and "w2" in text for text in texts.values())
+    assert looked_up.ids == sorted(now)
+    for hits in (one_word, looked_up):
+        assert hits.memberships["gender"].tolist() == [members[id_] for id_ in hits.ids]
     shares = (await engine.corpus_shares())["gender"]
-    rows = [gender.membership(label) for _, label in now.values()]
-    assert shares == pytest.approx(np.sum(rows, axis=0) / max(1, len(rows)) if rows else 0)
+    expected = np.mean([*members.values()], axis=0) if members else 0
+    assert shares == pytest.approx(expected)
 
 
 @settings(max_examples=25)
 @given(st.lists(steps, max_size=7))
-def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
+def test_searches_follow_whatever_is_written(writes: list[Any]) -> None:
     """After each write a search finds what there is, with its groups, and nothing that is gone."""
 
     async def work(folder: Path) -> None:
@@ -252,17 +268,24 @@ async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
     catalog, encoder = Catalog(tmp_path / "data"), CountingEncoder()
     first = corpus_of(tmp_path / "c", numbered(10))
     made = await catalog.create("people", first, encoder=encoder)
+
     assert encoder.taken() == [document.text for document in numbered(10)]
+
     engine = await opened(again(made), encoder)
     await upsert(engine, [Document("new", "", "quite new"), Document("d1", "", "x")])
     await ranked(engine, "word3", 9)
+
     assert sorted(encoder.taken()) == ["quite new", "x"]
+
     changed = [Document(f"x{n}", "", f"word{n}", {"gender": "male"}) for n in reversed(range(13))]
     corpus = corpus_of(tmp_path / "c", changed)
     made = await catalog.create("people", corpus, encoder=encoder)
+
     assert encoder.taken() == ["word12", "word11", "word10"]
+
     engine = await opened(again(made), encoder)
     assert encoder.taken() == []
+
     same(await ranked(engine, "word3 word11", 99), by_cosine(changed, "word3 word11"))
 
 
@@ -275,13 +298,15 @@ async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
     lexical = built(tmp_path / "v1", some(60))
     first = await opened(lexical)
     second = await opened(lexical, CountingEncoder("salted", dimensions=5, salt="s"))
+
     assert (await ranked(second, "w1", 99)).scores != (await ranked(first, "w1", 99)).scores
-    assert all(vectors_path(tmp_path / "v1", it).exists() for it in ("words", "salted"))
+    assert all(vectors_path(tmp_path / "v1", name).exists() for name in ("words", "salted"))
+
+    sentence = r"'words' in .* another model of that name, with 8 dim.* or delete"
     for other in (CountingEncoder(salt="other"), CountingEncoder(dimensions=9)):
-        with pytest.raises(
-            InputError, match=r"'words' in .* another model of that name, with 8 dim.* or delete"
-        ):
+        with pytest.raises(InputError, match=sentence):
             await opened(lexical, other)
+
     same(await ranked(first, "w1", 99), by_cosine(some(60), "w1"))
 
 
@@ -295,9 +320,11 @@ async def test_a_replaced_index_can_still_be_searched(
     catalog = Catalog(tmp_path / "data")
     old = await catalog.create("people", corpus_of(tmp_path / "c", some(40)))
     assert isinstance(old, TantivyEngine)
+
     engine = await opened(old)
     await catalog.create("people", corpus_of(tmp_path / "c", some(20, seed=2)))
     same(await ranked(engine, "w1", 99), by_cosine(some(40), "w1"))
+
     with pytest.raises(IndexVersionError, match="rebuilt or deleted in the meantime; open it"):
         await opened(old, CountingEncoder("another"))
 
@@ -305,13 +332,13 @@ async def test_a_replaced_index_can_still_be_searched(
 # --- what goes wrong --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("left", [0, 3, 700])
-async def test_a_damaged_file_is_made_again(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("remaining", [0, 3, 700])
+async def test_a_damaged_file_is_made_again(tmp_path: Path, remaining: int) -> None:
     engine = await opened(built(tmp_path / "v1", some(60)))
     path = folder_of(tmp_path) / "vectors"
-    path.write_bytes(path.read_bytes()[:left])
-    found = await opened(again(engine))
-    same(await ranked(found, "w1 w2", 99), by_cosine(some(60), "w1 w2"))
+    path.write_bytes(path.read_bytes()[:remaining])
+    repaired = await opened(again(engine))
+    same(await ranked(repaired, "w1 w2", 99), by_cosine(some(60), "w1 w2"))
 
 
 # --- several at once --------------------------------------------------------------------------
@@ -331,10 +358,13 @@ async def test_only_new_documents_wait_for_the_lock(
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await ranked(engine, "w3", 99)
+
     assert "new" in (await ranked(engine, "w3", 99)).ids
+
     lock.unlink()
     lock.mkdir()
     await upsert(engine, [Document("newer", "", "w1")])
+
     with pytest.raises(IndexUnavailableError, match="cannot be saved in"):
         await ranked(engine, "w1", 99)
 
@@ -346,13 +376,15 @@ def test_half_precision_hardly_changes_a_cosine(tmp_path: Path) -> None:
     And zeros stay zeros.
     """
     rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
-    kept = tmp_path / "vectors", EncoderMark("wide", 384, (0.1,))
-    assert read_vectors(*kept).shape == (0, 384)
-    write_vectors(*kept, np.concatenate([rows, 0 * rows[:2]]).astype(np.float16))
-    found = unit_vectors(read_vectors(*kept))
-    assert np.linalg.norm(found[:500].astype(float), axis=1) == pytest.approx(1, abs=1e-6)
-    assert np.abs(found[:500] @ rows[7] - rows @ rows[7]).max() < 3e-4
-    assert not found[500:].any()
+    path = tmp_path / "vectors"
+    mark = EncoderMark("wide", 384, (0.1,))
+    assert read_vectors(path, mark).shape == (0, 384)
+    write_vectors(path, mark, np.concatenate([rows, 0 * rows[:2]]).astype(np.float16))
+    stored = unit_vectors(read_vectors(path, mark))
+
+    assert np.linalg.norm(stored[:500].astype(float), axis=1) == pytest.approx(1, abs=1e-6)
+    assert np.abs(stored[:500] @ rows[7] - rows @ rows[7]).max() < 3e-4
+    assert not stored[500:].any()
 
 
 # --- pools ---------------------------------------------------------------------------------------
@@ -382,23 +414,26 @@ async def test_estimates_of_a_pool_are_those_of_the_definition(
     documents = {document.id: document for document in DOCUMENTS}
     engine = await pooled(lexical, keeps_order=keeps_order)
     assert engine.retriever == "hybrid-pool:words"
-    found = await hits_of(engine, "w1 w2", 500)
+
+    hits = await hits_of(engine, "w1 w2", 500)
     by_words = await hits_of(lexical, "w1 w2", 200)
     vectors = {id_: unit(word_vector(text_of(d), 8)) for id_, d in documents.items()}
     pool = {id_: vectors[id_] for id_ in by_words.ids}
     sample = await lexical.search([Query(word, 10) for word in SAMPLE_WORDS.split()])
     ids = list(dict.fromkeys(id_ for hits in sample for id_ in hits.ids))
     usual = [vectors[id_] for id_ in ids]
-    wanted = await estimates_by_hand(lexical, pool, "w1 w2", by_rank=True, sample=usual)
-    assert found.relevance == pytest.approx([wanted[id_] for id_ in found.ids], abs=1e-5)
+    expected = await estimates_by_hand(lexical, pool, "w1 w2", by_rank=True, sample=usual)
+
+    assert hits.relevance == pytest.approx([expected[id_] for id_ in hits.ids], abs=1e-5)
     if keeps_order:
-        assert (found.ids, found.scores, found.own) == (by_words.ids, by_words.scores, None)
+        assert (hits.ids, hits.scores, hits.own) == (by_words.ids, by_words.scores, None)
     else:
-        assert sorted(found.ids) == sorted(by_words.ids), "it finds what the engine finds"
-        assert found.scores == sorted(found.relevance, reverse=True)
-        assert await ranked(engine, "w1 w2", 5) == Ranking(found.ids, found.scores).top(5)
-    groups = [[*documents[id_].membership(GENDER.attributes["gender"])] for id_ in found.ids]
-    assert found.memberships["gender"].tolist() == groups
+        assert sorted(hits.ids) == sorted(by_words.ids), "it finds what the engine finds"
+        assert hits.scores == sorted(hits.relevance, reverse=True)
+        assert await ranked(engine, "w1 w2", 5) == Ranking(hits.ids, hits.scores).top(5)
+
+    groups = [[*documents[id_].membership(GENDER.attributes["gender"])] for id_ in hits.ids]
+    assert hits.memberships["gender"].tolist() == groups
 
 
 async def test_only_the_pool_is_encoded(
@@ -411,8 +446,10 @@ async def test_only_the_pool_is_encoded(
     sampled = set(encoder.taken())
     first = await lexical.documents((await hits_of(lexical, "w1", 10)).ids)
     alone = await probabilities(engine, "w1", 100)
+
     assert len(alone) > 20
     assert set(encoder.taken()) == {text_of(document) for document in first} - sampled
+
     for word in range(12):
         await hits_of(engine, f"w{word}", 100)
     assert await probabilities(engine, "w1", 100) == alone
@@ -426,13 +463,16 @@ async def test_estimates_do_not_depend_on_other_documents(
     monkeypatch.setattr(encoded_pool, "POOL", 5)
     engine = await pooled(WatchedEngine(lexical, without=without), keeps_order=True)
     searched = await probabilities(engine, "w1 w2")
-    given = [*searched, next(d.id for d in DOCUMENTS if d.id not in searched)]
-    whole = await probabilities(engine, "w1 w2", only=given)
-    assert {*whole} == {*given}
-    for at in range(0, len(given), 9):
-        few = await probabilities(engine, "w1 w2", 9, only=given[at : at + 9])
-        assert few == pytest.approx({id_: whole[id_] for id_ in given[at : at + 9]})
+    given_ids = [*searched, next(d.id for d in DOCUMENTS if d.id not in searched)]
+    whole = await probabilities(engine, "w1 w2", only=given_ids)
+
+    assert {*whole} == {*given_ids}
+
+    for at in range(0, len(given_ids), 9):
+        few = await probabilities(engine, "w1 w2", 9, only=given_ids[at : at + 9])
+        assert few == pytest.approx({id_: whole[id_] for id_ in given_ids[at : at + 9]})
     others = [id_ for id_ in searched if searched[id_] != pytest.approx(whole[id_])]
+
     assert len(others) > 20, "in a search, what is below the pool has no similarity of its own"
 
 
@@ -447,11 +487,14 @@ async def test_a_hybrid_that_stores_vectors_stays_the_same(
     lexical: TantivyEngine,
 ) -> None:
     """As experiments open it, whose figures may not depend on what ran before."""
-    asked = Retriever("hybrid", CountingEncoder(), stores_vectors=True)
-    (first,) = await (await with_retriever(lexical, asked)).search([Query("w1 w2", 20)])
-    (later,) = await (await with_retriever(lexical, asked)).search([Query("w1 w2", 20)])
+    retriever = Retriever("hybrid", CountingEncoder(), stores_vectors=True)
+    first = await hits_of(await with_retriever(lexical, retriever), "w1 w2", 20)
+    later = await hits_of(await with_retriever(lexical, retriever), "w1 w2", 20)
+
+    assert first.relevance is not None
+    assert later.relevance is not None
     assert (first.ids, first.relevance.tolist()) == (later.ids, later.relevance.tolist())
-    assert isinstance(await with_retriever(lexical, asked), HybridEngine)
+    assert isinstance(await with_retriever(lexical, retriever), HybridEngine)
 
 
 class Broken(CountingEncoder):

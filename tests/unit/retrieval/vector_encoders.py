@@ -48,14 +48,14 @@ def word_vector(text: str, dimensions: int, salt: str = "") -> NDArray[np.float6
     return total
 
 
-def moved_by_hand(asked: Any, vectors: Any, rankings: Sequence[Sequence[Any]]) -> Any:
+def moved_by_hand(query_vector: Any, vectors: Any, rankings: Sequence[Sequence[Any]]) -> Any:
     """Return a query's vector, moved halfway toward the mean of the ten best by rank fusion."""
     fused: dict[Any, float] = defaultdict(float)
     for ranking in rankings:
         for rank, item in enumerate(ranking[:200], start=1):
             fused[item] += 1 / (60 + rank)
     best = sorted(fused, key=lambda item: (-fused[item], item))[:10]
-    return unit(asked + unit(np.mean([vectors[item] for item in best], axis=0)))
+    return unit(query_vector + unit(np.mean([vectors[item] for item in best], axis=0)))
 
 
 def unrelated_by_hand(vectors: Sequence[Any]) -> Background:
@@ -91,29 +91,29 @@ async def estimates_by_hand(
         sample: The vectors that similarities are compared with; all by default.
     """
     (hits,) = await lexical.search([Query(query, 1000)])
-    known = {id_: vector for id_, vector in vectors.items() if vector.any()}
-    asked = unit(word_vector(query, 8))
-    by_vector = sorted(known, key=lambda id_: (-(known[id_] @ asked), id_))
+    present = {id_: vector for id_, vector in vectors.items() if vector.any()}
+    query_vector = unit(word_vector(query, 8))
+    by_vector = sorted(present, key=lambda id_: (-(present[id_] @ query_vector), id_))
     # Zeros change no direction.
-    rows = {**dict.fromkeys(hits.ids, np.zeros(8)), **known}
-    moved = moved_by_hand(asked, rows, [hits.ids, by_vector])
-    similar = {id_: float(vector @ moved) for id_, vector in known.items()}
-    usual = [vector @ moved for vector in sample or known.values()]
-    mean, deviation = np.mean(usual), np.std(usual)
-    evidence = {
-        id_: 61 / (61 + place) if by_rank else hits.scores[place] / max(hits.scores)
-        for place, id_ in enumerate(hits.ids)
-    }
-    fit = CALIBRATED.rank if by_rank else CALIBRATED.words
-    return {
-        id_: float(
-            fit.probability(
-                np.array(evidence.get(id_, 0.0)),
-                np.array((similar.get(id_, mean) - mean) / deviation),
-            )
-        )
-        for id_ in {*hits.ids, *vectors}
-    }
+    rows = {**dict.fromkeys(hits.ids, np.zeros(8)), **present}
+    moved = moved_by_hand(query_vector, rows, [hits.ids, by_vector])
+    similar = {id_: float(vector @ moved) for id_, vector in present.items()}
+    usual = [vector @ moved for vector in sample or present.values()]
+    mean = np.mean(usual)
+    deviation = np.std(usual)
+    if by_rank:
+        fit = CALIBRATED.rank
+        evidence = {id_: 61 / (61 + position) for position, id_ in enumerate(hits.ids)}
+    else:
+        fit = CALIBRATED.words
+        highest = max(hits.scores)
+        evidence = {id_: score / highest for id_, score in zip(hits.ids, hits.scores, strict=True)}
+    estimates = {}
+    for id_ in {*hits.ids, *vectors}:
+        likeness = (similar.get(id_, mean) - mean) / deviation
+        probability = fit.probability(np.array(evidence.get(id_, 0.0)), np.array(likeness))
+        estimates[id_] = float(probability)
+    return estimates
 
 
 def stored_vector(vector: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -125,7 +125,9 @@ class CountingEncoder:
     """Encodes by words, and remembers what it was asked to encode."""
 
     def __init__(self, name: str = "words", dimensions: int = 8, salt: str = "") -> None:
-        self.name, self.dimensions, self.salt = name, dimensions, salt
+        self.name = name
+        self.dimensions = dimensions
+        self.salt = salt
         self.encoded: list[str] = []
 
     async def encode_documents(self, texts: Sequence[str]) -> NDArray[np.float64]:

@@ -119,8 +119,10 @@ def test_groups_that_no_document_has_count_as_one() -> None:
     folded = candidates.with_absent_groups_as_one()
     (groups,) = folded.groups
     present = [f"s{number}" for number in np.flatnonzero(members.any(axis=0))]
+
     assert groups == [*present, "all others"]
     assert folded.targets[0].sum() == pytest.approx(1)
+
     few_groups = FairStep().objective(folded, 0.7, 10)
     all_groups = FairStep().objective(candidates, 0.7, 10)
     for _ in range(100):
@@ -135,4 +137,5 @@ def test_a_few_absent_groups_stay_as_they_are() -> None:
     few = Candidates(
         Ranking(ids, [1.0] * 30), [members[:3]], [np.full(29, 1 / 29)], ["it"], [ids[:29]]
     )
+
     assert few.with_absent_groups_as_one().groups == [ids[:29]]

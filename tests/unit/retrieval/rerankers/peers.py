@@ -51,7 +51,7 @@ def det_const_sort(
         rank += 1
         least = np.floor(rank * target + ROUNDING)
         due = [group for group in np.flatnonzero(taken < least) if waiting[group]]
-        for group in sorted(due, key=lambda it: -relevance[waiting[it][0]]):
+        for group in sorted(due, key=lambda group_: -relevance[waiting[group_][0]]):
             ranked.append(waiting[group].pop(0))
             latest.append(rank)
             taken[group] += 1
@@ -87,11 +87,11 @@ def lp_policy(candidates: Candidates, k: int) -> FloatArray:
     """
     discounts = candidates.discount.weights(k)
     relevance = relevance_probabilities(candidates)
-    kept = _most_relevant_of_each_pattern(candidates.memberships, relevance, k)
-    count = len(kept)
+    chosen = _most_relevant_of_each_pattern(candidates.memberships, relevance, k)
+    count = len(chosen)
     deviations = np.concatenate(
         [
-            members[kept] - target
+            members[chosen] - target
             for members, target in zip(candidates.memberships, candidates.targets, strict=True)
         ],
         axis=1,
@@ -101,8 +101,8 @@ def lp_policy(candidates: Candidates, k: int) -> FloatArray:
     of_ranks = sparse.kron(np.ones((1, count)), sparse.eye(k))
     of_groups = sparse.kron(deviations.T, discounts[None, :])
     slack = sparse.eye(deviations.shape[1])
-    gains = np.kron(relevance[kept], discounts)
-    found = linprog(
+    gains = np.kron(relevance[chosen], discounts)
+    solution = linprog(
         np.concatenate([-gains, np.full(2 * slack.shape[0], PENALTY)]),
         A_ub=sparse.hstack([of_documents, sparse.csr_array((count, 2 * slack.shape[0]))]),
         b_ub=np.ones(count),
@@ -110,10 +110,10 @@ def lp_policy(candidates: Candidates, k: int) -> FloatArray:
         b_eq=np.concatenate([np.ones(k), np.zeros(slack.shape[0])]),
         method="highs",
     )
-    if found.x is None:
-        raise ValueError(f"The programme has no solution: {found.message}")
+    if solution.x is None:
+        raise ValueError(f"The programme has no solution: {solution.message}")
     exposures = np.zeros(len(candidates))
-    exposures[kept] = found.x[: count * k].reshape(count, k) @ discounts
+    exposures[chosen] = solution.x[: count * k].reshape(count, k) @ discounts
     return exposures
 
 

@@ -74,6 +74,7 @@ def test_an_engines_order_is_bounded_by_such_lists_alone() -> None:
         order: certify(candidates, FairStep(order=order), 1.0, 1, [0]).bound
         for order in ("engine", "estimated")
     }
+
     # In the order of the engine, only its first document can fill the only rank.
     assert bounds == pytest.approx({"engine": 0.6 / 0.9, "estimated": 1})
 
@@ -148,7 +149,9 @@ def test_a_certificate_says_that_it_leaves_out_spread() -> None:
     certificate = certify(candidates, wide, 1.0, RANKS, fair.positions.tolist())
     alone = FairStep(order="estimated")
     plain = certify(candidates, alone, 1.0, RANKS, fair.positions.tolist())
+
     assert certificate == replace(plain, leaves_out=("spread",))
+
     whole = alone.objective(candidates, 1.0, RANKS).quality(fair.positions)
     assert certificate.bounded == whole.value <= certificate.bound
     assert plain.leaves_out == ()
@@ -164,25 +167,36 @@ class Counting(Candidates):
         return super().with_intersections()
 
 
-def test_intersections_are_computed_once() -> None:
-    """For a certificate, and for all weights of a front."""
-    found = two_attributes(np.random.default_rng(4))
-    candidates = Counting(**{it.name: getattr(found, it.name) for it in dataclasses.fields(found)})
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    """Candidates of two attributes whose intersections are counted from 0."""
+    monkeypatch.setattr(Counting, "count", 0)
+    candidates = two_attributes(np.random.default_rng(4))
+    values = {
+        field.name: getattr(candidates, field.name) for field in dataclasses.fields(candidates)
+    }
+    return Counting(**values)
+
+
+def test_intersections_are_computed_once_for_a_front(counting: Counting) -> None:
+    assert FairStep(fairness="worst").front(counting, RANKS, [0.5, 1.0, 2.0]) is not None
+    assert Counting.count == 1
+
+
+def test_intersections_are_computed_once_for_a_certificate(counting: Counting) -> None:
     step = FairStep(fairness="worst")
-    for work in (
-        lambda: step.front(candidates, RANKS, [0.5, 1.0, 2.0]),
-        lambda: certify(candidates, step, 1.0, RANKS, [*range(RANKS)]),
-    ):
-        Counting.count = 0
-        assert work() is not None
-        assert Counting.count == 1
+
+    assert certify(counting, step, 1.0, RANKS, [*range(RANKS)]) is not None
+    assert Counting.count == 1
 
 
 def test_one_attribute_has_no_worse_one() -> None:
     """The lists are those of the mean."""
     candidates = candidates_of(np.random.default_rng(10))
-    lists = [FairStep(fairness=it).take(candidates, RANKS) for it in ("mean", "worst")]
-    assert lists[0].positions.tolist() == lists[1].positions.tolist()
+    mean = FairStep(fairness="mean").take(candidates, RANKS)
+    worst = FairStep(fairness="worst").take(candidates, RANKS)
+
+    assert mean.positions.tolist() == worst.positions.tolist()
 
 
 @pytest.mark.promise("graph")
@@ -214,6 +228,7 @@ def test_a_certificate_says_which_orders_it_bounds(
     )
     step = FairStep(order=order)
     ranked = step.take(candidates, RANKS).positions.tolist()
+
     assert certify(candidates, step, 1.0, RANKS, ranked).among == among
 
 
@@ -250,4 +265,5 @@ def test_a_group_of_which_there_is_no_more_has_no_price() -> None:
         relevance=relevance,
     )
     certificate = certify(candidates, FairStep(), 4.0, 10, [*range(10)])
+
     assert certificate.price["group"].keys() == {"a"}

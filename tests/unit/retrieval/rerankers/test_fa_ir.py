@@ -55,10 +55,12 @@ def exact_cdf(successes: int, trials: int, p: Fraction) -> Fraction:
 
 def exact_table(k: int, p: Fraction, significance: Fraction) -> np.ndarray:
     """The definition, in exact arithmetic."""
-    found = [
-        next(t for t in range(i + 1) if exact_cdf(t, i, p) > significance) for i in range(1, k + 1)
-    ]
-    return np.array(found)[:, None]
+    minima = []
+    for length in range(1, k + 1):
+        counts = range(length + 1)
+        enough = [count for count in counts if exact_cdf(count, length, p) > significance]
+        minima.append(enough[0])
+    return np.array(minima)[:, None]
 
 
 def passes(minimum: np.ndarray, sequence: Sequence[int]) -> bool:
@@ -71,20 +73,18 @@ def passes(minimum: np.ndarray, sequence: Sequence[int]) -> bool:
 def enumerated_failure(minimum: np.ndarray, shares: Sequence[Fraction]) -> Fraction:
     """Sum the probabilities of all sequences of kinds with a prefix that fails."""
     chances = [1 - sum(shares), *shares]
-    every = itertools.product(range(len(chances)), repeat=len(minimum))
-    return sum(
-        (
-            math.prod((chances[kind] for kind in sequence), start=Fraction(1))
-            for sequence in every
-            if not passes(minimum, sequence)
-        ),
-        start=Fraction(0),
-    )
+    failure = Fraction(0)
+    for sequence in itertools.product(range(len(chances)), repeat=len(minimum)):
+        if not passes(minimum, sequence):
+            failure += math.prod((chances[kind] for kind in sequence), start=Fraction(1))
+    return failure
 
 
 def exact_adjusted(k: int, p: Fraction, alpha: Fraction) -> tuple[np.ndarray, Fraction]:
     """Try every step of the failure probability, in exact arithmetic and by enumeration."""
-    steps = {exact_cdf(t, i, p) for i in range(1, k + 1) for t in range(i + 1)}
+    steps = set()
+    for length in range(1, k + 1):
+        steps |= {exact_cdf(count, length, p) for count in range(length + 1)}
     best = exact_table(k, p, Fraction(0)), Fraction(0)
     for step in sorted(step for step in steps if step <= alpha):
         table = exact_table(k, p, step)
@@ -95,8 +95,9 @@ def exact_adjusted(k: int, p: Fraction, alpha: Fraction) -> tuple[np.ndarray, Fr
     return best
 
 
-def test_the_published_unadjusted_tables() -> None:
-    for p, minimum in (
+@pytest.mark.parametrize(
+    ("p", "minimum"),
+    [
         # Zehlike et al. 2017 give these rows for α = 0.1 and k = 1 to 12; the row of p = 0.5 is
         # also in the documentation of fair-search for Elasticsearch, "The Theory".
         (0.1, (0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)),
@@ -108,8 +109,10 @@ def test_the_published_unadjusted_tables() -> None:
         (0.7, (0, 1, 1, 2, 2, 3, 3, 4, 5, 5, 6, 6)),
         # From the tests of fairsearchcore 1.0.4.
         (0.25, (0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3)),
-    ):
-        assert needed(unadjusted_table(len(minimum), p, 0.1)) == minimum
+    ],
+)
+def test_unadjusted_tables_are_the_published_ones(p: float, minimum: tuple[int, ...]) -> None:
+    assert needed(unadjusted_table(len(minimum), p, 0.1)) == minimum
 
 
 @settings(max_examples=60)
@@ -119,6 +122,7 @@ def test_the_table_is_the_least_conservative_one(k: int, p: Fraction, alpha: Fra
     minimum, failure = exact_adjusted(k, p, alpha)
     # Where it is α exactly, a float for p may lie on either side: 1 − 0.95 is above 0.05.
     assume(failure != alpha)
+
     assert table.tolist() == minimum.tolist()
     assert failure_of(table, float(p)) == pytest.approx(float(failure), rel=1e-9, abs=1e-15)
 
@@ -150,8 +154,10 @@ def test_the_bound_holds_over_all_sequences(shares: tuple[int, ...]) -> None:
     parts = [Fraction(1, share) for share in shares]
     table = fair_table(6, tuple(map(float, parts)), 0.3)
     bound = failure_of(table, *map(float, parts))
+
     assert 0 < float(enumerated_failure(table, parts)) <= bound + 1e-12
     assert bound <= 0.3
+
     # Shares of a target may sum to a little above 1.
     above = fair_table(20, (1 / 3 + 1e-9,) * 3, 0.1)
     assert np.array_equal(above, fair_table(20, (1 / 3,) * 3, 0.1))
@@ -160,12 +166,13 @@ def test_the_bound_holds_over_all_sequences(shares: tuple[int, ...]) -> None:
 def orders(kinds: np.ndarray, k: int, number: int) -> list[tuple[int, ...]]:
     """All ways to fill k ranks that keep the order inside each kind."""
     of_kind = [np.flatnonzero(kinds == kind).tolist() for kind in range(number)]
-    found = []
+    rankings = []
     for sequence in itertools.product(range(number), repeat=k):
-        if all(sequence.count(kind) <= len(own) for kind, own in enumerate(of_kind)):
-            heads = [iter(own) for own in of_kind]
-            found.append(tuple(next(heads[kind]) for kind in sequence))
-    return found
+        counts = [sequence.count(kind) for kind in range(number)]
+        if all(count <= len(of_kind[kind]) for kind, count in enumerate(counts)):
+            heads = [iter(documents) for documents in of_kind]
+            rankings.append(tuple(next(heads[kind]) for kind in sequence))
+    return rankings
 
 
 @settings(max_examples=100)
@@ -183,15 +190,21 @@ def test_the_best_ranking_that_passes_is_found(
     """
     kinds = np.minimum(labels, len(shares))
     minimum = fair_table(6, shares, alpha)
-    found, failed = fair_top_k(kinds, minimum)
-    assert len(set(found.tolist())) == 6
-    every = orders(kinds, 6, len(shares) + 1)
-    if passing := [order for order in every if passes(minimum, kinds[list(order)].tolist())]:
+    ranking, failed = fair_top_k(kinds, minimum)
+
+    assert len(set(ranking.tolist())) == 6
+    possible = orders(kinds, 6, len(shares) + 1)
+    passing = [order for order in possible if passes(minimum, kinds[list(order)].tolist())]
+    if passing:
         assert not failed
-        assert tuple(found.tolist()) == min(passing)
+        assert tuple(ranking.tolist()) == min(passing)
     else:
-        fits = [n for order in every for n in range(6) if passes(minimum, kinds[list(order[:n])])]
-        assert failed == max(fits) + 1
+        longest = 0
+        for order in possible:
+            for length in range(6):
+                if passes(minimum, kinds[list(order[:length])]):
+                    longest = max(longest, length)
+        assert failed == longest + 1
 
 
 async def reranked(candidates: Candidates, k: int, **options: object) -> RerankedList:
@@ -207,48 +220,86 @@ def three_groups(labels: str, target: Sequence[float]) -> Candidates:
 
 
 async def test_too_few_protected_documents_are_placed_and_said(make_candidates: Make) -> None:
-    found = await reranked(make_candidates("m" * 30 + "f", target=0.9), 20)
-    assert len(found.ranking) == 20
-    assert "d030" in found.ranking.ids[:2]
-    assert "results fail FA*IR's test" in found.warnings[0]
-    none = await reranked(make_candidates("m" * 30), 20)
-    assert none.ranking.ids == [f"d{number:03}" for number in range(20)]
-    assert len(none.warnings) == 1
+    result = await reranked(make_candidates("m" * 30 + "f", target=0.9), 20)
+    assert len(result.ranking) == 20
+    assert "d030" in result.ranking.ids[:2]
+    assert "results fail FA*IR's test" in result.warnings[0]
 
 
-async def test_the_group_that_lacks_most_is_protected(
-    make_candidates: Make,
+async def test_without_protected_documents_the_order_stays(make_candidates: Make) -> None:
+    result = await reranked(make_candidates("m" * 30), 20)
+
+    assert result.ranking.ids == [f"d{number:03}" for number in range(20)]
+    assert len(result.warnings) == 1
+
+
+@pytest.mark.parametrize("labels", ["m" * 20 + "f" * 20, "f" * 20 + "m" * 20], ids=["f", "m"])
+async def test_the_group_that_lacks_most_is_protected(make_candidates: Make, labels: str) -> None:
+    result = await reranked(make_candidates(labels), 20)
+
+    assert max(result.ranking.ids) >= "d020"
+
+
+@pytest.mark.parametrize(
+    ("labels", "protected"),
+    [("m" * 20 + "f" * 20, "male"), ("f" * 20 + "m" * 20, "gender=female")],
+    ids=["male", "female"],
+)
+async def test_a_group_that_is_named_is_protected(
+    make_candidates: Make, labels: str, protected: str
 ) -> None:
-    for labels, named in (("m" * 20 + "f" * 20, "male"), ("f" * 20 + "m" * 20, "gender=female")):
-        candidates = make_candidates(labels)
-        assert max((await reranked(candidates, 20)).ranking.ids) >= "d020"
-        same = await reranked(candidates, 20, protected=named)
-        assert same.ranking.ids == candidates.ranking.ids[:20]
-    labels = "A" * 40 + "B" * 20 + "C" * 20
-    candidates = three_groups(labels, [1 / 3] * 3)
-    found = await reranked(candidates, 20, protected="all")
-    placed = [labels[int(id_[1:])] for id_ in found.ranking.ids]
+    candidates = make_candidates(labels)
+    result = await reranked(candidates, 20, protected=protected)
+
+    assert result.ranking.ids == candidates.ranking.ids[:20]
+
+
+THREE_GROUPS = "A" * 40 + "B" * 20 + "C" * 20
+
+
+async def test_all_groups_that_lack_can_be_protected() -> None:
+    candidates = three_groups(THREE_GROUPS, [1 / 3] * 3)
+    result = await reranked(candidates, 20, protected="all")
+
+    placed = [THREE_GROUPS[int(id_[1:])] for id_ in result.ranking.ids]
     assert min(placed.count("B"), placed.count("C")) >= 2
-    assert not found.warnings
+    assert not result.warnings
+
+
+async def test_a_proportion_is_that_of_one_group() -> None:
+    candidates = three_groups(THREE_GROUPS, [1 / 3] * 3)
+
     with pytest.raises(InputError, match="one protected group"):
         await reranked(candidates, 20, protected="B,C", proportion=0.3)
 
 
-async def test_the_proportion_is_the_targets_share_unless_it_is_given(
-    make_candidates: Make,
+@pytest.mark.parametrize(
+    ("share", "options"), [(0.3, {}), (0.8, {"proportion": 0.8})], ids=["target", "stated"]
+)
+async def test_the_proportion_is_the_targets_share_unless_stated(
+    make_candidates: Make, share: float, options: dict[str, float]
 ) -> None:
     candidates = make_candidates("m" * 30 + "f" * 30, target=0.3)
-    for share, options in ((0.3, {}), (0.8, {"proportion": 0.8})):
-        found = await reranked(candidates, 20, **options)
-        women = sum(id_ >= "d030" for id_ in found.ranking.ids)
-        assert women == fair_table(20, (share,), 0.1)[-1, 0]
+    result = await reranked(candidates, 20, **options)
+
+    women = sum(id_ >= "d030" for id_ in result.ranking.ids)
+    assert women == fair_table(20, (share,), 0.1)[-1, 0]
 
 
 PLACES = [["A", "B", UNKNOWN], ["Congo, Republic", "x=y", "A"]]
 
 
-def test_groups_that_do_not_exist_are_refused() -> None:
-    for named, chosen in (
+def two_attributes() -> Candidates:
+    """Documents of three places, whose homes are all in the Republic of the Congo."""
+    place = three_groups("B" * 20 + "A" * 10 + "C" * 20, (0.3, 0.1, 0.6))
+    members = [*place.memberships, np.eye(3)[[0] * 50]]
+    targets = [*place.targets, np.eye(3)[0]]
+    return Candidates(place.ranking, members, targets, ["place", "home"], PLACES)
+
+
+@pytest.mark.parametrize(
+    ("named", "chosen"),
+    [
         # Documents without a label are not protected by themselves, though they lack most here.
         (None, (0, [0])),
         ("all", (0, [0])),
@@ -257,15 +308,25 @@ def test_groups_that_do_not_exist_are_refused() -> None:
         ("Congo, Republic", (1, [0])),
         ("home=Congo, Republic", (1, [0])),
         ("home=A,x=y", (1, [2, 1])),
+    ],
+)
+def test_protected_groups_are_chosen_or_named(
+    named: str | None, chosen: tuple[int, list[int]]
+) -> None:
+    assert choose_protected([two_attributes()], 20, named) == chosen
+
+
+@pytest.mark.parametrize(
+    ("named", "complaint"),
+    [
         ("A", "place=A or home=A"),
-        *((wrong, "choose among place=A,B") for wrong in ("nobody", "place=x", "age=B", "", ",")),
-    ):
-        place = three_groups("B" * 20 + "A" * 10 + "C" * 20, (0.3, 0.1, 0.6))
-        members = [*place.memberships, np.eye(3)[[0] * 50]]
-        targets = [*place.targets, np.eye(3)[0]]
-        candidates = Candidates(place.ranking, members, targets, ["place", "home"], PLACES)
-        if isinstance(chosen, tuple):
-            assert choose_protected([candidates], 20, named) == chosen
-        else:
-            with pytest.raises(InputError, match=chosen):
-                choose_protected([candidates], 20, named)
+        ("nobody", "choose among place=A,B"),
+        ("place=x", "choose among place=A,B"),
+        ("age=B", "choose among place=A,B"),
+        ("", "choose among place=A,B"),
+        (",", "choose among place=A,B"),
+    ],
+)
+def test_groups_that_do_not_exist_are_refused(named: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        choose_protected([two_attributes()], 20, named)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray, exposure, normalise
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers import deltr, dlf, learning
-from fairqr.retrieval.rerankers.base import Candidates
+from fairqr.retrieval.rerankers.base import Candidates, Reranker
 from fairqr.retrieval.rerankers.deltr import DeltrTraining, train_deltr
 from fairqr.retrieval.rerankers.dlf import train_dlf
 from fairqr.retrieval.rerankers.learning import FEATURES, TopicExample, TrainingOptions
@@ -37,8 +38,8 @@ def softmax(values: FloatArray) -> FloatArray:
 
 def check(loss: Loss, columns: FloatArray, at: FloatArray, expected: float, kink: float) -> None:
     """The loss is the expected one, and its gradient that of finite differences."""
-    found, slope = loss(columns @ at)
-    assert found == pytest.approx(expected)
+    value, slope = loss(columns @ at)
+    assert value == pytest.approx(expected)
     for moved in np.eye(3) * 1e-6:
         numeric = (loss(columns @ (at + moved))[0] - loss(columns @ (at - moved))[0]) / 2e-6
         gradient = np.tensordot(slope, columns, axes=2) @ moved / 1e-6
@@ -50,16 +51,19 @@ def check(loss: Loss, columns: FloatArray, at: FloatArray, expected: float, kink
 def test_deltrs_loss_is_the_formula(seed: int, gamma: float, at: FloatArray) -> None:
     """Of Zehlike & Castillo 2020, a list at a time; one list has no protected document."""
     random = np.random.default_rng(seed)
-    columns, grades = random.normal(size=(3, 7, 3)), random.normal(size=(3, 7)) * MASK
+    columns = random.normal(size=(3, 7, 3))
+    grades = random.normal(size=(3, 7)) * MASK
     protected = (random.random((3, 7)) < 0.4) * [[1.0], [1.0], [0.0]]
-    expected, contrasts = 0.0, np.zeros((3, 7))
-    for row, held in enumerate(MASK):
-        drawn, mark = softmax(columns[row][held] @ at), protected[row][held]
-        contrasts[row][held] = deltr.contrast(mark)
-        expected -= (softmax(grades[row][held]) * np.log(drawn)).sum() / 3
-        if 0 < mark.sum() < len(mark):
-            apart = drawn[mark == 0].mean() - drawn[mark == 1].mean()
-            expected += gamma * max(0.0, apart / np.log(2)) ** 2 / 3
+    expected = 0.0
+    contrasts = np.zeros((3, 7))
+    for row, is_listed in enumerate(MASK):
+        chances = softmax(columns[row][is_listed] @ at)
+        is_protected = protected[row][is_listed]
+        contrasts[row][is_listed] = deltr.contrast(is_protected)
+        expected -= (softmax(grades[row][is_listed]) * np.log(chances)).sum() / 3
+        if 0 < is_protected.sum() < len(is_protected):
+            gap = chances[is_protected == 0].mean() - chances[is_protected == 1].mean()
+            expected += gamma * max(0.0, gap / np.log(2)) ** 2 / 3
 
     def loss(scores: FloatArray) -> tuple[float, FloatArray]:
         return deltr.deltr_loss(scores, grades, MASK, contrasts, gamma)
@@ -77,10 +81,14 @@ def test_dlfs_loss_is_the_formula(seed: int, at: FloatArray) -> None:
     members[1][2] = 0.0
     targets = [random.dirichlet(np.ones(size), 3) for size in (2, 4)]
     means = []
-    for own, target in zip(members, targets, strict=True):
-        shown = [softmax(columns[row][MASK[row]] @ at) @ own[row][MASK[row]] for row in range(3)]
-        pairs = zip(target, shown, strict=True)
-        means.append(np.mean([kullback_leibler(t, normalise(s)) for t, s in pairs if s.sum()]))
+    for of_attribute, target in zip(members, targets, strict=True):
+        divergences = []
+        for row, is_listed in enumerate(MASK):
+            chances = softmax(columns[row][is_listed] @ at)
+            exposures = chances @ of_attribute[row][is_listed]
+            if exposures.sum():
+                divergences.append(kullback_leibler(target[row], normalise(exposures)))
+        means.append(np.mean(divergences))
 
     def loss(scores: FloatArray) -> tuple[float, FloatArray]:
         return dlf.distribution_loss(scores, MASK, members, targets)
@@ -98,7 +106,9 @@ async def examples(engine: SearchEngine) -> list[TopicExample]:
     def even(retrieved: Ranking, table: DocumentTable) -> list[FloatArray]:
         return [np.array([0.5, 0.5])]
 
-    judged = {it: {f"{it}{number:02}": 1 - number % 2 for number in range(30)} for it in SUBJECTS}
+    judged = {}
+    for subject in SUBJECTS:
+        judged[subject] = {f"{subject}{number:02}": 1 - number % 2 for number in range(30)}
     topics = dict(zip(SUBJECTS, SUBJECTS, strict=True))
     dimensions = [Dimension.named(engine.schema, "gender")]
     return await learning.gather_examples(engine, topics, judged, dimensions, even, depth=30)
@@ -108,15 +118,18 @@ async def test_examples_hold_features_grades_and_groups(
     engine: SearchEngine, examples: list[TopicExample]
 ) -> None:
     assert [item.topic for item in examples] == sorted(SUBJECTS)
+
     first = examples[0]
     assert first.features.shape == (30, len(FEATURES))
     assert np.isfinite(first.features).all()
     assert first.grades.tolist() == [int(id_[-2:]) % 2 == 0 for id_ in first.candidates.ranking.ids]
+
     column = dict(zip(FEATURES, first.features.T, strict=True))
     assert column["reciprocal_rank"].tolist() == [1 / rank for rank in range(1, 31)]
     assert (column["title_coverage"] == first.grades).all()
     assert (column["bm25_min_max"].min(), column["bm25_min_max"].max()) == (0, 1)
     assert np.exp(column["bm25_log"]) - 1 == pytest.approx(first.candidates.ranking.scores)
+
     gone = await learning.features(engine, "physics", Ranking(["physics00", "gone"], [2.0, 1.0]))
     assert gone[1].tolist() == [0.0, 0.0, 0.5, 0.0, 0.0]
 
@@ -126,43 +139,94 @@ async def test_training_lifts_relevant_and_protected_documents(
     name: str,
     engine: SearchEngine,
     examples: list[TopicExample],
-    make_candidates: Make,
     tmp_path: Path,
 ) -> None:
-    """Trained on five topics, used on another; what it was not trained for is refused.
-
-    The same training gives the same weights, and those of fairness come from the target alone.
-    """
-    path, women = tmp_path / "weights.json", []
+    """Trained on five topics, used on another."""
+    path = tmp_path / "weights.json"
+    shares_of_women = []
     for gamma, alpha in ((0.0, 1.0), (1e4, 0.6)):
+        options = {"weights": str(path)}
         if name == "dlf":
-            model = train_dlf(examples[:5], TrainingOptions())
-            turned = [replace(it, grades=it.grades[::-1].copy()) for it in examples[:5]]
-            assert train_dlf(turned, TrainingOptions()).fairness == model.fairness
+            train_dlf(examples[:5], TrainingOptions()).save(path)
+            options["alpha"] = str(alpha)
         else:
-            model = train_deltr(examples[:5], DeltrTraining(gamma=gamma))
-            assert train_deltr(examples[:5], DeltrTraining(gamma=gamma)) == model
-        model.save(path)
-        options = {"weights": str(path)} | ({"alpha": str(alpha)} if name == "dlf" else {})
+            train_deltr(examples[:5], DeltrTraining(gamma=gamma)).save(path)
         reranker = open_reranker(name, options)
-        found = (
-            await reranker.rerank(engine, examples[5].topic, examples[5].candidates, 10)
-        ).ranking
-        assert found.scores == sorted(found.scores, reverse=True)
-        assert name == "dlf" or all(int(id_[-2:]) % 2 == 0 for id_ in found.ids)
-        members = [[int(id_[-2:]) >= 20, int(id_[-2:]) < 20] for id_ in found.ids]
-        women.append(float(exposure(members)[0]))
-    assert women[0] < women[1]
-    assert (await reranker.rerank(engine, "q", make_candidates(""), 5)).ranking == Ranking([], [])
-    pair = make_candidates("fm")
-    for other in (replace(pair, dimensions=["age"]), replace(pair, groups=[["w", "m"]])):
-        with pytest.raises(InputError, match=r"trained for gender=female.*train on this corpus"):
-            await reranker.rerank(engine, "q", other, 2)
+        result = await reranker.rerank(engine, examples[5].topic, examples[5].candidates, 10)
+        ranking = result.ranking
+        assert ranking.scores == sorted(ranking.scores, reverse=True)
+        numbers = [int(id_[-2:]) for id_ in ranking.ids]
+        if name == "deltr":
+            assert all(number % 2 == 0 for number in numbers)
+        members = [[number >= 20, number < 20] for number in numbers]
+        shares_of_women.append(float(exposure(members)[0]))
+
+    assert shares_of_women[0] < shares_of_women[1]
 
 
-def test_what_nothing_can_be_learned_from_is_refused(examples: list[TopicExample]) -> None:
-    for items in ([], [replace(item, grades=np.zeros_like(item.grades)) for item in examples]):
-        with pytest.raises(InputError, match="nothing to train on"):
-            train_deltr(items, DeltrTraining())
+@pytest.mark.parametrize("gamma", [0.0, 1e4])
+def test_the_same_training_of_deltr_gives_the_same_weights(
+    examples: list[TopicExample], gamma: float
+) -> None:
+    training = DeltrTraining(gamma=gamma)
+
+    assert train_deltr(examples[:5], training) == train_deltr(examples[:5], training)
+
+
+def test_weights_of_fairness_of_dlf_come_from_the_target_alone(
+    examples: list[TopicExample],
+) -> None:
+    turned = [replace(item, grades=item.grades[::-1].copy()) for item in examples[:5]]
+
+    model = train_dlf(examples[:5], TrainingOptions())
+    assert train_dlf(turned, TrainingOptions()).fairness == model.fairness
+
+
+@pytest.fixture
+def trained(name: str, examples: list[TopicExample], tmp_path: Path) -> Reranker:
+    """A re-ranker with weights of five topics."""
+    path = tmp_path / "weights.json"
+    if name == "dlf":
+        train_dlf(examples[:5], TrainingOptions()).save(path)
+    else:
+        train_deltr(examples[:5], DeltrTraining()).save(path)
+    return open_reranker(name, {"weights": str(path)})
+
+
+@pytest.mark.parametrize("name", ["deltr", "dlf"])
+async def test_a_trained_model_ranks_an_empty_list(
+    trained: Reranker, engine: SearchEngine, make_candidates: Make
+) -> None:
+    result = await trained.rerank(engine, "q", make_candidates(""), 5)
+
+    assert result.ranking == Ranking([], [])
+
+
+@pytest.mark.parametrize("name", ["deltr", "dlf"])
+@pytest.mark.parametrize(
+    "change", [{"dimensions": ["age"]}, {"groups": [["w", "m"]]}], ids=["attribute", "groups"]
+)
+async def test_groups_that_a_model_was_not_trained_for_are_refused(
+    trained: Reranker, engine: SearchEngine, make_candidates: Make, change: dict[str, Any]
+) -> None:
+    candidates = replace(make_candidates("fm"), **change)
+
+    with pytest.raises(InputError, match=r"trained for gender=female.*train on this corpus"):
+        await trained.rerank(engine, "q", candidates, 2)
+
+
+def test_without_examples_nothing_can_be_learned() -> None:
+    with pytest.raises(InputError, match="nothing to train on"):
+        train_deltr([], DeltrTraining())
+
+
+def test_without_relevant_documents_nothing_can_be_learned(examples: list[TopicExample]) -> None:
+    irrelevant = [replace(item, grades=np.zeros_like(item.grades)) for item in examples]
+
+    with pytest.raises(InputError, match="nothing to train on"):
+        train_deltr(irrelevant, DeltrTraining())
+
+
+def test_an_unknown_group_cannot_be_protected(examples: list[TopicExample]) -> None:
     with pytest.raises(InputError, match="no group 'nobody' to protect"):
         train_deltr(examples, DeltrTraining(protected="nobody"))

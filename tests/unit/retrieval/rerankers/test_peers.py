@@ -24,8 +24,8 @@ def test_det_const_sort_by_hand() -> None:
     """b is due at ranks 2 and 4; its second document is more relevant than a's second one."""
     relevance = np.array([0.9, 0.5, 0.4, 0.6, 0.55])
     groups = np.array([0, 0, 0, 1, 1])
-    found = det_const_sort(relevance, groups, np.array([0.5, 0.5]), 4)
-    assert found.tolist() == [0, 3, 4, 1]
+    ranking = det_const_sort(relevance, groups, np.array([0.5, 0.5]), 4)
+    assert ranking.tolist() == [0, 3, 4, 1]
 
 
 def test_det_const_sort_gives_each_prefix_its_minimum() -> None:
@@ -56,40 +56,39 @@ def of_two_groups(relevance: list[float], groups: list[int]) -> Candidates:
 def test_a_policy_by_hand() -> None:
     """Two documents, of which each has to have half of the exposure."""
     first, second = LOG2.weights(2)
-    found = lp_policy(of_two_groups([1.0, 0.0], [0, 1]), 2)
-    assert found == pytest.approx([(first + second) / 2] * 2)
+    exposures = lp_policy(of_two_groups([1.0, 0.0], [0, 1]), 2)
+    assert exposures == pytest.approx([(first + second) / 2] * 2)
 
 
 def test_no_mixture_that_reaches_the_target_is_more_relevant() -> None:
     draw = np.random.default_rng(1)
     groups = [0, 0, 0, 1, 1, 1]
-    every = [list(it) for it in itertools.permutations(range(6), 3)]
     for _ in range(10):
         relevance = np.sort(draw.random(6))[::-1]
-        found = lp_policy(of_two_groups(relevance.tolist(), groups), 3)
-        left = found[:3].sum()
-        assert left == pytest.approx(found.sum() / 2)
-        # Any mixture of two rankings on both sides of the target that reaches it.
-        shares = []
-        gains = []
-        for ranked in every:
-            exposures = np.zeros(6)
-            exposures[ranked] = LOG2.weights(3)
-            shares.append(exposures[:3].sum() - exposures.sum() / 2)
-            gains.append(exposures @ relevance)
-        best = max(
-            (high * one - low * other) / (high - low)
-            for low, one in zip(shares, gains, strict=True)
-            for high, other in zip(shares, gains, strict=True)
-            if low < 0 < high
-        )
-        assert found @ relevance == pytest.approx(best)
+        exposures = lp_policy(of_two_groups(relevance.tolist(), groups), 3)
+        assert exposures[:3].sum() == pytest.approx(exposures.sum() / 2)
+        assert exposures @ relevance == pytest.approx(best_mixture(relevance))
+
+
+def best_mixture(relevance: np.ndarray) -> float:
+    """The relevance of the best mixture of two rankings on both sides of the target."""
+    rankings = []
+    for ranking in itertools.permutations(range(6), 3):
+        exposures = np.zeros(6)
+        exposures[list(ranking)] = LOG2.weights(3)
+        gap = exposures[:3].sum() - exposures.sum() / 2
+        rankings.append((gap, exposures @ relevance))
+    mixtures = []
+    for (low, low_gain), (high, high_gain) in itertools.product(rankings, repeat=2):
+        if low < 0 < high:
+            mixtures.append((high * low_gain - low * high_gain) / (high - low))
+    return float(max(mixtures))
 
 
 def test_a_policy_comes_as_near_as_it_can() -> None:
     """The group with one document can at most stand first."""
-    found = lp_policy(of_two_groups([0.9, 0.8, 0.7, 0.1], [0, 0, 0, 1]), 3)
-    assert found == pytest.approx([*LOG2.weights(3)[1:], 0, 1])
+    exposures = lp_policy(of_two_groups([0.9, 0.8, 0.7, 0.1], [0, 0, 0, 1]), 3)
+    assert exposures == pytest.approx([*LOG2.weights(3)[1:], 0, 1])
 
 
 def test_j_of_the_exposures_of_a_ranking_is_its_j() -> None:
@@ -108,12 +107,15 @@ def test_nothing_in_the_table_is_above_the_bound(tmp_path: Path) -> None:
     """And each system is there for the documents that it takes."""
     command = [sys.executable, "-m", "benchmarks.bound", "--pools", "1", "--ranks", "10"]
     subprocess.run([*command, "-o", tmp_path], check=True, cwd=ROOT, capture_output=True)
-    found = pd.read_csv(tmp_path / "measures.csv").pivot_table(
+    table = pd.read_csv(tmp_path / "measures.csv").pivot_table(
         "value", ["pools", "system"], "measure"
     )
-    assert found.least.max() <= 1 + 1e-9
+
+    assert table.least.max() <= 1 + 1e-9
+
     kinds = {
-        system: set(rows.index.get_level_values(0)) for system, rows in found.groupby("system")
+        system: set(rows.index.get_level_values(0)) for system, rows in table.groupby("system")
     }
+
     assert kinds["fair"] - kinds["lp-policy"] == {"6 groups, labels missing"}
     assert kinds["det-const-sort"] == {"2 groups", "6 groups", "20 groups"}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,30 +59,30 @@ async def test_each_keeps_the_interfaces_promises(
     """At most k of the candidates, each once, with scores that never increase; twice the same."""
     assert (name in TRAINED) == (name in weights)
     assert "(" in ABOUT[name]
+
     options = {"weights": weights[name]} if name in weights else {}
     reranker = open_reranker(name, options)
-    found = await ranked(engine, "physics chemistry", 40)
-    labels = ["f" if int(id_[-2:]) >= 20 else "m?b"[int(id_[-2:]) % 3] for id_ in found.ids]
+    whole = await ranked(engine, "physics chemistry", 40)
+    numbers = [int(id_[-2:]) for id_ in whole.ids]
+    labels = ["f" if number >= 20 else "m?b"[number % 3] for number in numbers]
     for size, k in itertools.product((0, 1, 2, 40), (1, 2, 20, 50)):
         base = make_candidates("".join(labels[:size]))
-        candidates = Candidates(
-            found.top(size), base.memberships, base.targets, base.dimensions, base.groups
-        )
+        candidates = replace(base, ranking=whole.top(size))
         result = await reranker.rerank(engine, "physics chemistry", candidates, k)
-        ids, scores = result.ranking.ids, result.ranking.scores
+        ids = result.ranking.ids
+        scores = result.ranking.scores
         assert len(ids) == len(scores) == min(k, size)
         assert len(set(ids)) == len(ids)
-        assert set(ids) <= set(found.ids[:size])
+        assert set(ids) <= set(whole.ids[:size])
         assert np.isfinite(scores).all()
         pairs = list(zip(ids, scores, strict=True))
-        assert all(
-            a[1] > b[1] or (a[1] == b[1] and a[0] < b[0]) for a, b in itertools.pairwise(pairs)
-        )
+        assert pairs == sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
         assert await reranker.rerank(engine, "physics chemistry", candidates, k) == result
 
 
-def test_wrong_names_and_options_are_said_in_a_sentence() -> None:
-    for name, options, message in (
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
         ("magic", {}, "'magic'; choose fair, exposure-aware, mmr, xquad, pm2, fa-ir, deltr, dlf."),
         ("mmr", {"lambda": 1}, "mmr has no option 'lambda'; it has trade_off"),
         ("mmr", {"trade_off": "1.5"}, "option 'trade_off' of mmr is wrong: .*less than or equal"),
@@ -90,18 +91,39 @@ def test_wrong_names_and_options_are_said_in_a_sentence() -> None:
         ("deltr", {}, "'weights' of deltr is wrong: Field required.* that 'fairqr train' wrote"),
         ("dlf", {"weights": "/nowhere/x.json"}, "weights of dlf .No such file.*'fairqr train dlf'"),
         ("deltr", {"weights": "/"}, "/ does not contain weights of deltr"),
-    ):
-        with pytest.raises(InputError, match=message):
-            open_reranker(name, options)
+    ],
+    ids=[
+        "name",
+        "unknown option",
+        "range",
+        "proportion",
+        "no options",
+        "no weights",
+        "missing file",
+        "folder",
+    ],
+)
+def test_wrong_names_and_options_are_said_in_a_sentence(
+    name: str, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        open_reranker(name, options)
 
 
-def test_damaged_weights_are_refused(weights: dict[str, Path]) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [{"format": 9}, {"name": "dlf"}, {"model": {"weights": [1.0]}}],
+    ids=["format", "name", "length"],
+)
+def test_damaged_weights_are_refused(weights: dict[str, Path], damage: dict[str, Any]) -> None:
     path = weights["deltr"]
-    data = json.loads(path.read_text())
-    for damage in ({"format": 9}, {"name": "dlf"}, {"model": data["model"] | {"weights": [1.0]}}):
-        path.write_text(json.dumps(data | damage))
-        with pytest.raises(InputError, match=r"'fairqr train deltr'"):
-            open_reranker("deltr", {"weights": path})
+    content = json.loads(path.read_text())
+    if "model" in damage:
+        damage = {"model": content["model"] | damage["model"]}
+    path.write_text(json.dumps(content | damage))
+
+    with pytest.raises(InputError, match=r"'fairqr train deltr'"):
+        open_reranker("deltr", {"weights": path})
 
 
 def test_a_document_belongs_to_the_group_of_its_largest_share() -> None:
@@ -120,7 +142,7 @@ def candidates(
     """Documents of two attributes, the first with these shares of its first group; some likely."""
     members = [np.eye(2)[(draw.random(n) > share).astype(int)] for share in shares]
     relevance = np.sort(np.where(np.arange(n) < likely, draw.uniform(0.6, 1, n), 0.02))[::-1]
-    ranking = Ranking([f"d{place}" for place in range(n)], relevance.tolist())
+    ranking = Ranking([f"d{number}" for number in range(n)], relevance.tolist())
     targets = [HALF, *(np.array([0.9, 0.1]) for _ in shares[1:])]
     names = ["gender", "continent"][: len(shares)]
     return Candidates(
@@ -157,6 +179,7 @@ def test_what_cannot_be_reached_is_not_paid_for() -> None:
     pool = candidates(draw, (0.0,))
     plain = FairStep().take(pool, 20)
     step = FairStep(pursue=("*",)).take(pool, 20)
+
     assert step.missed == 50
     assert step.weight == 1
     assert step.positions.tolist() == plain.positions.tolist()
@@ -184,22 +207,27 @@ def test_patterns_keep_their_order_and_unlabelled_ones_stay(
     target = np.array([share, 1 - share])
     order = exposure_aware(members_of(labels), target, length)
     assert len(order) == len(set(order)) == min(length, len(labels))
+
     for label in "fmb":
-        own = [position for position in range(len(labels)) if labels[position] == label]
+        with_label = [position for position in range(len(labels)) if labels[position] == label]
         placed = [position for position in order if labels[position] == label]
-        assert placed == own[: len(placed)]
+        assert placed == with_label[: len(placed)]
+
     assert all(order[rank] == rank for rank in range(len(order)) if labels[rank] == "?")
 
 
 @settings(max_examples=60)
 @given(share=st.floats(0.1, 0.9))
-def test_it_comes_near_the_best_of_all_orders(share: float) -> None:
+def test_the_exposure_aware_step_comes_near_the_best_order(share: float) -> None:
     """Over all ways to place 8 documents of two groups, with enough of both to choose from."""
-    members, target = members_of("m" * 8 + "f" * 8), np.array([share, 1 - share])
+    members = members_of("m" * 8 + "f" * 8)
+    target = np.array([share, 1 - share])
     order = exposure_aware(members, target, 8)
-    found = jensen_shannon(target, exposure(members[order]))
-    every = np.array([members_of("".join(it)) for it in itertools.product("fm", repeat=8)])
-    assert found <= jensen_shannon(target, exposure(every)).min() + 0.004
+
+    reached = jensen_shannon(target, exposure(members[order]))
+    sequences = ["".join(labels) for labels in itertools.product("fm", repeat=8)]
+    possible = np.array([members_of(labels) for labels in sequences])
+    assert reached <= jensen_shannon(target, exposure(possible)).min() + 0.004
 
 
 Method = Callable[[float], Diversifier]
@@ -209,26 +237,33 @@ METHODS: dict[str, Method] = {
 }
 
 
-def xquad_value(given: Aspects, place: int, above: list[int], share: float) -> float:
+def xquad_value(aspects: Aspects, document: int, above: list[int], share: float) -> float:
     """By the formula, a group at a time."""
-    own, rows, relevance = given.memberships[place], given.memberships, given.relevance
-    uncovered = [math.prod(1 - relevance[s] * rows[s][g] for s in above) for g in range(len(own))]
-    groups = zip(given.weights, own, uncovered, strict=True)
-    served = sum(weight * relevance[place] * part * open_ for weight, part, open_ in groups)
-    return float((1 - share) * relevance[place] + share * served)
+    relevance = aspects.relevance
+    members = aspects.memberships
+    served = 0.0
+    for group, weight in enumerate(aspects.weights):
+        uncovered = math.prod(1 - relevance[other] * members[other][group] for other in above)
+        served += weight * relevance[document] * members[document][group] * uncovered
+    return float((1 - share) * relevance[document] + share * served)
 
 
-def pm2_value(given: Aspects, place: int, above: list[int], share: float) -> float:
+def pm2_value(aspects: Aspects, document: int, above: list[int], share: float) -> float:
     """By the formula; no group has the same quotient as another."""
-    rows, left = given.memberships, [p for p in range(len(given.relevance)) if p not in above]
-    seats = [sum(rows[s][g] for s in above) for g in range(len(given.weights))]
-    quotients = [w / (2 * taken + 1) for w, taken in zip(given.weights, seats, strict=True)]
-    next_seat = max(
-        (g for g in range(len(seats)) if any(rows[p][g] * given.relevance[p] for p in left)),
-        key=quotients.__getitem__,
-    )
-    factors = [q * (share if g == next_seat else 1 - share) for g, q in enumerate(quotients)]
-    return float(given.relevance[place] * (factors @ rows[place]))
+    relevance = aspects.relevance
+    members = aspects.memberships
+    remaining = [other for other in range(len(relevance)) if other not in above]
+    quotients = []
+    open_groups = []
+    for group, weight in enumerate(aspects.weights):
+        seats = sum(members[other][group] for other in above)
+        quotients.append(weight / (2 * seats + 1))
+        if any(members[other][group] * relevance[other] for other in remaining):
+            open_groups.append(group)
+    next_seat = max(open_groups, key=quotients.__getitem__)
+    factors = np.array(quotients) * (1 - share)
+    factors[next_seat] = quotients[next_seat] * share
+    return float(relevance[document] * (factors @ members[document]))
 
 
 @pytest.mark.promise("labels")
@@ -244,11 +279,13 @@ def test_each_rank_has_the_largest_value_by_the_formula(
     """
     draw = np.random.default_rng(seed)
     members = draw.dirichlet(np.ones(4), 9)[:, :3]
-    given = Aspects(np.append(draw.random(8), 0.5), members, draw.dirichlet(np.ones(3)))
-    order = METHODS[name](share).order(given, 8).tolist()
+    aspects = Aspects(np.append(draw.random(8), 0.5), members, draw.dirichlet(np.ones(3)))
+    order = METHODS[name](share).order(aspects, 8).tolist()
+
     for rank, chosen in enumerate(order):
-        left = [place for place in range(9) if place not in order[:rank]]
-        values = {place: value(given, place, order[:rank], share) for place in left}
+        above = order[:rank]
+        remaining = [document for document in range(9) if document not in above]
+        values = {document: value(aspects, document, above, share) for document in remaining}
         assert values[chosen] >= max(values.values()) - 1e-9
 
 
@@ -264,6 +301,7 @@ def test_scores_are_normalised_and_attributes_stand_side_by_side(make_candidates
         groups=[["female", "male"], ["Africa", "Europe"]],
     )
     aspects = Aspects.of(both)
+
     assert aspects.relevance.tolist() == min_max([90, 50, 48, 46, 20, 10]).tolist()
     assert aspects.weights.tolist() == [0.25, 0.25, 0.125, 0.375]
     assert aspects.memberships.shape == (6, 4)
@@ -280,43 +318,69 @@ async def test_documents_without_a_label_keep_their_places(
     result = await open_reranker(name).rerank(engine, "q", candidates, 5)
     assert [result.ranking.ids[rank] for rank in (0, 3)] == ["d000", "d003"]
     assert set(result.ranking.ids) & {"d005", "d006"}
-    unlabelled = make_candidates("????")
-    same = await open_reranker(name).rerank(engine, "q", unlabelled, 3)
-    assert same.ranking.ids == unlabelled.ranking.ids[:3]
 
 
-def cosines(texts: list[str]) -> list[list[float]]:
-    """TF-IDF cosines by the formula, a pair at a time."""
+@pytest.mark.parametrize("name", METHODS)
+async def test_a_list_without_labels_stays_as_it_is(
+    name: str, engine: SearchEngine, make_candidates: Make
+) -> None:
+    candidates = make_candidates("????")
+    result = await open_reranker(name).rerank(engine, "q", candidates, 3)
+
+    assert result.ranking.ids == candidates.ranking.ids[:3]
+
+
+def tf_idf_vectors(texts: list[str]) -> list[dict[str, float]]:
+    """The TF-IDF vector of each text, by the formula."""
     counts = [Counter(terms_of(text)) for text in texts]
-    df = Counter(term for count in counts for term in count)
-    idf = {term: math.log((1 + len(texts)) / (1 + count)) for term, count in df.items()}
-    vectors = [{t: (1 + math.log(tf)) * idf[t] for t, tf in count.items()} for count in counts]
+    frequencies = Counter[str]()
+    for count in counts:
+        frequencies.update(count.keys())
+    vectors = []
+    for count in counts:
+        vector = {}
+        for term, number in count.items():
+            idf = math.log((1 + len(texts)) / (1 + frequencies[term]))
+            vector[term] = (1 + math.log(number)) * idf
+        vectors.append(vector)
+    return vectors
 
-    def cosine(a: dict[str, float], b: dict[str, float]) -> float:
-        norms = math.hypot(*a.values()) * math.hypot(*b.values())
-        return sum(a[t] * b[t] for t in a.keys() & b.keys()) / norms if norms else 0.0
 
-    return [[cosine(a, b) for b in vectors] for a in vectors]
+def cosine(first: dict[str, float], second: dict[str, float]) -> float:
+    """The cosine of two vectors, 0 where one has the length 0."""
+    norms = math.hypot(*first.values()) * math.hypot(*second.values())
+    if not norms:
+        return 0.0
+    shared = first.keys() & second.keys()
+    return sum(first[term] * second[term] for term in shared) / norms
 
 
 def greedy(
-    relevance: list[float], similar: list[list[float]], trade_off: float, k: int
+    relevance: list[float], vectors: list[dict[str, float]], trade_off: float, k: int
 ) -> list[int]:
+    """The order of MMR by its definition: each rank goes to the best document that remains."""
     chosen: list[int] = []
     for _ in relevance[:k]:
-        near = [max([0.0, *(row[j] for j in chosen)]) for row in similar]
-        left = [i for i in range(len(relevance)) if i not in chosen]
-        chosen.append(max(left, key=lambda i: trade_off * relevance[i] - (1 - trade_off) * near[i]))
+        values = {}
+        for document, vector in enumerate(vectors):
+            if document not in chosen:
+                nearest = max([0.0, *(cosine(vector, vectors[other]) for other in chosen)])
+                value = trade_off * relevance[document] - (1 - trade_off) * nearest
+                values[document] = value
+        chosen.append(max(values, key=values.__getitem__))
     return chosen
 
 
-async def test_it_is_the_brute_force_over_texts_of_an_index(
+async def test_mmr_is_the_brute_force_over_texts_of_an_index(
     engine: SearchEngine, make_candidates: Make
 ) -> None:
-    found = await ranked(engine, "botany optics", 25)
-    candidates = replace(make_candidates("m" * len(found)), ranking=found)
-    by_id = sorted(zip(found.ids, found.scores, strict=True))
-    texts = [f"{d.title} {d.text}" for d in await engine.documents([id_ for id_, _ in by_id])]
-    expected = greedy(min_max([s for _, s in by_id]).tolist(), cosines(texts), 0.6, 10)
+    ranking = await ranked(engine, "botany optics", 25)
+    candidates = replace(make_candidates("m" * len(ranking)), ranking=ranking)
     result = await Mmr(trade_off=0.6).rerank(engine, "q", candidates, 10)
-    assert result.ranking.ids == [by_id[position][0] for position in expected]
+
+    scores = dict(sorted(zip(ranking.ids, ranking.scores, strict=True)))
+    ids = list(scores)
+    documents = await engine.documents(ids)
+    vectors = tf_idf_vectors([f"{document.title} {document.text}" for document in documents])
+    expected = greedy(min_max(list(scores.values())).tolist(), vectors, 0.6, 10)
+    assert result.ranking.ids == [ids[position] for position in expected]

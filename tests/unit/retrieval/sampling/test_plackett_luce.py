@@ -44,29 +44,32 @@ def probabilities(weights: Sequence[float], k: int) -> dict[tuple[int, ...], flo
 
 
 def _probability(weights: Sequence[Fraction], ranking: Sequence[int]) -> Fraction:
-    left, result = sum(weights), Fraction(1)
+    remaining = sum(weights)
+    probability = Fraction(1)
     for item in ranking:
-        result *= weights[item] / left
-        left -= weights[item]
-    return result
+        probability *= weights[item] / remaining
+        remaining -= weights[item]
+    return probability
 
 
 def p_value(drawn: np.ndarray, expected: Mapping[tuple[int, ...], float]) -> float:
     """The p value of Pearson's χ² of rows; cells that expect fewer than 10 are taken together."""
     rows, counts = np.unique(drawn, axis=0, return_counts=True)
-    found = dict(zip(map(tuple, rows.tolist()), counts.tolist(), strict=True))
-    assert set(found) <= set(expected), "a ranking that cannot be"
-    wanted = np.array([expected[cell] * len(drawn) for cell in expected])
-    observed = np.array([found.get(cell, 0) for cell in expected], dtype=float)
-    order = wanted.argsort()
-    wanted, observed = wanted[order], observed[order]
+    counted = dict(zip(map(tuple, rows.tolist()), counts.tolist(), strict=True))
+    assert set(counted) <= set(expected), "a ranking that cannot be"
+    expected_counts = np.array([expected[cell] * len(drawn) for cell in expected])
+    observed = np.array([counted.get(cell, 0) for cell in expected], dtype=float)
+    order = expected_counts.argsort()
+    expected_counts, observed = expected_counts[order], observed[order]
     # All that are rare, and more of them until they expect ten as well.
-    together = max(np.count_nonzero(wanted < 10), np.searchsorted(wanted.cumsum(), 10) + 1)
-    wanted = np.append(wanted[:together].sum(), wanted[together:])
+    together = max(
+        np.count_nonzero(expected_counts < 10), np.searchsorted(expected_counts.cumsum(), 10) + 1
+    )
+    expected_counts = np.append(expected_counts[:together].sum(), expected_counts[together:])
     observed = np.append(observed[:together].sum(), observed[together:])
-    assert wanted.size > 1
-    statistic = ((observed - wanted) ** 2 / wanted).sum()
-    return float(chi2.sf(statistic, wanted.size - 1))
+    assert expected_counts.size > 1
+    statistic = ((observed - expected_counts) ** 2 / expected_counts).sum()
+    return float(chi2.sf(statistic, expected_counts.size - 1))
 
 
 DRAWN = 40_000
@@ -92,6 +95,7 @@ def test_ordered_triples_have_their_probabilities(
     weights = WEIGHTS[case]
     drawn = race(np.log(weights), DRAWN, PLACES, stream_of(4, case))
     expected = probabilities(weights, PLACES)
+
     assert p_value(drawn, expected) > SIGNIFICANCE
     assert p_value(drawn[-4000:], expected) > SIGNIFICANCE
 
@@ -109,6 +113,7 @@ def test_every_row_names_distinct_items_whatever_the_weights(
     k = data.draw(st.integers(1, len(values) - 1))
     stream = stream_of(data.draw(st.integers(0, 99)))
     drawn = race(values, samples, k, stream)
+
     assert (drawn.shape, drawn.dtype) == ((samples, k), np.intp)
     assert 0 <= drawn.min() <= drawn.max() < len(values)
     assert all(len(set(row)) == k for row in drawn.tolist())
@@ -124,14 +129,17 @@ def test_a_tail_of_vanishing_weights_is_drawn_rightly() -> None:
     log_weights[500:503] = np.log(rest)
     log_weights[700:710] = 4e9
     drawn = race(log_weights, 20_000, 13, stream_of(11))
+
     assert (np.sort(drawn[:, :10]) == np.arange(700, 710)).all()
     assert p_value(drawn[:, 10:] - 500, probabilities(rest, 3)) > SIGNIFICANCE
+
     # Equal items at the end of all, at log weights of -1e10, are told apart by chance as well.
     firsts = race(log_weights, 20_000, 14, stream_of(12))[:, 13]
     found = np.bincount(firsts, minlength=1000)
     others = log_weights == -1e10
     expected = 20_000 / others.sum()
     statistic = ((found[others] - expected) ** 2 / expected).sum()
+
     assert abs(statistic - 986) < 5 * np.sqrt(2 * 986)
 
 
@@ -165,7 +173,9 @@ def test_a_large_alpha_ranks_by_score_and_ties_at_random(alpha: float, n: int) -
     # From the top: at α = 32 the next pair is e^(2^32·32/n) times lighter.
     drawn = sample_plackett_luce(scores, alpha, 4000, 6, stream_of(5))
     pairs = drawn // 2
+
     assert (pairs == np.repeat(np.arange(n // 2)[:-4:-1], 2)).all()
+
     first_of_two = drawn[:, ::2] % 2
     assert np.abs(first_of_two.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(4000)
 
@@ -175,11 +185,14 @@ def test_extreme_scores_are_ranked() -> None:
     assert sample_plackett_luce([-7.0], 4, 3, 5, stream_of(0)).tolist() == [[0], [0], [0]]
     extreme = [1.7e308, -1.7e308, 0.0]
     assert sample_plackett_luce(extreme, 1000, 5, 3, stream_of(0)).tolist() == [[0, 2, 1]] * 5
-    for bad in (math.nan, math.inf, -math.inf):
-        with pytest.raises(InputError, match="not a finite number; correct it"):
-            sample_plackett_luce([1.0, bad], 1, 1, 1, stream_of(0))
-        with pytest.raises(InputError, match="not a finite number"):
-            deterministic([1.0, bad], 1)
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_no_number_is_refused(score: float) -> None:
+    with pytest.raises(InputError, match="not a finite number; correct it"):
+        sample_plackett_luce([1.0, score], 1, 1, 1, stream_of(0))
+    with pytest.raises(InputError, match="not a finite number"):
+        deterministic([1.0, score], 1)
 
 
 @given(
@@ -198,13 +211,11 @@ def test_the_orders_of_the_oracle_are_equally_likely(m: int, k: int) -> None:
     """Those that put the useful items first, counting all m!(n−m)! whole ones."""
     useful = np.isin(np.arange(5), (3, 0, 4, 1, 2)[:m])
     drawn = sample_oracle(useful, 20_000, k, stream_of(1, str(m), str(k)))
-    first, last = np.flatnonzero(useful).tolist(), np.flatnonzero(~useful).tolist()
-    orders = [
-        (*one, *other)[:k]
-        for one in itertools.permutations(first)
-        for other in itertools.permutations(last)
-    ]
+    useful_first = itertools.permutations(np.flatnonzero(useful).tolist())
+    others = [*itertools.permutations(np.flatnonzero(~useful).tolist())]
+    orders = [(*first, *last)[:k] for first, last in itertools.product(useful_first, others)]
     expected = {order: orders.count(order) / len(orders) for order in set(orders)}
+
     assert drawn.shape == (20_000, min(k, 5))
     if len(expected) == 1:
         assert (drawn == next(iter(expected))).all()
@@ -227,6 +238,7 @@ def test_other_seeds_names_and_orders_give_other_numbers() -> None:
     cases = [(1,), (2,), (-1,), (1, "1"), (1, "ab"), (1, "a", "b"), (1, "b", "a"), (1, "")]
     cases += [(1, 'a", "b'), (1, "é"), *((1, f"q{number}") for number in range(20))]
     drawn = [stream_of(*case).random(2000) for case in cases]
+
     assert np.array_equal(drawn[4], stream_of(1, "ab").random(2000))
     # Correlations of 2,000 numbers are about ±1/√2000 = ±.022; six times that is far out.
     for one, other in itertools.combinations(drawn, 2):
@@ -242,7 +254,9 @@ def test_the_numbers_stay_the_same_from_version_to_version() -> None:
     assert stream_of(0, "bm25", "q1").bit_generator.random_raw() == 9310837085825694230
 
 
-ITEMS, SAMPLES, CUT = 190, 100, 5
+ITEMS = 190
+SAMPLES = 100
+CUT = 5
 
 # Scores of a retriever have few high ones; γ(2) is skewed as BM25's are, and the normal
 # distribution is close to those of a dense retriever.
@@ -294,22 +308,28 @@ def group_aware(
 @pytest.mark.parametrize("seed", range(3))
 def test_groups_get_their_target_in_expectation(alpha: float, seed: int) -> None:
     stream = np.random.default_rng(seed)
-    n, groups, k = int(stream.integers(20, 150)), int(stream.integers(2, 5)), 5
+    n = int(stream.integers(20, 150))
+    groups = int(stream.integers(2, 5))
+    k = 5
     memberships = np.eye(groups)[np.arange(n) % groups]
     memberships[-2:] = 0  # without a label
     memberships[1] = np.full(groups, 1 / groups)
-    scores, target = stream.random(n), stream.dirichlet(np.full(groups, 3.0))
+    scores = stream.random(n)
+    target = stream.dirichlet(np.full(groups, 3.0))
     weights = log_weights_of(scores, alpha)
     drawn = group_aware(weights, memberships, target, seed, k)
     exposed = memberships[drawn].sum(axis=(0, 1))
+
     assert exposed / exposed.sum() == pytest.approx(target, abs=0.02)
 
 
 def test_within_a_group_chances_stay_in_proportion() -> None:
-    weights, memberships = np.log([8.0, 4.0, 2.0, 1.0]), np.eye(2)[[0, 0, 1, 1]]
+    weights = np.log([8.0, 4.0, 2.0, 1.0])
+    memberships = np.eye(2)[[0, 0, 1, 1]]
     target = np.array([0.3, 0.7])
     drawn = group_aware(weights, memberships, target, 1, 1)
     counts = np.bincount(drawn[:, 0], minlength=4)
+
     for pair in (counts[:2], counts[2:]):
         assert chisquare(pair, np.array([2, 1]) / 3 * pair.sum()).pvalue > 0.001
     assert chisquare([counts[:2].sum(), counts[2:].sum()], target * DRAWN).pvalue > 0.0001
@@ -318,9 +338,13 @@ def test_within_a_group_chances_stay_in_proportion() -> None:
 def test_a_group_with_too_few_documents_comes_whenever_it_can() -> None:
     """And one without documents leaves its share to the others."""
     memberships = np.eye(3)[[0] + [1] * 30]
-    target = np.array([0.5, 0.3, 0.2])
-    drawn = group_aware(np.zeros(31), memberships, target, 3, 4)
+    drawn = group_aware(np.zeros(31), memberships, np.array([0.5, 0.3, 0.2]), 3, 4)
+
     assert (drawn == 0).any(axis=1).mean() > 0.99
+
+
+def test_without_labels_no_weight_is_shifted() -> None:
+    target = np.array([0.5, 0.3, 0.2])
     unlabelled = np.zeros((31, 3))
     assert (shifted(np.zeros(31), unlabelled, target, 4, stream_of(3)) == 0).all()
 
