@@ -210,9 +210,16 @@ def test_a_true_difference_ends_the_trial_and_none_does_too() -> None:
     assert sum("alike" in found for found in alike) >= 18
 
 
-def test_numbers_out_of_their_range_are_errors() -> None:
-    for options in ({"share": 1.0, "margin": 0.1}, {"share": 0.5, "margin": 0.0}):
-        with pytest.raises(InputError, match="The share lies between 0 and 1"):
-            sequential_difference([1, 0], [True, False], **options)
+@pytest.mark.parametrize(
+    "options",
+    [{"share": 1.0, "margin": 0.1}, {"share": 0.5, "margin": 0.0}],
+    ids=["share", "margin"],
+)
+def test_numbers_out_of_their_range_are_errors(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="The share lies between 0 and 1"):
+        sequential_difference([1, 0], [True, False], **options)
+
+
+def test_a_difference_needs_two_values() -> None:
     with pytest.raises(InputError, match="at least two"):
         sequential_difference([1], [True], share=0.5, margin=0.1)

@@ -102,14 +102,24 @@ def test_a_difference_from_a_certain_share_keeps_the_interval() -> None:
     assert (found.low, found.high) == pytest.approx((0.5 - share.high, 0.5 - share.low))
 
 
-def test_too_few_queries_tell_nothing() -> None:
-    few = np.ones(5), np.array([1000.0, *np.ones(30)]), np.zeros(0)
-    for weights in (np.ones(6), *few):
-        values = np.random.default_rng(4).normal(size=len(weights))
-        with np.errstate(invalid="ignore"):
-            (found,) = estimates.estimate(parts_of(values), weights, mean)
-        (p,) = estimates.p_of_means(values[:, None], weights, np.random.default_rng(0))
-        assert np.isfinite(found.low) == (p is not None) == (len(weights) == 6)
+@pytest.mark.parametrize(
+    ("weights", "is_enough"),
+    [
+        pytest.param(np.ones(6), True, id="six"),
+        pytest.param(np.ones(5), False, id="five"),
+        pytest.param(np.array([1000.0, *np.ones(30)]), False, id="one that outweighs all"),
+        pytest.param(np.zeros(0), False, id="none"),
+    ],
+)
+def test_too_few_queries_tell_nothing(weights: FloatArray, is_enough: bool) -> None:
+    values = np.random.default_rng(4).normal(size=len(weights))
+
+    with np.errstate(invalid="ignore"):
+        (estimate,) = estimates.estimate(parts_of(values), weights, mean)
+    (p,) = estimates.p_of_means(values[:, None], weights, np.random.default_rng(0))
+
+    assert np.isfinite(estimate.low) == is_enough
+    assert (p is not None) == is_enough
 
 
 def test_p_is_that_of_all_assignments_of_signs() -> None:

@@ -209,27 +209,59 @@ class TestTargets:
     """What exposure is held against."""
 
     @pytest.mark.promise("evaluation")
-    def test_it_is_the_distance_that_scipy_has(self, scan: Groups) -> None:
-        """Distances from a target are those that scipy computes."""
-        for target, measure, exposed, wanted in (
+    @pytest.mark.parametrize(
+        ("target", "parameters", "exposed", "due"),
+        [
             # Of the relevant with a label one in three is a woman, of the corpus three in six.
-            ("relevance:1", "", (1, THIRD + 0.5), (1, 2)),
-            ("relevance:0.5,population:0.5", "", (1, THIRD + 0.5), (5, 7)),
-            ("corpus:1", "", (1, THIRD + 0.5), (1, 1)),
-            (["gender=female:0.3,male:0.7"], "", (1, THIRD + 0.5), (3, 7)),
-            ("uniform:1", "", (1, THIRD + 0.5), (1, 1)),
-            ("relevance:1", "(convention=trec2022)", (1, 1 + THIRD, 0), TREC),
-            ("trec2022", "(unknown=group,discount=trec)", (1, 1 + THIRD, 0), TREC),
-            ("trec2022", "(discount=trec)", (1, 1 + THIRD, 0), TREC),
-        ):
-            run = run_of(q=[["f1", "m1", "m2"]])
-            qrels = {"q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1, "f2": 0, "f3": 0}}
-            asked = [f"AWRF@3{measure}", "EE-D@3"]
-            found = evaluate(run, qrels, asked, groups=scan, target=target, attributes="gender")
-            awrf, _ = found.mean.values()
-            assert awrf == pytest.approx(1 - jensenshannon(exposed, wanted) ** 2)
-            # The policy of the track is for what is held against its target.
-            assert "EE-D@3" in found.results
+            pytest.param("relevance:1", "", (1, THIRD + 0.5), (1, 2), id="relevance"),
+            pytest.param(
+                "relevance:0.5,population:0.5", "", (1, THIRD + 0.5), (5, 7), id="half and half"
+            ),
+            pytest.param("corpus:1", "", (1, THIRD + 0.5), (1, 1), id="corpus"),
+            pytest.param(["gender=female:0.3,male:0.7"], "", (1, THIRD + 0.5), (3, 7), id="stated"),
+            pytest.param("uniform:1", "", (1, THIRD + 0.5), (1, 1), id="uniform"),
+            pytest.param(
+                "relevance:1",
+                "(convention=trec2022)",
+                (1, 1 + THIRD, 0),
+                TREC,
+                id="convention of the track",
+            ),
+            pytest.param(
+                "trec2022",
+                "(unknown=group,discount=trec)",
+                (1, 1 + THIRD, 0),
+                TREC,
+                id="target of the track, with its parameters",
+            ),
+            pytest.param(
+                "trec2022",
+                "(discount=trec)",
+                (1, 1 + THIRD, 0),
+                TREC,
+                id="target and discount of the track",
+            ),
+        ],
+    )
+    def test_it_is_the_distance_that_scipy_has(
+        self,
+        scan: Groups,
+        target: Any,
+        parameters: str,
+        exposed: tuple[float, ...],
+        due: tuple[float, ...],
+    ) -> None:
+        """Distances from a target are those that scipy computes."""
+        run = run_of(q=[["f1", "m1", "m2"]])
+        qrels = {"q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1, "f2": 0, "f3": 0}}
+        measures = [f"AWRF@3{parameters}", "EE-D@3"]
+
+        evaluation = evaluate(run, qrels, measures, groups=scan, target=target, attributes="gender")
+
+        awrf, _ = evaluation.mean.values()
+        assert awrf == pytest.approx(1 - jensenshannon(exposed, due) ** 2)
+        # The policy of the track is for what is held against its target.
+        assert "EE-D@3" in evaluation.results
 
     def test_loss_by_group_as_the_track_has_it(self, scan: Groups) -> None:
         """Relevant documents only; averaged over rankings; the target times all exposure."""

@@ -100,9 +100,12 @@ def event(id_: str, document: str, action: str = "click", rank: int = 2) -> dict
 def test_every_form_says_the_same(rows: Rows, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for given in (rows, [file]):
-        (found,) = read_clicks(given).values()
-        assert (found.ranks, found.clicked) == ({"a": 1, "b": 2}, {"b"})
+
+    (of_rows,) = read_clicks(rows).values()
+    (of_file,) = read_clicks([file]).values()
+
+    assert (of_rows.ranks, of_rows.clicked) == ({"a": 1, "b": 2}, {"b"})
+    assert (of_file.ranks, of_file.clicked) == ({"a": 1, "b": 2}, {"b"})
 
 
 def test_clicks_may_be_a_table(tmp_path: Path) -> None:
@@ -227,9 +230,11 @@ def test_a_trial_says_when_to_stop(queries: int, rates: tuple[float, float], dec
     assert found.trial.low <= rates[1] - rates[0] <= found.trial.high
 
 
-def test_swapped_lists_and_arms_without_chance_are_in_no_trial() -> None:
-    rows = arms(50, (0.5, 0.5))
-    for changes in ({"swap": 2}, {"share": 1.0}):
-        changed = [{**row, **changes} if "arm" in row else row for row in rows]
-        with pytest.raises(InputError, match="do not say how likely"):
-            measured(read_clicks(changed), 10)
+@pytest.mark.parametrize(
+    "changes", [{"swap": 2}, {"share": 1.0}], ids=["swapped", "without chance"]
+)
+def test_swapped_lists_and_arms_without_chance_are_in_no_trial(changes: dict[str, float]) -> None:
+    rows = [{**row, **changes} if "arm" in row else row for row in arms(50, (0.5, 0.5))]
+
+    with pytest.raises(InputError, match="do not say how likely"):
+        measured(read_clicks(rows), 10)

@@ -85,8 +85,8 @@ def test_a_part_has_what_is_judged_and_others_by_chance(folder: Path) -> None:
     assert part.path == collection.corpus.path
 
 
-def test_several_sets_of_judgements(folder: Path) -> None:
-    """Each has a name, and with one file of topics it has the topics that it judges."""
+def test_each_set_of_judgements_has_a_name(folder: Path) -> None:
+    """With one file of topics each set has the topics that it judges."""
     (folder / "qrels.txt").rename(folder / "qrels-train.txt")
     assert find_collection(folder).split == "train"
     (folder / "qrels-eval.txt").write_text("t2 0 2 1\n")
@@ -94,13 +94,15 @@ def test_several_sets_of_judgements(folder: Path) -> None:
     def titles(split: str | None) -> list[str]:
         return [topic.title for topic in find_collection(folder, split).topics]
 
-    assert (titles("train"), titles("eval")) == (["mathematician"], ["boxer"])
-    own = [{"id": "t2", "title": "own"}, {"id": 9, "title": "n"}]
-    lines(folder / "topics-eval.jsonl", own)
+    assert titles("train") == ["mathematician"]
+    assert titles("eval") == ["boxer"]
+    topics = [{"id": "t2", "title": "own"}, {"id": 9, "title": "n"}]
+    lines(folder / "topics-eval.jsonl", topics)
     assert titles("eval") == ["own", "n"]
-    for split, words in ((None, "several sets of judgements"), ("test", "no judgements 'test'")):
-        with pytest.raises(CorpusError, match=f"{words}; there are eval, train"):
-            find_collection(folder, split)
+    with pytest.raises(CorpusError, match="several sets of judgements; there are eval, train"):
+        find_collection(folder)
+    with pytest.raises(CorpusError, match="no judgements 'test'; there are eval, train"):
+        find_collection(folder, "test")
 
 
 BAD = [
@@ -145,8 +147,8 @@ def test_a_path_is_a_folder_also_where_a_collection_has_its_name(
     collection = find_collection("notables")
     assert len(collection.topics) == len(collection.qrels) == 57
     assert all(collection.relevant(topic.id) for topic in collection.topics)
-    for name in ("./notables", Path("notables")):
-        assert len(find_collection(name).topics) == 2
+    assert len(find_collection("./notables").topics) == 2
+    assert len(find_collection(Path("notables")).topics) == 2
 
 
 TREC = "trec-fair-2022"

@@ -55,15 +55,19 @@ async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path:
     assert [result.values["t2"] == 0 for result in results] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    "system", [OURS, {"name": "listwise", "method": "listwise"}], ids=["refiner", "ranker"]
+)
 async def test_an_unknown_model_is_refused_before_anything_is_written(
-    collection: Collection, tmp_path: Path
+    collection: Collection, tmp_path: Path, system: dict[str, Any]
 ) -> None:
     """Otherwise the folder would hold an experiment that can never be finished."""
     store = RunFolder(tmp_path / "run")
-    for system in (OURS, {"name": "listwise", "method": "listwise"}):
-        with pytest.raises(ModelUnavailableError, match="'nonsense' names no provider"):
-            await _run(collection.folder, store, model="nonsense", systems=[BASELINE, system])
-        assert not store.exists()
+
+    with pytest.raises(ModelUnavailableError, match="'nonsense' names no provider"):
+        await _run(collection.folder, store, model="nonsense", systems=[BASELINE, system])
+
+    assert not store.exists()
 
 
 async def test_a_system_searches_the_corpus_that_it_names(

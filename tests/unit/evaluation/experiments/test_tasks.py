@@ -192,26 +192,46 @@ def test_any_value_comes_back_from_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("evaluation")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("k", 6), ("judge", "uniform:1"), ("topics", 2)],
+    ids=["k", "judge", "topics"],
+)
 def test_a_run_goes_on_only_with_what_it_was_begun_with(
-    store: RunFolder, manifest: Manifest, collection: Collection, tmp_path: Path
+    store: RunFolder, collection: Collection, tmp_path: Path, name: str, value: Any
 ) -> None:
     """A folder holds one experiment, and any change of what it was made from stops it.
 
     Each change that would mix two experiments in one folder is refused, and says which.
     """
+    other = manifest_for(collection, tmp_path, **{name: value})
+
+    refusal = rf"holds a run with another experiment \({name}\); choose another"
+    with pytest.raises(InputError, match=refusal):
+        store.begin(other)
+
+
+def test_a_run_goes_on_only_with_the_same_judgements(store: RunFolder, manifest: Manifest) -> None:
     fingerprints = {**manifest.fingerprints, "qrels.txt": "0"}
     other = manifest.model_copy(update={"fingerprints": fingerprints})
-    others = {r"fingerprints \(qrels\.txt\)": other}
-    for name, value in {"k": 6, "judge": "uniform:1", "topics": 2}.items():
-        others[rf"experiment \({name}\)"] = manifest_for(collection, tmp_path, **{name: value})
+
+    refusal = r"holds a run with another fingerprints \(qrels\.txt\); choose another"
+    with pytest.raises(InputError, match=refusal):
+        store.begin(other)
+
+
+def test_a_run_goes_on_only_with_the_same_corpus(
+    store: RunFolder, collection: Collection, tmp_path: Path
+) -> None:
     schema = collection.folder / "schema.yaml"
     schema.write_text(
         schema.read_text().replace("female: 0.5, male: 0.5", "female: 0.4, male: 0.6")
     )
-    others[r"fingerprints \(corpus\)"] = manifest_for(load_collection(collection.folder), tmp_path)
-    for told, other in others.items():
-        with pytest.raises(InputError, match=f"holds a run with another {told}; choose another"):
-            store.begin(other)
+    other = manifest_for(load_collection(collection.folder), tmp_path)
+
+    refusal = r"holds a run with another fingerprints \(corpus\); choose another"
+    with pytest.raises(InputError, match=refusal):
+        store.begin(other)
 
 
 def test_other_versions_and_forms_of_settings_may_go_on(
@@ -220,10 +240,8 @@ def test_other_versions_and_forms_of_settings_may_go_on(
     """A date of YAML comes back from the manifest as something else; versions are noted."""
     dated = {"options": {"day": datetime.date(2026, 1, 1)}}
     systems = [{"name": "BM25", "method": "baseline", "train": dated}]
-    manifest, store = (
-        manifest_for(collection, tmp_path, systems=systems),
-        RunFolder(tmp_path / "odd"),
-    )
+    manifest = manifest_for(collection, tmp_path, systems=systems)
+    store = RunFolder(tmp_path / "odd")
     store.begin(manifest)
     assert store.manifest() != manifest
     newer = manifest.model_copy(update={"versions": {**manifest.versions, "numpy": "99.0"}})

@@ -73,18 +73,29 @@ def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int) -> None
     assert (collection.left_out, collection.note) == ({}, by if number == 3 else "")
 
 
-def test_ratings_are_useful_by_the_code_or_by_the_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "accuracy", "nearness"),
+    [
+        pytest.param("5", 1.0, 4.0, id="right"),
+        pytest.param("4 stars", 0.0, 3.0, id="near"),
+        pytest.param("?", 0.0, 0.0, id="no rating"),
+    ],
+)
+def test_ratings_are_useful_by_the_code_or_by_the_text(
+    tmp_path: Path, answer: str, accuracy: float, nearness: float
+) -> None:
     """A rating that is nearer to the gold is better by error, and as wrong by accuracy."""
     entry = {"id": "1", **ENTRIES[3]}
     path = write_set(tmp_path, [entry], golds_of("LaMP_3", {"1": "5"}))
+
     by_code = load_lamp(path)
     by_text = load_lamp(path, rating_labels="error")
-    for answer, right, near in (("5", 1.0, 4.0), ("4 stars", 0.0, 3.0), ("?", 0.0, 0.0)):
-        assert by_code.label_utility is not None
-        assert by_text.label_utility is not None
-        assert by_code.label_utility(answer, ["5"]) == right
-        assert by_text.label_utility(answer, ["5"]) == near
-        assert by_code.utility(answer, ["5"]) == near
+
+    assert by_code.label_utility is not None
+    assert by_text.label_utility is not None
+    assert by_code.label_utility(answer, ["5"]) == accuracy
+    assert by_text.label_utility(answer, ["5"]) == nearness
+    assert by_code.utility(answer, ["5"]) == nearness
 
 
 def test_duplicates_and_answers_stay_if_that_is_asked(tmp_path: Path) -> None:
@@ -103,18 +114,38 @@ def test_duplicates_and_answers_stay_if_that_is_asked(tmp_path: Path) -> None:
     assert both.note == ""
 
 
-def test_a_set_has_a_task_and_may_have_a_name_of_its_own(tmp_path: Path) -> None:
-    for name in ("LaMP_5", "lamp-5", " LAMP 5 "):
-        assert lamp_task(name) == (TASKS[4], "LaMP-5")
-    assert lamp_task("LaMP_2M") == (TASKS[1], "LaMP-2")
-    for wrong, words in (("LaMP_51", "no task of LaMP"), ("LaMP_2N", "an older task")):
-        with pytest.raises(InputError, match=words):
-            lamp_task(wrong)
-    for name, task in (("LaMP_5_like", None), ("papers", "LaMP-5"), (None, "lamp5")):
-        found = _load(tmp_path, [_five("1")], golds_of(name, {"1": "T"}), task=task)
-        assert found.name == (name or "LaMP-5")
-        assert found.prompt == "lamp5"
-        assert ("shape of LaMP-5, which it is not" in found.note) == (name is not None)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("LaMP_5", 5), ("lamp-5", 5), (" LAMP 5 ", 5), ("LaMP_2M", 2)],
+    ids=["of the files", "lower case", "spaces", "movies"],
+)
+def test_a_task_is_named_in_several_ways(name: str, number: int) -> None:
+    assert lamp_task(name) == (TASKS[number - 1], f"LaMP-{number}")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("LaMP_51", "no task of LaMP"), ("LaMP_2N", "an older task")],
+    ids=["unknown", "older"],
+)
+def test_another_task_is_refused(name: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        lamp_task(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("LaMP_5_like", None), ("papers", "LaMP-5"), (None, "lamp5")],
+    ids=["like a task", "another name", "no name"],
+)
+def test_a_set_may_have_a_name_of_its_own(
+    tmp_path: Path, name: str | None, task: str | None
+) -> None:
+    collection = _load(tmp_path, [_five("1")], golds_of(name, {"1": "T"}), task=task)
+
+    assert collection.name == (name or "LaMP-5")
+    assert collection.prompt == "lamp5"
+    assert ("shape of LaMP-5, which it is not" in collection.note) == (name is not None)
 
 
 def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -147,42 +178,69 @@ def test_limits_are_no_part_of_the_fingerprint(tmp_path: Path) -> None:
     assert _load(tmp_path, torn, golds, limit=4).queries == whole.queries
 
 
-def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
-    def write(prefix: str) -> None:
-        entries = [_five("1", input=f"x: {prefix}")]
-        write_set(tmp_path, entries, golds_of("LaMP_5", {"1": "T"}), prefix)
+def write_files(folder: Path, prefix: str) -> None:
+    """Write a set of LaMP-5, whose one query is the prefix of its files."""
+    entries = [_five("1", input=f"x: {prefix}")]
+    write_set(folder, entries, golds_of("LaMP_5", {"1": "T"}), prefix)
 
-    write("train_")
-    write("test_")
+
+def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
+    for prefix in ("train_", "test_", "dev_"):
+        write_files(tmp_path, prefix)
+
+    assert load_lamp(tmp_path).queries[0].query == "dev_"
+    assert load_lamp(tmp_path / "test_questions.json").queries[0].query == "test_"
+
+
+def test_a_folder_of_several_sets_needs_a_name(tmp_path: Path) -> None:
+    write_files(tmp_path, "train_")
+    write_files(tmp_path, "test_")
+
     with pytest.raises(CorpusError, match=r"has test_questions.json, train_questions.json; name"):
         load_lamp(tmp_path)
-    write("dev_")
-    for name, prefix in (("", "dev_"), ("test_questions.json", "test_")):
-        assert load_lamp(tmp_path / name).queries[0].query == prefix
-    theirs = tmp_path / "5_user_dev_inputs.json"  # as the authors of Fair RAG name them
-    theirs.write_bytes((tmp_path / "test_questions.json").read_bytes())
-    golds = tmp_path / "5_user_dev_outputs.json"
-    golds.write_bytes((tmp_path / "test_outputs.json").read_bytes())
-    assert load_lamp(theirs).queries[0].query == "test_"
+
+
+def test_files_may_be_named_as_the_authors_of_fair_rag_do(tmp_path: Path) -> None:
+    write_files(tmp_path, "test_")
+    (tmp_path / "test_questions.json").rename(tmp_path / "5_user_dev_inputs.json")
+    (tmp_path / "test_outputs.json").rename(tmp_path / "5_user_dev_outputs.json")
+
+    assert load_lamp(tmp_path / "5_user_dev_inputs.json").queries[0].query == "test_"
+
+
+def test_questions_without_outputs_are_refused(tmp_path: Path) -> None:
+    write_files(tmp_path, "dev_")
     (tmp_path / "dev_outputs.json").unlink()
+
     with pytest.raises(CorpusError, match=r"no outputs beside it; put dev_outputs.json there"):
         load_lamp(tmp_path)
+
+
+def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no file of LaMP's questions"):
         load_lamp(tmp_path / "none")
 
 
-def test_malformed_files_are_one_sentence(tmp_path: Path) -> None:
-    for questions, outputs, what in (
-        (b'[{"id": "1"}', {}, "input: Field required"),
-        (b'[{"id": "\xff"}]', {}, "invalid bytes in UTF8"),
-        (b"[", {}, "premature EOF"),
-        ([], b'{"task": 5, "golds": []}', "Input should be a valid string"),
-        ([], b"[1]", "'' is no task of LaMP"),
-        ([_five("1")], {}, "no question of LaMP-5 that can be asked"),
-    ):
-        with pytest.raises(FairqrError, match=what) as caught:
-            _load(tmp_path, questions, outputs)
-        assert len(str(caught.value).splitlines()) == 1
+@pytest.mark.parametrize(
+    ("questions", "outputs", "sentence"),
+    [
+        pytest.param(b'[{"id": "1"}', {}, "input: Field required", id="no input"),
+        pytest.param(b'[{"id": "\xff"}]', {}, "invalid bytes in UTF8", id="no text"),
+        pytest.param(b"[", {}, "premature EOF", id="cut off"),
+        pytest.param(
+            [], b'{"task": 5, "golds": []}', "Input should be a valid string", id="no name"
+        ),
+        pytest.param([], b"[1]", "'' is no task of LaMP", id="no task"),
+        pytest.param([_five("1")], {}, "no question of LaMP-5 that can be asked", id="no golds"),
+    ],
+)
+def test_malformed_files_are_one_sentence(
+    tmp_path: Path, questions: Any, outputs: Any, sentence: str
+) -> None:
+    with pytest.raises(FairqrError, match=sentence) as caught:
+        _load(tmp_path, questions, outputs)
+
+    assert len(str(caught.value).splitlines()) == 1
 
 
 LABELS = TASKS[1].labels

@@ -157,32 +157,65 @@ def opened(folder: Path, **changes: Any) -> tuple[list[str], list[str]]:
     return [it.manifest.name for it in found], watcher.notes
 
 
-def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
-    """By the attribute and its protected group, or by several; what is not there is left out."""
+@pytest.mark.parametrize("named", [{}, {"attribute": "gender"}], ids=["nothing", "an attribute"])
+def test_groups_come_from_the_collection(tmp_path: Path, named: dict[str, Any]) -> None:
     people(tmp_path / "people")
-    women = "people, gender: female"
-    assert opened(tmp_path) == ([women], [])
-    assert opened(tmp_path, attribute="gender") == ([women], [])
-    for protected, name in (
+
+    assert opened(tmp_path, **named) == (["people, gender: female"], [])
+
+
+@pytest.mark.parametrize("named", [{}, {"attribute": "gender"}], ids=["alone", "with attribute"])
+@pytest.mark.parametrize(
+    ("protected", "name"),
+    [
         ("female", "female"),
         ("gender=female", "female"),
         ("male vs female", "male"),
         ("gender=not female", "non-female"),
-    ):
-        for also in ({}, {"attribute": "gender"}):
-            named = opened(tmp_path, protected=protected, sources=["gender=other"], **also)
-            assert named == ([f"people, gender: {name}"], [])
+    ],
+)
+def test_a_protected_group_is_named(
+    tmp_path: Path, protected: str, name: str, named: dict[str, Any]
+) -> None:
+    people(tmp_path / "people")
+
+    probed = opened(tmp_path, protected=protected, sources=["gender=other"], **named)
+
+    assert probed == ([f"people, gender: {name}"], [])
+
+
+def test_words_name_the_groups(tmp_path: Path) -> None:
+    people(tmp_path / "people")
     men = {"attribute": "gender", "protected": "not female", "words": ["men", "women"]}
-    assert opened(tmp_path, **men, sources=["gender=other"]) == (["people, gender: men"], [])
-    both = ["gender=male", "continent=not Europe"]
-    for sources, name in (
-        (both, "people, gender: male"),
-        (both[1:], women),
-    ):
-        names, (note,) = opened(tmp_path, sources=sources)
-        assert names == [name]
-        assert note.startswith(f"'people' has no {sources[-1]}, so we probe gender=")
-    with pytest.raises(InputError, match="no group 'woman'"):  # a slip is no wish for another
+
+    probed = opened(tmp_path, **men, sources=["gender=other"])
+
+    assert probed == (["people, gender: men"], [])
+
+
+@pytest.mark.parametrize(
+    ("sources", "name"),
+    [
+        pytest.param(["gender=male", "continent=not Europe"], "male", id="one of two"),
+        pytest.param(["continent=not Europe"], "female", id="none"),
+    ],
+)
+def test_groups_that_a_collection_lacks_are_left_out(
+    tmp_path: Path, sources: list[str], name: str
+) -> None:
+    people(tmp_path / "people")
+
+    names, (note,) = opened(tmp_path, sources=sources)
+
+    assert names == [f"people, gender: {name}"]
+    assert note.startswith(f"'people' has no {sources[-1]}, so we probe gender=")
+
+
+def test_an_unknown_group_of_a_known_attribute_is_refused(tmp_path: Path) -> None:
+    """A slip is no wish for another group."""
+    people(tmp_path / "people")
+
+    with pytest.raises(InputError, match="no group 'woman'"):
         opened(tmp_path, sources=["gender=woman"])
 
 

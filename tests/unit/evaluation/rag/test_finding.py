@@ -96,21 +96,37 @@ def test_questions_of_ones_own(tmp_path: Path) -> None:
     assert find_rag_collection(path).schema is None
 
 
-def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
-    for line, what in (
-        ("{", "Invalid JSON"),
-        ({**LINE, "golds": ["a", " "]}, r"golds.1: String"),
-        ({**LINE, "pool": [{"text": "a"}]}, "it has no id"),
-        ({**LINE, "pool": POOL[:1] * 2}, "two documents of its pool have the same id"),
-        ({**LINE, "pool": [{"id": "a", "text": "t", "gender": "x"}]}, "gender is 'x', which is"),
-        (LINE, "the id '1' appears twice"),
-    ):
-        with pytest.raises(CorpusError, match=f"line 3.*{what}") as caught:
-            find_rag_collection(_write(tmp_path, LINE, "", line))
-        assert len(str(caught.value).splitlines()) == 1
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        pytest.param("{", "Invalid JSON", id="no JSON"),
+        pytest.param({**LINE, "golds": ["a", " "]}, r"golds.1: String", id="an empty gold"),
+        pytest.param({**LINE, "pool": [{"text": "a"}]}, "it has no id", id="no id"),
+        pytest.param(
+            {**LINE, "pool": POOL[:1] * 2},
+            "two documents of its pool have the same id",
+            id="an id twice in a pool",
+        ),
+        pytest.param(
+            {**LINE, "pool": [{"id": "a", "text": "t", "gender": "x"}]},
+            "gender is 'x', which is",
+            id="an unknown group",
+        ),
+        pytest.param(LINE, "the id '1' appears twice", id="an id twice"),
+    ],
+)
+def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: Any, sentence: str) -> None:
+    with pytest.raises(CorpusError, match=f"line 3.*{sentence}") as caught:
+        find_rag_collection(_write(tmp_path, LINE, "", line))
+
+    assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_is_not_there_is_one_sentence() -> None:
-    for name, what in (("", "There is no collection ''"), ("none.jsonl", "cannot be read")):
-        with pytest.raises(CorpusError, match=f"^[^\n]*{what}[^\n]*$"):
-            find_rag_collection(name)
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("", "There is no collection ''"), ("none.jsonl", "cannot be read")],
+    ids=["no name", "no file"],
+)
+def test_an_unknown_collection_is_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(CorpusError, match=f"^[^\n]*{sentence}[^\n]*$"):
+        find_rag_collection(name)

@@ -14,6 +14,7 @@ import pytest
 from fairqr.base.errors import InputError, ModelError, PromptError
 from fairqr.evaluation.rag import running as rag
 from fairqr.evaluation.rag.answering import Answerer, draw_rankings
+from fairqr.evaluation.rag.collection import RagQuery
 from fairqr.evaluation.rag.labels import read_labels
 from fairqr.evaluation.rag.measured import measure_fair_rag
 from fairqr.evaluation.rag.running import RagPlan
@@ -186,31 +187,55 @@ def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
     assert len(set(drawn)) == len(drawn) == 3 * 2 * (2 * 2 + 1)
 
 
-def test_a_policy_that_minds_groups_gives_them_their_target() -> None:
-    """The population's, as far as a pool reaches, or the pool's; whatever is retrieved first."""
-    for population, k, expected in (((0.6, 0.4), 2, 0.6), ((), 2, 0.2), ((0.9, 0.1), 3, 2 / 3)):
-        stated = {"population": dict(zip(("women", "men"), population, strict=False))}
-        query = query_of("q", 10)
-        groups = [{"gender": {"women" if place >= 8 else "men": 1.0}} for place in range(10)]
-        pool = tuple(dataclasses.replace(it, groups=groups[i]) for i, it in enumerate(query.pool))
-        described = {"field": "gender", "groups": ["women", "men"]} | (stated if population else {})
-        schema = {"schema": Schema.model_validate({"attributes": {"gender": described}})}
-        asked, changes = (
-            dataclasses.replace(query, pool=pool),
-            {"samples": 4000, "k": k, "alphas": [2]},
-        )
-        ((part, _),) = plan_of(asked, of=schema, group_aware="gender", **changes).tasks
-        share = {}
-        for draw in part.experiment.draws:
-            drawn = np.array(draw_rankings(part, asked, draw, np.linspace(1, 0, 10), ()))
-            share[draw.policy] = (drawn >= 8).mean()
-        members = np.array([[place >= 8, place < 8] for place in range(10)], dtype=float)
-        aim = aim_of(part.groups, members, k)
-        assert aim / k == pytest.approx([expected, 1 - expected])
-        assert share["group-aware"] == pytest.approx(expected, abs=0.03)
-        assert share["plackett-luce"] < 0.1
-        with pytest.raises(InputError, match="have no attribute 'age'"):
-            plan_of(asked, of=schema, group_aware="age")
+def query_about_people() -> RagQuery:
+    """Return a query whose last two documents of ten are about women."""
+    query = query_of("q", 10)
+    pool = tuple(
+        dataclasses.replace(document, groups={"gender": {"women" if row >= 8 else "men": 1.0}})
+        for row, document in enumerate(query.pool)
+    )
+    return dataclasses.replace(query, pool=pool)
+
+
+def schema_of(**gender: Any) -> dict[str, Schema]:
+    described = {"field": "gender", "groups": ["women", "men"], **gender}
+    return {"schema": Schema.model_validate({"attributes": {"gender": described}})}
+
+
+@pytest.mark.parametrize(
+    ("gender", "k", "expected"),
+    [
+        pytest.param(
+            {"population": {"women": 0.6, "men": 0.4}}, 2, 0.6, id="that of the population"
+        ),
+        pytest.param({}, 2, 0.2, id="that of the pool"),
+        pytest.param(
+            {"population": {"women": 0.9, "men": 0.1}}, 3, 2 / 3, id="as far as the pool reaches"
+        ),
+    ],
+)
+def test_a_policy_that_minds_groups_gives_them_their_target(
+    gender: dict[str, Any], k: int, expected: float
+) -> None:
+    """Whatever is retrieved first."""
+    query = query_about_people()
+    options = {"samples": 4000, "k": k, "alphas": [2]}
+    ((part, _),) = plan_of(query, of=schema_of(**gender), group_aware="gender", **options).tasks
+
+    share = {}
+    for draw in part.experiment.draws:
+        drawn = np.array(draw_rankings(part, query, draw, np.linspace(1, 0, 10), ()))
+        share[draw.policy] = (drawn >= 8).mean()
+
+    members = np.array([[row >= 8, row < 8] for row in range(10)], dtype=float)
+    assert aim_of(part.groups, members, k) / k == pytest.approx([expected, 1 - expected])
+    assert share["group-aware"] == pytest.approx(expected, abs=0.03)
+    assert share["plackett-luce"] < 0.1
+
+
+def test_a_policy_needs_the_attribute_that_it_minds() -> None:
+    with pytest.raises(InputError, match="have no attribute 'age'"):
+        plan_of(query_about_people(), of=schema_of(), group_aware="age")
 
 
 @pytest.mark.promise("evaluation")
@@ -259,17 +284,30 @@ async def test_the_authors_labels_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.promise("evaluation")
-def test_labels_of_something_else_are_refused(tmp_path: Path) -> None:
-    """A Fair RAG run refuses labels of other queries or settings."""
+@pytest.mark.parametrize(
+    ("rows", "generators", "sentence"),
+    [
+        pytest.param("z\tz-a\t1", ["namer"], "are of another collection", id="another collection"),
+        pytest.param(
+            "q0\tq0-a\t1",
+            ["namer", "other"],
+            "is of one generator; name one",
+            id="several generators",
+        ),
+        pytest.param("q0\tq0-a\tyes", ["namer"], "holds no labels", id="no labels"),
+    ],
+)
+def test_labels_of_something_else_are_refused(
+    tmp_path: Path, rows: str, generators: list[str], sentence: str
+) -> None:
+    """A Fair RAG run refuses a table that holds no labels, or those of another collection or of
+    another number of generators.
+    """
     table = tmp_path / "labels.tsv"
-    for rows, generators, what in (
-        ("z\tz-a\t1", ["namer"], "are of another collection"),
-        ("q0\tq0-a\t1", ["namer", "other"], "is of one generator; name one"),
-        ("q0\tq0-a\tyes", ["namer"], "holds no labels"),
-    ):
-        table.write_text(HEADER + rows)
-        with pytest.raises(InputError, match=what):
-            read_labels(table, plan_of(query_of("q0"), generators=generators).tasks)
+    table.write_text(HEADER + rows)
+
+    with pytest.raises(InputError, match=sentence):
+        read_labels(table, plan_of(query_of("q0"), generators=generators).tasks)
 
 
 def test_the_plan_names_what_was_asked_with() -> None:

@@ -189,24 +189,54 @@ def test_hostile_names_never_become_markup(kind: str, tmp_path: Path) -> None:
     assert text.plain(HOSTILE) in "".join(read_page(tmp_path / "report").itertext())
 
 
-def test_a_run_that_has_barely_begun_says_so(tmp_path: Path) -> None:
+def begin_lists(folder: Path) -> None:
+    experiment = made.listwise(rankers=["model"], personas=["neutral"], windows=["20/10"])
+    made.begin(folder, experiment, [made.collection()], {"model": made.nobody})
+
+
+def begin_pairs(folder: Path) -> None:
+    experiment = made.pairwise(models=["model"])
+    made.begin(folder, experiment, [made.collection()], {"model": made.nobody})
+
+
+def begin_tuning(folder: Path) -> None:
+    made.begin_tuning(folder, made.collection(), made.even, made.nobody, relevance_pairs=0)
+
+
+@pytest.mark.parametrize(
+    ("begin", "remaining", "unknown"),
+    [
+        pytest.param(
+            begin_lists,
+            "8 rankings",
+            "nothing is said of fairness toward those who ask",
+            id="lists",
+        ),
+        pytest.param(
+            begin_pairs,
+            "64 pairs",
+            "it is not known how well the models judge relevance",
+            id="pairs",
+        ),
+        pytest.param(
+            begin_tuning,
+            "32 held-out pairs",
+            "not known whether fairness cost relevance",
+            id="tuning",
+        ),
+    ],
+)
+def test_a_run_that_has_barely_begun_says_so(
+    tmp_path: Path, begin: Callable[[Path], None], remaining: str, unknown: str
+) -> None:
     """And claims nothing about what it does not ask."""
-    probe = made.collection()
-    lists = made.listwise(rankers=["model"], personas=["neutral"], windows=["20/10"])
-    made.begin(tmp_path / "lists", lists, [probe], {"model": made.nobody})
-    pairs = made.pairwise(models=["model"])
-    made.begin(tmp_path / "pairs", pairs, [probe], {"model": made.nobody})
-    both = (made.even, made.nobody)
-    made.begin_tuning(tmp_path / "tuning", probe, *both, relevance_pairs=0)
-    for name, left, said in (
-        ("lists", "8 rankings", "nothing is said of fairness toward those who ask"),
-        ("pairs", "64 pairs", "it is not known how well the models judge relevance"),
-        ("tuning", "32 held-out pairs", "not known whether fairness cost relevance"),
-    ):
-        measure(tmp_path / name).write_report(tmp_path / name)
-        told = "".join(read_page(tmp_path / name).itertext())
-        assert f"{left} still to be done" in told
-        assert said in told
+    begin(tmp_path)
+
+    measure(tmp_path).write_report(tmp_path)
+
+    text = "".join(read_page(tmp_path).itertext())
+    assert f"{remaining} still to be done" in text
+    assert unknown in text
 
 
 def test_a_value_that_a_template_lacks_is_an_error(tmp_path: Path) -> None:
