@@ -43,10 +43,10 @@ def test_notables_are_judged_offline(command: Command) -> None:
 def test_what_is_wrong_is_one_sentence(quick: Main, toy: Path) -> None:
     """On stderr, with exit code 2, and nothing is remembered."""
     good = toy.read_text().splitlines()[0]
-    wrong = good.replace("true", "1")
-    for pairs, words in (("", "has no pairs"), (f"{good}\n\n{wrong}\n", "line 3: its entailed: ")):
-        toy.write_text(pairs)
-        assert words in quick("attribution", "check", toy).complaint()
+    toy.write_text(f"{good}\n\n{good.replace('true', '1')}\n")
+    assert "line 3: its entailed: " in quick("attribution", "check", toy).complaint()
+    toy.write_text("")
+    assert "has no pairs" in quick("attribution", "check", toy).complaint()
     assert "none.jsonl cannot be read" in quick("attribution", "check", "none.jsonl").complaint()
     assert not (toy.parent / "data").exists()
 

@@ -54,9 +54,10 @@ async def test_a_reply_depends_on_no_other_question(
 ) -> None:
     """The local model's reply depends on nothing that was asked before or beside it.
 
-    One after the other, and all at once in another order: each question has one answer.
+    Questions are asked one after the other, and all at once in another order.
 
-    With keywords, with what is written from documents by prompts that begin alike, and scored.
+    They are for keywords, for what is written from documents by prompts that begin alike, and
+    for scores.
     """
     model, library = ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary()
     refiner, generator = LLMRefiner(model, library.get("refine")), ModelGenerator(model)
@@ -114,7 +115,7 @@ async def test_one_question_is_answered_after_the_other(model_cache: Path) -> No
 async def test_a_stranger_without_the_key_is_refused(model_cache: Path) -> None:
     """The local model's server refuses strangers.
 
-    The one server that all share, however many start it, on loopback alone.
+    All share one server, however many start it, on loopback alone.
     """
     server, *others = await asyncio.gather(*(start_local(MODEL) for _ in range(8)))
     assert all(other is server for other in others)
@@ -203,7 +204,7 @@ async def test_missing_weights_are_not_fetched_silently(
 ) -> None:
     """No weights are downloaded silently.
 
-    Nor the extra; an unknown name is answered with the names.
+    Neither is the extra; an unknown name is answered with the names.
     """
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
     if missing == "extra":

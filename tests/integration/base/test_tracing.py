@@ -227,7 +227,7 @@ async def test_names_are_those_of_the_published_conventions(
 ) -> None:
     """Names in spans and durations are those of the conventions that the page names.
 
-    No name is our own that begins with gen_ai; kinds and histograms are as they want them.
+    None of our own names begins with gen_ai; kinds and histograms are as the conventions want them.
 
     The package of OpenTelemetry's names has those of before the conventions for generative AI got a
     repository of their own, whose model no package ships.
@@ -419,7 +419,7 @@ def test_a_backend_that_is_away_costs_a_sentence(
 def test_the_service_continues_the_trace_of_who_asks(tmp_path: Path, collector: Collector) -> None:
     """A caller's `traceparent` is continued, also by a run that goes on elsewhere.
 
-    Of a request, and of a run in the background; content, key and arguments stay out.
+    Content, key and arguments stay out of it.
     """
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     environment["OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"] = "process"
@@ -462,7 +462,7 @@ def test_langsmith_does_not_get_a_repeated_key(
 ) -> None:
     """Traces hold no key, even where a model server repeats it.
 
-    Neither from the body of a refusal, nor from its headers.
+    It stands in the body of a refusal, and in its headers.
     """
     model_server.does(failure(401, f"{IN_REPLY}: wrong key {KEY}", x_received=KEY))
     run = command(

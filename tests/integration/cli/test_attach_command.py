@@ -64,7 +64,7 @@ def test_an_index_is_attached_and_left_as_it_was(
     """Nothing is written to an attached index; its check counts the values of each label and lists
     those in no group.
 
-    By command, by Python and by the service: the same documents, and nothing is written.
+    The command, Python and the service find the same documents.
     """
     before = state(index, INDEX)
     attached = quick("attach", source)

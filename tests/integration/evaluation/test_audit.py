@@ -168,7 +168,7 @@ def test_an_audit_that_looks_far_enough_finds_who_is_hidden(
     """An audit looks until estimated relevance falls, with a search for each group, and cannot tell
     where there is more than it looked at.
 
-    Their mean share among the relevant ones is their target share.
+    Nobody over fifty is shown here; their mean share among the relevant ones is their target share.
     """
     said, found = audited("cvs", "cvs/queries.tsv", *arguments)
     groups = {group["group"]: group for group in found["groups"]}

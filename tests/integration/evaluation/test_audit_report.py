@@ -57,7 +57,7 @@ def test_nothing_is_cut_off(
 ) -> None:
     """Nothing of a report is cut off at 1,100 px or on a phone, and names are never markup.
 
-    Nor does anything of hostile names run, nor is anything hard to read in the dark.
+    Nothing of hostile names runs, and nothing is hard to read in the dark.
     """
     page, seen = pages(**device)
     address = (report / layout / "report.html").as_uri()

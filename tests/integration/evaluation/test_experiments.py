@@ -112,7 +112,8 @@ def test_a_model_that_is_away_leaves_no_result(
 ) -> None:
     """The run ends and keeps what asked no model; with the right key it goes on.
 
-    Nor does who was there for one question and is away for the next leave a result.
+    A model that was there for one question and is away for the next leaves no result either; odd
+    answers are counted.
     """
     model_server.does(answer)
     folder = collection.parent / "run"

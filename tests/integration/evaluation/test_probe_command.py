@@ -111,7 +111,8 @@ def test_a_planted_bias_is_found(
 ) -> None:
     """A planted bias of a model is found.
 
-    Over HTTP, scored or read: the verdict of the pairs of both kinds and of all together.
+    The model is asked over HTTP, scored or read; each kind of pairs and all together have a
+    verdict.
     """
     model_server.does(scoring(planted, by_reply=by == "reply"))
     run = quick(*probe("pairwise", folk, model_server, "--set", f"by={by}"))
@@ -234,17 +235,27 @@ def test_a_large_run_has_to_be_agreed_to(
     assert "holds a run with another experiment (pairs)" in other.complaint()
 
 
-def test_what_is_wrong_is_said_in_one_sentence(
-    quick: Main, folk: Path, model_server: ModelServer
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        pytest.param(["--attribute", "age"], "age", id="attribute"),
+        pytest.param(
+            ["--protected", "other"],
+            "belongs to other; choose other groups of gender",
+            id="an empty group",
+        ),
+        pytest.param(
+            ["--protected", "blue"], "There is no group 'blue' of gender", id="an unknown group"
+        ),
+        pytest.param(["--words", "women"], "The parameter 'words.1' is wrong", id="words"),
+        pytest.param(["--model", "causal:"], "lacks a model", id="model"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    quick: Main, folk: Path, model_server: ModelServer, options: list[str], sentence: str
 ) -> None:
-    for options, said in (
-        (["--attribute", "age"], "age"),
-        (["--protected", "other"], "belongs to other; choose other groups of gender"),
-        (["--protected", "blue"], "There is no group 'blue' of gender"),
-        (["--words", "women"], "The parameter 'words.1' is wrong"),
-        (["--model", "causal:"], "lacks a model"),
-    ):
-        assert said in quick(*probe("pairwise", folk, model_server, *options)).complaint()
+    """No model is asked."""
+    assert sentence in quick(*probe("pairwise", folk, model_server, *options)).complaint()
     assert not model_server.asked
 
 

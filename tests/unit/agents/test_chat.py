@@ -135,7 +135,7 @@ async def test_each_failure_is_typed_and_explained(
 ) -> None:
     """Only failures that can heal are asked again, and each failure is explained.
 
-    Tried again is only what can heal; the reply says in a sentence what is wrong.
+    The reply says in a sentence what is wrong.
     """
     server.does(answer)
     reply = await model(server, attempts=2).ask(question())
@@ -198,15 +198,25 @@ async def test_a_model_that_does_not_answer_is_given_up(
 
 async def test_a_deadline_of_zero_asks_nothing(server: ModelServer) -> None:
     """A budget that is spent is no reason to wait without one."""
-    asking = model(server)
-    reply = await asking.ask(question(), deadline=0.0)
-    assert (reply.status, reply.usage, server.asked) == ("timeout", Usage(), [])
-    # Nor do rankers, and nobody takes the order for ranked.
-    for name, asked in (("listwise", 3), ("pairwise", 4)):
-        ranking = open_ranker(name, asking, None, RankerOptions(window=2, step=1))
-        found = await ranking.rank("q", [RankItem(str(n), "t", "") for n in range(4)], "", 0.0)
-        assert (found.order, found.failures) == ((0, 1, 2, 3), {"timeout": asked})
-        assert (found.failed, server.asked) == (True, [])
+    reply = await model(server).ask(question(), deadline=0.0)
+
+    assert (reply.status, reply.usage) == ("timeout", Usage())
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(("name", "failures"), [("listwise", 3), ("pairwise", 4)])
+async def test_a_deadline_of_zero_ranks_nothing(
+    server: ModelServer, name: Any, failures: int
+) -> None:
+    """And nobody takes the order for ranked."""
+    ranker = open_ranker(name, model(server), None, RankerOptions(window=2, step=1))
+    items = [RankItem(str(number), "t", "") for number in range(4)]
+
+    ranking = await ranker.rank("q", items, "", 0.0)
+
+    assert (ranking.order, ranking.failures) == ((0, 1, 2, 3), {"timeout": failures})
+    assert ranking.failed
+    assert server.asked == []
 
 
 @pytest.mark.parametrize(
@@ -234,23 +244,37 @@ async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
     assert {"model", "messages"} <= set(server.asked[0].body)
 
 
-def test_what_names_no_model_is_refused() -> None:
-    for name in ("gpt-4o", "openai:", ":gpt-4o"):
-        with pytest.raises(ModelUnavailableError, match="provider:model, such as openai:gpt-4o"):
-            ChatModel(name)
-    for url in ("localhost:8000", "http://x:99999/v1", "http://[::1/v1"):
-        with pytest.raises(ModelUnavailableError, match="base URL"):
-            ChatModel("openai:fake", base_url=url)
+@pytest.mark.parametrize("name", ["gpt-4o", "openai:", ":gpt-4o"])
+def test_what_names_no_model_is_refused(name: str) -> None:
+    with pytest.raises(ModelUnavailableError, match="provider:model, such as openai:gpt-4o"):
+        ChatModel(name)
 
 
-async def test_what_cannot_be_opened_is_said_in_one_line(
+@pytest.mark.parametrize("url", ["localhost:8000", "http://x:99999/v1", "http://[::1/v1"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ModelUnavailableError, match="base URL"):
+        ChatModel("openai:fake", base_url=url)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("nonesuch:model", "nonesuch"), ("openai:fake", "OPENAI_API_KEY")],
+    ids=["unknown provider", "no key"],
+)
+async def test_what_cannot_be_opened_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, name: str, word: str
+) -> None:
+    """The provider or the variable is named."""
+    monkeypatch.delenv("OPENAI_API_KEY")
+
+    with pytest.raises(ModelUnavailableError, match=rf"^.*{word}.{{0,300}}$"):
+        await ChatModel(name).start()
+
+
+async def test_a_server_of_ones_own_needs_no_key(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The provider or the variable is named; a server of one's own needs no key."""
     monkeypatch.delenv("OPENAI_API_KEY")
-    for name, words in (("nonesuch:model", "nonesuch"), ("openai:fake", "OPENAI_API_KEY")):
-        with pytest.raises(ModelUnavailableError, match=rf"^.*{words}.{{0,300}}$"):
-            await ChatModel(name).start()
     server.does(GOOD)
     assert (await model(server).ask(question())).status == "ok"
     assert server.asked[0].headers["authorization"] == "Bearer none"
@@ -359,7 +383,7 @@ async def test_different_questions_have_different_keys(
 ) -> None:
     """Replies are kept by everything that can change them.
 
-    Also a schema with the same fields in another order, which models follow.
+    That includes a schema with the same fields in another order, which models follow.
     """
     server.does(GOOD)
     schemas = [{"type": "object", "properties": fields} for fields in (FIELDS, TURNED)]
@@ -398,7 +422,7 @@ async def test_texts_objects_and_choices_are_kept_apart(
 
 
 async def test_no_secret_is_in_the_cache(server: ModelServer, cache: ReplyCache) -> None:
-    """Whoever gets a new API key need not pay again; headers and addresses are hashed."""
+    """Headers and addresses are hashed. A new key or time-out changes no reply: nobody pays again."""
     server.does(GOOD)
     hidden = {
         "base_url": server.base_url.replace("//", "//user:secret@"),

@@ -701,15 +701,19 @@ def test_a_schema_that_is_repeated_is_no_answer(text: str) -> None:
 @pytest.mark.parametrize(
     "end", ["</s>", "<|im_end|>", "<|eot_id|>\n", "\n<end_of_turn></s>", "<eos>"]
 )
-async def test_marks_of_the_end_are_no_text_and_not_shown(server: ModelServer, end: str) -> None:
+@pytest.mark.parametrize("size", [1, 5, 100])
+async def test_marks_of_the_end_are_no_text_and_not_shown(
+    server: ModelServer, size: int, end: str
+) -> None:
     text = f"If a < b, Marie <b>Curie</b>{end}"
-    for size in (1, 5, 100):
-        pieces = [text[start : start + size] for start in range(0, len(text), size)]
-        server.does(stream(pieces))
-        shown: list[str] = []
-        reply = await model(server).write(question(), on_token=shown.append)
-        assert reply.text == "If a < b, Marie <b>Curie</b>"
-        assert "".join(shown).rstrip() == reply.text
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    server.does(stream(pieces))
+
+    shown: list[str] = []
+    reply = await model(server).write(question(), on_token=shown.append)
+
+    assert reply.text == "If a < b, Marie <b>Curie</b>"
+    assert "".join(shown).rstrip() == reply.text
 
 
 @pytest.mark.parametrize(
@@ -1102,6 +1106,9 @@ async def test_a_demand_that_does_not_help_is_tried_once(
         reply = await asked.ask(question(text))
         assert reply.status == "invalid_request"
         assert ["enable_thinking" in it.body for it in server.asked] == [False, True]
+
+
+async def test_ever_new_demands_are_given_up(server: ModelServer) -> None:
     names = iter("abcdefghijklmnop")
     server.does(lambda _: failure(400, f"x_{next(names)} must be true"))
     assert (await model(server).ask(question())).status == "invalid_request"
@@ -1161,17 +1168,30 @@ def test_a_client_that_does_not_send_an_extra_body_is_known() -> None:
 EXTRA = {"chat_template_kwargs": {"enable_thinking": False}, "seed": 9}
 
 
-async def test_members_that_a_user_sets_are_in_each_request(server: ModelServer) -> None:
-    asked = model(server, extra_body=EXTRA)
-    for wanted in ("object", "text"):
-        server.does(GOOD)
-        assert (await asked.ask(question(seed=7, wanted=wanted))).status == "ok"
-        assert server.asked[0].body.items() >= EXTRA.items()
-        assert ("response_format" in server.asked[0].body) == (wanted == "object")
-    server.does(stream(["Marie"]))
-    assert (await asked.write(question(), on_token=lambda _: None)).text == "Marie"
+@pytest.mark.parametrize("wanted", ["object", "text"])
+async def test_members_that_a_user_sets_are_in_each_request(
+    server: ModelServer, wanted: str
+) -> None:
+    server.does(GOOD)
+
+    reply = await model(server, extra_body=EXTRA).ask(question(seed=7, wanted=wanted))
+
+    assert reply.status == "ok"
     assert server.asked[0].body.items() >= EXTRA.items()
-    assert asked.fingerprint != model(server).fingerprint
+    assert ("response_format" in server.asked[0].body) == (wanted == "object")
+
+
+async def test_members_that_a_user_sets_are_in_a_stream(server: ModelServer) -> None:
+    server.does(stream(["Marie"]))
+
+    reply = await model(server, extra_body=EXTRA).write(question(), on_token=lambda _: None)
+
+    assert reply.text == "Marie"
+    assert server.asked[0].body.items() >= EXTRA.items()
+
+
+def test_members_that_a_user_sets_change_the_fingerprint(server: ModelServer) -> None:
+    assert model(server, extra_body=EXTRA).fingerprint != model(server).fingerprint
 
 
 @pytest.mark.parametrize(

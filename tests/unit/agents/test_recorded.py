@@ -84,7 +84,7 @@ async def group_of(file: str, group: str, version: str = "v5") -> Refinement:
 async def test_the_longest_key_that_a_query_begins_with_counts(
     file: str, query: str, topic: str
 ) -> None:
-    """By whole words; as a title with ten keywords does."""
+    """Whole words count; a title with ten keywords begins with it."""
     refinement = await topic_of(file, query)
     assert refinement.status == "ok"
     assert refinement.topic[0] == topic
@@ -194,24 +194,34 @@ def test_a_file_of_another_form_is_one_sentence(
     assert "\n" not in message
 
 
-def test_what_is_no_file_is_one_sentence(tmp_path: Path) -> None:
-    large = tmp_path / "large.json"
-    large.touch()
-    os.truncate(large, LARGEST + 1)
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        pytest.param("./none.json", "cannot be read (No such file or directory)", id="no file"),
+        pytest.param("./", "is a folder or no plain file", id="a folder"),
+        pytest.param("./pipe", "is a folder or no plain file", id="a pipe"),
+        pytest.param(
+            "./large.json",
+            "has 20,000,001 bytes, more than 20,000,000; split it",
+            id="a large file",
+        ),
+        pytest.param("a\0b", "cannot be read (no file can have this name)", id="no name"),
+        pytest.param("x" * 5000, "cannot be read (File name too long)", id="a long name"),
+        pytest.param("", "lacks a model; write it like recorded:notables", id="nothing"),
+    ],
+)
+def test_what_is_no_file_is_one_sentence(tmp_path: Path, name: str, sentence: str) -> None:
+    (tmp_path / "large.json").touch()
+    os.truncate(tmp_path / "large.json", LARGEST + 1)
     os.mkfifo(tmp_path / "pipe")
-    for name, words in {
-        str(tmp_path / "none.json"): "cannot be read (No such file or directory)",
-        str(tmp_path): "is a folder or no plain file",
-        str(tmp_path / "pipe"): "is a folder or no plain file",
-        str(large): "has 20,000,001 bytes, more than 20,000,000; split it",
-        "a\0b": "cannot be read (no file can have this name)",
-        "x" * 5000: "cannot be read (File name too long)",
-        "": "lacks a model; write it like recorded:notables",
-    }.items():
-        with pytest.raises(ModelUnavailableError) as raised:
-            open_language_model(f"recorded:{name}")
-        assert words in str(raised.value)
-        assert str(raised.value).count("\n") == 0
+    # Paths are told from names of shipped files by what they begin with.
+    path = f"{tmp_path}{name[1:]}" if name.startswith("./") else name
+
+    with pytest.raises(ModelUnavailableError) as raised:
+        open_language_model(f"recorded:{path}")
+
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 async def test_it_only_refines(file: str, cache: ReplyCache) -> None:

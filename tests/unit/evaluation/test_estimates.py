@@ -47,7 +47,7 @@ def test_the_interval_of_a_weighted_mean_is_hc3(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_interval_of_a_ratio_is_that_of_a_jackknife(seed: int) -> None:
-    """By brute force, on the log scale."""
+    """Computed by brute force, on the log scale: the ratios without each query."""
     random = np.random.default_rng(seed)
     above, below = random.exponential(1, (25, 1)), random.uniform(0.5, 2, (25, 1))
     weights = random.uniform(0.5, 3, 25)

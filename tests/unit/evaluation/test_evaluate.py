@@ -75,8 +75,6 @@ def whole(scan: Groups) -> Evaluation:
 @pytest.mark.promise("evaluation")
 def test_values_and_reasons_of_odd_queries_are_known(whole: Evaluation) -> None:
     """A value of a query is a number, or the reason why there is none.
-
-    Each measure has a finite value for each query, or the reason why there is none.
     """
     tried = {id(factor.kind) for measure in parse_measures(ALL) for factor in measure.parts}
     assert tried >= set(map(id, KINDS.values())), "a new measure must be added to the lists above"
@@ -99,7 +97,7 @@ def test_values_and_reasons_of_odd_queries_are_known(whole: Evaluation) -> None:
 def test_a_query_that_the_run_lacks_counts_as_asked(scan: Groups, whole: Evaluation) -> None:
     """Queries that a run lacks count as the caller asks.
 
-    It counts as 0 in what measures relevance, and in nothing else; or it is left out.
+    Such a query counts as 0 in what measures relevance, and in nothing else; or it is left out.
     """
     zeros = {text for text, result in whole.results.items() if result.values["gone"] == 0.0}
     assert zeros == {*RELEVANCE, "nDCG@3×AWRF@3(attribute=gender)"}

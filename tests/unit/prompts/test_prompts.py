@@ -92,7 +92,7 @@ def shipped(*ids: str) -> list[tuple[str, str]]:
 def test_a_prompt_is_rendered_as_ever(id_: str, version: str) -> None:
     """A published version of a prompt never changes, and a result names the SHA-256 of its file.
 
-    A published version never changes: what is sent is held word by word.
+    What is sent is held word by word.
 
     With two documents, one of them hostile. A missing golden file is written, to
     be looked at. The hash is of the bytes of the file, so that anybody can check it.
@@ -118,7 +118,7 @@ def test_a_prompt_is_rendered_as_ever(id_: str, version: str) -> None:
 def test_all_that_others_wrote_stands_between_tags(id_: str, version: str) -> None:
     """What others wrote stands between tags in every prompt.
 
-    In the last message, which the first one says is data; but not where we quote a paper.
+    The first message says that they are data. Prompts that quote a paper have no tags.
     """
     template = PromptLibrary().get(id_, version)
     if template.source:
@@ -138,7 +138,7 @@ def test_all_that_others_wrote_stands_between_tags(id_: str, version: str) -> No
 def test_nothing_in_a_fence_can_close_it(text: str, limit: int) -> None:
     """What others wrote cannot close the tags around it.
 
-    One visible line of bounded length, in which nothing looks like a tag.
+    It becomes one visible line of bounded length, in which nothing looks like a tag.
     """
     fenced = fence(text, limit)
     assert len(fenced) <= limit
@@ -265,7 +265,7 @@ TEXTS = st.text(alphabet=st.sampled_from("ab <>/é日😀1.\n{}"), max_size=60)
 def test_no_other_division_is_fairer(lengths: list[int], total: int) -> None:
     """Documents share a prompt's room fairly.
 
-    Brute force: among all divisions of as much, the sorted shares are the greatest.
+    By brute force: among all divisions of as much, the sorted shares are the greatest.
     """
     shares = fair_shares(lengths, total)
     spent = min(total, sum(lengths))
@@ -299,7 +299,7 @@ def test_documents_keep_to_the_budget(
 ) -> None:
     """Documents stay within a prompt's room.
 
-    Never more tokens than there are, one line for a document, in order, and no tag.
+    They are never more tokens than there are, one line for a document, in order, and no tag.
     """
     text = render_documents(TEMPLATE, sources, count, budget)
     assert count(text) <= max(budget, count(NO_DOCUMENTS))
@@ -329,7 +329,7 @@ def test_each_document_is_shown_or_the_number_that_fits_named(
 ) -> None:
     """Every document is shown, or the model is not asked and the number that fits is named.
 
-    Brute force: the longest run of documents whose fair shares are all enough.
+    By brute force: the longest run of documents whose fair shares are all enough.
     """
     sources = [{"title": "t", "text": "x" * length} for length in lengths]
     lines = [len(f"1. t: {source['text']}") for source in sources]
@@ -353,14 +353,18 @@ def test_each_document_is_shown_or_the_number_that_fits_named(
             budget.fill(TEMPLATE, "Why?", sources)
 
 
-def test_a_question_is_cut_to_what_the_prompt_leaves() -> None:
-    for room, limit, question in (
-        (100, 5, "abcd…"),
-        (10, 8, "abcde…"),
-        (100, 20, "abcdefghij"),
-    ):
-        values = PromptBudget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
-        assert values == {"question": question, "documents": NO_DOCUMENTS}
+@pytest.mark.parametrize(
+    ("room", "limit", "question"),
+    [
+        pytest.param(100, 5, "abcd…", id="to its limit"),
+        pytest.param(10, 8, "abcde…", id="to what the prompt leaves"),
+        pytest.param(100, 20, "abcdefghij", id="not at all"),
+    ],
+)
+def test_a_question_is_cut_to_what_the_prompt_leaves(room: int, limit: int, question: str) -> None:
+    values = PromptBudget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
+
+    assert values == {"question": question, "documents": NO_DOCUMENTS}
 
 
 def test_published_words_are_used_as_published() -> None:

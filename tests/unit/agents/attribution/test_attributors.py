@@ -55,6 +55,10 @@ def test_wrong_names_are_refused(written: str, words: str) -> None:
         open_attributor(written)
 
 
+def overlap_judge(threshold: float) -> OverlapAttributor:
+    return OverlapAttributor(AttributorName(kind="overlap", threshold=threshold))
+
+
 @pytest.mark.parametrize(
     ("premise", "hypothesis", "share"),
     [
@@ -67,11 +71,14 @@ def test_wrong_names_are_refused(written: str, words: str) -> None:
 )
 async def test_the_share_of_content_words(premise: str, hypothesis: str, share: float) -> None:
     """Case, stop words and plurals do not count; at the threshold a document is used."""
-    for threshold, used in ((share, True), (share + 0.01, False)):
-        judge = OverlapAttributor(AttributorName(kind="overlap", threshold=min(1, threshold)))
-        (verdict,) = await judge.judge([Pair(premise, hypothesis)])
-        assert verdict.score == pytest.approx(share)
-        assert verdict.attributed is (used or share == 1)
+    pairs = [Pair(premise, hypothesis)]
+
+    (at_threshold,) = await overlap_judge(share).judge(pairs)
+    (below,) = await overlap_judge(min(1, share + 0.01)).judge(pairs)
+
+    assert at_threshold.score == below.score == pytest.approx(share)
+    assert at_threshold.attributed is True
+    assert below.attributed is (share == 1)
 
 
 @given(st.text(), st.text())

@@ -118,7 +118,7 @@ async def test_a_check_is_remembered_by_the_full_name(clean_environment: Path) -
 async def test_an_unchecked_judge_is_warned_of() -> None:
     """A judge that was not checked is warned of.
 
-    One never checked, and one that was found no judge; none that was found good.
+    That is one never checked, and one that was found no judge, but none that was found good.
     """
     asked = "was never checked .* fairqr attribution check notables --attributor 'saying'"
     assert re.search(asked, unchecked_warning(Saying()) or "")

@@ -177,7 +177,7 @@ async def test_an_honest_judge_gives_the_right_order(values: list[int]) -> None:
 async def test_calls_keep_to_the_bound_whatever_a_judge_says(values: list[int], seed: int) -> None:
     """Comparisons of pairs keep to the stated cost, whatever a judge says.
 
-    One that contradicts itself: each item is there once, each pair is asked about once.
+    A judge that contradicts itself loses no item, and is asked about each pair once.
     """
     draws = random.Random(seed)
     model = Planted(lambda *_: draws.choice([0.0, 1.0]))

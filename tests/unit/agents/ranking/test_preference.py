@@ -135,7 +135,7 @@ def test_pairs_that_rest_on_few_queries_are_no_preference() -> None:
 def test_a_coin_is_rarely_taken_for_a_preference() -> None:
     """A coin is rarely taken for a preference.
 
-    Both tests at 5 %: no more than that of all coins, and a loaded one is found.
+    Both tests are at 5 %: so many coins at most are taken for one, and a loaded one is found.
     """
 
     def prefers(share: float) -> float:

@@ -195,7 +195,7 @@ def test_a_forged_word_shows_though_its_hash_fits(
     """`verify` finds a changed word or number wherever it stands in a table, a picture or the
     report, even if all hashes were made to fit.
 
-    Wherever in the file.
+    The word is changed at several places of the file.
     """
     folder, digest = audit
     path = folder.folder / name

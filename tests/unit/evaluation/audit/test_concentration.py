@@ -242,7 +242,7 @@ def test_sums_of_all_groups_are_those_by_document(target: str) -> None:
 
 
 def test_the_interval_is_that_of_leaving_out_each_query() -> None:
-    """By brute force, on the logit scale."""
+    """Computed by brute force, on the logit scale."""
     answers = market(20, 15)
     found = concentration_of(answers).gini
     logits = []
@@ -262,7 +262,7 @@ def test_intervals_hold_what_other_queries_show() -> None:
     """The interval of the Gini index over all groups holds what other queries show, and lists drawn
     by lot stand beside it.
 
-    Of audits of as many queries, and lots are what an engine without favour is like.
+    Forty audits of as many queries are made; lots are what an engine without favour is like.
     """
     every = [concentration_of(market(40, 40, seed=seed)) for seed in range(1, 41)]
     mean = np.mean([it.gini.value for it in every])
@@ -359,7 +359,7 @@ def test_a_query_that_shows_or_finds_no_label_is_left_out() -> None:
 
 
 def test_only_the_shares_of_groups_are_kept_of_a_query() -> None:
-    """And not its pool: documents that share their groups add nothing."""
+    """Its pool is not kept: documents that share their groups add nothing."""
     sizes = []
     for times in (1, 20):
         answers = [[held for held in answer for _ in range(times)] for answer in market(5, 2_000)]

@@ -59,9 +59,9 @@ def test_true_values_are_in_930_of_1000_intervals(
     """Intervals of all figures hold in 930 of 1,000 audits, also where labels are wrong and a
     stated confusion matrix corrects them.
 
-    Where labels are wrong, with the confusion matrix, or with one of so many checked documents.
+    The matrix is stated, or counted on so many checked documents.
 
-    Without it, a share of two is missed.
+    Without a matrix, the share of one of two groups is missed.
     """
     it = made(groups, bias, error)
     outcome = audits(it, relevance, size, spread, seed=3, count=500, checked=checked)
@@ -121,7 +121,7 @@ def test_an_audit_that_looked_at_too_little_never_acquits(
 def test_ratios_have_intervals_about_as_narrow_as_a_bootstrap() -> None:
     """Intervals of ratios are not twice as wide as a bootstrap's.
 
-    By the median of 40 audits, where the bootstrap holds the true value in nine of ten.
+    The median of 40 audits counts; the bootstrap holds the true value in nine of ten.
     """
     it, random, wider = made(2, 1.0), np.random.default_rng(4), []
     for _ in range(40):

@@ -109,7 +109,7 @@ def test_a_gap_in_one_segment_is_found_there_alone() -> None:
 def test_a_segment_with_more_to_look_at_has_no_verdict() -> None:
     """A segment of queries where there is more than the audit looked at has no verdict of its own.
 
-    Elsewhere there is one, although a segment is saturated; the tenth holds for each alone.
+    The other segment and all queries together have one: a tenth of the weight may be saturated.
     """
     queries = queries_of(60, alike=True, segments=["broad"] * 6 + ["narrow"] * 54)
     observed = observations_of(queries)

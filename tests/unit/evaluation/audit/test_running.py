@@ -143,7 +143,7 @@ async def test_an_audit_says_first_what_it_will_ask(
 
 
 async def test_judged_documents_are_looked_up_first(engine: Breaking, tmp_path: Path) -> None:
-    """Many at a time; an audit that goes on looks up those of the queries that are left."""
+    """Many are looked up at a time; an audit that goes on looks up those of the remaining queries."""
     few = {word: {f"{word}-00": 1, f"{word}-19": 2, f"{word}-18": 0} for word in WORDS[:8]}
     qrels = few | {"word00": few["word00"] | {f"nowhere{n}": 1 for n in range(LOOKED_UP)}}
     engine.away = frozenset(WORDS[4:])
@@ -315,7 +315,7 @@ async def test_labels_of_an_earlier_run_are_labels_too(tmp_path: Path) -> None:
 async def test_what_cannot_be_computed_is_refused_first(
     tmp_path: Path, spec: dict[str, Any], sentence: str
 ) -> None:
-    """Nothing is asked before."""
+    """The engine is asked nothing."""
     kind = Attribute(name="kind", field="kind", groups=("a", "b"))
     schema = Schema(attributes={"gender": SCHEMA.attribute("gender"), "kind": kind})
     documents = [Document("1", "", "word00", {"gender": "female", "kind": "a"})]

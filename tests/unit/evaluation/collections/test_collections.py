@@ -275,7 +275,7 @@ import_collection("trec-fair-2022", [Path(sys.argv[1])], "x", progress=wait)
 def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
     """An import of a collection appears whole or not at all.
 
-    Not even killed; the next import of the name finds the place free.
+    Not even an import that is killed; the next import of the name finds its place free.
     """
     raw = write_2022(tmp_path / "raw")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}

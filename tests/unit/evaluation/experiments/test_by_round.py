@@ -113,7 +113,7 @@ def test_pairs_of_systems_are_compared_as_with_a_baseline(tmp_path: Path) -> Non
 def test_the_tracks_target_brings_the_tracks_measures(
     collection: Collection, tmp_path: Path
 ) -> None:
-    """Beside ours, unless the file names measures."""
+    """They stand beside ours, unless the file names measures."""
     plain = small.manifest_for(collection, tmp_path, measures=list(MEASURES), judge="trec2022")
     assert plain.experiment.measures == OF_THE_TRACK
     other = small.manifest_for(collection, tmp_path, measures=["P@5"], judge="trec2022")

@@ -117,7 +117,8 @@ async def test_weights_never_saw_the_judgements_of_their_topic(
 ) -> None:
     """DELTR and DLF rank a topic by weights that never saw its judgements.
 
-    Turn the judgements of one topic round: the weights that rank it stay, all others change.
+    When the judgements of one topic are turned round, the weights that rank it stay, and all
+    others change.
 
     Several seeds share the weights of a fold, so a topic must be in the same fold for all of them.
     """

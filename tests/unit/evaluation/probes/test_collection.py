@@ -110,7 +110,7 @@ def test_items_have_what_rankers_read(tmp_path: Path) -> None:
 def test_a_draw_depends_on_seed_topic_and_candidates_alone(tmp_path: Path, order: str) -> None:
     """A probe's draws depend on seed, topic and candidates only.
 
-    Nor do other topics or their order change a list; a discriminatory one goes cell by cell.
+    Other topics and their order change no list; a discriminatory one goes cell by cell.
     """
     collection = people(tmp_path)
     how: dict[str, Any] = {"size": 8, "order": order}

@@ -351,8 +351,6 @@ def test_reports_say_how_our_reading_of_fair_qr_differs(
 ) -> None:
     """How our reading of FAIR-QR differs from the paper's stands in the docs and in each report
     with such a row, from one source.
-
-    From one source.
     """
     differences = (writer.TEMPLATES / "fair_qr.md.j2").read_text(encoding="utf-8")
     assert f"\n\n{differences}\n" in METHOD_PAGE.read_text(encoding="utf-8")
