@@ -422,7 +422,7 @@ async def test_texts_objects_and_choices_are_kept_apart(
 
 
 async def test_no_secret_is_in_the_cache(server: ModelServer, cache: ReplyCache) -> None:
-    """Headers and addresses are hashed. A new key or time-out changes no reply: nobody pays again."""
+    """Headers and addresses are hashed. With a new key or time-out nobody has to pay again."""
     server.does(GOOD)
     hidden = {
         "base_url": server.base_url.replace("//", "//user:secret@"),

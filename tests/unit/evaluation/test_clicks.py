@@ -40,10 +40,10 @@ def swapped(rng: np.random.Generator, lists: int = 4_000) -> Seen:
     """
     chosen = rng.integers(2, len(TRUE) + 1, lists)
     first = rng.beta(4, 4, lists)
-    other = first * rng.beta(3, 3, lists)
+    other_scores = first * rng.beta(3, 3, lists)
     is_swapped = rng.random(lists) < 0.5
     attraction = np.column_stack(
-        [np.where(is_swapped, other, first), np.where(is_swapped, first, other)]
+        [np.where(is_swapped, other_scores, first), np.where(is_swapped, first, other_scores)]
     )
     ranks = np.column_stack([np.ones(lists, dtype=np.intp), chosen])
     clicks = clicked(rng, ranks, attraction)
@@ -107,11 +107,13 @@ def held(seen_of: object, runs: int = RUNS) -> tuple[NDArray[np.int_], NDArray[n
     inside = np.zeros(len(TRUE), dtype=int)
     widths = np.zeros(len(TRUE))
     for run in range(runs):
-        seen: Seen = seen_of(np.random.default_rng([64, run]))  # type: ignore[operator]
-        found = examination(seen.units, seen.ranks, seen.clicks, clusters=seen.clusters)
-        assert found.ranks.tolist() == [1, 2, 3, 4, 5]
-        inside += (found.low <= TRUE) & (found.high >= TRUE)
-        widths += np.log(found.high / found.low) / runs
+        clicks_seen: Seen = seen_of(np.random.default_rng([64, run]))  # type: ignore[operator]
+        estimate = examination(
+            clicks_seen.units, clicks_seen.ranks, clicks_seen.clicks, clusters=clicks_seen.clusters
+        )
+        assert estimate.ranks.tolist() == [1, 2, 3, 4, 5]
+        inside += (estimate.low <= TRUE) & (estimate.high >= TRUE)
+        widths += np.log(estimate.high / estimate.low) / runs
     return inside, widths
 
 
@@ -122,8 +124,8 @@ def test_swaps_find_the_discount_of_made_users() -> None:
     """
     inside, widths = held(swapped)
     assert ((inside[1:] >= 930) & (inside[1:] <= 975)).all(), inside
-    least = 2 * 1.96 * bounds_of_swaps()
-    assert (widths[1:] <= 1.5 * least[1:]).all(), widths / least
+    narrowest = 2 * 1.96 * bounds_of_swaps()
+    assert (widths[1:] <= 1.5 * narrowest[1:]).all(), widths / narrowest
 
 
 @pytest.mark.promise("service")
@@ -131,8 +133,8 @@ def test_documents_that_move_by_themselves_find_it_too() -> None:
     """Clicks give the discount of an audit also where documents move without our swaps."""
     inside, widths = held(moved)
     assert ((inside[1:] >= 930) & (inside[1:] <= 975)).all(), inside
-    least = 2 * 1.96 * bounds_of_moves()
-    assert (widths[1:] <= 1.5 * least[1:]).all(), widths / least
+    narrowest = 2 * 1.96 * bounds_of_moves()
+    assert (widths[1:] <= 1.5 * narrowest[1:]).all(), widths / narrowest
 
 
 def test_mere_shares_of_clicks_do_not() -> None:
@@ -145,28 +147,28 @@ def test_mere_shares_of_clicks_do_not() -> None:
 
 
 def test_counts_say_the_same_as_single_lists() -> None:
-    seen = moved(np.random.default_rng(1))
-    single = examination(seen.units, seen.ranks, seen.clicks)
-    keys = np.unique(np.column_stack([seen.units, seen.ranks]), axis=0)
+    clicks_seen = moved(np.random.default_rng(1))
+    single = examination(clicks_seen.units, clicks_seen.ranks, clicks_seen.clicks)
+    keys = np.unique(np.column_stack([clicks_seen.units, clicks_seen.ranks]), axis=0)
     sums = []
     for unit, rank in keys:
-        here = (seen.units == unit) & (seen.ranks == rank)
-        sums.append((unit, rank, seen.clicks[here].sum(), here.sum()))
-    units, ranks, clicks, shown = np.array(sums).T
-    counted = examination(units, ranks, clicks, shown=shown)
+        is_here = (clicks_seen.units == unit) & (clicks_seen.ranks == rank)
+        sums.append((unit, rank, clicks_seen.clicks[is_here].sum(), is_here.sum()))
+    units, ranks, clicks, views = np.array(sums).T
+    counted = examination(units, ranks, clicks, shown=views)
     for name in ("values", "low", "high"):
         assert getattr(counted, name) == pytest.approx(getattr(single, name))
 
 
 def test_two_ranks_by_hand() -> None:
     """Of equally many lists, θ is the ratio of clicks."""
-    found = examination([0, 0], [1, 2], [80, 20], shown=[100, 100], clusters=[0, 1])
-    assert found.values.tolist() == pytest.approx([1, 0.25])
-    assert found.low[0] == found.high[0] == 1
+    estimate = examination([0, 0], [1, 2], [80, 20], shown=[100, 100], clusters=[0, 1])
+    assert estimate.values.tolist() == pytest.approx([1, 0.25])
+    assert estimate.low[0] == estimate.high[0] == 1
 
 
 @pytest.mark.parametrize(
-    ("units", "ranks", "clicks", "said"),
+    ("units", "ranks", "clicks", "sentence"),
     [
         ([0, 1], [1, 2], [1, 1], "links rank 2 with the first"),
         ([0, 0], [1, 2], [1, 0], "Nothing at rank 2 was clicked"),
@@ -176,9 +178,9 @@ def test_two_ranks_by_hand() -> None:
     ],
 )
 def test_what_cannot_be_estimated_is_an_error(
-    units: list[int], ranks: list[int], clicks: list[int], said: str
+    units: list[int], ranks: list[int], clicks: list[int], sentence: str
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=sentence):
         examination(units, ranks, clicks)
 
 
@@ -203,9 +205,9 @@ def test_looking_all_the_time_makes_no_false_alarms() -> None:
 def test_a_true_difference_ends_the_trial_and_none_does_too() -> None:
     looks = range(500, 40_500, 500)
     ends = [decisions((0.3, 0.4), seed, looks) for seed in range(20)]
-    assert all("differs" in found for found in ends)
+    assert all("differs" in end for end in ends)
     alike = [decisions((0.3, 0.3), seed, looks) for seed in range(20)]
-    assert sum("alike" in found for found in alike) >= 18
+    assert sum("alike" in end for end in alike) >= 18
 
 
 @pytest.mark.parametrize(

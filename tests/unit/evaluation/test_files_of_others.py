@@ -201,7 +201,10 @@ def test_other_documents_are_refused_with_the_command_to_run(
     command = str(refused.value).partition("; ")[2].rpartition(" makes ")[0]
     shell = f"{command.replace('FILE', str(path))} > {tmp_path}/documents.jsonl"
     subprocess.run(["bash", "-c", shell], check=True)
-    assert [it.id for it in read_documents(tmp_path / "documents.jsonl")] == ["d1", "d2"]
+    assert [document.id for document in read_documents(tmp_path / "documents.jsonl")] == [
+        "d1",
+        "d2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +241,10 @@ DOCUMENTS = '{"id": "d1", "text": "é"}\r\n{"id": 2.0, "text": "b"}\r\n'
 def test_what_a_file_is_says_its_content(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    assert [(it.id, it.text) for it in read_documents(path)] == [("d1", "é"), ("2", "b")]
+    assert [(document.id, document.text) for document in read_documents(path)] == [
+        ("d1", "é"),
+        ("2", "b"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -255,9 +261,9 @@ def test_a_file_that_is_no_text_says_what_it_is(
 ) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(content)
-    for read in (read_documents, query_rows, read_run):
+    for reader in (read_documents, query_rows, read_run):
         with pytest.raises(InputError, match=re.escape(sentence)):
-            [*read(path)]  # type: ignore[operator]
+            [*reader(path)]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

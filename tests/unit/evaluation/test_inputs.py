@@ -219,16 +219,18 @@ def test_who_gets_seen() -> None:
 
 
 def test_a_data_frame_has_a_row_for_each_query_and_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = fairqr.evaluate(RUN, {**QRELS, "q3": {"f1": 1}}, MEASURES, groups=GROUPS, name="ours")
-    table = found.to_frame()
+    evaluation = fairqr.evaluate(
+        RUN, {**QRELS, "q3": {"f1": 1}}, MEASURES, groups=GROUPS, name="ours"
+    )
+    table = evaluation.to_frame()
     assert list(table.columns) == ["run", "query_id", "measure", "value", "reason"]
     assert len(table) == 9
-    assert table.groupby("measure")["value"].mean().to_dict() == pytest.approx(found.mean)
+    assert table.groupby("measure")["value"].mean().to_dict() == pytest.approx(evaluation.mean)
     assert table[table.value.isna()]["reason"].tolist() == ["missing"]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert values() == values({query: list(own) for query, own in RUN.items()})
+    assert values() == values({query: list(scores) for query, scores in RUN.items()})
     with pytest.raises(InputError, match=r"pip install 'fairqr\[evaluation\]'"):
-        found.to_frame()
+        evaluation.to_frame()
 
 
 NUMBER = "Each score for 'q' must be a finite number"
@@ -266,9 +268,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "words"), WRONG)
 def test_what_does_not_fit_gets_a_sentence(options: dict[str, Any], words: str) -> None:
-    given = {"run": RUN, "qrels": QRELS, "measures": "nDCG@10", **options}
+    arguments = {"run": RUN, "qrels": QRELS, "measures": "nDCG@10", **options}
     with pytest.raises(InputError, match=re.escape(words)):
-        fairqr.evaluate(given.pop("run"), given.pop("qrels"), given.pop("measures"), **given)
+        fairqr.evaluate(
+            arguments.pop("run"), arguments.pop("qrels"), arguments.pop("measures"), **arguments
+        )
 
 
 @pytest.mark.parametrize(
@@ -285,5 +289,5 @@ def test_groups_are_named_as_in_a_file_of_labels(labels: list[Any], names: list[
     """A missing value is no group, and a value has one name in whatever form it comes."""
     groups = dict(zip(["f1", "m1", "m2", "f2"], labels, strict=True))
     target = "relevance:0.5,uniform:0.5"
-    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=groups, target=target)
-    assert [it.group for it in found.by_group] == names
+    evaluation = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=groups, target=target)
+    assert [group.group for group in evaluation.by_group] == names

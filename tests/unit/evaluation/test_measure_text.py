@@ -32,13 +32,13 @@ def measures(draw: st.DrawFn) -> Measure:
     kind = draw(st.sampled_from([*KINDS.values()]))
     excluded = draw(st.sampled_from([{"convention"}, {"discount", "gains", "unit", "unknown"}]))
     names = [name for name in kind.takes if name in VALUES and name not in excluded]
-    needed = {"group", "attribute"} if kind is not KINDS.get(kind.name) else {"group"}
-    chosen = {n for n in names if n in needed or draw(st.booleans())}
-    given = [(name, draw(VALUES[name])) for name in names if name in chosen]
+    required = {"group", "attribute"} if kind is not KINDS.get(kind.name) else {"group"}
+    chosen = {n for n in names if n in required or draw(st.booleans())}
+    parameters = [(name, draw(VALUES[name])) for name in names if name in chosen]
     k = draw(st.integers(1, 1000)) if kind.needs_cutoff or draw(st.booleans()) else None
-    one = Measure(kind.name, k, tuple(given))
+    measure = Measure(kind.name, k, tuple(parameters))
     several = draw(st.booleans()) and kind.higher_is_better and not kind.by_query
-    return Measure(PRODUCT.name, factors=(one, parse_measure("RR"))) if several else one
+    return Measure(PRODUCT.name, factors=(measure, parse_measure("RR"))) if several else measure
 
 
 @given(st.lists(measures(), min_size=1))
@@ -47,9 +47,9 @@ def test_measures_are_read_as_they_are_written(several: list[Measure]) -> None:
     for measure in several:
         assert parse_measure(str(measure)) == measure
         assert str(parse_measure(str(measure))) == str(measure)
-    once = list(dict.fromkeys(several))
-    assert parse_measures(",".join(map(str, several))) == once
-    assert parse_measures([*map(str, several), several[0]]) == once
+    unique = list(dict.fromkeys(several))
+    assert parse_measures(",".join(map(str, several))) == unique
+    assert parse_measures([*map(str, several), several[0]]) == unique
 
 
 @pytest.mark.parametrize(

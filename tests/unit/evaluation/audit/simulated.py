@@ -64,10 +64,10 @@ def gather(
     answers: Iterable[AnswerFigures],
     weights: Iterable[float] = itertools.repeat(1.0),
     groups: Dimension = TWO,
-    **how: Any,
+    **options: Any,
 ) -> QueryFigures:
     """Put answers together, each with its weight."""
-    gathered = QueryFigures(groups, **how)
+    gathered = QueryFigures(groups, **options)
     for answer, weight in zip(answers, weights, strict=False):
         gathered.add(float(weight), answer)
     return gathered
@@ -88,43 +88,47 @@ def world(
     """
     size = len(shares)
     random = np.random.default_rng(
-        [seed, size, *(int(100 * it) for it in (shares[0], bias, error))]
+        [seed, size, *(int(100 * number) for number in (shares[0], bias, error))]
     )
     groups = tuple(f"group {number}" for number in range(size))
-    others = np.array(shares) * (1 - np.eye(size))
+    other_shares = np.array(shares) * (1 - np.eye(size))
     wrong = np.where(np.arange(size) == 0, error, error / 1.5)[:, None]
-    labels = np.eye(size) * (1 - wrong) + wrong * others / others.sum(axis=1, keepdims=True)
+    labels = np.eye(size) * (1 - wrong) + wrong * other_shares / other_shares.sum(
+        axis=1, keepdims=True
+    )
     rows = {
-        own: dict(zip(groups, it.tolist(), strict=True))
-        for own, it in zip(groups, labels, strict=True)
+        group: dict(zip(groups, row.tolist(), strict=True))
+        for group, row in zip(groups, labels, strict=True)
     }
     right = Attribute(name="attribute", field="field", groups=groups)
     attribute = right.model_copy(update={"confusion": rows if error else None})
     dimension = Dimension(attribute, (attribute,))
-    shown: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
-    known: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
+    answers: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
+    right_answers: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
     for _ in range(queries):
         count = int(random.integers(20, 81))
-        own = random.choice(size, size=count, p=random.dirichlet(np.array(shares) * 8))
+        group_of = random.choice(size, size=count, p=random.dirichlet(np.array(shares) * 8))
         chance = random.beta(1.2, 0.8, count)
         relevant = random.random(count) < chance
-        scores = 2.0 * relevant + random.normal(size=count) - bias * (own == 0)
+        scores = 2.0 * relevant + random.normal(size=count) - bias * (group_of == 0)
         order = np.argsort(-scores)
-        read = own
+        labelled = group_of
         if error:
-            read = (labels.cumsum(axis=1)[own] < random.random((count, 1))).sum(axis=1)
-        for said, kept in (read, shown), (own, known):
-            members = np.eye(size)[np.minimum(said, size - 1)[order]]
+            labelled = (labels.cumsum(axis=1)[group_of] < random.random((count, 1))).sum(axis=1)
+        for label_of, answers_of in (labelled, answers), (group_of, right_answers):
+            members = np.eye(size)[np.minimum(label_of, size - 1)[order]]
             for name, relevance in ("judged", relevant.astype(float)), ("estimated", chance):
                 answer = Answer(members, count, relevance[order], name == "judged")
-                kept[name].append(measure_answer(answer, dimension, CHOICES))
-            if read is own:
-                known = shown
+                answers_of[name].append(measure_answer(answer, dimension, CHOICES))
+            if labelled is group_of:
+                right_answers = answers
                 break
-    every = np.ones(queries)
+    weights = np.ones(queries)
     plain = Dimension(right, (right,))
-    truth = {name: _figures(plain, held, every, seed)[0] for name, held in known.items()}
-    return World(dimension, shown, truth)
+    truth = {
+        name: _figures(plain, answers, weights, seed)[0] for name, answers in right_answers.items()
+    }
+    return World(dimension, answers, truth)
 
 
 def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
@@ -143,8 +147,8 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         queries: How many titles there are.
     """
     random = np.random.default_rng([seed, int(100 * broad)])
-    ages, every = dimension("old", "young"), np.ones(queries)
-    shown: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
+    ages, weights = dimension("old", "young"), np.ones(queries)
+    answers: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
     for number in range(queries):
         is_broad = number < broad * queries
         count = int(random.integers(300, 901) if is_broad else random.integers(20, 81))
@@ -155,12 +159,14 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         order = np.argsort(is_long + 0.4 * random.normal(size=count))
         first = order[:LOOKED_AT]
         level = end_of(chance, first.tolist()) if is_broad else 0.0
-        for name, pool, told in ("judged", order, relevant), ("estimated", first, chance):
+        for name, pool, chances in ("judged", order, relevant), ("estimated", first, chance):
             is_judged, members = name == "judged", np.eye(2)[1 - old[pool]]
-            answer = Answer(members, len(first), told[pool], is_judged, 0.0 if is_judged else level)
-            shown[name].append(measure_answer(answer, ages, CHOICES))
-    truth = {name: _figures(ages, held, every, seed)[0] for name, held in shown.items()}
-    return World(ages, shown, truth)
+            answer = Answer(
+                members, len(first), chances[pool], is_judged, 0.0 if is_judged else level
+            )
+            answers[name].append(measure_answer(answer, ages, CHOICES))
+    truth = {name: _figures(ages, measured, weights, seed)[0] for name, measured in answers.items()}
+    return World(ages, answers, truth)
 
 
 def _figures(
@@ -174,8 +180,8 @@ def _checked(dimension: Dimension, checked: int, random: np.random.Generator) ->
     """Return groups with a confusion matrix that is counted on a sample."""
     names = dimension.groups
     rows = {
-        own: dict(zip(names, random.multinomial(checked, row).tolist(), strict=True))
-        for own, row in zip(names, dimension.confusion, strict=True)
+        group: dict(zip(names, random.multinomial(checked, row).tolist(), strict=True))
+        for group, row in zip(names, dimension.confusion, strict=True)
     }
     attribute = dimension.attribute.model_copy(update={"confusion": rows})
     return Dimension(attribute, (attribute,))
@@ -208,20 +214,20 @@ def audits(
         an interval, and with `` held`` behind its name in how many the true value was; and as
         ``gap of all`` in how many intervals of the gap was that of all queries by judgements.
     """
-    random, outcome, shown = np.random.default_rng(seed), Counter[str](), made.shown[relevance]
+    random, outcome, answers = np.random.default_rng(seed), Counter[str](), made.shown[relevance]
     for number in range(count):
-        drawn = [shown[place] for place in random.integers(0, len(shown), size)]
+        drawn = [answers[row] for row in random.integers(0, len(answers), size)]
         weights = np.exp(spread * random.normal(size=size))
         dimension = _checked(made.dimension, checked, random) if checked else made.dimension
         groups = _figures(dimension, drawn, weights, number)
-        first, whole = groups[0], made.truth["judged"].ranking_gap.value
+        first, gap_of_all = groups[0], made.truth["judged"].ranking_gap.value
         if first.verdict != "saturated":
-            outcome["gap of all"] += first.ranking_gap.low <= whole <= first.ranking_gap.high
+            outcome["gap of all"] += first.ranking_gap.low <= gap_of_all <= first.ranking_gap.high
             for name in ESTIMATES:
-                found, truth = getattr(first, name), getattr(made.truth[relevance], name).value
-                outcome[name] += not math.isnan(found.low)
-                outcome[f"{name} held"] += found.low - 1e-9 <= truth <= found.high + 1e-9
+                estimate, truth = getattr(first, name), getattr(made.truth[relevance], name).value
+                outcome[name] += not math.isnan(estimate.low)
+                outcome[f"{name} held"] += estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
         outcome[first.verdict] += 1
         outcome["detectable"] += not math.isnan(first.detectable_gap)
-        outcome["accused"] += any(it.verdict in ("less", "more") for it in groups)
+        outcome["accused"] += any(group.verdict in ("less", "more") for group in groups)
     return outcome

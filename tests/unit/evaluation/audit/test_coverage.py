@@ -63,39 +63,45 @@ def test_true_values_are_in_930_of_1000_intervals(
 
     Without a matrix, the share of one of two groups is missed.
     """
-    it = made(groups, bias, error)
-    outcome = audits(it, relevance, size, spread, seed=3, count=500, checked=checked)
-    given = [name for name in ESTIMATES if outcome[name] >= ENOUGH]
+    simulation = made(groups, bias, error)
+    outcome = audits(simulation, relevance, size, spread, seed=3, count=500, checked=checked)
+    names = [name for name in ESTIMATES if outcome[name] >= ENOUGH]
     assert {
         "exposure",
         "target",
         "attainable",
         "ranking_gap",
         "unattainable",
-    } <= set(given)
-    rates = {name: outcome[f"{name} held"] / outcome[name] for name in given}
+    } <= set(names)
+    rates = {name: outcome[f"{name} held"] / outcome[name] for name in names}
     assert min(rates.values()) >= 0.93, rates
     if not error or len(SHARES[groups]) > 2:
         return  # Wrong labels of five groups go both ways and nearly even out.
-    attribute = it.dimension.attribute.model_copy(update={"confusion": None})
-    naive = dataclasses.replace(it, dimension=Dimension(attribute, (attribute,)))
+    attribute = simulation.dimension.attribute.model_copy(update={"confusion": None})
+    naive = dataclasses.replace(simulation, dimension=Dimension(attribute, (attribute,)))
     missed = audits(naive, relevance, size, spread, seed=3, count=60)
     assert min(missed[f"{name} held"] for name in ("exposure", "target")) < 0.8 * 60
 
 
 def test_the_true_change_of_a_gap_is_in_930_of_1000_intervals() -> None:
     """The same queries, asked of an engine before and after it puts the first group down."""
-    random, held, queries = np.random.default_rng(4), 0, [(str(it), str(it)) for it in range(25)]
-    every = [draws(3_000, bias, seed=9)[0] for bias in (0.0, 1.0)]
-    truth = np.mean([one.exposure[0] - two.exposure[0] for one, two in zip(*every, strict=True)])
+    random, count, queries = (
+        np.random.default_rng(4),
+        0,
+        [(str(number), str(number)) for number in range(25)],
+    )
+    answers_by_bias = [draws(3_000, bias, seed=9)[0] for bias in (0.0, 1.0)]
+    truth = np.mean(
+        [before.exposure[0] - two.exposure[0] for before, two in zip(*answers_by_bias, strict=True)]
+    )
     for _ in range(300):
         rows, sides = random.integers(0, 3_000, 25), [QueryFigures(TWO), QueryFigures(TWO)]
-        for side, answers in zip(sides, every, strict=True):
-            for place, row in enumerate(rows.tolist()):
-                side.add(1.0, answers[row], str(place))
+        for side, answers in zip(sides, answers_by_bias, strict=True):
+            for position, row in enumerate(rows.tolist()):
+                side.add(1.0, answers[row], str(position))
         change = next(changes_of(sides[0], sides[1], queries)).change
-        held += change.low <= truth <= change.high
-    assert held >= 0.93 * 300
+        count += change.low <= truth <= change.high
+    assert count >= 0.93 * 300
 
 
 @pytest.mark.promise("audit")
@@ -111,8 +117,10 @@ def test_an_audit_that_looked_at_too_little_never_acquits(
     exposure says what the target shares are.
     """
     monkeypatch.setattr(statistics, "PERMUTATIONS", 200)
-    it = titles(broad, others, seed=2, queries=200)
-    judged, estimated = (audits(it, name, 40, 0.0, seed=3, count=25) for name in it.shown)
+    simulation = titles(broad, others, seed=2, queries=200)
+    judged, estimated = (
+        audits(simulation, name, 40, 0.0, seed=3, count=25) for name in simulation.shown
+    )
     assert judged["less"] == judged["detectable"] == estimated["saturated"] == 25
     assert estimated["detectable"] == 0
 
@@ -123,12 +131,12 @@ def test_ratios_have_intervals_about_as_narrow_as_a_bootstrap() -> None:
 
     The median of 40 audits counts; the bootstrap holds the true value in nine of ten.
     """
-    it, random, wider = made(2, 1.0), np.random.default_rng(4), []
+    simulation, random, wider = made(2, 1.0), np.random.default_rng(4), []
     for _ in range(40):
         weights, places = random.lognormal(size=25), random.integers(0, 2_000, 25)
-        answers: Any = [it.shown["judged"][place] for place in places]
-        gathered = gather(answers, weights, it.dimension)
-        found = gathered.figures(random)[0].exposure_ratio
+        answers: Any = [simulation.shown["judged"][row] for row in places]
+        gathered = gather(answers, weights, simulation.dimension)
+        ratio = gathered.figures(random)[0].exposure_ratio
         drawn = random.integers(0, 25, (10_000, 25))
         exposure, target = (
             (weights[drawn, None] * gathered.array(name)[drawn]).sum(axis=1)
@@ -136,7 +144,7 @@ def test_ratios_have_intervals_about_as_narrow_as_a_bootstrap() -> None:
         )
         rates = exposure / target
         low, high = np.quantile(rates[:, 0] / rates.max(axis=1), [0.025, 0.975])
-        wider.append((found.high - found.low) / (high - low))
+        wider.append((ratio.high - ratio.low) / (high - low))
     assert np.nanmedian(wider) < 2
 
 
@@ -147,11 +155,11 @@ def test_a_wrong_label_is_wrong_in_all_queries(target: str) -> None:
 
     Each audit has other labels of the same 60 documents, a fifth of which are wrong.
     """
-    random, held = np.random.default_rng(6), Counter[str]()
-    own, queries = np.arange(60) % 3 == 0, queries_of(40, alike=True)
+    random, counts = np.random.default_rng(6), Counter[str]()
+    is_first, queries = np.arange(60) % 3 == 0, queries_of(40, alike=True)
     rows = {"a": {"a": 0.8, "b": 0.2}, "b": {"a": 0.2, "b": 0.8}}
     gender = {"field": "f", "groups": ["a", "b"], "population": {"a": 0.35, "b": 0.65}}
-    orders = [np.argsort(random.normal(size=60) + own) for _ in queries.queries]
+    orders = [np.argsort(random.normal(size=60) + is_first) for _ in queries.queries]
     relevant = [tuple((random.random(60) < 0.6).astype(float).tolist()) for _ in orders]
 
     def figures(labels: Any, **confusion: Any) -> GroupFigures:
@@ -168,14 +176,14 @@ def test_a_wrong_label_is_wrong_in_all_queries(target: str) -> None:
             for query, order, judged in zip(queries.queries, orders, relevant, strict=True)
         ]
         schema = Schema.model_validate({"attributes": {"gender": gender | confusion}})
-        how = {"relevance": "judged", "rerank": 0, "target": target}
-        return measured(queries, observed, schema=schema, **how).groups[0]
+        options = {"relevance": "judged", "rerank": 0, "target": target}
+        return measured(queries, observed, schema=schema, **options).groups[0]
 
-    truth, linear = figures(own), "ranking_gap" if target == "relevance:1" else "exposure_gap"
+    truth, linear = figures(is_first), "ranking_gap" if target == "relevance:1" else "exposure_gap"
     for _ in range(150):
-        it = figures(np.where(random.random(60) < 0.2, ~own, own), confusion=rows)
-        assert it.tested == linear, "what relevant documents could give to others is not linear"
+        group = figures(np.where(random.random(60) < 0.2, ~is_first, is_first), confusion=rows)
+        assert group.tested == linear, "what relevant documents could give to others is not linear"
         for name in ("exposure", "target", linear):
-            found = getattr(it, name)
-            held[name] += found.low <= getattr(truth, name).value <= found.high
-    assert min(held.values()) >= 0.93 * 150, held
+            estimate = getattr(group, name)
+            counts[name] += estimate.low <= getattr(truth, name).value <= estimate.high
+    assert min(counts.values()) >= 0.93 * 150, counts

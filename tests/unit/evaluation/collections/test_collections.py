@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     """A collection of three documents and two topics."""
     folder = tmp_path / "people"
     genders = {"1": "female", "2": "male", "3": None}
-    documents = ({"id": id_, "title": id_, "gender": it} for id_, it in genders.items())
+    documents = ({"id": id_, "title": id_, "gender": gender} for id_, gender in genders.items())
     lines(folder / "documents.jsonl", documents)
     schema = "attributes: {gender: {field: gender, groups: [female, male]}}"
     (folder / "schema.yaml").write_text(schema)
@@ -66,20 +66,20 @@ def test_a_folder_is_a_collection(folder: Path) -> None:
     assert collection.qrels == {"7": {"1": 2, "2": 0, "99": 1}}
     assert collection.relevant("7") == collection.relevant_documents() == ["1", "99"]
     assert [d.id for d in collection.corpus.documents()] == ["1", "2", "3"]
-    about = About(title="People", target="trec2022", documents=3)
-    about.write(folder)
-    assert (collection.about, find_collection(folder).about) == (About(), about)
+    description = About(title="People", target="trec2022", documents=3)
+    description.write(folder)
+    assert (collection.about, find_collection(folder).about) == (About(), description)
 
 
 def test_a_part_has_what_is_judged_and_others_by_chance(folder: Path) -> None:
     (folder / "genders.csv").write_text("id,group\n1,m\n2,f\n3,f\n")
     (folder / "schema.yaml").write_text("attributes: {gender: {labels: genders.csv}}")
     collection = find_collection(folder)
-    for most, count in (1, 2), (2, 2), (3, 3):
-        part = find_corpus(Path(collection.part(["7"], most, print)))
+    for size, count in (1, 2), (2, 2), (3, 3):
+        part = find_corpus(Path(collection.part(["7"], size, print)))
         ids = [document.id for document in part.documents()]
         assert ids == ["1", "2", "3"][:count], "both of topic 7; 99 is in no file"
-        assert collection.part(["7"], most, print) == str(part.path)
+        assert collection.part(["7"], size, print) == str(part.path)
         report = asyncio.run(check_corpus(part))
         assert report.shares["gender"]["m"] == 1 / count, "the labels are found from there"
     assert part.path == collection.corpus.path
@@ -159,18 +159,21 @@ def test_the_official_files_are_read_as_recorded(tmp_path: Path) -> None:
 
     All other genders are one group, and trans women are women.
     """
-    folder, told = import_collection(TREC, [write_2022(tmp_path / "raw")], "fair")
-    read = {split: find_collection("fair", split) for split in ("train", "eval")}
-    assert read["train"].about.target == "trec2022"
+    folder, message = import_collection(TREC, [write_2022(tmp_path / "raw")], "fair")
+    collection_of = {split: find_collection("fair", split) for split in ("train", "eval")}
+    assert collection_of["train"].about.target == "trec2022"
     with gzip.open(folder / "documents.jsonl.gz", "rt") as stream:
         documents = {document["id"]: document for document in map(json.loads, stream)}
-    found = {
-        "told": told,
+    collections = {
+        "told": message,
         "documents": documents,
-        "topics": {split: list(map(asdict, it.topics)) for split, it in read.items()},
-        "qrels": {split: it.qrels for split, it in read.items()},
+        "topics": {
+            split: list(map(asdict, collection.topics))
+            for split, collection in collection_of.items()
+        },
+        "qrels": {split: collection.qrels for split, collection in collection_of.items()},
     }
-    check_text("fair_2022.json", json.dumps(found, indent=1) + "\n")
+    check_text("fair_2022.json", json.dumps(collections, indent=1) + "\n")
 
 
 def test_the_files_of_2021_have_continents_and_only_true_genders(tmp_path: Path) -> None:
@@ -179,14 +182,14 @@ def test_the_files_of_2021_have_continents_and_only_true_genders(tmp_path: Path)
     folder, _ = import_collection("trec-fair-2021", [raw], "fair")
     with gzip.open(folder / "documents.jsonl.gz", "rt") as stream:
         documents = {document["id"]: document for document in map(json.loads, stream)}
-    places = {id_: it["geographic_locations"] for id_, it in documents.items()}
+    places = {id_: document["geographic_locations"] for id_, document in documents.items()}
     assert places == {
         "11": ["Africa", "Europe"],
         "12": ["Europe"],
         "13": ["Asia"],
         "14": ["Oceania"],
     }
-    genders = {id_: it["gender"] for id_, it in documents.items()}
+    genders = {id_: document["gender"] for id_, document in documents.items()}
     assert genders == {"11": ["female"], "12": None, "13": ["male"], "14": ["male"]}
     train, evaluation = (find_collection("fair", split) for split in ("train", "eval"))
     assert {topic.title: topic.keywords for topic in train.topics} == {
@@ -283,8 +286,8 @@ def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
     assert child.stdout.readline() == "at work\n"
     child.kill()
     child.communicate(timeout=PATIENCE)
-    found = sorted(path.name for path in (tmp_path / "collections").iterdir())
-    assert [name[:8] for name in found] == [".x.build", ".x.lock"]
+    names = sorted(path.name for path in (tmp_path / "collections").iterdir())
+    assert [name[:8] for name in names] == [".x.build", ".x.lock"]
     assert [listed["name"] for listed in list_collections()] == ["notables"]
     import_collection(TREC, [raw], "x")
     assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".x.lock", "x"]
@@ -293,12 +296,15 @@ def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
     """Of 20 MB of articles, less than 2 MB are held; their ids and metadata stand on disk."""
     text, pages = "maize " * 800, range(4_000)
-    lines(tmp_path / "corpus.json", ({"id": it, "title": f"{it}", "plain": text} for it in pages))
-    lines(tmp_path / "articles.json", ({"page_id": it, "gender": []} for it in pages))
+    lines(
+        tmp_path / "corpus.json",
+        ({"id": number, "title": f"{number}", "plain": text} for number in pages),
+    )
+    lines(tmp_path / "articles.json", ({"page_id": number, "gender": []} for number in pages))
     lines(tmp_path / "train_topics.json", [{"id": 1, "title": "x", "rel_docs": [1]}])
     tracemalloc.start()
-    _, told = import_collection(TREC, [tmp_path], "x")
+    _, message = import_collection(TREC, [tmp_path], "x")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert told[0] == "4,000 documents"
+    assert message[0] == "4,000 documents"
     assert peak < 2_000_000

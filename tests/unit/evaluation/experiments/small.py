@@ -46,16 +46,16 @@ def write_collection(
     documents, qrels = [], dict[str, dict[str, int]]()
     for number in range(48):
         title, woman = TITLES[number % 4], number // 4 % 4 == 3
-        said = " ".join([title] * (2 if woman else 3))
-        text = f"A {said}. {'She has a garden' if woman else 'He has a boat'} {number}."
+        words = " ".join([title] * (2 if woman else 3))
+        text = f"A {words}. {'She has a garden' if woman else 'He has a boat'} {number}."
         gender = "female" if woman else "male"
-        place = ("north", "south")[number // 4 % 2] if number % 4 < 2 else None
-        own = {"id": f"d{number:02}", "title": f"Person {number}", "text": text}
-        documents.append({**own, "gender": gender, "place": place})
+        region = ("north", "south")[number // 4 % 2] if number % 4 < 2 else None
+        document = {"id": f"d{number:02}", "title": f"Person {number}", "text": text}
+        documents.append({**document, "gender": gender, "place": region})
         if number % 5:
             qrels.setdefault(f"t{number % 4}", {})[f"d{number:02}"] = 1
-    more = {"keywords": ["garden"] * keywords}
-    topics = ({"id": f"t{n}", "title": it, **more} for n, it in enumerate(TITLES))
+    keyword_fields = {"keywords": ["garden"] * keywords}
+    topics = ({"id": f"t{n}", "title": title, **keyword_fields} for n, title in enumerate(TITLES))
     lines(folder / "documents.jsonl", documents)
     lines(folder / "topics.jsonl", topics)
     write_qrels(folder / "qrels.txt", qrels)
@@ -95,8 +95,8 @@ def experiment(folder: Path, **changes: Any) -> Experiment:
 
 def manifest_for(collection: Collection, folder: Path, **changes: Any) -> Manifest:
     """Return what a small experiment on a collection is run with."""
-    asked = experiment(folder, collection=str(collection.folder), **changes)
-    return manifest_of(asked, collection, PromptLibrary())
+    spec = experiment(folder, collection=str(collection.folder), **changes)
+    return manifest_of(spec, collection, PromptLibrary())
 
 
 def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRecord]:
@@ -107,8 +107,8 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
     ids = [document.id for document in collection.corpus.documents()]
     for number, cell in enumerate(cells_of(manifest, collection, collection.corpus_name)):
         for place, topic in enumerate(collection.topics):
-            own = [id_ for id_ in ids if int(id_[1:]) % 4 == int(topic.id[1:])]
-            ranked = own[number % 5 :] + own[: number % 5]
+            relevant_ids = [id_ for id_ in ids if int(id_[1:]) % 4 == int(topic.id[1:])]
+            ranked = relevant_ids[number % 5 :] + relevant_ids[: number % 5]
             refines = cell.system.asks_a_model
             rounds = [
                 RoundRecord(

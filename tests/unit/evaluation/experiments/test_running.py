@@ -37,8 +37,8 @@ async def _run(collection: Path, store: RunFolder, at_once: int = 2, **changes: 
         Watcher(),
         {"systems": [BASELINE, LEARNT, OURS], "model": "feedback", **changes},
     )
-    asked = experiment(collection, collection=str(collection), **values)
-    await running.run(asked, RunOptions(store.folder, watcher, at_once=at_once))
+    spec = experiment(collection, collection=str(collection), **values)
+    await running.run(spec, RunOptions(store.folder, watcher, at_once=at_once))
     return watcher
 
 
@@ -91,7 +91,7 @@ async def test_a_system_searches_the_corpus_that_it_names(
         "'away' was left out: There is no index 'not-attached'",
         "'no vectors' was left out: The source 'exported' only ranks in its own way",
     ]
-    rankings = {(it.system, it.topic): it.ids for it in store.lines.read()}
+    rankings = {(record.system, record.topic): record.ids for record in store.lines.read()}
     assert len(rankings) == 3 * 4
     assert all(rankings["BM25", topic] == ids for (_, topic), ids in rankings.items())
     measured = measure(store.folder)
@@ -135,9 +135,11 @@ async def test_weights_never_saw_the_judgements_of_their_topic(
         folder = tmp_path / f"turned-{turned}"
         write_collection(folder)
         if turned:
-            kept = [q for q in (folder / "qrels.txt").read_text().splitlines() if turned not in q]
-            others = [f"{turned} 0 d{n:02} 1" for n in range(int(turned[1:]), 48, 12)]
-            (folder / "qrels.txt").write_text("\n".join(kept + others) + "\n")
+            other_lines = [
+                q for q in (folder / "qrels.txt").read_text().splitlines() if turned not in q
+            ]
+            turned_lines = [f"{turned} 0 d{n:02} 1" for n in range(int(turned[1:]), 48, 12)]
+            (folder / "qrels.txt").write_text("\n".join(other_lines + turned_lines) + "\n")
         used.clear()
         await _run(folder, RunFolder(folder / "run"), systems=[BASELINE, LEARNT], seeds=[0, 1])
         assert all(len(weights) == 1 for weights in used.values())
@@ -146,5 +148,5 @@ async def test_weights_never_saw_the_judgements_of_their_topic(
     before = await weights_of()
     assert len(set(before.values())) == 4
     for topic in before:
-        after = await weights_of(topic)
-        assert [it for it in before if after[it] == before[it]] == [topic]
+        turned_weights = await weights_of(topic)
+        assert [name for name in before if turned_weights[name] == before[name]] == [topic]

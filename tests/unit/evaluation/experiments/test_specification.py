@@ -42,12 +42,12 @@ def test_shipped_experiments_fit_notables(name: str) -> None:
     """
     file = read_experiment(name)
     small = file.spec({"title": "Mine"}, small=True)
-    whole = file.spec()
-    assert (small.title, type(small)) == ("Mine", type(whole))
-    assert small != whole
-    if whole.kind == "search":
-        collection = find_collection(whole.collection)
-        manifest = manifest_of(whole, collection, PromptLibrary())
+    full = file.spec()
+    assert (small.title, type(small)) == ("Mine", type(full))
+    assert small != full
+    if full.kind == "search":
+        collection = find_collection(full.collection)
+        manifest = manifest_of(full, collection, PromptLibrary())
         assert manifest.attributes == ("gender", "continent")
         assert len(manifest.topics) == 57
         cells = cells_of(manifest, collection, collection.corpus_name)
@@ -95,10 +95,10 @@ def test_one_option_names_the_protected_group_of_all_systems(tmp_path: Path) -> 
         {"name": "own", "method": "fa-ir", "settings": {"options": {"protected": "male"}}},
         {"name": "DELTR", "method": "deltr", "train": {"folds": 2}},
     ]
-    plain, ours, own, learnt = experiment(tmp_path, systems=systems, protected="female").systems
+    plain, ours, named, learnt = experiment(tmp_path, systems=systems, protected="female").systems
     assert plain.settings == {}
     assert ours.context(k=5).options == {"protected": "female"}
-    assert own.context(k=5).options == {"protected": "male"}
+    assert named.context(k=5).options == {"protected": "male"}
     assert learnt.train is not None
     assert learnt.train.options == {"protected": "female"}
     with pytest.raises(InputError, match="no system protects a group"):
@@ -107,12 +107,12 @@ def test_one_option_names_the_protected_group_of_all_systems(tmp_path: Path) -> 
 
 def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
     vary = {"max_iterations": [1, 2], "patience": [1, 2]}
-    both = {"name": "both {max_iterations} {patience}", "vary": vary, "model": "feedback"}
+    varied = {"name": "both {max_iterations} {patience}", "vary": vary, "model": "feedback"}
     odd = {"name": "{patience.__class__}", "vary": {"patience": [1]}}
-    found = experiment(tmp_path, systems=[BASELINE, both, odd])
-    systems = {system.name: (system.settings, system.model) for system in found.systems}
+    spec = experiment(tmp_path, systems=[BASELINE, varied, odd])
+    systems = {system.name: (system.settings, system.model) for system in spec.systems}
     assert systems["both 2 1"] == ({"max_iterations": 2, "patience": 1}, "feedback")
-    assert systems["{patience.__class__}"] == ({"patience": 1}, found.model)
+    assert systems["{patience.__class__}"] == ({"patience": 1}, spec.model)
     assert len(systems) == 1 + 4 + 1
 
 

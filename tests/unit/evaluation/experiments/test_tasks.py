@@ -99,7 +99,7 @@ async def test_what_is_away_is_not_done_and_is_asked_again(
     model = Model(a1=error, a3=Done((Note(name="a3", failed=True),), away=error))
     with pytest.raises(type(error), match=r"^2 of 4 tasks are not done, .*: Slow; run again"):
         await model.run("a0 a1 a2 a3", lines)
-    assert [it.name for it in lines.read() if not it.failed] == ["a0", "a2"]
+    assert [note.name for note in lines.read() if not note.failed] == ["a0", "a2"]
     await model.run("a0 a1 a2 a3", lines, tolerated=type(error))
     model.failures = {}
     await model.run("a0 a1 a2 a3", lines)
@@ -116,11 +116,16 @@ MORE = [f"b{n}" for n in range(GIVE_UP + 5)]
 
 
 @pytest.mark.parametrize(
-    ("tasks", "failures", "told", "kept"),
+    ("tasks", "failures", "sentence", "done_tasks"),
     [
         ("a0 a1 b0 c0", {"a1": SLOW, "b0": SLOW}, "model b did not answer any question", "a0 c0"),
         # All may be refused for the same reason, as with a wrong option: nothing is left of that.
-        ("a0 b0 b1", {it: refused(it) for it in ("b0", "b1")}, "model b did not.*Odd; fix", "a0"),
+        (
+            "a0 b0 b1",
+            {name: refused(name) for name in ("b0", "b1")},
+            "model b did not.*Odd; fix",
+            "a0",
+        ),
         ("a0 a1", {"a1": refused("a1")}, "", "a0 a1"),
         ("a0 a1", {"a0": refused("a0")}, "1 of 2 tasks are not done.*Odd; run again", "a1"),
         (" ".join(MORE), dict.fromkeys(MORE, MANY), f"model b failed {GIVE_UP} times in a row", ""),
@@ -131,16 +136,19 @@ MORE = [f"b{n}" for n in range(GIVE_UP + 5)]
     ],
 )
 async def test_how_a_run_ends(
-    lines: Lines[Note], tasks: str, failures: dict[str, Any], told: str, kept: str
+    lines: Lines[Note], tasks: str, failures: dict[str, Any], sentence: str, done_tasks: str
 ) -> None:
     """With the kind of the error that ended it."""
-    with pytest.raises(FairqrError, match=told) if told else nullcontext() as ended:
+    with pytest.raises(FairqrError, match=sentence) if sentence else nullcontext() as caught:
         await Model(**failures).run(tasks, lines)
-    if ended is not None:
-        last = [it.refusal if isinstance(it, Done) else it for it in failures.values()][-1]
-        assert type(ended.value) is type(last)
-        assert getattr(ended.value, "status", "") == getattr(last, "status", "")
-    assert [note.name for note in lines.read()] == kept.split()
+    if caught is not None:
+        last_failure = [
+            failure.refusal if isinstance(failure, Done) else failure
+            for failure in failures.values()
+        ][-1]
+        assert type(caught.value) is type(last_failure)
+        assert getattr(caught.value, "status", "") == getattr(last_failure, "status", "")
+    assert [note.name for note in lines.read()] == done_tasks.split()
 
 
 @pytest.fixture
@@ -150,9 +158,9 @@ def manifest(collection: Collection, tmp_path: Path) -> Manifest:
 
 @pytest.fixture
 def store(manifest: Manifest, collection: Collection, tmp_path: Path) -> RunFolder:
-    found = RunFolder(tmp_path / "run")
-    fill(found, manifest, records_of(manifest, collection))
-    return found
+    folder = RunFolder(tmp_path / "run")
+    fill(folder, manifest, records_of(manifest, collection))
+    return folder
 
 
 @pytest.mark.promise("evaluation")
@@ -162,16 +170,18 @@ def test_a_kill_loses_only_the_search_it_hit(store: RunFolder) -> None:
     Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them.
     """
     path, written = store.lines.path, store.lines.read()
-    whole = path.read_bytes()
-    last, one = (len(line) for line in whole.splitlines(keepends=True)[-2:])
-    for cut in range(len(whole) - last - one, len(whole)):
-        path.write_bytes(whole[:cut])
-        kept = whole[:cut].count(b"\n")
-        assert store.lines.read() == written[:kept]
+    content = path.read_bytes()
+    last_but_one_length, last_length = (
+        len(line) for line in content.splitlines(keepends=True)[-2:]
+    )
+    for cut in range(len(content) - last_but_one_length - last_length, len(content)):
+        path.write_bytes(content[:cut])
+        whole_lines = content[:cut].count(b"\n")
+        assert store.lines.read() == written[:whole_lines]
         with store.lines.writing():
-            for record in written[kept:]:
+            for record in written[whole_lines:]:
                 store.lines.add(record)
-        assert path.read_bytes() == whole
+        assert path.read_bytes() == content
 
 
 class _Value(Record):
@@ -188,7 +198,7 @@ def test_any_value_comes_back_from_its_line(tmp_path: Path) -> None:
     with lines.writing():
         for value in values:
             lines.add(_Value(name=repr(value), value=value))
-    assert [repr(it.value) for it in lines.read()] == [*map(repr, values)]
+    assert [repr(line.value) for line in lines.read()] == [*map(repr, values)]
 
 
 @pytest.mark.promise("evaluation")
@@ -204,20 +214,20 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(
 
     Each change that would mix two experiments in one folder is refused, and says which.
     """
-    other = manifest_for(collection, tmp_path, **{name: value})
+    another = manifest_for(collection, tmp_path, **{name: value})
 
     refusal = rf"holds a run with another experiment \({name}\); choose another"
     with pytest.raises(InputError, match=refusal):
-        store.begin(other)
+        store.begin(another)
 
 
 def test_a_run_goes_on_only_with_the_same_judgements(store: RunFolder, manifest: Manifest) -> None:
     fingerprints = {**manifest.fingerprints, "qrels.txt": "0"}
-    other = manifest.model_copy(update={"fingerprints": fingerprints})
+    another = manifest.model_copy(update={"fingerprints": fingerprints})
 
     refusal = r"holds a run with another fingerprints \(qrels\.txt\); choose another"
     with pytest.raises(InputError, match=refusal):
-        store.begin(other)
+        store.begin(another)
 
 
 def test_a_run_goes_on_only_with_the_same_corpus(
@@ -227,11 +237,11 @@ def test_a_run_goes_on_only_with_the_same_corpus(
     schema.write_text(
         schema.read_text().replace("female: 0.5, male: 0.5", "female: 0.4, male: 0.6")
     )
-    other = manifest_for(load_collection(collection.folder), tmp_path)
+    another = manifest_for(load_collection(collection.folder), tmp_path)
 
     refusal = r"holds a run with another fingerprints \(corpus\); choose another"
     with pytest.raises(InputError, match=refusal):
-        store.begin(other)
+        store.begin(another)
 
 
 def test_other_versions_and_forms_of_settings_may_go_on(
@@ -266,8 +276,8 @@ def test_only_other_files_keep_a_folder_from_being_used(manifest: Manifest, tmp_
 def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
     if content:
         (tmp_path / "experiment.json").write_text(content)
-    told = r"is damaged or of another version(;| \(at \w)" if content else "holds no experiment"
-    with pytest.raises(InputError, match=told):
+    sentence = r"is damaged or of another version(;| \(at \w)" if content else "holds no experiment"
+    with pytest.raises(InputError, match=sentence):
         fairqr.load_experiment(tmp_path)
 
 

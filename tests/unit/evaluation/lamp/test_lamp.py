@@ -26,7 +26,9 @@ _READ = json.loads(Path(__file__).with_name("official.json").read_text())
 OFFICIAL: dict[int, Data] = {int(number): task for number, task in _READ.items()}
 """By task an entry of it (``input`` and ``profile``), and its gold, query and document's text."""
 
-ENTRIES = {n: {"input": it["input"], "profile": it["profile"]} for n, it in OFFICIAL.items()}
+ENTRIES = {
+    n: {"input": entry["input"], "profile": entry["profile"]} for n, entry in OFFICIAL.items()
+}
 
 
 def write_set(
@@ -47,8 +49,8 @@ def golds_of(task: str | None, golds: dict[str, Any]) -> Data:
     return {"golds": listed} if task is None else {"task": task, "golds": listed}
 
 
-def _five(id_: object, **more: Any) -> Data:
-    return {"id": id_, **ENTRIES[5], **more}
+def _five(id_: object, **fields: Any) -> Data:
+    return {"id": id_, **ENTRIES[5], **fields}
 
 
 def _load(folder: Path, entries: object, golds: object, **options: Any) -> RagCollection:
@@ -64,13 +66,13 @@ def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int) -> None
     collection = load_lamp(write_set(tmp_path, [entry], outputs, packed=number % 2 == 0))
     (query,) = collection.queries
     (document,) = query.pool
-    found = (query.id, query.question, query.query, query.golds, document.text)
-    assert found == ("01", entry["input"], known["query"], (known["gold"],), known["text"])
+    texts = (query.id, query.question, query.query, query.golds, document.text)
+    assert texts == ("01", entry["input"], known["query"], (known["gold"],), known["text"])
     assert document.fields == {k: v for k, v in entry["profile"][0].items() if k != "id"}
     assert (collection.name, collection.prompt) == (f"LaMP-{number}", f"lamp{number}")
     assert task.utility(known["gold"], query.golds) == task.utility.greatest
-    by = "Documents are useful by accuracy; answers are judged by 4 − |error|."
-    assert (collection.left_out, collection.note) == ({}, by if number == 3 else "")
+    measures_used = "Documents are useful by accuracy; answers are judged by 4 − |error|."
+    assert (collection.left_out, collection.note) == ({}, measures_used if number == 3 else "")
 
 
 @pytest.mark.parametrize(
@@ -106,12 +108,12 @@ def test_duplicates_and_answers_stay_if_that_is_asked(tmp_path: Path) -> None:
     answer = {"id": "answer", "title": "T", "abstract": abstract}
     entry = {**five, "profile": [*five["profile"], twin, answer]}
     path = write_set(tmp_path, [entry], golds_of("LaMP_5", {"1": "T"}))
-    found = load_lamp(path)
-    both = load_lamp(path, kept=KeptDocuments(duplicates=True, answers=True))
-    assert len(both.queries[0].pool) == len(found.queries[0].pool) + 2
-    assert "equal to an earlier one, left out: 1" in found.note
-    assert "the question and its gold, left out: 1" in found.note
-    assert both.note == ""
+    usual = load_lamp(path)
+    complete = load_lamp(path, kept=KeptDocuments(duplicates=True, answers=True))
+    assert len(complete.queries[0].pool) == len(usual.queries[0].pool) + 2
+    assert "equal to an earlier one, left out: 1" in usual.note
+    assert "the question and its gold, left out: 1" in usual.note
+    assert complete.note == ""
 
 
 @pytest.mark.parametrize(
@@ -151,31 +153,34 @@ def test_a_set_may_have_a_name_of_its_own(
 def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
     """A document that is the question and its gold too, white space and case apart."""
     odd = json.loads(Path(__file__).with_name("left_out.json").read_text())
-    found = _load(tmp_path, odd["entries"], odd["golds"])
-    (query,) = found.queries
-    told = {
-        "left_out": found.left_out,
-        "note": found.note,
+    collection = _load(tmp_path, odd["entries"], odd["golds"])
+    (query,) = collection.queries
+    reasons = {
+        "left_out": collection.left_out,
+        "note": collection.note,
         "pool": list(map(dataclasses.asdict, query.pool)),
     }
-    check_text("lamp_left_out.json", json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    check_text("lamp_left_out.json", json.dumps(reasons, indent=1, ensure_ascii=False) + "\n")
 
 
 def test_limits_are_no_part_of_the_fingerprint(tmp_path: Path) -> None:
     profile = [{"id": str(i), "title": f"T{i}", "abstract": ""} for i in range(5)]
     entries = [_five(str(i), profile=profile) for i in range(4)]
     golds = {str(i): "T" for i in range(4)}
-    whole = _load(tmp_path, entries, golds)
+    collection = _load(tmp_path, entries, golds)
     small = _load(tmp_path, entries, golds, limit=2, pool=3)
     assert [query.id for query in small.queries] == ["0", "1"]
     assert [document.id for document in small.queries[0].pool] == ["0", "1", "2"]
-    assert small.fingerprint == whole.fingerprint
+    assert small.fingerprint == collection.fingerprint
     assert "the first 3 documents" in small.note
-    assert dataclasses.replace(small.queries[1], pool=whole.queries[1].pool) == whole.queries[1]
-    assert _load(tmp_path, entries, golds | {"3": "U"}).fingerprint != whole.fingerprint
+    assert (
+        dataclasses.replace(small.queries[1], pool=collection.queries[1].pool)
+        == collection.queries[1]
+    )
+    assert _load(tmp_path, entries, golds | {"3": "U"}).fingerprint != collection.fingerprint
     # No more of a file is read than is asked for.
     torn = json.dumps(entries).encode()[:-1]
-    assert _load(tmp_path, torn, golds, limit=4).queries == whole.queries
+    assert _load(tmp_path, torn, golds, limit=4).queries == collection.queries
 
 
 def write_files(folder: Path, prefix: str) -> None:
@@ -244,7 +249,11 @@ def test_malformed_files_are_one_sentence(
 
 
 LABELS = TASKS[1].labels
-UTILITIES: list[Utility] = [*(it.utility for it in TASKS), metrics.ROUGE_1, metrics.NAMES_RELEVANT]
+UTILITIES: list[Utility] = [
+    *(task.utility for task in TASKS),
+    metrics.ROUGE_1,
+    metrics.NAMES_RELEVANT,
+]
 GOLDS = {"accuracy": "[1]", "4 − |error|": "3"}
 PEOPLE = ["Leó Szilárd", "Marie Curie", "Jean-Paul Sartre", "…"]
 named = partial(metrics.names_relevant, golds=PEOPLE)
@@ -264,18 +273,18 @@ READ: list[tuple[Callable[[str], object], object, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("read", "expected", "answers"), READ)
+@pytest.mark.parametrize(("reader", "expected", "answers"), READ)
 def test_an_answer_is_read_as_stated(
-    read: Callable[[str], object], expected: object, answers: list[str]
+    reader: Callable[[str], object], expected: object, answers: list[str]
 ) -> None:
-    assert {read(answer) for answer in answers} == {expected}
+    assert {reader(answer) for answer in answers} == {expected}
 
 
 @pytest.mark.parametrize(("gold", "utility"), [("1", 0), ("2", 1), ("3", 2), ("4", 1), ("5", 0)])
 def test_what_is_no_rating_counts_as_the_worse_end(gold: str, utility: float) -> None:
     """|5 − 1|, |5 − 2|, |5 − 3| = |1 − 3|, |1 − 4|, |1 − 5|, each taken from 4."""
     assert metrics.four_minus_error("good", [gold]) == utility
-    assert utility == min(metrics.four_minus_error(str(it), [gold]) for it in range(1, 6))
+    assert utility == min(metrics.four_minus_error(str(rating), [gold]) for rating in range(1, 6))
 
 
 @pytest.mark.parametrize("utility", UTILITIES, ids=lambda utility: utility.name)

@@ -37,7 +37,10 @@ async def test_windows_and_comparisons_of_a_list_cost(folk: dict[str, Any], tmp_
     named = {"rankers": rankers, "windows": ["4/2", "8/4"], "personas": ["neutral"]}
     plan = await plan_of(listwise(**folk, **named))
     assert remaining_cost(plan, ProbeStore(tmp_path / "lists")).calls == 3 * (3 + 1 + 2 * 17)
-    assert [it.partition("=")[0] for it in plan.manifest.prompts] == ["listwise", "pairwise"]
+    assert [prompt.partition("=")[0] for prompt in plan.manifest.prompts] == [
+        "listwise",
+        "pairwise",
+    ]
     usage = Usage(1, 2, prompt_tokens=10, completion_tokens=5, cached_tokens=30)
     assert spent(usage) == {"model_calls": 3, "tokens": 45}, "as when it was first asked"
 
@@ -62,10 +65,10 @@ async def test_a_folder_keeps_what_it_was_begun_with(folk: dict[str, Any], tmp_p
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda whole: whole.replace("Title af0", "Title"), id="another title"),
-        pytest.param(lambda whole: whole[:-9], id="cut off"),
-        pytest.param(lambda whole: "", id="empty"),
-        pytest.param(lambda whole: whole + whole, id="twice"),
+        pytest.param(lambda text: text.replace("Title af0", "Title"), id="another title"),
+        pytest.param(lambda text: text[:-9], id="cut off"),
+        pytest.param(lambda text: "", id="empty"),
+        pytest.param(lambda text: text + text, id="twice"),
     ],
 )
 async def test_changed_collections_of_a_folder_are_refused(
