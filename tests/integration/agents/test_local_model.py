@@ -72,10 +72,13 @@ async def test_a_reply_depends_on_no_other_question(
         scored = await model.choice_probabilities(Question(library.get("attribute"), pair))
         return written.text, scored.probabilities
 
-    asked = [partial(keywords, "sculptor", group) for group in ("female", "male")]
-    asked += [partial(text, *it) for it in ((0, "physicist"), (0, "painter"), (1, "physicist"))]
-    first = [await ask() for ask in asked]
-    backwards = await asyncio.gather(*(ask() for ask in reversed(asked)))
+    questions = [partial(keywords, "sculptor", group) for group in ("female", "male")]
+    questions += [
+        partial(text, *arguments)
+        for arguments in ((0, "physicist"), (0, "painter"), (1, "physicist"))
+    ]
+    first = [await ask() for ask in questions]
+    backwards = await asyncio.gather(*(ask() for ask in reversed(questions)))
     assert backwards[::-1] == first
     assert any(first[:2])
     assert any(text for text, _ in first[2:])
@@ -117,8 +120,8 @@ async def test_a_stranger_without_the_key_is_refused(model_cache: Path) -> None:
 
     All share one server, however many start it, on loopback alone.
     """
-    server, *others = await asyncio.gather(*(start_local(MODEL) for _ in range(8)))
-    assert all(other is server for other in others)
+    server, *other_servers = await asyncio.gather(*(start_local(MODEL) for _ in range(8)))
+    assert all(other_server is server for other_server in other_servers)
     assert server.base_url.startswith("http://127.0.0.1:")
     assert server.api_key not in repr(server)
     stranger = openai.AsyncOpenAI(base_url=server.base_url, api_key="guess", max_retries=0)
@@ -173,14 +176,14 @@ def test_the_process_ends_at_once_and_says_nothing(
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdout is not None
-        rest = float(child.stdout.readline()) / 20 * 1880
-        begun = time.monotonic()
+        remaining = float(child.stdout.readline()) / 20 * 1880
+        start = time.monotonic()
         if sent is not None:
             child.send_signal(sent)
-        said = child.communicate(timeout=PATIENCE)
-        took = time.monotonic() - begun
-    assert (said, child.returncode) == (("", ""), code)
-    assert took < rest / 4, "the reply would take longer"
+        output = child.communicate(timeout=PATIENCE)
+        took = time.monotonic() - start
+    assert (output, child.returncode) == (("", ""), code)
+    assert took < remaining / 4, "the reply would take longer"
 
 
 @pytest.mark.model

@@ -59,12 +59,12 @@ def test_nothing_is_cut_off(
 
     Nothing of hostile names runs, and nothing is hard to read in the dark.
     """
-    page, seen = pages(**device)
+    page, requests = pages(**device)
     address = (report / layout / "report.html").as_uri()
     page.goto(address)
     assert page.evaluate("window.owned") is None
-    assert seen.requests == [address]
-    assert not seen.complaints
+    assert requests.requests == [address]
+    assert not requests.complaints
     assert faults(page) == []
     assert page.locator("script, img, code, a:not([href^='#'])").count() == 0
     assert page.locator("figure svg").count() == 1
@@ -90,7 +90,8 @@ def test_nothing_is_cut_off(
 def test_the_legend_of_the_picture_ends_inside_it(pages: Pages, verdicts: tuple[Any, ...]) -> None:
     figures = outcome_of(9).figures
     groups = [
-        replace(it, verdict=verdicts[n % len(verdicts)]) for n, it in enumerate(figures.groups)
+        replace(group, verdict=verdicts[n % len(verdicts)])
+        for n, group in enumerate(figures.groups)
     ]
     drawn = draw_exposure(replace(outcome_of(9), figures=replace(figures, groups=groups)))
     page, _ = pages(**LAPTOP)
@@ -113,8 +114,8 @@ def test_the_first_screen_says_who_gets_seen(report: Path, pages: Pages) -> None
     address = (report / "plain" / "report.html").as_uri()
     laptop, _ = pages(**LAPTOP)
     laptop.goto(address)
-    for what in ("blockquote", "blockquote + figure + ul"):
-        assert sum(ends_of(laptop, what)) < 800, what
+    for selector in ("blockquote", "blockquote + figure + ul"):
+        assert sum(ends_of(laptop, selector)) < 800, selector
     assert ends_of(laptop, "figure svg")[0] < 0.7 * 800
     folded = laptop.get_by_role("heading", name="What fair re-ranking would cost")
     expect(folded).to_be_visible()

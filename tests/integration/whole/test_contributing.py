@@ -188,7 +188,7 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
         "baseline",
     )
     search = (*search, "--set", "final_step=reverse", "--set", "options.skip=1")
-    checked, data, shown, texts, methods = said(
+    checked, data, reranker, texts, methods = said(
         site,
         ("source", "check", "books.source.yaml"),
         (*search, "--json"),
@@ -199,10 +199,10 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
     assert "at home" in checked
     result = json.loads(data)
     assert result["retriever"] == "shelf"
-    assert [place["id"] for place in result["baseline"]["ranking"]] == ["a", "b"]
-    assert [place["id"] for place in result["ranking"]] == ["c", "b"]
+    assert [document["id"] for document in result["baseline"]["ranking"]] == ["a", "b"]
+    assert [document["id"] for document in result["ranking"]] == ["c", "b"]
     assert "What c tells." in texts
-    assert "tells." not in shown
+    assert "tells." not in reranker
     assert "reverse: The reverse (nobody 2026)" in methods
 
 

@@ -24,7 +24,7 @@ QUESTIONS = 24
 
 def asked(number: int) -> Question:
     """Return one of the questions, which have many lengths."""
-    words = [WORDS[(number * place) % len(WORDS)] for place in range(1, 2 + number % 11)]
+    words = [WORDS[(number * step) % len(WORDS)] for step in range(1, 2 + number % 11)]
     return question(" ".join(words), max_tokens=8)
 
 
@@ -69,9 +69,9 @@ async def test_texts_are_equal_to_the_token(
     assert max(batch_sizes) > 1
     assert sum(batch_sizes) == QUESTIONS
     assert max(batch_sizes) <= batch
-    for one, other in zip(alone, together, strict=True):
-        assert one.status == "ok", one.message
-        assert (other.text, other.usage) == (one.text, one.usage)
+    for single, batched in zip(alone, together, strict=True):
+        assert single.status == "ok", single.message
+        assert (batched.text, batched.usage) == (single.text, single.usage)
 
 
 async def test_probabilities_are_equal(tiny_causal: Path, batch_sizes: list[int]) -> None:
@@ -80,20 +80,24 @@ async def test_probabilities_are_equal(tiny_causal: Path, batch_sizes: list[int]
 
     async def chosen(model: CausalModel) -> list[Any]:
         questions = [asked(number) for number in range(QUESTIONS)]
-        return await asyncio.gather(*(model.choice_probabilities(it, labels) for it in questions))
+        return await asyncio.gather(
+            *(model.choice_probabilities(each_question, labels) for each_question in questions)
+        )
 
     alone = await chosen(CausalModel(str(tiny_causal)))
     batch_sizes.clear()
     together = await chosen(CausalModel(f"{tiny_causal}?batch=8"))
     assert max(batch_sizes) > 1
-    for one, other in zip(alone, together, strict=True):
-        assert other.probabilities == pytest.approx(one.probabilities, rel=1e-5)
+    for single, batched in zip(alone, together, strict=True):
+        assert batched.probabilities == pytest.approx(single.probabilities, rel=1e-5)
 
 
 async def test_a_question_that_is_too_long_does_not_spoil_the_others(tiny_causal: Path) -> None:
     model = CausalModel(f"{tiny_causal}?batch=8")
     long = question("the river " * 1000, max_tokens=8)
-    replies = await asyncio.gather(*(model.write(it) for it in (asked(1), long, asked(2))))
+    replies = await asyncio.gather(
+        *(model.write(each_question) for each_question in (asked(1), long, asked(2)))
+    )
     assert [reply.status for reply in replies] == ["ok", "invalid_request", "ok"]
 
 
@@ -105,8 +109,8 @@ async def test_who_leaves_does_not_keep_others_waiting(tiny_causal: Path) -> Non
     for task in asking[::2]:
         task.cancel()
     replies = await asyncio.gather(*asking, return_exceptions=True)
-    assert all(isinstance(it, asyncio.CancelledError) for it in replies[::2])
-    assert all(isinstance(it, Reply) and it.status == "ok" for it in replies[1::2])
+    assert all(isinstance(reply, asyncio.CancelledError) for reply in replies[::2])
+    assert all(isinstance(reply, Reply) and reply.status == "ok" for reply in replies[1::2])
 
 
 @pytest.mark.parametrize(

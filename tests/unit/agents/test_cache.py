@@ -47,9 +47,9 @@ async def test_the_file_stays_below_its_limit(path: Path) -> None:
         await cache.put_many({f"k{number}": TEXT})
     for start in range(500, 1000, 20):
         await cache.put_many({f"k{start + number}": TEXT for number in range(20)})
-    kept = await cache.get_many([f"k{number}" for number in range(1000)])
-    assert "k0" not in kept
-    assert {f"k{number}" for number in range(800, 1000)} <= set(kept)
+    entries = await cache.get_many([f"k{number}" for number in range(1000)])
+    assert "k0" not in entries
+    assert {f"k{number}" for number in range(800, 1000)} <= set(entries)
     assert path.stat().st_size < LIMIT * 1.1
     assert list(path.parent.iterdir()) == [path]
 
@@ -117,7 +117,7 @@ async def test_a_cache_that_was_deleted_is_made_again(path: Path) -> None:
 
 async def test_memory_holds_the_last_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairqr.agents.models.cache.MAX_REPLIES", 3)
-    kept, keys = ReplyCache(), [str(number) for number in range(5)]
+    cache, keys = ReplyCache(), [str(number) for number in range(5)]
     for key in keys:
-        await kept.put_many({key: {"reply": key}})
-    assert list(await kept.get_many(keys)) == keys[2:]
+        await cache.put_many({key: {"reply": key}})
+    assert list(await cache.get_many(keys)) == keys[2:]

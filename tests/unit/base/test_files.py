@@ -55,8 +55,8 @@ def test_secrets_are_withheld() -> None:
         "headers": [{"Authorization": "Bearer hunter2"}, "x?key=hunter2"],
         "runs": ("a.run", "b.run"),
     }
-    shown = without_secrets(described)
-    assert shown == {
+    redacted = without_secrets(described)
+    assert redacted == {
         "url": "https://host/search?q={{query}}&api_key=withheld&size={{size}}#top",
         "credentials": "production",
         "body": {"apiKey": "withheld", "query": {"token_count": 3, "tokenizer": "standard"}},

@@ -40,13 +40,13 @@ def test_each_loop_has_its_own_and_closed_loops_are_let_go() -> None:
 
 
 async def test_the_first_error_ends_what_runs_beside_it() -> None:
-    ended: list[str] = []
+    names_ended: list[str] = []
 
     async def wait(name: str) -> str:
         try:
             await asyncio.sleep(0 if name == "quick" else 60)
         finally:
-            ended.append(name)
+            names_ended.append(name)
         return name
 
     async def fail() -> str:
@@ -54,10 +54,10 @@ async def test_the_first_error_ends_what_runs_beside_it() -> None:
         raise ValueError("first") from KeyError("cause")
 
     assert await run_together(wait("quick") for _ in range(2)) == ["quick"] * 2
-    ended.clear()
+    names_ended.clear()
     with pytest.raises(ValueError, match="first") as failed:
         await run_together([wait("slow"), fail(), wait("slow")])
-    assert ended == ["slow", "slow"]
+    assert names_ended == ["slow", "slow"]
     assert isinstance(failed.value.__cause__, KeyError)
 
 
@@ -67,7 +67,7 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
     sys.setswitchinterval(1e-6)
     background = BackgroundLoop()
     delivered = threading.Event()
-    ended = threading.Event()
+    has_ended = threading.Event()
 
     def interrupt(*_: object) -> None:
         if not delivered.is_set():
@@ -84,12 +84,12 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 await asyncio.sleep(0.05)
         finally:
-            ended.set()
+            has_ended.set()
 
     for _ in range(500):
         delivered.clear()
-        ended.clear()
+        has_ended.clear()
         with pytest.raises(KeyboardInterrupt):
             background.run(work())
-        assert ended.wait(PATIENCE)
+        assert has_ended.wait(PATIENCE)
     background.end()

@@ -40,13 +40,13 @@ async def test_a_model_is_loaded_once_and_let_go(encoder: Path) -> None:
     """Two who use it share its memory, and the next model gets it once both have gone."""
     first = await load_pretrained("AutoModel", str(encoder))
     assert await load_pretrained("AutoModel", str(encoder)) is first
-    kept, held = first.model, weakref.ref(first)
+    model, reference = first.model, weakref.ref(first)
     del first
     async with asyncio.timeout(10):  # the thread that loaded it may hold it for a moment
-        while held():
+        while reference():
             gc.collect()
             await asyncio.sleep(0.01)
-    assert (await load_pretrained("AutoModel", str(encoder))).model is not kept, "loaded again"
+    assert (await load_pretrained("AutoModel", str(encoder))).model is not model, "loaded again"
 
 
 @pytest.mark.parametrize(

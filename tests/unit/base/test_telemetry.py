@@ -52,8 +52,8 @@ def test_what_is_no_header_of_a_trace_is_ignored(
 
 def printed(script: str, **variables: str) -> str:
     """Return what a Python program prints where only these variables of OpenTelemetry are set."""
-    environment = {key: it for key, it in os.environ.items() if not key.startswith("OTEL_")}
-    done = subprocess.run(
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+    process = subprocess.run(
         [sys.executable, "-c", f"from fairqr.base.exporting import exporting\n{script}"],
         env={**environment, **variables},
         check=True,
@@ -61,8 +61,8 @@ def printed(script: str, **variables: str) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.stderr == ""
-    return done.stdout
+    assert process.stderr == ""
+    return process.stdout
 
 
 AWAY = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}

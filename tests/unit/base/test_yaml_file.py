@@ -46,10 +46,10 @@ def test_what_nobody_wrote_by_hand_is_refused_at_once(tmp_path: Path, what: str)
 def test_aliases_are_refused_at_once(tmp_path: Path, what: str, text: str, line: int) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
-    begun = time.process_time()
+    start = time.process_time()
     with pytest.raises(InputError, match=rf"^The {what} .*, line {line}, has the alias '\*a0'"):
         LOADERS[what](path)
-    assert time.process_time() - begun < 1
+    assert time.process_time() - start < 1
 
 
 def test_what_a_plain_file_holds(tmp_path: Path) -> None:

@@ -86,10 +86,10 @@ def test_another_licence_is_not_allowed(licence: str) -> None:
     assert not is_allowed(licence)
 
 
-def osv(asked: Asked) -> Answer:
+def osv(request: Asked) -> Answer:
     """Speaks OSV's protocol, and knows one flaw of certifi."""
-    found = {"vulns": [FLAW]} if asked.body["package"]["name"] == "certifi" else {}
-    return Answer(body=json.dumps(found).encode())
+    reply = {"vulns": [FLAW]} if request.body["package"]["name"] == "certifi" else {}
+    return Answer(body=json.dumps(reply).encode())
 
 
 def test_a_known_vulnerability_fails_the_check_and_is_named(
@@ -102,9 +102,9 @@ def test_a_known_vulnerability_fails_the_check_and_is_named(
     project.write_text('[project]\ndependencies = ["certifi"]\n')
     arguments = ["--lock", str(lock), "--project", str(project)]
     assert audit.main([*arguments, "--osv-url", f"{model_server.base_url}/query"]) == 1
-    said = capsys.readouterr().out
-    assert f"certifi {pinned} has the known vulnerability PYSEC-2099-1; fixed in 9999." in said
-    assert "not compared" not in said
+    output = capsys.readouterr().out
+    assert f"certifi {pinned} has the known vulnerability PYSEC-2099-1; fixed in 9999." in output
+    assert "not compared" not in output
 
 
 def test_where_no_service_answers_nothing_is_claimed() -> None:

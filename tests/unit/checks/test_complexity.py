@@ -150,12 +150,12 @@ def test_a_list_that_is_too_long_or_high_is_refused(
     short = function("short", STATEMENTS, 3)
     checkout.write("graph/choose.py", f"{long}\n\n{short}")
     update = "with `python -m tests.checks.complexity --update`."
-    ended = f"and does not exceed its bound any more: shorten the list {update}"
+    advice = f"and does not exceed its bound any more: shorten the list {update}"
     assert checkout.check() == [
-        f"graph/gone.py::choose is listed for C901 {ended}",
+        f"graph/gone.py::choose is listed for C901 {advice}",
         "graph/choose.py::choose is listed with 44 for statements and has 41 now: "
         f"lower the list {update}",
-        f"graph/choose.py::short is listed for PLR0915 {ended}",
+        f"graph/choose.py::short is listed for PLR0915 {advice}",
     ]
 
     assert checkout.check("--update") == []
@@ -228,12 +228,12 @@ def test_a_file_keeps_the_assignments_it_is_listed_with(checkout: Checkout) -> N
 
 
 def test_only_the_facade_and_commands_have_many_keywords(checkout: Checkout) -> None:
-    many = function("search", "", 0, f"*, {arguments(12)}")
-    checkout.write("src/fairqr/api.py", many)
-    checkout.write("src/fairqr/cli/search.py", many)
+    command = function("search", "", 0, f"*, {arguments(12)}")
+    checkout.write("src/fairqr/api.py", command)
+    checkout.write("src/fairqr/cli/search.py", command)
     assert checkout.check() == []
 
-    checkout.write("graph/search.py", many)
+    checkout.write("graph/search.py", command)
     assert len(checkout.check()) == 1
 
 

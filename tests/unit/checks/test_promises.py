@@ -36,13 +36,17 @@ def _collected(path: Path) -> frozenset[str]:
     if not path.name.startswith("test_") or not path.is_file():
         return frozenset()
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = set()
+    names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, functions):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-            found.update(f"{node.name}::{it.name}" for it in node.body if isinstance(it, functions))
-    return frozenset(name for name in found if name.split("::")[-1].startswith("test_"))
+            names.update(
+                f"{node.name}::{method.name}"
+                for method in node.body
+                if isinstance(method, functions)
+            )
+    return frozenset(name for name in names if name.split("::")[-1].startswith("test_"))
 
 
 def test_every_promise_names_tests_that_are_there() -> None:
@@ -65,6 +69,6 @@ def test_a_row_without_its_test_is_found(tmp_path: Path) -> None:
     head = "| promise | proved by |\n|---|---|\n"
     assert not [*wrong_rows(head + GOOD, tmp_path)]
     names = ("test_a.py", "test_a.py::test_b", "test_a.py::B::test_c", "test_a.py::helps")
-    others = (GOOD.replace("test_a.py::test_d", it) for it in (*names, "test_gone.py::test_d"))
+    others = (GOOD.replace("test_a.py::test_d", name) for name in (*names, "test_gone.py::test_d"))
     for rows in ("", 2 * GOOD, "| It holds. |  |\n", GOOD.replace("`", ""), *others):
         assert len([*wrong_rows(head + rows, tmp_path)]) == 1, rows

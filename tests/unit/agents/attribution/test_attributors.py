@@ -45,7 +45,10 @@ def test_each_kind_is_opened_by_its_name(written: str, name: str) -> None:
     [
         *((name, ", ".join(map(re.escape, ATTRIBUTORS))) for name in ("", "nli:a/b", "overlap:x")),
         ("overlap?limit=3", "'limit=3' is not an option of the attributor 'overlap'"),
-        *((f"overlap?threshold={it}", "wrong at threshold") for it in ("half", "1.5", "nan")),
+        *(
+            (f"overlap?threshold={threshold}", "wrong at threshold")
+            for threshold in ("half", "1.5", "nan")
+        ),
         ("llm:nonsense", "provider:model"),
     ],
 )
@@ -90,7 +93,7 @@ async def test_any_text_is_judged_or_has_no_words(premise: str, hypothesis: str)
         (hypothesis, hypothesis),
         (f"{premise} {hypothesis}", hypothesis),
     ]
-    alone, itself, longer = await judge.judge([Pair(*it) for it in pairs])
+    alone, itself, longer = await judge.judge([Pair(*texts) for texts in pairs])
     assert itself.status in ("ok", "empty_answer")
     if itself.status == "ok":
         assert (itself.score, longer.score) == (1.0, 1.0)
@@ -134,8 +137,8 @@ async def test_equal_pairs_are_judged_once(
     assert [verdict.usage.model_calls for verdict in verdicts] == [1, 1, 0, 0, 0]
     *first, _ = await Counting(cache).judge([A, B, SLOW])
     inner = Counting(cache)
-    again = await inner.judge([B, A, SLOW, Pair("new", "new")])
+    second_call = await inner.judge([B, A, SLOW, Pair("new", "new")])
     assert inner.asked == [SLOW, Pair("new", "new")]
-    assert [verdict.status for verdict in again[2:]] == ["timeout", "ok"]
-    assert again[:2] == [replace(verdict, usage=Usage()) for verdict in first[::-1]]
+    assert [verdict.status for verdict in second_call[2:]] == ["timeout", "ok"]
+    assert second_call[:2] == [replace(verdict, usage=Usage()) for verdict in first[::-1]]
     assert b"blue" not in cache.path.read_bytes(), "nothing of a document or an answer is kept"

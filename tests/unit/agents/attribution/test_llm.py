@@ -34,13 +34,13 @@ def judge(server: ModelServer, name: str = "llm:openai:fake", cache: bool = Fals
     return open_attributor(name, cache=cache, **chat)
 
 
-def by_word(word: str, there: Answer, otherwise: Answer = NO) -> Callable[[Asked], Answer]:
-    return lambda asked: there if word in asked.last_message else otherwise
+def by_word(word: str, matching: Answer, otherwise: Answer = NO) -> Callable[[Asked], Answer]:
+    return lambda request: matching if word in request.last_message else otherwise
 
 
 def as_json(reply: object) -> Callable[[Asked], Answer]:
     """The server gives no probabilities, but replies in JSON."""
-    return lambda asked: says({"entailed": reply}) if asked.wants_schema else IDLE
+    return lambda request: says({"entailed": reply}) if request.wants_schema else IDLE
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ async def test_what_is_answered_becomes_a_verdict(
     name = "llm:openai:fake" + ("" if threshold is None else f"?threshold={threshold}")
     attributor = judge(model_server, name)
     verdicts = await attributor.judge(pairs)
-    for verdict, (status, *rest) in zip(verdicts, expected, strict=True):
+    for verdict, (status, *details) in zip(verdicts, expected, strict=True):
         assert verdict.status == status
-        assert verdict.attributed == (rest[0] if rest else None)
-        assert verdict.score == (pytest.approx(rest[1]) if rest and rest[1] else None)
+        assert verdict.attributed == (details[0] if details else None)
+        assert verdict.score == (pytest.approx(details[1]) if details and details[1] else None)
         assert bool(verdict.message) == (status != "ok")
     assert attributor.name == name
     if expected[0][0] in ("empty_answer", "answer_too_long"):

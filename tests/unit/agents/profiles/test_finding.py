@@ -53,7 +53,7 @@ def test_a_profile_is_read_as_it_was_kept(folder: Path) -> None:
     assert path.parent == folder
     assert Profiles(folder).of_model(MODEL) == [profile()]
     keep_profile(profile(share=0.3), folder)
-    assert [it.share for it in Profiles(folder).of_model(MODEL)] == [0.3]
+    assert [profile.share for profile in Profiles(folder).of_model(MODEL)] == [0.3]
 
 
 def test_the_collection_of_the_index_counts(folder: Path) -> None:
@@ -68,8 +68,8 @@ def test_the_collection_of_the_index_counts(folder: Path) -> None:
 
 def test_another_index_takes_the_lower_weights_and_no_passages(folder: Path) -> None:
     keep_profile(profile(), folder)
-    other = EvidenceWeights(topic=1, passage=1, group=0.5)
-    keep_profile(profile("diaries", weights=other, share=0.1), folder)
+    other_weights = EvidenceWeights(topic=1, passage=1, group=0.5)
+    keep_profile(profile("diaries", weights=other_weights, share=0.1), folder)
     trust = Profiles(folder).trust_in(MODEL, profile().prompts, ["an index"])
     assert trust.weights == EvidenceWeights(topic=0.5, passage=0, group=0.5)
     assert trust.share == 0.1
@@ -84,12 +84,12 @@ def test_other_prompts_or_models_were_not_measured(folder: Path) -> None:
 
 
 def test_a_quick_measurement_never_replaces_one_that_ships(folder: Path) -> None:
-    shipped = next(it for it in Profiles(folder).of_model("feedback"))
+    shipped = next(profile for profile in Profiles(folder).of_model("feedback"))
     quick = shipped.model_copy(update={"is_quick": True, "share": 0.9})
     keep_profile(quick, folder)
     assert shipped in Profiles(folder).of_model(shipped.model)
     keep_profile(quick.model_copy(update={"is_quick": False}), folder)
-    shares = [it.share for it in Profiles(folder).of_model(shipped.model)]
+    shares = [profile.share for profile in Profiles(folder).of_model(shipped.model)]
     assert 0.9 in shares
 
 

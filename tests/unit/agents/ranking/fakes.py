@@ -51,8 +51,8 @@ class Planted:
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
     ) -> Reply:
         worths = await self._worths("write", question, deadline)
-        order = sorted(range(len(worths)), key=lambda at: -worths[at])
-        listed = " > ".join(f"[{at + 1}]" for at in order)
+        order = sorted(range(len(worths)), key=lambda position: -worths[position])
+        listed = " > ".join(f"[{position + 1}]" for position in order)
         text = self.writes or (listed if "passages" in question.values else "AB"[order[0]])
         return self.answer or Reply("ok", {"text": text}, usage=Usage(1))
 
@@ -80,4 +80,7 @@ class Planted:
         values = question.values
         both = [values.get("first", ""), values.get("second", "")]
         texts = values["passages"].splitlines() if "passages" in values else both
-        return [self.worth(it, at, values["group"].strip()) for at, it in enumerate(texts)]
+        return [
+            self.worth(text, position, values["group"].strip())
+            for position, text in enumerate(texts)
+        ]

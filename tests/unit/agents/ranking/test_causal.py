@@ -40,10 +40,10 @@ async def test_probabilities_are_the_softmax_of_one_pass(
     model = CausalModel(str(tiny_causal))
     await model.start()
     assert model.context_tokens == CONTEXT
-    tokenizer, whole = loaded(tiny_causal, "AutoModelForCausalLM")
+    tokenizer, network = loaded(tiny_causal, "AutoModelForCausalLM")
     tokens = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
     with torch.inference_mode():
-        shares = whole(torch.tensor([tokens])).logits[0, -1].double().softmax(-1)
+        shares = network(torch.tensor([tokens])).logits[0, -1].double().softmax(-1)
     vocabulary = tokenizer.get_vocab()
     mass = {}
     for label in labels:
@@ -124,14 +124,14 @@ async def test_a_deadline_ends_a_long_reply(tmp_path: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.eos_token = "<|begin|>"
     tokenizer.save_pretrained(folder)
-    asked = CausalModel(str(folder), cache=ReplyCache(tmp_path / "replies.sqlite"))
-    await asked.start()
-    late = await asked.write(question(max_tokens=90_000), deadline=0.3)
+    cached = CausalModel(str(folder), cache=ReplyCache(tmp_path / "replies.sqlite"))
+    await cached.start()
+    late = await cached.write(question(max_tokens=90_000), deadline=0.3)
     assert (late.status, late.text) == ("timeout", "")
-    assert (await asked.choice_probabilities(question(), ("A", "B"), deadline=60)).status == "ok"
-    over = await asked.choice_probabilities(question("users"), ("A", "B"), deadline=0)
-    assert over.status == "timeout"
-    assert "No time was left to ask the model" in over.message
+    assert (await cached.choice_probabilities(question(), ("A", "B"), deadline=60)).status == "ok"
+    choice = await cached.choice_probabilities(question("users"), ("A", "B"), deadline=0)
+    assert choice.status == "timeout"
+    assert "No time was left to ask the model" in choice.message
 
 
 def test_a_template_is_followed_and_no_document_ends_its_message(tiny_causal: Path) -> None:
@@ -189,17 +189,21 @@ async def test_one_of_zeros_changes_nothing_and_another_does(
     """Replies of an adapter that was trained on do not come back, nor does the model held."""
     cache = ReplyCache(tmp_path / "replies.sqlite")
     zeros = with_adapter(tiny_causal, tmp_path / "zeros")
-    other = with_adapter(tiny_causal, tmp_path / "other", scale=0.5)
+    other_adapter = with_adapter(tiny_causal, tmp_path / "other", scale=0.5)
     base = await CausalModel(str(tiny_causal)).choice_probabilities(question(), ("A", "B"))
     assert await CausalModel(str(zeros)).choice_probabilities(question(), ("A", "B")) == base
-    first = await CausalModel(str(other), cache=cache).choice_probabilities(question(), ("A", "B"))
+    first = await CausalModel(str(other_adapter), cache=cache).choice_probabilities(
+        question(), ("A", "B")
+    )
     assert first.mass != base.mass
     # The base that others use was left as it was.
     assert await CausalModel(str(tiny_causal)).choice_probabilities(question(), ("A", "B")) == base
-    with_adapter(tiny_causal, other, scale=0.9)
-    again = await CausalModel(str(other), cache=cache).choice_probabilities(question(), ("A", "B"))
-    assert again.usage.model_calls == 1
-    assert again.mass != first.mass
+    with_adapter(tiny_causal, other_adapter, scale=0.9)
+    choice = await CausalModel(str(other_adapter), cache=cache).choice_probabilities(
+        question(), ("A", "B")
+    )
+    assert choice.usage.model_calls == 1
+    assert choice.mass != first.mass
 
 
 async def test_an_adapter_that_is_damaged_or_does_not_fit_is_refused(
@@ -216,10 +220,10 @@ async def test_an_adapter_that_is_damaged_or_does_not_fit_is_refused(
             await CausalModel(str(folder)).start()
 
     weights = safetensors.load_file(file)
-    safetensors.save_file({it: weights[it] for it in sorted(weights)[1:]}, file)
+    safetensors.save_file({name: weights[name] for name in sorted(weights)[1:]}, file)
     await refused("other weights than such")
-    about = json.loads(config.read_text())
-    config.write_text(json.dumps(about | {"target_modules": ["no_such_layer"]}))
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"target_modules": ["no_such_layer"]}))
     await refused("cannot be used with")
 
 

@@ -74,18 +74,20 @@ def kind(
 
 
 def items(texts: Sequence[str]) -> list[RankItem]:
-    return [RankItem(str(place), "", text) for place, text in enumerate(texts)]
+    return [RankItem(str(number), "", text) for number, text in enumerate(texts)]
 
 
 async def test_scores_are_those_of_each_document_alone(kind: tuple[ItemRanker, Alone]) -> None:
     """Of many lengths at once: padding and company change nothing; the best is first."""
     ranker, alone = kind
-    texts = [" ".join(WORDS[place % 7 : place % 7 + place % 6]) for place in range(BATCH + 9)]
+    texts = [" ".join(WORDS[number % 7 : number % 7 + number % 6]) for number in range(BATCH + 9)]
     ranking = await ranker.rank("a fair query", items([*texts, "", " \n "]), "female")
     expected = [alone("female a fair query", text) for text in [*texts, "", ""]]
     assert ranking.scores == pytest.approx(expected, abs=1e-4)
     scores = ranking.scores or ()
-    assert list(ranking.order) == sorted(range(len(scores)), key=lambda it: (-scores[it], it))
+    assert list(ranking.order) == sorted(
+        range(len(scores)), key=lambda position: (-scores[position], position)
+    )
     assert (ranking.asked, ranking.failures, ranking.warnings) == (0, {}, ())
     assert ranker.cost("query", items(texts)) == Cost(0, 0)
 
@@ -94,8 +96,8 @@ async def test_equal_ones_stay_as_they_were(kind: tuple[ItemRanker, Alone]) -> N
     ranker, _ = kind
     number = 3 * BATCH + 1
     ranking = await ranker.rank("fair", items(["river", *["a stone"] * number, "river"]))
-    same = [place for place in ranking.order if 1 <= place <= number]
-    assert same == list(range(1, number + 1))
+    equal = [position for position in ranking.order if 1 <= position <= number]
+    assert equal == list(range(1, number + 1))
     assert len(set(ranking.scores or ())) == 2
     assert (await ranker.rank("fair", [])).order == ()
 
@@ -110,8 +112,8 @@ async def test_a_long_document_is_cut_and_the_end_of_the_prompt_stays(tiny_monot
         begin = begin.rpartition(" ")[0]
     ranking = await ranker.rank("fair", items([" ".join(words)]))
     assert ranking.scores == pytest.approx([alone("fair", begin)], abs=1e-4)
-    other = await ranker.rank("fair " * 100, items(["river", "stone"]))
-    assert len(set(other.scores or ())) == 2, "the documents are read"
+    ranking_of_two = await ranker.rank("fair " * 100, items(["river", "stone"]))
+    assert len(set(ranking_of_two.scores or ())) == 2, "the documents are read"
 
 
 async def test_a_long_pair_of_monobert(tiny_monobert: Path) -> None:
@@ -120,8 +122,8 @@ async def test_a_long_pair_of_monobert(tiny_monobert: Path) -> None:
     long = await ranker.rank("fair", items(["river " * 500]))
     begin = "river " * (LIMIT - 3 - 1)
     assert long.scores == pytest.approx([bert_alone(tiny_monobert)("fair", begin)], abs=1e-4)
-    both = await ranker.rank("fair " * 500, items(["river " * 500, "stone " * 500]))
-    assert len(set(both.scores or ())) == 2
+    ranking_of_both = await ranker.rank("fair " * 500, items(["river " * 500, "stone " * 500]))
+    assert len(set(ranking_of_both.scores or ())) == 2
 
 
 async def test_a_deadline_that_is_over_leaves_the_order(kind: tuple[ItemRanker, Alone]) -> None:

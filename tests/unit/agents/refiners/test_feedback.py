@@ -39,9 +39,9 @@ async def test_words_are_typical_of_the_best_documents(
 ) -> None:
     """Not those of the query; a word that stands in every document comes last."""
     watched = WatchedEngine(engine)
-    found = await FeedbackRefiner(watched).refine(FEMALE)
-    assert found.status == "ok"
-    assert found.keywords == ("garden", "person")
+    refinement = await FeedbackRefiner(watched).refine(FEMALE)
+    assert refinement.status == "ok"
+    assert refinement.keywords == ("garden", "person")
     assert watched.round_trips == 2
     assert len(watched.reads) == 1
 
@@ -55,7 +55,7 @@ async def test_all_groups_take_one_reading_and_one_count(
     (original,) = await engine.search([Query("science", 500)])
     watched = WatchedEngine(engine)
     assert await FeedbackRefiner(watched).refine_all(requests, original) == alone
-    assert [found.status for found in alone] == ["ok", "ok", "unsupported"]
+    assert [refinement.status for refinement in alone] == ["ok", "ok", "unsupported"]
     assert alone[2].message == "The query finds no documents of other to learn from."
     assert watched.round_trips == len(watched.reads) == 1
 

@@ -471,7 +471,8 @@ def test_markdown_shows_any_text_as_it_stands(given_text: str) -> None:
     if not text.plain(given_text).strip():
         return
     escaped_text = text.escaped(given_text)
-    page = f"# {escaped_text}\n\n{escaped_text}\n\n- {escaped_text}\n\nc\n\n| h |\n| --- |\n| {escaped_text} |"
+    table = f"| h |\n| --- |\n| {escaped_text} |"
+    page = f"# {escaped_text}\n\n{escaped_text}\n\n- {escaped_text}\n\nc\n\n{table}"
     inline = [token for token in READER.parse(page) if token.type == "inline"]
     texts = ["".join(child.content for child in token.children or ()) for token in inline]
     assert [texts[0], texts[1], texts[2], texts[5]] == [text.plain(given_text).strip()] * 4
