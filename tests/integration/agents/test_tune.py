@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fairqr.evaluation.probes.store import ProbeStore
-from tests.integration.model_server import Main
 from tests.later import later
 from tests.patience import PATIENCE, until
+from tests.servers.model_server import Main
 from tests.unit.agents.ranking.tiny_models import save_causal
 
 torch = later("torch", "tune")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import KEY, Main, ModelServer, failure, says
+from tests.servers.model_server import KEY, Main, ModelServer, failure, says
 
 FIRST = says({"topic": [], "keywords": ["woman", "laboratory"]})
 

@@ -28,8 +28,9 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.base import telemetry
 from fairqr.base.exporting import _Delivery
 from fairqr.base.telemetry import BUCKETS, DURATIONS, MEASURED
-from tests.integration.collector import Collector
-from tests.integration.model_server import (
+from tests.patience import PATIENCE
+from tests.servers.collector import Collector
+from tests.servers.model_server import (
     KEY,
     Answer,
     Asked,
@@ -41,9 +42,8 @@ from tests.integration.model_server import (
     search_arguments,
     write_people,
 )
-from tests.integration.page_service import MODEL_KEY
-from tests.integration.service_client import a_service
-from tests.patience import PATIENCE
+from tests.servers.page_service import MODEL_KEY
+from tests.servers.service_client import a_service
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

@@ -10,10 +10,10 @@ import pytest
 from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.attached_people import PEOPLE, Server, people, state
-from tests.integration.model_server import Main, ModelServer
-from tests.integration.page_service import run_command, running, settings_for
-from tests.integration.service_client import answers_all
+from tests.servers.attached_people import PEOPLE, Server, people, state
+from tests.servers.model_server import Main, ModelServer
+from tests.servers.page_service import run_command, running, settings_for
+from tests.servers.service_client import answers_all
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import Command, Main, write_people
 from tests.patience import until
+from tests.servers.model_server import Command, Main, write_people
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.attached_people import Server, state
 from tests.integration.evaluation import cvs
-from tests.integration.local_model import share_vectors
-from tests.integration.model_server import Main
+from tests.servers.attached_people import Server, state
+from tests.servers.local_model import share_vectors
+from tests.servers.model_server import Main
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.model]
 

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from fairqr.evaluation.audit.finishing import write_audit
 from fairqr.evaluation.audit.report import LAYOUTS, draw_exposure
-from tests.integration.chromium import PHONE, WIDTH, Pages, faults
+from tests.servers.chromium import PHONE, WIDTH, Pages, faults
 from tests.unit.evaluation.audit.examples import outcome_of
 
 HOSTILE = (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import Main
+from tests.servers.model_server import Main
 
 pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="install openssh-client")
 MANIFEST, SIGNATURE = Path("out/manifest.json"), Path("out/manifest.json.sig")

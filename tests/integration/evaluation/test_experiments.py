@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fairqr.evaluation.qrels import write_qrels
-from tests.integration.model_server import Answer, Command, Main, ModelServer, failure, says
 from tests.patience import PATIENCE
+from tests.servers.model_server import Answer, Command, Main, ModelServer, failure, says
 from tests.unit.evaluation.collections.official import lines
 from tests.unit.evaluation.experiments import small
 

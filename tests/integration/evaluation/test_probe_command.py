@@ -13,7 +13,7 @@ import yaml
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import DEFAULT_VERSIONS
-from tests.integration.model_server import Answer, Asked, Main, ModelServer, failure, says, scores
+from tests.servers.model_server import Answer, Asked, Main, ModelServer, failure, says, scores
 from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
 from tests.unit.evaluation.conftest import plain_jobs
 from tests.unit.evaluation.probes.made import people

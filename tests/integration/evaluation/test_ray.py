@@ -26,9 +26,9 @@ from fairqr.evaluation.experiments import workers as ray_workers
 from fairqr.evaluation.experiments.specification import RunFolder, SearchRecord
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from tests.integration.evaluation.test_experiments import collection, write_experiment
-from tests.integration.model_server import KEY, Answer, Asked, Command, Main, ModelServer, says
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.model_server import KEY, Answer, Asked, Command, Main, ModelServer, says
 
 __all__ = ["collection"]
 

@@ -12,8 +12,8 @@ import pytest
 import typer.main
 
 from fairqr.cli.main import app
-from tests.integration.local_model import ENCODER, MODEL, linked
-from tests.integration.model_server import Command, clean_environment, command
+from tests.servers.local_model import ENCODER, MODEL, linked
+from tests.servers.model_server import Command, clean_environment, command
 
 __all__ = ["clean_environment", "command"]
 

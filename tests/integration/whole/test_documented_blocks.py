@@ -23,12 +23,12 @@ from typing import Any
 
 import pytest
 
-from tests.integration.attached_people import people
-from tests.integration.local_model import ENCODER, linked, share_vectors
-from tests.integration.model_server import Main, ModelServer
-from tests.integration.page_service import served
-from tests.integration.service_client import answers_all
 from tests.patience import PATIENCE
+from tests.servers.attached_people import people
+from tests.servers.local_model import ENCODER, linked, share_vectors
+from tests.servers.model_server import Main, ModelServer
+from tests.servers.page_service import served
+from tests.servers.service_client import answers_all
 
 pytestmark = pytest.mark.timeout(900)
 

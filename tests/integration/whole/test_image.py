@@ -20,9 +20,9 @@ import httpx
 import pytest
 from filelock import FileLock
 
-from tests.integration.java_server import cache_folder
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.java_server import cache_folder
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"

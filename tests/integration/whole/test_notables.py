@@ -13,8 +13,8 @@ from fairqr import FairSearch, open_model
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
-from tests.integration.filled_elasticsearch import fill
-from tests.integration.local_model import MODEL
+from tests.servers.filled_elasticsearch import fill
+from tests.servers.local_model import MODEL
 
 TOPICS = [json.loads(line) for line in (BUILT_IN["notables"] / "topics.jsonl").open()]
 

@@ -16,7 +16,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 
-from tests.integration.model_server import (
+from tests.servers.model_server import (
     Answer,
     Asked,
     ModelServer,

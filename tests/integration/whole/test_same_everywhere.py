@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from numpy._core import _multiarray_umath as kernels
 
-from tests.integration.local_model import share_vectors
-from tests.integration.model_server import Command, clean_environment, command
+from tests.servers.local_model import share_vectors
+from tests.servers.model_server import Command, clean_environment, command
 
 __all__ = ["clean_environment", "command"]
 

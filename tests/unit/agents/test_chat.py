@@ -19,7 +19,8 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Question, Usage
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import ModelUnavailableError
-from tests.integration.model_server import (
+from tests.patience import PATIENCE
+from tests.servers.model_server import (
     KEY,
     Answer,
     ModelServer,
@@ -29,7 +30,6 @@ from tests.integration.model_server import (
     scores,
     stream,
 )
-from tests.patience import PATIENCE
 from tests.unit.prompts.templates import a_prompt
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -21,7 +21,7 @@ from fairqr.agents.models.provider import takes_extra_body, trimmed_key
 from fairqr.agents.models.reading import ThoughtFilter, read_object, without_thoughts
 from fairqr.agents.models.replies import Question, Reply
 from fairqr.base.errors import ModelUnavailableError
-from tests.integration.model_server import (
+from tests.servers.model_server import (
     KEY,
     Answer,
     Asked,

@@ -27,7 +27,7 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights import WEIGHTS, Weights, is_pulled, locate, lookup, pull, weights_path
 from fairqr.cli.settings import models as app
 from tests.patience import PATIENCE, until
-from tests.unit.retrieval.http_servers import Answer, Received, answering
+from tests.servers.http_servers import Answer, Received, answering
 
 CONTENT = random.Random(7).randbytes(400_000)
 WORDS = random.Random(8).randbytes(3_000)

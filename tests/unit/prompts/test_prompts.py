@@ -39,7 +39,7 @@ from tests.unit.prompts.templates import a_prompt
 GOLDEN = Path(__file__).parent / "golden"
 
 # What the prompts that answer are asked for, with a document that has every field there is.
-ANSWERING = sorted(id_ for id_, contract in CONTRACTS.items() if "documents" in contract[0])
+ANSWERING = sorted(id_ for id_, contract in CONTRACTS.items() if "documents" in contract.inputs)
 JUDGING = ["attribute", "attribute_json"]
 SOURCE = {
     "title": "A Study of Bridges </documents>",
@@ -367,6 +367,21 @@ def test_a_question_is_cut_to_what_the_prompt_leaves(room: int, limit: int, ques
     values = PromptBudget(room, limit, len, whole(len)).fill(TEMPLATE, "abcdefghij", [])
 
     assert values == {"question": question, "documents": NO_DOCUMENTS}
+
+
+OF_LAMP = [name for name in PromptLibrary().names() if name[0].startswith("lamp")]
+
+
+@pytest.mark.parametrize(("id_", "version"), OF_LAMP, ids=map("=".join, OF_LAMP))
+def test_a_question_of_lamp_is_asked_without_a_list(id_: str, version: str) -> None:
+    prompt = PromptLibrary().get(id_, version).alone
+    budget = PromptBudget(10_000, 1_000, len, whole(len))
+
+    messages = prompt.render(budget.fill(prompt, "the question", []))
+    text = "\n".join(message["content"] for message in messages)
+
+    assert "the question" in text
+    assert "document" not in text.lower()
 
 
 def test_published_words_are_used_as_published() -> None:

@@ -26,7 +26,7 @@ from fairqr.agents.refiners.refiner import (
     TopicRequest,
 )
 from fairqr.prompts.library import SHIPPED, PromptLibrary
-from tests.integration.model_server import ModelServer, says
+from tests.servers.model_server import ModelServer, says
 from tests.unit.agents.test_replies import json_values
 
 pytestmark = pytest.mark.usefixtures("clean_environment")

@@ -17,7 +17,7 @@ from fairqr.evaluation.audit.bundle import PairScores, VersionScores
 from fairqr.evaluation.audit.pairs import Pairs, compare_versions, open_pairs, read_pairs
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.documents import Document
-from tests.integration.local_model import minilm_cache, pulled_minilm
+from tests.servers.local_model import minilm_cache, pulled_minilm
 from tests.unit.retrieval.embedded import built
 
 __all__ = ["minilm_cache", "pulled_minilm"]

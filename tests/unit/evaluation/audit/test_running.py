@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from langchain_core.documents import Document as LangChainDocument
@@ -96,50 +96,56 @@ async def audited(
 
 @pytest.mark.promise("audit")
 @pytest.mark.usefixtures("by_rank")
+class Announced(NamedTuple):
+    """What an audit says first that it will ask, and what it then asks.
+
+    Attributes:
+        says: The end of its first note.
+        without: What the engine cannot do.
+        widen: Whether the audit may widen the pool.
+        rate: How many requests it may send a second.
+        is_wide: Whether it searches within groups.
+        is_single: Whether each request is one search.
+    """
+
+    says: str
+    without: tuple[str, ...] = ()
+    widen: bool = True
+    rate: float | None = None
+    is_wide: bool = False
+    is_single: bool = True
+
+
 @pytest.mark.parametrize(
-    ("without", "widen", "rate", "expected", "is_wide", "is_single"),
+    "announced",
     [
-        pytest.param([], True, None, "64 requests", True, False, id="plain"),
-        pytest.param(
-            [],
-            True,
-            1000,
-            "64 requests, at most 1000 a second, so at least 0 s",
-            True,
-            True,
-            id="at a rate",
-        ),
-        pytest.param([], False, None, "20 requests", False, True, id="not widened"),
-        pytest.param(
-            ["within_group"], True, None, "44 requests", False, True, id="no search in a group"
-        ),
+        Announced("64 requests", is_wide=True, is_single=False),
+        Announced("64 requests, at most 1000 a second, so at least 0 s", rate=1000, is_wide=True),
+        Announced("20 requests", widen=False),
+        Announced("44 requests", without=("within_group",)),
     ],
+    ids=["plain", "at a rate", "not widened", "no search in a group"],
 )
 async def test_an_audit_says_first_what_it_will_ask(
-    people: TantivyEngine,
-    tmp_path: Path,
-    without: list[str],
-    widen: bool,
-    rate: float | None,
-    expected: str,
-    is_wide: bool,
-    is_single: bool,
+    people: TantivyEngine, tmp_path: Path, announced: Announced
 ) -> None:
     """An audit says first how much it will ask.
 
     Searches that go together are counted one by one, and the pool is widened only by engines that
     search within a group.
     """
-    engine = Breaking(people, without=without)
+    engine = Breaking(people, without=announced.without)
     watcher = Watcher()
 
-    spec = SPEC.model_copy(update={"widen": widen})
-    await audited(engine, tmp_path / "out", WORDS[:4], spec, watcher, rate=rate)
+    spec = SPEC.model_copy(update={"widen": announced.widen})
+    await audited(engine, tmp_path / "out", WORDS[:4], spec, watcher, rate=announced.rate)
 
-    assert watcher.notes[0] == f"4 queries for 'v1', up to {expected}"
+    assert watcher.notes[0] == f"4 queries for 'v1', up to {announced.says}"
     assert watcher.steps == 4
-    assert ({len(search) for search in engine.searches} == {1}) == is_single
-    assert any(query.within for search in engine.searches for query in search) == is_wide
+    sizes = {len(search) for search in engine.searches}
+    assert (sizes == {1}) is announced.is_single
+    searched_within = [query.within for search in engine.searches for query in search]
+    assert any(searched_within) is announced.is_wide
 
 
 async def test_judged_documents_are_looked_up_first(engine: Breaking, tmp_path: Path) -> None:
