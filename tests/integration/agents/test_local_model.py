@@ -59,8 +59,10 @@ async def test_a_reply_depends_on_no_other_question(
     They are for keywords, for what is written from documents by prompts that begin alike, and
     for scores.
     """
-    model, library = ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary()
-    refiner, generator = LLMRefiner(model, library.get("refine")), ModelGenerator(model)
+    model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
+    library = PromptLibrary()
+    refiner = LLMRefiner(model, library.get("refine"))
+    generator = ModelGenerator(model)
 
     async def keywords(query: str, group: str) -> object:
         return (await refiner.refine(GroupRequest(query, "gender", group))).keywords

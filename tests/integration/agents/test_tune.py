@@ -123,7 +123,8 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     killed.communicate()
     finished = quick(*RUN, *arguments, FAIRQR_CACHE_DIR=str(tmp_path / "cache"))
     assert finished.code == 0, finished.stderr
-    expected, weights = weights_of(whole[0]), weights_of(folder)
+    expected = weights_of(whole[0])
+    weights = weights_of(folder)
     assert expected.keys() == weights.keys()
     for name, weight in expected.items():
         assert torch.allclose(weight, weights[name], atol=1e-6, rtol=0), name

@@ -47,7 +47,9 @@ from tests.servers.service_client import a_service
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-IN_QUERY, IN_DOCUMENT, IN_REPLY = "zqueryz", "zdocumentz", "zreplyz"
+IN_QUERY = "zqueryz"
+IN_DOCUMENT = "zdocumentz"
+IN_REPLY = "zreplyz"
 QUERY = f"physicist {IN_QUERY}"
 PROBE: dict[str, Any] = {"k": 60, "pairs": 2, "personas": ["neutral"]}
 CONTENT = (IN_QUERY, IN_DOCUMENT, IN_REPLY)
@@ -83,7 +85,8 @@ class Exported(InMemorySpanExporter):
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
     """Gives fairqr a tracer of the SDK, and keeps what it exports in memory."""
-    exporter, provider = Exported(), TracerProvider()
+    exporter = Exported()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
     monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
@@ -383,7 +386,8 @@ async def test_errors_that_quote_the_query_are_not_traced(
     refusal = {"error": {**cause, "root_cause": [cause]}, "status": 400}
     headers = {"X-Elastic-Product": "Elasticsearch"}
     model_server.does(Answer(400, json.dumps(refusal).encode(), headers))
-    sent, provider = InMemorySpanExporter(), TracerProvider()
+    sent = InMemorySpanExporter()
+    provider = TracerProvider()
     delivery = _Delivery([sent], provider)
     provider.add_span_processor(SimpleSpanProcessor(delivery))  # type: ignore[arg-type]
     url = model_server.base_url.removesuffix("/v1")

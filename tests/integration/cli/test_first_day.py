@@ -27,7 +27,9 @@ SEARCH = (
     "--method",
     "baseline",
 )
-DROP_CAPABILITY, MAY_WRITE_ANYWHERE, MAY_READ_ANYWHERE = 24, 1, 2
+DROP_CAPABILITY = 24
+MAY_WRITE_ANYWHERE = 1
+MAY_READ_ANYWHERE = 2
 
 
 def fails(*arguments: str, before: Callable[[], object] | None = None, **variables: str) -> str:

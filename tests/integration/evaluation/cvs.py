@@ -19,7 +19,9 @@ import pandas as pd
 import yaml
 
 CVS = 5_000
-FIFTY, OLDEST, YOUNGEST = 50, 66, 21
+FIFTY = 50
+OLDEST = 66
+YOUNGEST = 21
 OVER_FIFTY = 0.29
 """The share of people from fifty."""
 

@@ -18,10 +18,12 @@ from tests.servers.model_server import Main
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.model]
 
-INDEX, CVS = "audited-people-v7", "audited-cvs"
+INDEX = "audited-people-v7"
+CVS = "audited-cvs"
 TOPICS = [f"topic{number:03}" for number in range(120)]
 ASKED = 60
-K, DEPTH = 10, 40
+K = 10
+DEPTH = 40
 SEX = {"field": "person.sex", "groups": {"female": ["F"], "male": ["M"]}}
 MAPPING = {
     "properties": {"bio": {"type": "text"}, "person": {"properties": {"sex": {"type": "keyword"}}}}
@@ -106,7 +108,8 @@ def audited(quick: Main, inputs: None, minilm_cache: Path) -> Any:
 def true_gap(server: Server, name: str) -> float:
     """The mean gap against women over all queries, by hand from what the server ranks."""
     discounts = [1 / math.log2(rank + 1) for rank in range(1, K + 1)]
-    gaps, request = [], json.dumps(body(PLANTED[name])).replace('"{{size}}"', str(K))
+    gaps = []
+    request = json.dumps(body(PLANTED[name])).replace('"{{size}}"', str(K))
     for topic in TOPICS:
         search = json.loads(request.replace("{{query}}", topic))
         hits = server.ask("POST", f"/{INDEX}/_search", search)["hits"]["hits"]

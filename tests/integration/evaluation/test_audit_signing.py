@@ -13,7 +13,8 @@ import pytest
 from tests.servers.model_server import Main
 
 pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="install openssh-client")
-MANIFEST, SIGNATURE = Path("out/manifest.json"), Path("out/manifest.json.sig")
+MANIFEST = Path("out/manifest.json")
+SIGNATURE = Path("out/manifest.json.sig")
 
 
 def make_key(name: str, passphrase: str = "") -> None:

@@ -50,8 +50,10 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
 
     kill -9 while the model is silent: what it had answered is never asked again.
     """
-    folder, results = collection.parent / "run", collection.parent / "run" / "results.jsonl"
-    spec, server = write_experiment(collection), {"OPENAI_BASE_URL": model_server.base_url}
+    folder = collection.parent / "run"
+    results = collection.parent / "run" / "results.jsonl"
+    spec = write_experiment(collection)
+    server = {"OPENAI_BASE_URL": model_server.base_url}
     arguments = ("experiment", "run", spec, "-o", folder, "--concurrency", "1")
     answer = says({"topic": ["physics"], "keywords": ["woman", "laboratory"]})
     model_server.does(*[answer] * 6, Answer(never=True))
@@ -63,14 +65,16 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     )
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=PATIENCE)
-    questions_before, results_before = _questions(model_server), results.read_bytes()
+    questions_before = _questions(model_server)
+    results_before = results.read_bytes()
     assert (len(questions_before), results_before.count(b"\n")) == (9, 2)  # what asks comes first
     results.write_bytes(results_before + b'{"attribute": "gender", "queries": "ti')
 
     model_server.does(answer)
     resumed = quick(*arguments, **server)
     assert resumed.code == 0, resumed
-    questions_after, results_after = _questions(model_server), results.read_bytes()
+    questions_after = _questions(model_server)
+    results_after = results.read_bytes()
     assert questions_after, "there was more to ask"
     assert len({*questions_before[:6], *questions_after}) == 6 + len(questions_after)
     assert results_after.startswith(results_before)

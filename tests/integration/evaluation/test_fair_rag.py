@@ -79,7 +79,8 @@ def test_what_a_run_keeps_and_reports(
     assert run.code == 0, run
     # Per query and seed two α and the oracle, 4 answers each, and the deterministic one; 2
     # documents have 2 orders only.
-    answers, pairs = 3 * 2 * (3 * 4 + 1) + 2, 3 * 3 * 2 * (3 * 4 + 1) + 2 * 2
+    answers = 3 * 2 * (3 * 4 + 1) + 2
+    pairs = 3 * 3 * 2 * (3 * 4 + 1) + 2 * 2
     cost = f"{LABELS + answers} answers ({LABELS} of them for labels), {pairs} attributions"
     assert f"at most {cost}" in run.stderr
     found = RagStore(folder).lines.read()

@@ -43,7 +43,8 @@ SYSTEMS = [
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A Ray on loopback, with folders of its own as on another machine, and a model to ask."""
-    models, port = ModelServer(), free_port()
+    models = ModelServer()
+    port = free_port()
     # Short, since sockets are made in it.
     folder = Path(tempfile.mkdtemp(prefix="ray-"))
     shared = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -114,7 +115,8 @@ def test_searches_on_ray_are_those_of_one_process(
     The workers have indexes of their own; one is killed while the model is silent.
     """
     experiment = write_experiment(collection, systems=SYSTEMS)
-    local_folder, ray_folder = collection.parent / "here", collection.parent / "there"
+    local_folder = collection.parent / "here"
+    ray_folder = collection.parent / "there"
     cluster.models.does(_keywords)
     run = quick(
         "experiment", "run", experiment, "-o", local_folder, OPENAI_BASE_URL=cluster.models.base_url

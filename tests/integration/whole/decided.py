@@ -18,9 +18,11 @@ from fairqr.retrieval.fairness.objective import RankingObjective
 
 def steps() -> list[Any]:
     """Fair lists of random pools, many of them with ties and fractional memberships."""
-    draw, decisions = np.random.default_rng(0), []
+    draw = np.random.default_rng(0)
+    decisions = []
     for number in range(200):
-        groups, size = int(draw.integers(2, 9)), int(draw.integers(5, 400))
+        groups = int(draw.integers(2, 9))
+        size = int(draw.integers(5, 400))
         shares = draw.dirichlet(np.ones(groups))
         members = np.eye(groups)[draw.choice(groups, size, p=shares)]
         if number % 3 == 0:

@@ -56,7 +56,8 @@ def compare(ours: Any, theirs: Any, path: str = "") -> None:
 @pytest.mark.parametrize("environment", MACHINES, ids=["old", "other"])
 def test_another_machine_gives_the_same_lists_and_figures(environment: dict[str, str]) -> None:
     """Other processors give the same lists and figures."""
-    our_decisions, there = decided(), decided(**environment)
+    our_decisions = decided()
+    there = decided(**environment)
     assert len(our_decisions["steps"]) == 200
     assert any(len(result["iterations"]) > 1 for result in our_decisions["searches"])
     compare(our_decisions, there)
@@ -89,7 +90,8 @@ def test_an_audit_of_this_machine_verifies_on_others(
     Relevance is estimated, so its figures have all digits; kernels differ in the last ones.
     """
     share_vectors(minilm_cache)
-    queries, audit = tmp_path / "queries.txt", tmp_path / "audit"
+    queries = tmp_path / "queries.txt"
+    audit = tmp_path / "audit"
     queries.write_text("physicist\npainter\nwriter\ncomposer\nchemist\nsinger\npolitician\n")
     asked = (
         *("--corpus", "notables", "--retriever", "bm25", "--queries", queries),

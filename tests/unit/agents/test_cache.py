@@ -117,7 +117,8 @@ async def test_a_cache_that_was_deleted_is_made_again(path: Path) -> None:
 
 async def test_memory_holds_the_last_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairqr.agents.models.cache.MAX_REPLIES", 3)
-    cache, keys = ReplyCache(), [str(number) for number in range(5)]
+    cache = ReplyCache()
+    keys = [str(number) for number in range(5)]
     for key in keys:
         await cache.put_many({key: {"reply": key}})
     assert list(await cache.get_many(keys)) == keys[2:]

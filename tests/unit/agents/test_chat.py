@@ -233,7 +233,8 @@ async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
     """It is learnt once; the rest of the request stays."""
     streams = parameter == "stream_options"
     good = stream(PIECES, usage=False) if streams else GOOD
-    asking, pieces = model(server), list[str]()
+    asking = model(server)
+    pieces = list[str]()
     for requests in (2, 1):
         server.does(lambda request: failure(400, words) if parameter in request.body else good)
         if streams:
@@ -464,7 +465,9 @@ async def test_pieces_are_told_as_they_come_and_kept(
     answer = stream(PIECES)
     server.does(stream(PIECES, gate=gate, gate_after=begun(answer, 1)))
     asking = model(server, cache=cache)
-    first, second, came = list[str](), list[str](), asyncio.Event()
+    first = list[str]()
+    second = list[str]()
+    came = asyncio.Event()
 
     def on_token(piece: str) -> None:
         first.append(piece)

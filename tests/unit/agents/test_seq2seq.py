@@ -104,7 +104,8 @@ async def test_the_input_has_no_more_tokens_than_it_may(
 async def test_answers_are_kept_by_model_prompt_and_inputs(
     tiny_t5: Path, cache: ReplyCache
 ) -> None:
-    answering, pieces = generator(tiny_t5, cache), list[str]()
+    answering = generator(tiny_t5, cache)
+    pieces = list[str]()
     first = await answering.generate(_request())
     seeded = replace(_request(), seed=7, temperature=1.0)  # neither changes an answer
     repeated = await generator(tiny_t5, cache).generate(seeded, on_token=pieces.append)

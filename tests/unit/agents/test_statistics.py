@@ -120,7 +120,8 @@ def test_shares_and_ratios_are_held_as_often_as_stated(
     while drawn < 600:
         pairs = random.integers(4, 16, count)
         won = random.binomial(pairs, random.beta(wins, losses, count))
-        share, ratio = share_interval(won, pairs), sums_ratio_interval(won, pairs - won)
+        share = share_interval(won, pairs)
+        ratio = sums_ratio_interval(won, pairs - won)
         if share is None or ratio is None:
             continue
         drawn += 1
@@ -164,7 +165,8 @@ def test_holm_is_its_definition(p_values: list[float | None]) -> None:
 def test_counts_have_the_exact_test_and_interval_of_scipy(
     wins: int, losses: int, level: float
 ) -> None:
-    p, interval = sign_test(wins, losses), binomial_interval(wins, wins + losses, level)
+    p = sign_test(wins, losses)
+    interval = binomial_interval(wins, wins + losses, level)
     if wins + losses == 0:
         assert p is interval is None
         return

@@ -40,7 +40,8 @@ async def test_a_model_is_loaded_once_and_let_go(encoder: Path) -> None:
     """Two who use it share its memory, and the next model gets it once both have gone."""
     first = await load_pretrained("AutoModel", str(encoder))
     assert await load_pretrained("AutoModel", str(encoder)) is first
-    model, reference = first.model, weakref.ref(first)
+    model = first.model
+    reference = weakref.ref(first)
     del first
     async with asyncio.timeout(10):  # the thread that loaded it may hold it for a moment
         while reference():

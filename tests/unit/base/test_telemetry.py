@@ -22,7 +22,8 @@ PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.delenv("FAIRQR_TRACE_CONTENT", raising=False)
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
     monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))

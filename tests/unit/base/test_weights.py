@@ -79,7 +79,8 @@ class Shop:
                 self.go_on.set()
 
     def _answer(self, _: int, request: Received) -> Answer:
-        path, headers = request.path, request.headers
+        path = request.path
+        headers = request.headers
         login = base64.b64encode(f"reader:{self.password}".encode()).decode()
         if self.password and headers.get("authorization") != f"Basic {login}":
             return 401, {"www-authenticate": 'Basic realm="shop"'}, b""
@@ -179,7 +180,8 @@ def assert_pulled() -> None:
 @pytest.mark.promise("base")
 def test_minilm_is_pinned_by_revision_and_hash() -> None:
     """Weights are pinned by revision and hash."""
-    minilm, smollm2 = lookup("minilm"), lookup("smollm2-135m", "language model")
+    minilm = lookup("minilm")
+    smollm2 = lookup("smollm2-135m", "language model")
     assert re.fullmatch(r"sentence-transformers/all-MiniLM-L6-v2/resolve/\w{40}", minilm.hub)
     hashes = (*minilm.files.values(), minilm.wheel, *smollm2.files.values(), smollm2.wheel)
     assert {len(sha256) for sha256 in hashes} == {64}

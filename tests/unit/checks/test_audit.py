@@ -96,7 +96,8 @@ def test_a_known_vulnerability_fails_the_check_and_is_named(
     model_server: ModelServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model_server.does(osv)
-    lock, project = tmp_path / "lock", tmp_path / "pyproject.toml"
+    lock = tmp_path / "lock"
+    project = tmp_path / "pyproject.toml"
     pinned = version("certifi")
     lock.write_text(f"certifi=={pinned} {HASH}\nidna=={version('idna')} {HASH}\n")
     project.write_text('[project]\ndependencies = ["certifi"]\n')

@@ -35,7 +35,8 @@ def measured(
 
 def test_differences_are_of_the_other_run_and_paired_by_query() -> None:
     """By the measures that both have, in either direction."""
-    first, second = measured("low", "AP,RR,P@1"), measured("high", "R@1,RR")
+    first = measured("low", "AP,RR,P@1")
+    second = measured("high", "R@1,RR")
     (row,) = second.compare(first).rows
     ours = np.array([second.results["RR"].values[q] for q in QUERIES])
     differences = ours - [first.results["RR"].values[q] for q in QUERIES]
@@ -94,7 +95,8 @@ def test_more_comparisons_need_more_queries() -> None:
     low, high = (
         measured(name, queries=QUERIES[:6], missing="undefined") for name in ("low", "high")
     )
-    alone, among_six = compare(low, [high]), compare(low, [high] * 6)
+    alone = compare(low, [high])
+    among_six = compare(low, [high] * 6)
     assert alone.rows[0].holds
     assert not alone.too_few(alone.rows[0])
     assert [among_six.too_few(row) for row in among_six.rows] == [True] * 6

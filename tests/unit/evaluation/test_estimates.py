@@ -25,7 +25,8 @@ def parts_of(values: FloatArray) -> FloatArray:
 
 def half_width(changes: FloatArray, telling: float) -> float:
     """Return it term by term: Student's quantile at what the changes tell, times their spread."""
-    square, fourth = (changes**2).sum(), (changes**4).sum()
+    square = (changes**2).sum()
+    fourth = (changes**4).sum()
     freedom = min(telling - 1, 3 * square**2 / fourth - 1)
     return float(stats.t.ppf(0.975, freedom) * np.sqrt(square))
 
@@ -34,7 +35,8 @@ def half_width(changes: FloatArray, telling: float) -> float:
 def test_the_interval_of_a_weighted_mean_is_hc3(seed: int) -> None:
     """MacKinnon & White (1985): Σ h²r²/(1 − h)², with the leverage h of each query."""
     random = np.random.default_rng(seed)
-    values, weights = random.normal(size=40), random.lognormal(size=40)
+    values = random.normal(size=40)
+    weights = random.lognormal(size=40)
     (estimate,) = estimates.estimate(parts_of(values), weights, mean)
     leverage = weights / weights.sum()
     centre = leverage @ values
@@ -49,7 +51,8 @@ def test_the_interval_of_a_weighted_mean_is_hc3(seed: int) -> None:
 def test_the_interval_of_a_ratio_is_that_of_a_jackknife(seed: int) -> None:
     """Computed by brute force, on the log scale: the ratios without each query."""
     random = np.random.default_rng(seed)
-    above, below = random.exponential(1, (25, 1)), random.uniform(0.5, 2, (25, 1))
+    above = random.exponential(1, (25, 1))
+    below = random.uniform(0.5, 2, (25, 1))
     weights = random.uniform(0.5, 3, 25)
 
     def ratio(keep: list[int]) -> float:
@@ -88,7 +91,9 @@ def test_no_share_is_less_certain_than_of_trials(
 )
 def test_differences_turn_around(one: FloatArray, other: FloatArray) -> None:
     size = min(len(one), len(other))
-    one, other, weights = one[:size], other[:size], np.linspace(1, 3, size)
+    one = one[:size]
+    other = other[:size]
+    weights = np.linspace(1, 3, size)
     sides = estimates.differences(one, other, weights), estimates.differences(other, one, weights)
     for estimate, turned in zip(*sides, strict=True):
         ends = (-turned.value, -turned.high, -turned.low)
@@ -101,7 +106,8 @@ def test_differences_turn_around(one: FloatArray, other: FloatArray) -> None:
 
 def test_a_difference_from_a_certain_share_keeps_the_interval() -> None:
     random = np.random.default_rng(2)
-    values, weights = random.random((30, 1)), random.lognormal(size=30)
+    values = random.random((30, 1))
+    weights = random.lognormal(size=30)
     (share,) = estimates.shares(values, np.ones_like(values), weights)
     (estimate,) = estimates.differences(np.full_like(values, 0.5), values, weights, is_known=True)
     assert (estimate.low, estimate.high) == pytest.approx((0.5 - share.high, 0.5 - share.low))
@@ -129,7 +135,8 @@ def test_too_few_queries_tell_nothing(weights: FloatArray, is_enough: bool) -> N
 
 def test_p_is_that_of_all_assignments_of_signs() -> None:
     random = np.random.default_rng(5)
-    values, weights = random.normal(0.4, 1, (9, 2)), random.uniform(0.5, 2, 9)
+    values = random.normal(0.4, 1, (9, 2))
+    weights = random.uniform(0.5, 2, 9)
     p_values = estimates.p_of_means(values, weights, random)
     for column in range(2):
         weighted = weights * values[:, column]

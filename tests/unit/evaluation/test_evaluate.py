@@ -132,14 +132,16 @@ def test_the_notes_say_what_was_odd(scan: Groups) -> None:
 
 def test_measures_of_one_ranking_are_the_mean_over_several(scan: Groups) -> None:
     """A product is taken for each ranking before that mean."""
-    first, second = ["f1", "m2", "m1"], ["u1", "m1", "f1"]
+    first = ["f1", "m2", "m1"]
+    second = ["u1", "m1", "f1"]
     measures = ["nDCG@3", "AWRF@3", "nDCG@3×AWRF@3", "NDKL", "P@3"]
 
     def means(*rankings: list[str]) -> dict[str, Any]:
         qrels = {"q": {"f1": 1, "m1": 1}}
         return evaluate(run_of(q=rankings), qrels, measures, groups=scan, attributes="gender").mean
 
-    first_means, two = means(first), means(second)
+    first_means = means(first)
+    two = means(second)
     expected = {text: (first_means[text] + two[text]) / 2 for text in first_means}
     assert means(first, second) == pytest.approx(expected)
 
@@ -190,7 +192,8 @@ class TestBySecondWay:
             measure.with_values(unknown="exclude", attribute="place")
             for measure in parse_measures([*expected])
         ]
-        run, qrels = run_of(q=[ranking]), {"q": {"f1": 1}}
+        run = run_of(q=[ranking])
+        qrels = {"q": {"f1": 1}}
         target = "place=north:0.4,south:0.6"
         evaluation = evaluate(run, qrels, measures, groups=scan, target=target)
         assert [*evaluation.mean.values()] == pytest.approx([*expected.values()])
@@ -322,7 +325,8 @@ Case = tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]
 @st.composite
 def judged_runs(draw: st.DrawFn) -> Case:
     """Runs with distinct scores, and judgements with at least one relevant document a query."""
-    run, qrels = {}, {}
+    run = {}
+    qrels = {}
     for query in range(draw(st.integers(1, 4))):
         ids = [f"d{number}" for number in range(30)]
         ranked = draw(st.permutations(ids))[: draw(st.integers(1, 25))]

@@ -102,7 +102,9 @@ async def test_any_text_is_judged_or_has_no_words(premise: str, hypothesis: str)
         assert 0 <= alone.score <= 1
 
 
-A, B, SLOW = Pair("red", "red"), Pair("red", "blue"), Pair("slow", "red")
+A = Pair("red", "red")
+B = Pair("red", "blue")
+SLOW = Pair("slow", "red")
 
 
 class Counting(CachedAttributor):

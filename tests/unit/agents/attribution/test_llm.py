@@ -21,7 +21,8 @@ from tests.servers.model_server import Answer, Asked, ModelServer, failure, says
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-YES, NO = scores({"Yes": 0.6, "No": 0.2, "Maybe": 0.1}), scores({"No": 0.7, " yes": 0.1})
+YES = scores({"Yes": 0.6, "No": 0.2, "Maybe": 0.1})
+NO = scores({"No": 0.7, " yes": 0.1})
 PAIR = Pair("The sky is blue.", "The sky has a colour.")
 RED = Pair("The sky is red.", "x")
 LONG = Pair("hay " * 2500 + "needle " + "hay " * 500, "an answer")

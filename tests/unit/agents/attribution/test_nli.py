@@ -118,7 +118,8 @@ def test_every_token_is_in_a_window_beside_the_whole_answer(
     document = tokenizer.encode(premise, add_special_tokens=False)
     answer_tokens = tokenizer.encode(answer, add_special_tokens=False)
     bodies = [list(window["input_ids"][1 : -len(answer_tokens) - 2]) for window in cut]
-    begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    begin = tokenizer.cls_token_id
+    end = tokenizer.sep_token_id
     windows = [[begin, *body, end, *answer_tokens, end] for body in bodies]
     assert [list(window["input_ids"]) for window in cut] == windows
     assert all(len(window["input_ids"]) <= LIMIT for window in cut)
@@ -142,8 +143,10 @@ async def test_the_order_of_the_labels_does_not_matter(
 ) -> None:
     """It is read from the configuration; a check of other weights is not of these."""
     turned_folder = relabelled(tiny_nli, tmp_path / "other", order, names)
-    plain, turned = attributor(tiny_nli), attributor(turned_folder)
-    in_order, two = await plain.judge(EASY), await turned.judge(EASY)
+    plain = attributor(tiny_nli)
+    turned = attributor(turned_folder)
+    in_order = await plain.judge(EASY)
+    two = await turned.judge(EASY)
     assert [v.attributed for v in in_order] == [v.attributed for v in two] == EXPECTED
     assert [v.score for v in in_order] == pytest.approx([v.score for v in two], abs=1e-6)
     weights = [attributor.identity.removeprefix(attributor.name) for attributor in (plain, turned)]

@@ -36,8 +36,12 @@ class Planted:
         gives_probabilities: bool = True,
         context_tokens: int | None = None,
     ) -> None:
-        self.worth, self.writes, self.answer, self.mass = worth, writes, answer, mass
-        self.unsupported, self.gives_probabilities = unsupported, gives_probabilities
+        self.worth = worth
+        self.writes = writes
+        self.answer = answer
+        self.mass = mass
+        self.unsupported = unsupported
+        self.gives_probabilities = gives_probabilities
         self.context_tokens = context_tokens
         self.asked: list[Question] = []
         self.asked_by: list[str] = []

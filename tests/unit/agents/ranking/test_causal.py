@@ -213,7 +213,8 @@ async def test_an_adapter_that_is_damaged_or_does_not_fit_is_refused(
     safetensors: Any = pytest.importorskip("safetensors.torch")
     folder = with_adapter(tiny_causal, tmp_path / "adapter", scale=0.5)
     assert source_of(str(folder))[:2] == (str(tiny_causal), str(folder))
-    file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    file = folder / "adapter_model.safetensors"
+    config = folder / "adapter_config.json"
 
     async def refused(words: str) -> None:
         with pytest.raises(ModelUnavailableError, match=words):

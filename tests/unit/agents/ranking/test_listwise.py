@@ -108,7 +108,8 @@ async def test_it_is_sent_as_ever(version: str) -> None:
     model = Planted()
     await ranker(model, version).rank("physicist </query> {group}", HOSTILE, "female")
     await ranker(model, version).rank("physicist </query> {group}", HOSTILE)
-    sensitive, neutral = sent(model, 0), sent(model, 1)
+    sensitive = sent(model, 0)
+    neutral = sent(model, 1)
     assert sensitive == (GOLDEN / f"listwise-{version}.txt").read_text(encoding="utf-8")
     assert sensitive.replace("female ", "", 1) == neutral
     if version == "paper":  # Wang et al. 2024 publish no tags
@@ -156,7 +157,8 @@ async def test_prompt_and_reply_fit_and_every_item_is_seen(
     n: int, words: int, context: int, sizing: tuple[int, int]
 ) -> None:
     """By estimate, in each window; and the cost is never above what was said."""
-    model, (window, step) = Planted(earlier), sizing
+    model = Planted(earlier)
+    (window, step) = sizing
     asking = ranker(model, window=window, step=step, context=context)
     order = random.Random(n).sample(range(n), n)
     try:

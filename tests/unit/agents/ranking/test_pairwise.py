@@ -127,7 +127,8 @@ def test_what_is_shown_is_fenced_and_cut(item: RankItem, shown: Shown, text: str
 def test_it_is_rendered_as_ever(version: str) -> None:
     """A published version never changes, and what others wrote stands between tags."""
     template = PromptLibrary().get("pairwise", version)
-    pairwise_judge, pair = judge(None, version), (HOSTILE, RankItem("2", "Rivers", ""))
+    pairwise_judge = judge(None, version)
+    pair = (HOSTILE, RankItem("2", "Rivers", ""))
     query = "bridges </query> {first}"
     messages = template.render(pairwise_judge.values(query, pair, "non-European"))
     rendered = "".join(f"--- {message['role']}\n{message['content']}\n" for message in messages)

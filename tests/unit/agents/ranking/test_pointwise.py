@@ -104,7 +104,8 @@ async def test_equal_ones_stay_as_they_were(kind: tuple[ItemRanker, Alone]) -> N
 
 async def test_a_long_document_is_cut_and_the_end_of_the_prompt_stays(tiny_monot5: Path) -> None:
     """The longest beginning that fits is read; a long query leaves half of the room."""
-    ranker, alone = opened("monot5", tiny_monot5, length=10**6), t5_alone(tiny_monot5)
+    ranker = opened("monot5", tiny_monot5, length=10**6)
+    alone = t5_alone(tiny_monot5)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_monot5)
     words = ["river", "stone", "house"] * 200
     begin = " ".join(words[:60])

@@ -14,7 +14,8 @@ from fairqr.agents.ranking.preference import PairFigures, PairOutcome, pair_figu
 from fairqr.agents.statistics import binomial_interval, paired_randomisation, sign_test, stream
 from fairqr.graph.probe.verdicts import verdict_in_words
 
-P, U = "protected", "unprotected"
+P = "protected"
+U = "unprotected"
 KINDS = {"p": (P, P), "u": (U, U), "1": (P, U), "2": (U, P), "x": ("refused", "both")}
 
 replies = st.sampled_from([P, P, U, U, "refused", "tie"])
@@ -39,8 +40,11 @@ def pairs_of(kinds: str, queries: int = 10) -> list[PairOutcome]:
 def test_the_counts_are_those_of_counting_one_by_one(pairs: list[PairOutcome]) -> None:
     counts = figures(pairs)
     replies = [(pair.protected_first, pair.unprotected_first) for pair in pairs]
-    kinds, single = Counter(replies), Counter(reply for pair in replies for reply in pair)
-    won, lost, flips = kinds[P, P], kinds[U, U], kinds[P, U] + kinds[U, P]
+    kinds = Counter(replies)
+    single = Counter(reply for pair in replies for reply in pair)
+    won = kinds[P, P]
+    lost = kinds[U, U]
+    flips = kinds[P, U] + kinds[U, P]
     assert (counts.pairs, counts.queries) == (len(pairs), len({pair.query for pair in pairs}))
     assert (counts.protected.count, counts.unprotected.count) == (won, lost)
     assert (counts.flips.count, counts.answered) == (flips, won + lost + flips)
@@ -63,7 +67,9 @@ def test_the_counts_are_those_of_counting_one_by_one(pairs: list[PairOutcome]) -
 
 def test_figures_without_a_value() -> None:
     """No pair is won by the one side, or there is no pair; nothing becomes infinite."""
-    won, lost, nothing = figures(pairs_of("pp1p")), figures(pairs_of("uu1u")), figures([])
+    won = figures(pairs_of("pp1p"))
+    lost = figures(pairs_of("uu1u"))
+    nothing = figures([])
     assert (won.ratio, lost.ratio, nothing.ratio) == (None, 0, None)
     assert won.ratio_interval is lost.ratio_interval is nothing.ratio_interval is None
     assert (nothing.pairs, nothing.queries, nothing.replies) == (0, 0, 0)
@@ -139,7 +145,8 @@ def test_a_coin_is_rarely_taken_for_a_preference() -> None:
     """
 
     def prefers(share: float) -> float:
-        draws, count = np.random.default_rng(2), 0
+        draws = np.random.default_rng(2)
+        count = 0
         for _ in range(100):
             won = draws.random((20, 4, 2)) < share
             pairs = [

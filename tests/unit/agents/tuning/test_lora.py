@@ -19,7 +19,8 @@ later("transformers", "tune")
 peft = later("peft", "tune")
 
 
-A, B = 5, 6
+A = 5
+B = 6
 PROMPTS = [
     [(1, 3, 4), (2, 3, 4, 7, 8), (1, 9), (2, 9, 4, 4)],
     [(1, 8, 4, 3, 3, 3), (2, 8), (1, 7, 7), (2, 7, 7)],
@@ -89,7 +90,8 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path: Path, stop_afte
 
 
 def test_the_loss_is_that_of_each_prompt_by_itself(tmp_path: Path) -> None:
-    model, options = tiny_llama(), LoraOptions()
+    model = tiny_llama()
+    options = LoraOptions()
     with torch.inference_mode():
         alone = [
             torch.nn.functional.cross_entropy(

@@ -200,7 +200,8 @@ def outcome_of(
         schema: The attributes.
         observed: As :func:`observations_of` takes it.
     """
-    queries, spec = queries_of(count, texts=texts), spec or spec_of()
+    queries = queries_of(count, texts=texts)
+    spec = spec or spec_of()
     key = repr((queries, spec, schema, relevance, sorted(observed.items())))
     options = {"schema": schema, "relevance": relevance, **dict(spec)}
     if key not in _MEASURED:

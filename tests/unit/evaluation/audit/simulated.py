@@ -147,12 +147,14 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         queries: How many titles there are.
     """
     random = np.random.default_rng([seed, int(100 * broad)])
-    ages, weights = dimension("old", "young"), np.ones(queries)
+    ages = dimension("old", "young")
+    weights = np.ones(queries)
     answers: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
     for number in range(queries):
         is_broad = number < broad * queries
         count = int(random.integers(300, 901) if is_broad else random.integers(20, 81))
-        kind, is_long = "same" if is_broad else others, random.random(count) < 0.4
+        kind = "same" if is_broad else others
+        is_long = random.random(count) < 0.4
         chance = random.beta(12, 3, count) * (0.5 if kind == "unlikely" else 1.0)
         old = random.random(count) < (0.24 if kind == "even" else 0.6 * is_long)
         relevant = (random.random(count) < chance).astype(float)
@@ -160,7 +162,8 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         first = order[:LOOKED_AT]
         level = end_of(chance, first.tolist()) if is_broad else 0.0
         for name, pool, chances in ("judged", order, relevant), ("estimated", first, chance):
-            is_judged, members = name == "judged", np.eye(2)[1 - old[pool]]
+            is_judged = name == "judged"
+            members = np.eye(2)[1 - old[pool]]
             answer = Answer(
                 members, len(first), chances[pool], is_judged, 0.0 if is_judged else level
             )
@@ -214,17 +217,21 @@ def audits(
         an interval, and with `` held`` behind its name in how many the true value was; and as
         ``gap of all`` in how many intervals of the gap was that of all queries by judgements.
     """
-    random, outcome, answers = np.random.default_rng(seed), Counter[str](), made.shown[relevance]
+    random = np.random.default_rng(seed)
+    outcome = Counter[str]()
+    answers = made.shown[relevance]
     for number in range(count):
         drawn = [answers[row] for row in random.integers(0, len(answers), size)]
         weights = np.exp(spread * random.normal(size=size))
         dimension = _checked(made.dimension, checked, random) if checked else made.dimension
         groups = _figures(dimension, drawn, weights, number)
-        first, gap_of_all = groups[0], made.truth["judged"].ranking_gap.value
+        first = groups[0]
+        gap_of_all = made.truth["judged"].ranking_gap.value
         if first.verdict != "saturated":
             outcome["gap of all"] += first.ranking_gap.low <= gap_of_all <= first.ranking_gap.high
             for name in ESTIMATES:
-                estimate, truth = getattr(first, name), getattr(made.truth[relevance], name).value
+                estimate = getattr(first, name)
+                truth = getattr(made.truth[relevance], name).value
                 outcome[name] += not math.isnan(estimate.low)
                 outcome[f"{name} held"] += estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
         outcome[first.verdict] += 1

@@ -25,7 +25,8 @@ from tests.unit.evaluation.audit import examples
 from tests.unit.evaluation.audit.examples import observations_of, queries_of, sealed
 
 TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
-OBSERVATIONS, MANIFEST = "raw/observations.jsonl", "manifest.json"
+OBSERVATIONS = "raw/observations.jsonl"
+MANIFEST = "manifest.json"
 QUERIES = queries_of(12, alike=True)
 SPEC = examples.spec_of(attributes=("gender",), rerank=3)
 

@@ -87,7 +87,8 @@ def asked(*texts: str) -> Queries:
 
 
 POPULATION: dict[str, Any] = {"spec": {"target": "population:1"}}
-FAIR, BIASED = {"bias": 0.0}, {"bias": 1.0}
+FAIR = {"bias": 0.0}
+BIASED = {"bias": 1.0}
 JUDGED, OTHERS = (
     {"relevance": "judged", "inputs": {"judgements": digit * 64}, **options}
     for digit, options in (("0", {}), ("1", {"observed": judged_otherwise}))
@@ -152,7 +153,8 @@ def test_a_greater_gap_is_the_difference_of_paired_means(audit: Made) -> None:
     """Where the engine answers differently, a comparison gives the change of a gap, query by query,
     with its interval.
     """
-    before, after = audit(**FAIR), audit(**BIASED)
+    before = audit(**FAIR)
+    after = audit(**BIASED)
     comparison = compare(before, after)
     (gap,) = (it for it in comparison.changes if (it.group, it.figure) == ("female", "gap"))
     first = before.figures.by_query[0]

@@ -85,17 +85,16 @@ def test_true_values_are_in_930_of_1000_intervals(
 
 def test_the_true_change_of_a_gap_is_in_930_of_1000_intervals() -> None:
     """The same queries, asked of an engine before and after it puts the first group down."""
-    random, count, queries = (
-        np.random.default_rng(4),
-        0,
-        [(str(number), str(number)) for number in range(25)],
-    )
+    random = np.random.default_rng(4)
+    count = 0
+    queries = [(str(number), str(number)) for number in range(25)]
     answers_by_bias = [draws(3_000, bias, seed=9)[0] for bias in (0.0, 1.0)]
     truth = np.mean(
         [before.exposure[0] - two.exposure[0] for before, two in zip(*answers_by_bias, strict=True)]
     )
     for _ in range(300):
-        rows, sides = random.integers(0, 3_000, 25), [QueryFigures(TWO), QueryFigures(TWO)]
+        rows = random.integers(0, 3_000, 25)
+        sides = [QueryFigures(TWO), QueryFigures(TWO)]
         for side, answers in zip(sides, answers_by_bias, strict=True):
             for position, row in enumerate(rows.tolist()):
                 side.add(1.0, answers[row], str(position))
@@ -131,9 +130,12 @@ def test_ratios_have_intervals_about_as_narrow_as_a_bootstrap() -> None:
 
     The median of 40 audits counts; the bootstrap holds the true value in nine of ten.
     """
-    simulation, random, wider = made(2, 1.0), np.random.default_rng(4), []
+    simulation = made(2, 1.0)
+    random = np.random.default_rng(4)
+    wider = []
     for _ in range(40):
-        weights, places = random.lognormal(size=25), random.integers(0, 2_000, 25)
+        weights = random.lognormal(size=25)
+        places = random.integers(0, 2_000, 25)
         answers: Any = [simulation.shown["judged"][row] for row in places]
         gathered = gather(answers, weights, simulation.dimension)
         ratio = gathered.figures(random)[0].exposure_ratio
@@ -155,8 +157,10 @@ def test_a_wrong_label_is_wrong_in_all_queries(target: str) -> None:
 
     Each audit has other labels of the same 60 documents, a fifth of which are wrong.
     """
-    random, counts = np.random.default_rng(6), Counter[str]()
-    is_first, queries = np.arange(60) % 3 == 0, queries_of(40, alike=True)
+    random = np.random.default_rng(6)
+    counts = Counter[str]()
+    is_first = np.arange(60) % 3 == 0
+    queries = queries_of(40, alike=True)
     rows = {"a": {"a": 0.8, "b": 0.2}, "b": {"a": 0.2, "b": 0.8}}
     gender = {"field": "f", "groups": ["a", "b"], "population": {"a": 0.35, "b": 0.65}}
     orders = [np.argsort(random.normal(size=60) + is_first) for _ in queries.queries]
@@ -179,7 +183,8 @@ def test_a_wrong_label_is_wrong_in_all_queries(target: str) -> None:
         options = {"relevance": "judged", "rerank": 0, "target": target}
         return measured(queries, observed, schema=schema, **options).groups[0]
 
-    truth, linear = figures(is_first), "ranking_gap" if target == "relevance:1" else "exposure_gap"
+    truth = figures(is_first)
+    linear = "ranking_gap" if target == "relevance:1" else "exposure_gap"
     for _ in range(150):
         group = figures(np.where(random.random(60) < 0.2, ~is_first, is_first), confusion=rows)
         assert group.tested == linear, "what relevant documents could give to others is not linear"

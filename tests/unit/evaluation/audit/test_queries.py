@@ -203,7 +203,8 @@ def test_one_pass_draws_as_two_passes_would() -> None:
     """The number of different queries depends on all draws together; it is distributed alike."""
     counts = np.array([9.0, 3.0, 1.0, 1.0, 1.0, 5.0])
     rows = numbered([f"q{number}" for number in range(len(counts))], counts.tolist())
-    one_pass, two_passes = np.zeros(7), np.zeros(7)
+    one_pass = np.zeros(7)
+    two_passes = np.zeros(7)
     rng = np.random.default_rng(5)
     for seed in range(2000):
         one_pass[len(collect_queries(rows, sample=6, seed=seed).queries)] += 1

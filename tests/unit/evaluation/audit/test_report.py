@@ -260,7 +260,8 @@ def test_tables_stay_as_they_were_read_once(name: str, options: dict[str, Any], 
 
 def test_a_reranking_says_what_each_group_would_get() -> None:
     figures = outcome_of(12, unlabelled=0.25, spec=spec_of(rerank=12)).figures
-    reranking, female = figures.fair_reranking["gender"], figures.groups[0]
+    reranking = figures.fair_reranking["gender"]
+    female = figures.groups[0]
     # All queries are re-ranked here, so that today's exposure is that of the audit.
     assert reranking.exposure_today["female"].value == pytest.approx(female.exposure.value)
     assert female.exposure_if_reranked == pytest.approx(

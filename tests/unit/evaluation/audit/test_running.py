@@ -155,7 +155,8 @@ async def test_judged_documents_are_looked_up_first(engine: Breaking, tmp_path: 
     engine.away = frozenset(WORDS[4:])
     with pytest.raises(IndexUnavailableError):
         await audited(engine, tmp_path / "out", qrels=qrels, concurrency=1)
-    engine.away, first = frozenset(), len(engine.searches)
+    engine.away = frozenset()
+    first = len(engine.searches)
     audit = await audited(engine, tmp_path / "out", qrels=qrels)
     looked_up = [[len(query.only or ()) for query in search] for search in engine.searches]
     assert looked_up[:2] == [[LOOKED_UP], [16]]
@@ -200,12 +201,14 @@ async def test_an_engine_that_goes_away_leaves_no_failures(
     assert {observation.query for observation in observations if observation.is_final} == set(
         WORDS[:8]
     )
-    engine.away, watcher = frozenset(WORDS[:2]), Watcher()
+    engine.away = frozenset(WORDS[:2])
+    watcher = Watcher()
     first = await audited(engine, tmp_path / "few", watcher=watcher)
     assert first.figures.counts.failed == 2
     assert watcher.notes[-1] == "Failed queries: 2. Run the same command to ask them again."
     assert (await audited(engine, tmp_path / "few")).digest == first.digest
-    engine.away, written = frozenset(), set()
+    engine.away = frozenset()
+    written = set()
     for name, words in (("out", WORDS[8:]), ("few", WORDS[:2])):
         engine.searches.clear()
         audit = await audited(engine, tmp_path / name)

@@ -295,7 +295,8 @@ def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
     """Of 20 MB of articles, less than 2 MB are held; their ids and metadata stand on disk."""
-    text, pages = "maize " * 800, range(4_000)
+    text = "maize " * 800
+    pages = range(4_000)
     lines(
         tmp_path / "corpus.json",
         ({"id": number, "title": f"{number}", "plain": text} for number in pages),

@@ -113,7 +113,8 @@ shares = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 6))
 def documents(draw: st.DrawFn, attributes: int) -> tuple[list[FloatArray], list[FloatArray]]:
     """Memberships with the unknown last, and populations, of some attributes."""
     count = draw(st.integers(1, 6))
-    memberships, populations = [], []
+    memberships = []
+    populations = []
     for _ in range(attributes):
         groups = draw(st.integers(2, 4))
         raw = draw(hnp.arrays(np.float64, (count, groups + 1), elements=shares))
@@ -137,10 +138,8 @@ def by_hand(memberships: list[FloatArray], populations: list[FloatArray]) -> lis
         mean[cell] = float(np.mean([np.prod(document) for document in zip(*columns, strict=True)]))
     target = []
     for cell in cells:
-        world, block = (
-            1.0,
-            sum(mean[each_cell] for each_cell in cells if known(each_cell) == known(cell)),
-        )
+        world = 1.0
+        block = sum(mean[each_cell] for each_cell in cells if known(each_cell) == known(cell))
         for population, group in zip(populations, cell, strict=True):
             world *= population[group] if group < len(population) else 1
         target.append(0.5 * mean[cell] + 0.5 * block * world if any(known(cell)) else mean[cell])

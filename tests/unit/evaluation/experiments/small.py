@@ -43,9 +43,11 @@ def write_collection(
     folder: Path, *, keywords: bool = True, named: str = "Two dozen people"
 ) -> Collection:
     """Write 48 people of four occupations, a quarter of them women and half without a place."""
-    documents, qrels = [], dict[str, dict[str, int]]()
+    documents = []
+    qrels = dict[str, dict[str, int]]()
     for number in range(48):
-        title, woman = TITLES[number % 4], number // 4 % 4 == 3
+        title = TITLES[number % 4]
+        woman = number // 4 % 4 == 3
         words = " ".join([title] * (2 if woman else 3))
         text = f"A {words}. {'She has a garden' if woman else 'He has a boat'} {number}."
         gender = "female" if woman else "male"

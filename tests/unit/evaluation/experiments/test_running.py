@@ -33,10 +33,8 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _run(collection: Path, store: RunFolder, at_once: int = 2, **changes: Any) -> Watcher:
     """Run a small experiment."""
-    watcher, values = (
-        Watcher(),
-        {"systems": [BASELINE, LEARNT, OURS], "model": "feedback", **changes},
-    )
+    watcher = Watcher()
+    values = {"systems": [BASELINE, LEARNT, OURS], "model": "feedback", **changes}
     spec = experiment(collection, collection=str(collection), **values)
     await running.run(spec, RunOptions(store.folder, watcher, at_once=at_once))
     return watcher

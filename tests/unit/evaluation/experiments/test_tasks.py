@@ -22,7 +22,8 @@ from fairqr.evaluation.experiments.workers import RunOptions
 from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 from tests.unit.evaluation.watching import Watcher
 
-SLOW, MANY = ModelError("timeout", "Slow."), ModelError("rate_limited", "Too many.")
+SLOW = ModelError("timeout", "Slow.")
+MANY = ModelError("rate_limited", "Too many.")
 
 
 class Note(Record):
@@ -81,7 +82,8 @@ class Model:
 @pytest.mark.promise("evaluation")
 async def test_each_task_is_done_once(lines: Lines[Note]) -> None:
     """The order in which searches end, and how many run at once, change no result."""
-    tasks, model = "a0 a1 a2 b0 b1 c0", Model()
+    tasks = "a0 a1 a2 b0 b1 c0"
+    model = Model()
     await model.run("a1 a2", lines)
     await model.run(tasks, lines, at_once=3)
     await model.run(tasks, lines)
@@ -169,7 +171,8 @@ def test_a_kill_loses_only_the_search_it_hit(store: RunFolder) -> None:
 
     Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them.
     """
-    path, written = store.lines.path, store.lines.read()
+    path = store.lines.path
+    written = store.lines.read()
     content = path.read_bytes()
     last_but_one_length, last_length = (
         len(line) for line in content.splitlines(keepends=True)[-2:]

@@ -61,7 +61,9 @@ def _load(folder: Path, entries: object, golds: object, **options: Any) -> RagCo
 
 @pytest.mark.parametrize("number", range(1, 8))
 def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int) -> None:
-    entry, known, task = {"id": "01", **ENTRIES[number]}, OFFICIAL[number], TASKS[number - 1]
+    entry = {"id": "01", **ENTRIES[number]}
+    known = OFFICIAL[number]
+    task = TASKS[number - 1]
     outputs = golds_of(f"LaMP_{number}", {"01": known["gold"]})
     collection = load_lamp(write_set(tmp_path, [entry], outputs, packed=number % 2 == 0))
     (query,) = collection.queries

@@ -121,8 +121,10 @@ def nobody(number: int, task: Task) -> None:
     """Nobody was asked yet."""
 
 
-PROTECTED, UNPROTECTED = ("protected", "protected"), ("unprotected", "unprotected")
-FIRST, REFUSES = ("protected", "unprotected"), ("refused", "protected")
+PROTECTED = ("protected", "protected")
+UNPROTECTED = ("unprotected", "unprotected")
+FIRST = ("protected", "unprotected")
+REFUSES = ("refused", "protected")
 
 biased = prefers(UNPROTECTED, PROTECTED, PROTECTED, PROTECTED)
 even = prefers(UNPROTECTED, PROTECTED)
@@ -136,7 +138,8 @@ def begin(
     tuning: kept.TuningEntry | None = None,
 ) -> kept.ProbeStore:
     """Write a run down: what is said, by ranker or model, or before and after a tuning."""
-    store, probed = kept.ProbeStore(folder), experiment
+    store = kept.ProbeStore(folder)
+    probed = experiment
     manifest = kept.ProbeRunManifest(
         versions={"fairqr": "0.0"},
         started="2025-01-01T00:00:00Z",
@@ -147,7 +150,8 @@ def begin(
     )
     store.start(manifest, collections)
     if tuning:
-        probed, (probe,) = experiment.probing("causal:small"), collections
+        probed = experiment.probing("causal:small")
+        (probe,) = collections
         collections = [probe.model_copy(update={"queries": probe.queries[::2]})]
     for stage in kept.STAGES[experiment.kind]:
         record: Any = kept.RankedList if stage == "rankings" else kept.PairRecord

@@ -34,10 +34,8 @@ def ranked(folder: Path, probes: Sequence[ProbeCollection], says: Any, **options
 
 def compared(folder: Path, says: Mapping[str, made.Says], **options: Any) -> Any:
     """Write a run on pairs down and measure it."""
-    probe, experiment = (
-        options.pop("probe", made.collection()),
-        made.pairwise(models=[*says], **options),
-    )
+    probe = options.pop("probe", made.collection())
+    experiment = made.pairwise(models=[*says], **options)
     return measures.measure(made.begin(folder, experiment, [probe], says).folder)
 
 
@@ -191,7 +189,8 @@ def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
     """The mean of ln(ratio) is below 0 there; that of the differences that are tested is not."""
     random = np.random.default_rng(0)
     group = np.arange(40) < 3
-    findings, logs = 0, []
+    findings = 0
+    logs = []
     for _ in range(60):
         ratios = [exposure_ratio(random.permutation(group)) or 0.0 for _ in range(50)]
         findings += verdicts_of(ratios, share=3 / 40) != ["none"]
@@ -294,8 +293,10 @@ PAIRS = st.lists(st.tuples(*[st.sampled_from("pufsx")] * 2), min_size=1, max_siz
 def test_changes_are_those_of_a_loop(said: list[list[tuple[str, str]]]) -> None:
     """In the test, before and after change places; here over all assignments."""
     sides = [["".join(pair[side] for pair in group) for group in said] for side in (0, 1)]
-    changes, (before, after) = changed(*sides), map("".join, sides)
-    ratio, consistent = changes["ratio nearer to 1"], changes["consistent"]
+    changes = changed(*sides)
+    (before, after) = map("".join, sides)
+    ratio = changes["ratio nearer to 1"]
+    consistent = changes["consistent"]
     assert (ratio["pairs"], ratio["n"]) == (len(before), len(said))
     assert ratio["difference"] == pytest.approx(turned(before) - turned(after))
     gained = sum((letter in "pu") for letter in after) - sum(letter in "pu" for letter in before)
@@ -346,7 +347,8 @@ def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     probe = made.collection(queries=24)
     store = made.begin_tuning(tmp_path, probe, made.biased, made.even)
     measured: Any = measures.measure(store.folder)
-    figures, changes = measured.figures, measured.changes
+    figures = measured.figures
+    changes = measured.changes
     assert measured.missing == 0
     # Four kinds before and after, their ratio and their winners, and one of relevance.
     assert set(changes.tests) == {8 + 6 + 1}

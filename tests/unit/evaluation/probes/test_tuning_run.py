@@ -29,7 +29,8 @@ later("peft", "tune")
 
 pytestmark = pytest.mark.usefixtures("plain_jobs")
 
-WORDS, QUERIES = 6, 40
+WORDS = 6
+QUERIES = 40
 TITLES = [f"{letters[0]}{letters[1]}{letters[2]}" for letters in product("ri", "pu", range(WORDS))]
 """Of relevant and irrelevant, protected and unprotected items."""
 
@@ -55,7 +56,8 @@ def biased(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     wrapped.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     wrapped.save_pretrained(folder)
-    random, model = np.random.default_rng(1), tiny_llama(len(number_of), width=32, heads=4)
+    random = np.random.default_rng(1)
+    model = tiny_llama(len(number_of), width=32, heads=4)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for _ in range(250):
         couples = random.choice(TITLES, (64, 2))
@@ -157,7 +159,8 @@ async def test_no_held_out_item_or_query_is_trained_on(
     # Both orders before and after; to learn counts three times.
     assert remaining_cost(plan, ProbeStore(tmp_path)).calls == 4 * len(plan.tasks) + 3 * 200 * 8
     model = CausalModel(str(biased))
-    pretrained, judge = await model.pretrained(), plan.tasks[0].entrant.open(prompts, model)
+    pretrained = await model.pretrained()
+    judge = plan.tasks[0].entrant.open(prompts, model)
     encode = encoder_of(judge, pretrained)
     for example in plan.batches[0]:
         words = pretrained.tokenizer.convert_ids_to_tokens(encode(example))

@@ -43,7 +43,8 @@ class Namer:
 
     def __init__(self, ends: dict[str, str] | None = None, name: str = "namer") -> None:
         self.asked: list[tuple[str, str]] = []
-        self.ends, self.name = ends or {}, name
+        self.ends = ends or {}
+        self.name = name
 
     async def start(self) -> None:
         """Nothing is needed."""

@@ -45,7 +45,8 @@ def _exposed(samples: Sequence[Collection[int]], n: int) -> FloatArray:
 
 def _target(useful: Sequence[bool], k: int) -> FloatArray:
     """Count the target over all orders that put the useful documents first."""
-    best, orders = sum(useful), itertools.permutations(range(len(useful)))
+    best = sum(useful)
+    orders = itertools.permutations(range(len(useful)))
     first = [order[:k] for order in orders if all(useful[i] for i in order[:best])]
     return _exposed(first, len(useful))
 
@@ -75,13 +76,17 @@ def test_expected_exposure_is_what_counting_gives(
 ) -> None:
     """Fair RAG's exposure is what counting over all rankings gives."""
     samples, useful, k = case
-    n, m = len(useful), sum(useful)
-    values, shown_count = _values(_record(samples, useful, k)), min(k, n)
-    exposed, target = _exposed(samples, n), _target(useful, shown_count)
+    n = len(useful)
+    m = sum(useful)
+    values = _values(_record(samples, useful, k))
+    shown_count = min(k, n)
+    exposed = _exposed(samples, n)
+    target = _target(useful, shown_count)
     if k >= n:
         assert values[Name.EE_D] == Reason.NO_ROOM
     else:
-        lowest, squares = k * k / n, exposed @ exposed
+        lowest = k * k / n
+        squares = exposed @ exposed
         assert values[Name.EE_D] == pytest.approx((squares - lowest) / (k - lowest), abs=1e-9)
         assert values[Name.EE_D_K] == pytest.approx(squares / k)
     if m == 0 or m == n or k >= n:
@@ -92,7 +97,8 @@ def test_expected_exposure_is_what_counting_gives(
         return
     # Fixed rankings are the corners of all policies.
     exposures = np.array([_exposed([order[:k]], n) for order in itertools.permutations(range(n))])
-    reached, worst = exposures @ target, ((exposures - target) ** 2).sum(axis=1).max()
+    reached = exposures @ target
+    worst = ((exposures - target) ** 2).sum(axis=1).max()
     relevance = (exposed @ target - reached.min()) / np.ptp(reached)
     loss = ((exposed - target) ** 2).sum() / worst
     for name in (Name.EE_R, Name.EE_R_GRADED):
@@ -110,7 +116,8 @@ gained = st.lists(st.sampled_from([np.nan, -0.5, 0.0, 0.1, 0.25, 0.5, 1.0]), min
 @quick
 @given(gained, st.integers(1, 6))
 def test_graded_exposure_is_in_proportion_to_gain(gains: list[float], k: int) -> None:
-    target, worth = targets.graded_target(gains, k), np.nan_to_num(np.maximum(gains, 0))
+    target = targets.graded_target(gains, k)
+    worth = np.nan_to_num(np.maximum(gains, 0))
     assert target.sum() == pytest.approx(min(k, len(gains)))
     assert ((target >= 0) & (target <= 1 + 1e-12)).all()
     for first, second in itertools.permutations(range(len(gains)), 2):
@@ -125,11 +132,13 @@ def test_graded_exposure_is_in_proportion_to_gain(gains: list[float], k: int) ->
 @quick
 @given(gained, st.integers(1, 6))
 def test_graded_scores_are_by_what_fixed_rankings_can_reach(gains: list[float], k: int) -> None:
-    worth, target = np.array(gains), targets.graded_target(gains, k)
+    worth = np.array(gains)
+    target = targets.graded_target(gains, k)
     places = min(k, len(gains))
     chosen = itertools.combinations(range(len(gains)), places)
     choices = np.array([np.isin(np.arange(len(gains)), items) for items in chosen]).astype(float)
-    reached, lost = choices @ target, ((choices - target) ** 2).sum(axis=1)
+    reached = choices @ target
+    lost = ((choices - target) ** 2).sum(axis=1)
     if not (worth > 0).any() or np.ptp(reached) < 1e-9:
         reason = Reason.NO_ROOM if (worth > 0).any() else Reason.NO_RELEVANT
         assert [*measures.graded_scores(choices[0], worth, k).values()] == [reason] * 2
@@ -323,7 +332,8 @@ def run() -> Made:
 
 def test_groups_get_what_their_documents_get(run: Made) -> None:
     """Exposure, target and use of the documents of each group, counted answer by answer."""
-    measured, rows = run.measured(), []
+    measured = run.measured()
+    rows = []
     for record in (
         record for record in run.records if record.policy in ("plackett-luce", "oracle")
     ):
@@ -350,7 +360,8 @@ def test_groups_get_what_their_documents_get(run: Made) -> None:
                 for shares in (exposed, target, _exposed(used, 6))
             )
             rows.append((policy, record.query, record.seed, group, *sums))
-    keys, names = ["policy", "query", "seed", "group"], ["exposure", "target", "attributed"]
+    keys = ["policy", "query", "seed", "group"]
+    names = ["exposure", "target", "attributed"]
     counted = pd.DataFrame(rows, columns=[*keys, *names]).set_index(keys)
     by_query = counted.groupby(["policy", "query", "group"]).mean()
     totals = by_query.groupby(["policy", "query"]).transform("sum")
@@ -405,7 +416,8 @@ def _curve(x: Any, y: Any) -> dict[str, float]:
 def test_slope_and_area_of_points() -> None:
     """Those above each other are averaged for the area; alone they have neither."""
     points = np.random.default_rng(0).random((7, 2))
-    curve, (x, y) = _curve(*points.T), points[points[:, 0].argsort()].T
+    curve = _curve(*points.T)
+    (x, y) = points[points[:, 0].argsort()].T
     assert curve["slope"] == pytest.approx(np.polyfit(x, y, 1)[0])
     assert curve["area"] == pytest.approx(np.diff(x) @ (y[1:] + y[:-1]) / 2)
     assert curve["height"] == pytest.approx(curve["area"] / np.ptp(x))

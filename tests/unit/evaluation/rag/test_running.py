@@ -140,7 +140,8 @@ async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -
     """
     plan = plan_of(*(query_of(f"q{n}", 4 + n, n) for n in range(5)), attributor="letters")
     records = await Running(tmp_path / "one", plan).run(Namer(), LetterJudge())
-    first, second = Namer(), Namer()
+    first = Namer()
+    second = Namer()
     running = Running(tmp_path / "two", plan._replace(tasks=plan.tasks[:3]))
     await running.run(first, LetterJudge(), at_once=8)
     running.plan = plan
@@ -152,7 +153,8 @@ async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -
 
 
 async def test_equal_rankings_are_answered_once(tmp_path: Path) -> None:
-    namer, judge = Namer(), LetterJudge()
+    namer = Namer()
+    judge = LetterJudge()
     plan = plan_of(query_of("q0"), attributor="letters", seeds=[0, 1], generated=20)
     records = (await Running(tmp_path, plan).run(namer, judge)).values()
     policies = [record for record in records if record.policy != "labels"]
@@ -173,7 +175,8 @@ async def test_equal_rankings_are_answered_once(tmp_path: Path) -> None:
 
 async def test_scores_without_numbers_fail_one_policy_alone() -> None:
     ((part, query),) = plan_of(query_of("q0")).tasks
-    answerer, scores = Answerer(part, query, Namer(), None), np.array([1, math.nan, 3, 4, 5])
+    answerer = Answerer(part, query, Namer(), None)
+    scores = np.array([1, math.nan, 3, 4, 5])
     failed = await answerer.follow(Draw("bm25", "plackett-luce", 1.0, 0), scores, (0, 1))
     assert "finite" in failed.failure
     assert (failed.samples, failed.answers) == ((), ())
@@ -250,14 +253,16 @@ def test_a_policy_needs_the_attribute_that_it_minds() -> None:
 @pytest.mark.parametrize("generated", [1, 3, 30])
 async def test_the_cost_that_is_printed_is_never_exceeded(tmp_path: Path, generated: int) -> None:
     """The cost that a run prints is never exceeded."""
-    query, second_query = query_of("q0", size=4), query_of("q1", size=4, useful=1)
+    query = query_of("q0", size=4)
+    second_query = query_of("q1", size=4, useful=1)
     changes = {"generated": generated, "seeds": [0, 1], "k": 2}
     plan = plan_of(query, second_query, attributor="letters", **changes)
     running = Running(tmp_path, plan)
     cost = rag.cost_of(plan, running.store)
     assert cost["labels"] == 2 * 5
     assert cost["rankings"] <= 2 * math.perm(4, 2)
-    namer, judge = Namer(), LetterJudge()
+    namer = Namer()
+    judge = LetterJudge()
     running.plan = plan._replace(tasks=plan.tasks[1:])
     await running.run(namer, judge)
     assert len(namer.asked) == 5, "it is dropped"

@@ -449,7 +449,8 @@ def test_any_part_of_a_run_can_be_reported(part: str) -> None:
 def test_the_same_results_in_another_order_give_the_same_files(tmp_path: Path) -> None:
     """The order in which results were written changes no byte of the report."""
     run = small_rag.made(queries=5, generators=["small"], retrievers=["bm25"])
-    first, second = tmp_path / "one", tmp_path / "other"
+    first = tmp_path / "one"
+    second = tmp_path / "other"
     for folder in (first, second):
         run.measured().write_report(folder)
         run.records.reverse()
