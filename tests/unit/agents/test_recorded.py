@@ -11,7 +11,6 @@ import pytest
 
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import ModelGenerator
-from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.opening import open_generator, open_language_model, open_model
 from fairqr.agents.models.recorded import LARGEST, SHIPPED, SHIPPED_NAMES, RecordedModel
 from fairqr.agents.models.replies import Question, Usage
@@ -224,21 +223,32 @@ def test_what_is_no_file_is_one_sentence(tmp_path: Path, name: str, sentence: st
     assert "\n" not in str(raised.value)
 
 
-async def test_it_only_refines(file: str, cache: ReplyCache) -> None:
-    """Whoever asks it for anything else is told so, before and while it is asked."""
-    name = f"recorded:{file}"
+async def test_recorded_replies_only_refine(file: str) -> None:
+    """Generators, judges and rankers of them are refused."""
     model = RecordedModel(file)
-    for opened in (lambda: open_generator(name), lambda: open_attributor(f"llm:{name}")):
-        with pytest.raises(ModelUnavailableError, match="so it only refines queries; name a chat"):
-            opened()
-    for started in (ModelGenerator(model), open_ranker("listwise", model)):
-        with pytest.raises(ModelUnavailableError, match="so it only refines queries; name a chat"):
-            await started.start()
+    refusal = "so it only refines queries; name a chat"
+
+    with pytest.raises(ModelUnavailableError, match=refusal):
+        open_generator(f"recorded:{file}")
+    with pytest.raises(ModelUnavailableError, match=refusal):
+        open_attributor(f"llm:recorded:{file}")
+    with pytest.raises(ModelUnavailableError, match=refusal):
+        await ModelGenerator(model).start()
+    with pytest.raises(ModelUnavailableError, match=refusal):
+        await open_ranker("listwise", model).start()
+
+
+async def test_recorded_replies_answer_no_other_prompt(file: str) -> None:
+    model = RecordedModel(file)
     question = Question(a_prompt("{query}", "query", id="answer"), {"query": "physicist"})
-    for reply in (await model.ask(question), await model.write(question)):
-        assert reply.status == "unsupported"
-        assert "so it only refines queries" in reply.message
-    assert (await model.choice_probabilities(question)).status == "unsupported"
+
+    asked = await model.ask(question)
+    written = await model.write(question)
+    choice = await model.choice_probabilities(question)
+
+    assert asked.status == written.status == choice.status == "unsupported"
+    assert "so it only refines queries" in asked.message
+    assert "so it only refines queries" in written.message
 
 
 @pytest.mark.parametrize("name", SHIPPED_NAMES)

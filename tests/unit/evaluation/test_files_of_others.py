@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas
@@ -256,14 +257,17 @@ def test_what_a_file_is_says_its_content(tmp_path: Path, name: str, content: byt
         ("Frau Müller".encode("latin-1"), "is not UTF-8 text; save it as UTF-8"),
     ],
 )
+@pytest.mark.parametrize(
+    "read", [read_documents, query_rows, read_run], ids=["documents", "queries", "run"]
+)
 def test_a_file_that_is_no_text_says_what_it_is(
-    tmp_path: Path, content: bytes, sentence: str
+    tmp_path: Path, read: Callable[[Path], Iterable[object]], content: bytes, sentence: str
 ) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(content)
-    for reader in (read_documents, query_rows, read_run):
-        with pytest.raises(InputError, match=re.escape(sentence)):
-            [*reader(path)]  # type: ignore[operator]
+
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        [*read(path)]
 
 
 @pytest.mark.parametrize(

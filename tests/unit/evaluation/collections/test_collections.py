@@ -71,18 +71,24 @@ def test_a_folder_is_a_collection(folder: Path) -> None:
     assert (collection.about, find_collection(folder).about) == (About(), description)
 
 
-def test_a_part_has_what_is_judged_and_others_by_chance(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 2), (2, 2), (3, 3)], ids=["too small", "judged", "all"]
+)
+def test_a_part_has_what_is_judged_and_others_by_chance(
+    folder: Path, size: int, count: int
+) -> None:
     (folder / "genders.csv").write_text("id,group\n1,m\n2,f\n3,f\n")
     (folder / "schema.yaml").write_text("attributes: {gender: {labels: genders.csv}}")
     collection = find_collection(folder)
-    for size, count in (1, 2), (2, 2), (3, 3):
-        part = find_corpus(Path(collection.part(["7"], size, print)))
-        ids = [document.id for document in part.documents()]
-        assert ids == ["1", "2", "3"][:count], "both of topic 7; 99 is in no file"
-        assert collection.part(["7"], size, print) == str(part.path)
-        report = asyncio.run(check_corpus(part))
-        assert report.shares["gender"]["m"] == 1 / count, "the labels are found from there"
-    assert part.path == collection.corpus.path
+
+    part = find_corpus(Path(collection.part(["7"], size, print)))
+
+    ids = [document.id for document in part.documents()]
+    assert ids == ["1", "2", "3"][:count], "both of topic 7; 99 is in no file"
+    assert collection.part(["7"], size, print) == str(part.path)
+    report = asyncio.run(check_corpus(part))
+    assert report.shares["gender"]["m"] == 1 / count, "the labels are found from there"
+    assert (part.path == collection.corpus.path) == (size == 3)
 
 
 def test_each_set_of_judgements_has_a_name(folder: Path) -> None:

@@ -281,13 +281,18 @@ def test_failed_generations_are_left_out_and_counted() -> None:
     assert values.items() >= {**counts, "empty": 1, "pairs": 2, "unjudged": 0}.items()
 
 
-def test_what_is_not_there_has_a_reason() -> None:
-    """Without any answer, and with nothing drawn."""
-    for answers in ([], [_answer(0, "refused")]):
-        values = _values(_record([(0,), (1,)], [True, False, False], 1, answers))
-        assert isinstance(values[Name.EE_D], float)
-        reasons = {values[name] for name in (Name.EU, Name.EU_MAX, Name.EAR, Name.SHARE)}
-        assert reasons == {Reason.NO_ANSWER}
+@pytest.mark.parametrize("status", [None, "refused"], ids=["not asked", "refused"])
+def test_without_an_answer_the_reason_is_stated(status: str | None) -> None:
+    answers = [] if status is None else [_answer(0, status)]
+
+    values = _values(_record([(0,), (1,)], [True, False, False], 1, answers))
+
+    assert isinstance(values[Name.EE_D], float)
+    reasons = {values[name] for name in (Name.EU, Name.EU_MAX, Name.EAR, Name.SHARE)}
+    assert reasons == {Reason.NO_ANSWER}
+
+
+def test_without_a_ranking_all_values_are_missing() -> None:
     nothing = _values(_record([], [], 2, failure="The retriever failed."))
     assert {nothing[name] for name in Name} == {Reason.MISSING}
 
@@ -429,22 +434,26 @@ def test_slope_and_area_of_points() -> None:
     assert (upright["low"], upright["points"], _curve([], [])["points"]) == (0.5, 2, 0)
 
 
+FIXED = {"kind": "deterministic", "policy": "deterministic", Name.EE_D: 1.0}
+
+
 def test_bins_include_their_lower_end() -> None:
-    fixed = {"kind": "deterministic", "policy": "deterministic", Name.EE_D: 1.0}
+    """The fixed ranking, to which they are compared, stands outside of them."""
     drawn_ = [("a", -1e-17, 0.4), ("a", 0.1, 0.2), ("b", 0.19, 1.0), ("a", 0.2, 0.9)]
     drawn_ += [("b", 0.6, 0.25), ("a", 0.999, 0.5), ("a", 1.0, 0.1)]
     drawn_ += [("b", np.nan, 0.1), ("no", 0.3, 0.1)]
     cells = _frame(
-        {"query": "a", Name.EU_MAX: 0.5, **fixed},
-        {"query": "b", Name.EU_MAX: 0.25, **fixed},
-        {"query": "no", **fixed},
+        {"query": "a", Name.EU_MAX: 0.5, **FIXED},
+        {"query": "b", Name.EU_MAX: 0.25, **FIXED},
+        {"query": "no", **FIXED},
         *({"query": query, Name.EE_D: x, Name.EU_MAX: y} for query, x, y in drawn_),
         {"query": "a", Name.EE_D: 0.1, Name.EU_MAX: 1.0, "kind": "oracle"},
     )
     intervals = summaries.intervals_of(cells, Name.EE_D, Name.EU_MAX)
     assert intervals.deterministic.tolist() == pytest.approx([0.375] * 5)
     assert set(intervals.deterministic_queries) == {2}
-    assert (set(intervals.fixed), set(intervals.left_out)) == ({1}, {2})
+    assert set(intervals.fixed) == {1}
+    assert set(intervals.left_out) == {2}
     assert intervals.pairs.tolist() == [3, 1, 0, 1, 1]
     assert intervals.queries.tolist() == [2, 1, 0, 1, 1]
     # The two of the query a are averaged first, for the difference and for the test.
@@ -454,7 +463,15 @@ def test_bins_include_their_lower_end() -> None:
     alone = [paired_randomisation(sample, stream(0, "any")) for sample in samples]
     assert intervals.p.dropna().tolist() == pytest.approx(corrected_by_holm(alone))
     assert intervals[["difference", "p"]].isna().loc[2].all()
-    for queries, holds in ((5, False), (6, True)):
-        better = [{Name.EE_D: 0.5, Name.EU_MAX: 0.5}, {Name.EU_MAX: 0.0, **fixed}]
-        rows = [{"query": f"q{i}", **row} for i in range(queries) for row in reversed(better)]
-        assert summaries.intervals_of(_frame(*rows), Name.EE_D, Name.EU_MAX).holds.any() == holds
+
+
+@pytest.mark.parametrize(("queries", "holds"), [(5, False), (6, True)])
+def test_a_difference_in_a_bin_needs_six_queries(queries: int, holds: bool) -> None:
+    rows: list[dict[str, Any]] = []
+    for number in range(queries):
+        rows.append({"query": f"q{number}", Name.EU_MAX: 0.0, **FIXED})
+        rows.append({"query": f"q{number}", Name.EE_D: 0.5, Name.EU_MAX: 0.5})
+
+    intervals = summaries.intervals_of(_frame(*rows), Name.EE_D, Name.EU_MAX)
+
+    assert intervals.holds.any() == holds
