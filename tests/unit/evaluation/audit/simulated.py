@@ -93,9 +93,8 @@ def world(
     groups = tuple(f"group {number}" for number in range(size))
     other_shares = np.array(shares) * (1 - np.eye(size))
     wrong = np.where(np.arange(size) == 0, error, error / 1.5)[:, None]
-    labels = np.eye(size) * (1 - wrong) + wrong * other_shares / other_shares.sum(
-        axis=1, keepdims=True
-    )
+    wrong_labels = other_shares / other_shares.sum(axis=1, keepdims=True)
+    labels = np.eye(size) * (1 - wrong) + wrong * wrong_labels
     rows = {
         group: dict(zip(groups, row.tolist(), strict=True))
         for group, row in zip(groups, labels, strict=True)
@@ -115,18 +114,21 @@ def world(
         labelled = group_of
         if error:
             labelled = (labels.cumsum(axis=1)[group_of] < random.random((count, 1))).sum(axis=1)
-        for label_of, answers_of in (labelled, answers), (group_of, right_answers):
-            members = np.eye(size)[np.minimum(label_of, size - 1)[order]]
-            for name, relevance in ("judged", relevant.astype(float)), ("estimated", chance):
-                answer = Answer(members, count, relevance[order], name == "judged")
-                answers_of[name].append(measure_answer(answer, dimension, CHOICES))
-            if labelled is group_of:
-                right_answers = answers
-                break
+        chances = {"judged": relevant.astype(float), "estimated": chance}
+        for name, relevance in chances.items():
+            is_judged = name == "judged"
+            members = np.eye(size)[np.minimum(labelled, size - 1)[order]]
+            answer = Answer(members, count, relevance[order], is_judged)
+            answers[name].append(measure_answer(answer, dimension, CHOICES))
+            if error:
+                members = np.eye(size)[group_of[order]]
+                answer = Answer(members, count, relevance[order], is_judged)
+                right_answers[name].append(measure_answer(answer, dimension, CHOICES))
     weights = np.ones(queries)
     plain = Dimension(right, (right,))
+    true_answers = right_answers if error else answers
     truth = {
-        name: _figures(plain, answers, weights, seed)[0] for name, answers in right_answers.items()
+        name: _figures(plain, measured, weights, seed)[0] for name, measured in true_answers.items()
     }
     return World(dimension, answers, truth)
 
@@ -161,13 +163,11 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         order = np.argsort(is_long + 0.4 * random.normal(size=count))
         first = order[:LOOKED_AT]
         level = end_of(chance, first.tolist()) if is_broad else 0.0
-        for name, pool, chances in ("judged", order, relevant), ("estimated", first, chance):
-            is_judged = name == "judged"
-            members = np.eye(2)[1 - old[pool]]
-            answer = Answer(
-                members, len(first), chances[pool], is_judged, 0.0 if is_judged else level
-            )
-            answers[name].append(measure_answer(answer, ages, CHOICES))
+        judged = Answer(np.eye(2)[1 - old[order]], len(first), relevant[order], True)
+        answers["judged"].append(measure_answer(judged, ages, CHOICES))
+        members = np.eye(2)[1 - old[first]]
+        estimated = Answer(members, len(first), chance[first], False, level)
+        answers["estimated"].append(measure_answer(estimated, ages, CHOICES))
     truth = {name: _figures(ages, measured, weights, seed)[0] for name, measured in answers.items()}
     return World(ages, answers, truth)
 
