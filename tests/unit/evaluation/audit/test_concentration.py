@@ -449,32 +449,50 @@ def test_an_audit_finds_a_favoured_seller(
     assert favouring.groups[-1] == "shop 0"
 
 
-def test_an_audit_says_what_all_groups_get(audits: dict[str, fairqr.Audit]) -> None:
+def test_a_finding_says_what_all_groups_get(audits: dict[str, fairqr.Audit]) -> None:
     audit = audits["favouring"]
     (concentration,) = audit.figures.concentrations
     gini = concentration.gini
+
     (finding,) = [sentence for sentence in audit.findings if "Gini" in sentence]
-    assert re.match(
-        rf"seller: {concentration.unseen} groups? of {SELLERS} gets? no exposure at all\.", finding
-    )
-    gini = concentration.gini
+
+    unseen = rf"seller: {concentration.unseen} groups? of {SELLERS} gets? no exposure at all\."
+    assert re.match(unseen, finding)
     assert f"The Gini index is {gini.value:.2f} ({gini.low:.2f} to {gini.high:.2f})" in finding
     assert f"Lists drawn by lot would have {concentration.gini_by_lot:.2f}." in finding
+
+
+def test_a_report_shows_what_all_groups_get(audits: dict[str, fairqr.Audit]) -> None:
+    audit = audits["favouring"]
+    (concentration,) = audit.figures.concentrations
+
     report = (audit.folder / "report.md").read_text()
+
     assert "(figures/lorenz.svg)" in report
     assert f"the gaps of all {SELLERS} groups" in report
     assert f"| 100% | +{100 * concentration.gap_quantiles[1]:.3f} |" in report
+
+
+def test_the_numbers_of_all_groups_stand_in_json(audits: dict[str, fairqr.Audit]) -> None:
+    audit = audits["favouring"]
+    (concentration,) = audit.figures.concentrations
+
     (content,) = json.loads((audit.folder / "audit.json").read_text())["concentration"]
-    assert content["gini"]["value"] == pytest.approx(gini.value)
+
+    assert content["gini"]["value"] == pytest.approx(concentration.gini.value)
     assert content["unseen"] == concentration.unseen
-    for name, curve in (
-        ("lorenz", concentration.exposure_of_worst(CURVE_AT)),
-        ("lorenz_by_lot", concentration.exposure_of_worst_by_lot(CURVE_AT)),
-    ):
-        assert np.array(content[name]) == pytest.approx(
-            np.array([*zip(CURVE_AT, curve, strict=True)])
-        )
+    curve = [*zip(CURVE_AT, concentration.exposure_of_worst(CURVE_AT), strict=True)]
+    assert np.array(content["lorenz"]) == pytest.approx(np.array(curve))
+    curve = [*zip(CURVE_AT, concentration.exposure_of_worst_by_lot(CURVE_AT), strict=True)]
+    assert np.array(content["lorenz_by_lot"]) == pytest.approx(np.array(curve))
+
+
+def test_all_groups_have_a_table(audits: dict[str, fairqr.Audit]) -> None:
+    audit = audits["favouring"]
+    (concentration,) = audit.figures.concentrations
+
     table = audit.frames["all_groups"]
+
     assert table.group.tolist() == [*concentration.groups]
     assert table.exposure.sum() == pytest.approx(1)
 
@@ -510,69 +528,122 @@ def kept(folder: Path, answers: Market, engine: str = "", **manifest: Any) -> fa
     )
 
 
-@pytest.mark.promise("audit")
-def test_two_audits_are_compared_over_all_groups(tmp_path: Path) -> None:
-    """A seller that an engine favours shows from one audit to the next, over all groups and among
-    the largest of both audits.
+ANSWERS = market(30, 60)
 
-    The second engine has no documents of shop 0, and those of a shop that the first lacks.
+
+@pytest.fixture(scope="module")
+def later_answers() -> Market:
+    """Return answers of an engine that favours shop 1.
+
+    It has no documents of shop 0, and those of a shop that the first engine lacks.
     """
-    answers = market(30, 60)
-    later = [
-        [([seller.replace("shop 0", "new shop") for seller in sellers], r) for sellers, r in answer]
+    return [
+        [
+            ([seller.replace("shop 0", "new shop") for seller in sellers], relevance)
+            for sellers, relevance in answer
+        ]
         for answer in market(30, 60, favour=4.0)
     ]
-    first = kept(tmp_path / "first", answers)
-    second = kept(tmp_path / "second", later, "new")
-    comparison = compare(first, second)
-    sizes = Counter(sellers[0] for answer in answers + later for sellers, _ in answer)
-    largest = {name for name, _ in sizes.most_common(5)}
-    groups = {change.group for change in comparison.changes}
-    assert largest | {"shop 0", "new shop", "other"} <= groups
-    assert len(groups) == dimensions.MOST_GROUPS + 1
-    exposures = {
-        change.group: change for change in comparison.changes if change.figure == "exposure"
-    }
-    assert exposures["shop 0"].after == exposures["new shop"].before == 0
-    assert exposures["shop 0"].before > 0.1
-    assert exposures["shop 1"].direction == "up"
-    (over_all,) = comparison.concentrations
+
+
+@pytest.fixture(scope="module")
+def pair(
+    later_answers: Market, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[fairqr.Audit, fairqr.Audit]:
+    """Audits of two engines, of which the second favours shop 1."""
+    folder = tmp_path_factory.mktemp("pair")
+    return kept(folder / "first", ANSWERS), kept(folder / "second", later_answers, "new")
+
+
+@pytest.mark.promise("audit")
+def test_two_audits_are_compared_over_all_groups(pair: tuple[fairqr.Audit, fairqr.Audit]) -> None:
+    """A seller that an engine favours shows from one audit to the next, over all groups."""
+    first, second = pair
+
+    (over_all,) = compare(first, second).concentrations
+
     assert over_all.direction == "up"
     for side, audit in ((over_all.before, first), (over_all.after, second)):
         (concentration,) = audit.figures.concentrations
         assert side["gini"].value == pytest.approx(concentration.gini.value)
         assert side["groups"] == len(concentration.groups)
-    assert over_all.change.value == pytest.approx(
-        over_all.after["gini"].value - over_all.before["gini"].value
-    )
-    (sentence_of_gini,) = [sentence for sentence in comparison.sentences() if "Gini" in sentence]
+    difference = over_all.after["gini"].value - over_all.before["gini"].value
+    assert over_all.change.value == pytest.approx(difference)
+
+
+@pytest.mark.promise("audit")
+def test_the_largest_groups_of_both_audits_are_compared(
+    pair: tuple[fairqr.Audit, fairqr.Audit], later_answers: Market
+) -> None:
+    """A seller that an engine favours shows from one audit to the next, among the largest groups of
+    both audits.
+    """
+    changes = compare(*pair).changes
+
+    sizes = Counter(sellers[0] for answer in ANSWERS + later_answers for sellers, _ in answer)
+    largest = {name for name, _ in sizes.most_common(5)}
+    groups = {change.group for change in changes}
+    assert largest | {"shop 0", "new shop", "other"} <= groups
+    assert len(groups) == dimensions.MOST_GROUPS + 1
+    exposures = {change.group: change for change in changes if change.figure == "exposure"}
+    assert exposures["shop 0"].after == exposures["new shop"].before == 0
+    assert exposures["shop 0"].before > 0.1
+    assert exposures["shop 1"].direction == "up"
+
+
+def test_a_comparison_says_how_the_index_changed(
+    pair: tuple[fairqr.Audit, fairqr.Audit], tmp_path: Path
+) -> None:
+    comparison = compare(*pair)
+    (over_all,) = comparison.concentrations
     change = over_all.change
-    assert sentence_of_gini.startswith("seller: the Gini index over all groups went up: ")
-    assert f"({change.low:+.2f} to {change.high:+.2f})" in sentence_of_gini
+
+    (finding,) = [sentence for sentence in comparison.sentences() if "Gini" in sentence]
     write_comparison(comparison, tmp_path / "out")
+
+    assert finding.startswith("seller: the Gini index over all groups went up: ")
+    assert f"({change.low:+.2f} to {change.high:+.2f})" in finding
     assert "| seller | Gini index |" in (tmp_path / "out" / "report.md").read_text()
     (content,) = json.loads((tmp_path / "out" / "comparison.json").read_text())["concentrations"]
     assert content["change"]["value"] == pytest.approx(change.value)
-    # Only the queries of both count, and what they weigh in both.
-    part = compare(kept(tmp_path / "part", answers[:20]), second).concentrations[0]
-    assert part.after["gini"].queries == 20
-    assert part.before["gini"].value == pytest.approx(
-        audit_of(answers[:20]).concentrations[0].gini.value, abs=0.02
-    )
 
 
-def test_a_change_needs_other_answers_and_the_same_settings(tmp_path: Path) -> None:
-    answers = market(30, 20)
-    favouring = market(30, 20, favour=4.0)
-    first = kept(tmp_path / "first", answers)
-    (concentration,) = compare(first, kept(tmp_path / "same", answers)).concentrations
-    assert (concentration.direction, concentration.change.value) == ("same_answers", 0)
-    judged = kept(tmp_path / "judged", favouring, "new", relevance="judged")
-    (concentration,) = compare(first, judged).concentrations
-    assert concentration.direction == "settings"
-    short = kept(tmp_path / "few", favouring[:3], "new")
-    (concentration,) = compare(first, short).concentrations
-    assert concentration.direction == "too_few"
+def test_only_the_queries_of_both_audits_count(
+    pair: tuple[fairqr.Audit, fairqr.Audit], tmp_path: Path
+) -> None:
+    """And what they weigh in both."""
+    part = kept(tmp_path / "part", ANSWERS[:20])
+
+    (over_all,) = compare(part, pair[1]).concentrations
+
+    assert over_all.after["gini"].queries == 20
+    expected = audit_of(ANSWERS[:20]).concentrations[0].gini.value
+    assert over_all.before["gini"].value == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("answers", "options", "direction"),
+    [
+        pytest.param(market(30, 20), {}, "same_answers", id="equal answers"),
+        pytest.param(
+            market(30, 20, favour=4.0),
+            {"engine": "new", "relevance": "judged"},
+            "settings",
+            id="other judgements",
+        ),
+        pytest.param(market(3, 20, favour=4.0), {"engine": "new"}, "too_few", id="three queries"),
+    ],
+)
+def test_a_change_needs_other_answers_and_the_same_settings(
+    tmp_path: Path, answers: Market, options: dict[str, str], direction: str
+) -> None:
+    first = kept(tmp_path / "first", market(30, 20))
+    second = kept(tmp_path / "second", answers, **options)
+
+    (concentration,) = compare(first, second).concentrations
+
+    assert concentration.direction == direction
+    assert direction != "same_answers" or concentration.change.value == 0
 
 
 async def test_a_run_file_gives_what_the_engine_gives(
@@ -604,20 +675,23 @@ async def test_a_run_file_gives_what_the_engine_gives(
 
 def test_pseudonyms_change_no_figure_but_lots(tmp_path: Path) -> None:
     """Lots are drawn in the order of the queries."""
-    answers = market(8, 10)
-    audits = []
-    for redact in (False, True):
-        audit = sealed(
-            tmp_path / str(redact),
+
+    def audit(folder: Path, *, redact: bool) -> fairqr.Audit:
+        return sealed(
+            folder,
             queries_of(8, alike=True),
-            observed(answers),
+            observed(market(8, 10)),
             redact=redact,
             attributes=OPEN.attributes,
             spec=spec_of(k=5, rerank=0),
         )
-        audits.append(audit)
-    first, second = (audit.figures.concentrations[0] for audit in audits)
+
+    plain = audit(tmp_path / "plain", redact=False)
+    redacted = audit(tmp_path / "redacted", redact=True)
+
+    (first,) = plain.figures.concentrations
+    (second,) = redacted.figures.concentrations
     assert first.gini == second.gini
     assert first.groups == second.groups
-    folder = AuditFolder(tmp_path / "True")
-    assert verify(folder, audits[1].digest, finishing.make_again).problems == ()
+    folder = AuditFolder(tmp_path / "redacted")
+    assert verify(folder, redacted.digest, finishing.make_again).problems == ()
