@@ -92,9 +92,11 @@ async def test_long_documents_fit_into_the_window(model_cache: Path) -> None:
     text = "Das Parlament hat gestern über die Haushaltsmittel beraten und vertagt. " * 300
     sources = [{"title": f"Sitzung {n}", "text": text} for n in range(4)]
     generator = ModelGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
+
     answered = await generator.generate(
         GenerationRequest(short("answer", 4), "Was war gestern? " * 200, sources)
     )
+
     assert answered.status in ("ok", "empty"), answered.message
     assert 1200 < answered.usage.prompt_tokens < CONTEXT_TOKENS
 
@@ -111,6 +113,7 @@ async def test_one_question_is_answered_after_the_other(model_cache: Path) -> No
         assert hurried.status == "timeout"
         assert not waiting.done()
     choice = await waiting
+
     assert choice.status == "ok", choice.message
     assert sum(choice.probabilities.values()) == pytest.approx(1)
 
@@ -184,6 +187,7 @@ def test_the_process_ends_at_once_and_says_nothing(
             child.send_signal(sent)
         output = child.communicate(timeout=PATIENCE)
         took = time.monotonic() - start
+
     assert (output, child.returncode) == (("", ""), code)
     assert took < remaining / 4, "the reply would take longer"
 
@@ -198,6 +202,7 @@ async def test_damaged_weights_are_one_sentence(
     path.parent.mkdir()
     with path.open("wb") as file:
         file.truncate(WEIGHTS[MODEL].size)
+
     with pytest.raises(ModelUnavailableError, match=f"run `fairqr models pull {MODEL}`"):
         await start_local(MODEL)
 
@@ -214,6 +219,7 @@ async def test_missing_weights_are_not_fetched_silently(
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
     if missing == "extra":
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
+
     with pytest.raises(ModelUnavailableError, match=BOTH_COMMANDS):
         await start_local(MODEL)
     assert list(tmp_path.iterdir()) == []
@@ -228,6 +234,8 @@ async def test_a_proxy_does_not_stand_between_us_and_the_local_model(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
     model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
+
     question = Question(short("answer", 4), {"question": "Who?", "documents": "none"})
+
     assert (await model.write(question)).status == "ok"
     assert capfd.readouterr() == ("", "")

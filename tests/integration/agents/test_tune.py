@@ -104,7 +104,9 @@ def test_the_same_command_again_trains_nothing(
     folder, out, _ = whole
     files = [*folder.glob("*.jsonl"), *(folder / "adapter").iterdir()]
     modified = {file: file.stat().st_mtime_ns for file in files}
+
     repeated = quick(*RUN, "--model", f"causal:{model}", "-o", folder)
+
     assert (repeated.code, repeated.stdout) == (0, out)
     assert {file: file.stat().st_mtime_ns for file in files} == modified
 

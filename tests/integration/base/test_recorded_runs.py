@@ -62,7 +62,9 @@ def test_a_settings_file_in_the_current_folder_is_not_read(
     home = clean_environment / "home"
     home.mkdir()
     plain = {"FAIRQR_CONFIG": None, "HOME": str(home), "XDG_CONFIG_HOME": None}
+
     settings = json.loads(quick("config", "show", "--json", **plain).stdout)
+
     assert settings["settings"]["base_url"]["value"] is None
     assert str(home) in settings["file"]
     assert not settings["exists"]

@@ -33,11 +33,11 @@ def test_a_reader_that_leaves_is_not_told(command: Command, lines: int) -> None:
     for _ in range(lines):
         assert child.stdout.readline()
     child.stdout.close()
-    said = child.stderr.read().splitlines()
+    output_lines = child.stderr.read().splitlines()
     child.stderr.close()
     assert child.wait(timeout=PATIENCE) in (0, 1)
     # Where an index is made first, it says every ten seconds how far it is.
-    assert [line for line in said if not line.startswith("preparing ")] == []
+    assert [line for line in output_lines if not line.startswith("preparing ")] == []
 
 
 async def test_a_stream_that_is_left_leaves_nothing(

@@ -96,6 +96,7 @@ def test_the_legend_of_the_picture_ends_inside_it(pages: Pages, verdicts: tuple[
     drawn = draw_exposure(replace(outcome_of(9), figures=replace(figures, groups=groups)))
     page, _ = pages(**LAPTOP)
     page.set_content(f'<main><div style="width: 33rem">{drawn.svg}</div></main>')
+
     assert not page.evaluate(CUT_OFF.replace("main *", "svg text").replace("innerWidth", "528"))
 
 

@@ -83,10 +83,12 @@ def test_what_a_run_keeps_and_reports(
     pairs = 3 * 3 * 2 * (3 * 4 + 1) + 2 * 2
     cost = f"{LABELS + answers} answers ({LABELS} of them for labels), {pairs} attributions"
     assert f"at most {cost}" in run.stderr
-    found = RagStore(folder).lines.read()
-    labels = {record.query: len(record.useful) for record in found if record.policy == "labels"}
+    kept_records = RagStore(folder).lines.read()
+    labels = {
+        record.query: len(record.useful) for record in kept_records if record.policy == "labels"
+    }
     assert labels == USEFUL
-    records = [record for record in found if record.policy != "labels"]
+    records = [record for record in kept_records if record.policy != "labels"]
     rankings = {(record.query, answer.ranking) for record in records for answer in record.answers}
     assert len(model_server.asked) == LABELS + len(rankings)
     for record in records:

@@ -118,6 +118,7 @@ def test_a_planted_bias_is_found(
     """
     model_server.does(scoring(planted, by_reply=by == "reply"))
     run = quick(*probe("pairwise", folk, model_server, "--set", f"by={by}"))
+
     assert run.code == 0, run
     assert run.stdout.startswith(f"openai:fake, relevant: {said}")
     for kind in ("irrelevant", "together"):
@@ -204,7 +205,9 @@ def test_what_a_model_does_not_say_is_counted(
     """However often: that is how it answers."""
     model_server.does(says(reply))
     setting = {"pairwise": "by=reply", "listwise": "personas=neutral"}[kind]
+
     run = quick(*probe(kind, folk, model_server, "--set", setting))
+
     assert run.code == 0, run
     for sentence in said.split("|"):
         assert sentence in run.stdout

@@ -47,5 +47,6 @@ async def test_a_ranking_is_the_one_that_a_client_gets(service: Served) -> None:
     ranking = await EndpointRanker(options).rank("physicist", items)
     body = {"model": BY_GENDER, "query": "physicist", "documents": titles, "top_n": 5}
     results = service.client.post(DOOR, json=body).json()["results"]
+
     assert list(ranking.order) == [result["index"] for result in results]
     assert ranking.repairs == {}

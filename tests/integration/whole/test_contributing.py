@@ -209,6 +209,7 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
 def test_a_measure_an_experiment_and_a_prompt(site: Path) -> None:
     (site / "run.txt").write_text("q Q0 a 1 2 me\nq Q0 b 2 1 me\n")
     (site / "qrels.txt").write_text("q 0 b 1\n")
+
     measures, evaluated, experiments, prompts = said(
         site,
         ("evaluate", "--measures", "help"),
@@ -216,6 +217,7 @@ def test_a_measure_an_experiment_and_a_prompt(site: Path) -> None:
         ("experiment", "list"),
         ("prompts", "list"),
     )
+
     assert "RR under another name" in measures
     assert "0.5000" in evaluated
     assert "Mine and " in experiments

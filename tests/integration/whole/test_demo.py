@@ -60,10 +60,10 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
     names = [shlex.split(line)[0] for line in suggested]
     # Both screens, a model of one's own, and what to try next.
     assert names == ["search"] * 4 + ["attach", "search", "audit"]
-    known: Any = typer.main.get_command(app)
+    cli: Any = typer.main.get_command(app)
     for line in suggested:
         words = shlex.split(line)
-        options = {name for parameter in known.commands[words[0]].params for name in parameter.opts}
+        options = {name for parameter in cli.commands[words[0]].params for name in parameter.opts}
         assert {word for word in words if word.startswith("-")} <= options
 
 
@@ -87,6 +87,7 @@ def test_a_default_that_vectors_changed_says_so(command: Command, cache: Path) -
         run = command(*search, *options, FAIRQR_CACHE_DIR=str(cache), COLUMNS="200")
         assert run.code == 0, run
         outputs += re.findall(r"^Found by .*", run.stdout, re.MULTILINE)
+
     assert outputs == [
         "Found by the engine alone: no vectors are stored, so minilm reads texts.",
         "Found by vectors of minilm alone. They are stored, so searches now use words and vectors "

@@ -73,17 +73,17 @@ class Images:
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     folder = tmp_path_factory.mktemp("images")
-    made = Images(folder)
+    new_images = Images(folder)
     try:
-        _make_base(made)
+        _make_base(new_images)
         options = "--isolation chroot --pull-never --format docker"
         certificates = ("--volume", "/etc/ssl/certs:/etc/ssl/certs:ro")
         built = ("--file", DOCKERFILE, "--tag", "fairqr", ROOT)
-        made.run("build-using-dockerfile", *options.split(), *certificates, *built)
-        made.run("from", "--pull-never", "--name", "service", "localhost/fairqr")
-        yield made
+        new_images.run("build-using-dockerfile", *options.split(), *certificates, *built)
+        new_images.run("from", "--pull-never", "--name", "service", "localhost/fairqr")
+        yield new_images
     finally:
-        subprocess.run(made.command("rm", "--all"), capture_output=True, check=False)
+        subprocess.run(new_images.command("rm", "--all"), capture_output=True, check=False)
         shutil.rmtree(folder, ignore_errors=True)  # gigabytes
 
 
@@ -160,6 +160,7 @@ def test_the_image_holds_no_tools_to_install_more(images: Images) -> None:
     """
     look = "from importlib.util import find_spec; exit(7 if find_spec('pip') is None else 8)"
     probe = images.inside("service", "python", "-c", look)
+
     assert subprocess.run(probe, timeout=PATIENCE, check=False).returncode == 7
 
 

@@ -68,4 +68,5 @@ async def test_the_local_model_lowers_divergence_on_most_topics(
         assert result.baseline.objective is not None
         assert result.objective.value >= result.baseline.objective.value
         better += result.objective.fairness > result.baseline.objective.fairness
+
     assert better >= 9

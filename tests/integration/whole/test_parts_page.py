@@ -138,5 +138,6 @@ async def test_an_example_runs(
     running = eval(code, names)
     if inspect.isawaitable(running):
         await running
+
     for check in CHECKS[title]:
         assert eval(check, names), check

@@ -77,6 +77,7 @@ def test_a_part_of_the_tests_passes_on_another_machine(environment: dict[str, st
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
+
     assert done.returncode == 0, done.stdout[-3000:]
 
 

@@ -95,9 +95,11 @@ async def test_probabilities_are_equal(tiny_causal: Path, batch_sizes: list[int]
 async def test_a_question_that_is_too_long_does_not_spoil_the_others(tiny_causal: Path) -> None:
     model = CausalModel(f"{tiny_causal}?batch=8")
     long = question("the river " * 1000, max_tokens=8)
+
     replies = await asyncio.gather(
         *(model.write(each_question) for each_question in (asked(1), long, asked(2)))
     )
+
     assert [reply.status for reply in replies] == ["ok", "invalid_request", "ok"]
 
 
@@ -108,7 +110,9 @@ async def test_who_leaves_does_not_keep_others_waiting(tiny_causal: Path) -> Non
     await asyncio.sleep(0)
     for task in asking[::2]:
         task.cancel()
+
     replies = await asyncio.gather(*asking, return_exceptions=True)
+
     assert all(isinstance(reply, asyncio.CancelledError) for reply in replies[::2])
     assert all(isinstance(reply, Reply) and reply.status == "ok" for reply in replies[1::2])
 
@@ -122,6 +126,7 @@ async def test_weights_are_kept_as_the_name_says(
 ) -> None:
     model = CausalModel(f"{tiny_causal}{options}")
     pretrained = await model.pretrained()
+
     assert pretrained.model.dtype is getattr(torch, dtype)
     assert (await model.write(asked(3))).status == "ok"
 

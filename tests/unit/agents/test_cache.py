@@ -47,7 +47,9 @@ async def test_the_file_stays_below_its_limit(path: Path) -> None:
         await cache.put_many({f"k{number}": TEXT})
     for start in range(500, 1000, 20):
         await cache.put_many({f"k{start + number}": TEXT for number in range(20)})
+
     entries = await cache.get_many([f"k{number}" for number in range(1000)])
+
     assert "k0" not in entries
     assert {f"k{number}" for number in range(800, 1000)} <= set(entries)
     assert path.stat().st_size < LIMIT * 1.1
@@ -121,4 +123,5 @@ async def test_memory_holds_the_last_replies(monkeypatch: pytest.MonkeyPatch) ->
     keys = [str(number) for number in range(5)]
     for key in keys:
         await cache.put_many({key: {"reply": key}})
+
     assert list(await cache.get_many(keys)) == keys[2:]

@@ -189,7 +189,9 @@ async def test_a_model_that_does_not_answer_is_given_up(
     """
     server.does(answer)
     began = time.monotonic()
+
     reply = await model(server, timeout=0.3).ask(question())
+
     assert reply.status == "timeout"
     assert "did not answer within" in reply.message
     assert 0.3 <= time.monotonic() - began < 30
@@ -242,6 +244,7 @@ async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
         else:
             reply = await asking.ask(question())
         assert (reply.status, len(server.asked)) == ("ok", requests)
+
     assert {"model", "messages"} <= set(server.asked[0].body)
 
 
@@ -277,6 +280,7 @@ async def test_a_server_of_ones_own_needs_no_key(
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     server.does(GOOD)
+
     assert (await model(server).ask(question())).status == "ok"
     assert server.asked[0].headers["authorization"] == "Bearer none"
 
@@ -286,6 +290,7 @@ async def test_a_url_is_shown_without_credentials(
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://me:hidden-pass@127.0.0.1:1/v1")
     reply = await ChatModel("openai:fake", attempts=1).ask(question())
+
     assert reply.status == "unavailable"
     assert "http://127.0.0.1:1/v1" in reply.message
     assert "hidden" not in reply.message
@@ -301,7 +306,9 @@ async def test_no_secret_around_us_is_quoted(
     """
     monkeypatch.setenv("OPENAI_API_KEY", "plainwordsecret")
     server.does(failure(400, "The key plainwordsecret and bearer abc123xyz are bad"))
+
     reply = await model(server).ask(question())
+
     assert "(400: The key … and … are bad)" in reply.message
 
 
@@ -309,6 +316,7 @@ async def test_no_redirect_is_followed(server: ModelServer) -> None:
     """It could lead the documents of a question to a server that nobody configured."""
     elsewhere = server.base_url.replace("/v1", "/elsewhere")
     server.does(Answer(307, b"", {"Location": elsewhere}), GOOD)
+
     assert (await model(server).ask(question())).status != "ok"
     assert [request.path for request in server.asked] == ["/v1/chat/completions"]
 
@@ -403,7 +411,9 @@ async def test_different_questions_have_different_keys(
     questions_of_models += [
         (model(server, cache=cache, **option), question()) for option in options
     ]
+
     other_model = ChatModel("openai:other", base_url=server.base_url, cache=cache)
+
     for calls in (1, 0):
         for asking, each_question in [*questions_of_models, (other_model, question())]:
             assert (await asking.ask(each_question)).usage.model_calls == calls
@@ -415,6 +425,7 @@ async def test_texts_objects_and_choices_are_kept_apart(
     """The same prompt in another form is another question; an empty text is kept too."""
     server.does(GOOD, says(""), scores({"Yes": 0.5, "No": 0.5}))
     asking = model(server, cache=cache)
+
     for _ in range(2):
         assert (await asking.ask(question())).value == {"n": 1}
         assert (await asking.write(question())).status == "empty"
@@ -510,7 +521,9 @@ async def test_what_becomes_of_a_stream(
     """Cut off is an answer, white space is none and is not told, a filter is a refusal."""
     server.does(answer)
     pieces: list[str] = []
+
     reply = await model(server, attempts=2).write(question(), on_token=pieces.append)
+
     assert (reply.status, reply.text) == (status, told if status == "ok" else "")
     assert "".join(pieces) == told
     assert len(server.asked) == requests
@@ -534,6 +547,7 @@ async def test_a_broken_stream_is_not_begun_again(
     await asking.start()
     reply = await asking.write(question(), on_token=pieces.append)
     broken.get("gate", threading.Event()).set()
+
     assert (reply.status, reply.text) == (status, "")
     assert pieces == PIECES[: len(pieces)] != []
     assert len(server.asked) == 1
@@ -571,6 +585,7 @@ async def test_a_model_without_probabilities_is_asked_once_only(
         choice = await asking.choice_probabilities(question())
         assert (choice.status, choice.probabilities) == ("unsupported", {})
         assert "does not give the probabilities" in choice.message
+
     assert len(server.asked) == 1
     assert (await asking.ask(question())).value == {"n": 1}
 
@@ -593,5 +608,6 @@ async def test_other_failures_are_not_taken_for_that(
     """The next question may well be answered with probabilities."""
     server.does(answer, scores({"Yes": 1.0}))
     asking = model(server)
+
     assert (await asking.choice_probabilities(question())).status == status
     assert (await asking.choice_probabilities(question())).probabilities == {"Yes": 1.0, "No": 0.0}

@@ -143,6 +143,7 @@ async def test_a_refused_parameter_is_left_out_from_then_on(
 ) -> None:
     server.does(unless(has(name), body_of(status, body)))
     chat = model(server)
+
     assert (await chat.ask(question(seed=7))).value == {"n": 1}
     assert len(server.asked) == 2
     assert server.asked[0].body.keys() - server.asked[1].body.keys() == {name}
@@ -244,6 +245,7 @@ async def test_a_limit_on_the_reply_alone_is_lowered(server: ModelServer, senten
         lambda request: request.body["max_completion_tokens"] > 62, failure(400, sentence)
     )
     server.does(refused)
+
     assert (await model(server).ask(question(max_tokens=96))).status == "ok"
     assert [request.body["max_completion_tokens"] for request in server.asked] == [96, 62]
 
@@ -251,6 +253,7 @@ async def test_a_limit_on_the_reply_alone_is_lowered(server: ModelServer, senten
 async def test_a_server_that_refuses_every_limit_is_asked_a_few_times(server: ModelServer) -> None:
     server.does(failure(400, "max_tokens: not possible with 12 input tokens"))
     reply = await model(server).ask(question(max_tokens=4000))
+
     assert reply.status == "invalid_request"
     assert len(server.asked) < 8
 
@@ -258,7 +261,9 @@ async def test_a_server_that_refuses_every_limit_is_asked_a_few_times(server: Mo
 async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelServer) -> None:
     server.does(stream(["word "] * 100_000))
     pieces: list[str] = []
+
     reply = await model(server).write(question(max_tokens=100), on_token=pieces.append)
+
     assert reply.status == "ok"
     assert 1600 <= len(reply.text) < 1700
     assert "".join(pieces).startswith(reply.text)
@@ -438,6 +443,7 @@ async def test_an_error_has_the_reason_and_one_remedy(
 ) -> None:
     server.does(answer)
     reply = await model(server, attempts=1).ask(question())
+
     assert reply.status == status
     for word in words:
         assert any(part in reply.message for part in word.split("|")), reply.message
@@ -484,6 +490,7 @@ async def test_thoughts_are_not_shown_or_judged(server: ModelServer, text: str) 
 async def test_reasoning_content_is_no_answer(server: ModelServer) -> None:
     thought = {"content": '{"n": 1}', "reasoning_content": '{"n": 7}', "reasoning": '{"n": 8}'}
     server.does(completion(thought))
+
     assert (await model(server).ask(question())).value == {"n": 1}
 
 
@@ -504,6 +511,7 @@ def test_thoughts_whose_marks_are_gone_are_not_shown(text: str, answer: str, siz
     thoughts = ThoughtFilter()
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
     visible = "".join(map(thoughts.feed, pieces)) + thoughts.end()
+
     assert visible.removesuffix("<|return|>") == answer
     assert without_thoughts(text) == answer
 
@@ -529,6 +537,7 @@ def thinks(limit: int, text: str) -> Callable[[Asked], Answer]:
 async def test_a_model_that_thinks_gets_room_for_that(server: ModelServer, budget: int) -> None:
     server.does(thinks(2000, '{"n": 1}'))
     chat = model(server)
+
     assert (await chat.ask(question(max_tokens=budget))).value == {"n": 1}
     assert [request.body["max_completion_tokens"] for request in server.asked] == [
         budget,
@@ -572,7 +581,9 @@ async def test_thoughts_alone_get_more_room_and_are_said(
 ) -> None:
     server.does(completion(message))
     chat = model(server, reasoning_tokens=100)
+
     reply = await chat.ask(question(max_tokens=28, wanted=wanted))
+
     assert reply.status == "empty"
     assert "gave only thoughts and no answer, with a limit of 128 tokens" in reply.message
     assert "raise reasoning_tokens" in reply.message
@@ -602,7 +613,9 @@ async def test_a_stream_of_thoughts_alone_is_said(
 ) -> None:
     server.does(deltas(*each))
     pieces: list[str] = []
+
     reply = await model(server, reasoning_tokens=100).write(question(), on_token=pieces.append)
+
     assert (reply.status, pieces) == ("empty", [])
     assert "gave only thoughts and no answer" in reply.message
 
@@ -763,6 +776,7 @@ async def test_where_no_stream_is_allowed_the_text_comes_whole(
         pieces: list[str] = []
         reply = await chat.write(question(text), on_token=pieces.append)
         assert (reply.text, pieces) == ("Marie Curie", ["Marie Curie"])
+
     assert [request.body["stream"] for request in server.asked] == [True, False, False]
 
 
@@ -770,7 +784,9 @@ async def test_where_no_stream_is_allowed_the_text_comes_whole(
 async def test_a_whole_reply_in_place_of_a_stream_is_one(server: ModelServer, end: str) -> None:
     server.does(completion({"content": "<think>x</think>Marie Curie"}, end))
     pieces: list[str] = []
+
     reply = await model(server).write(question(), on_token=pieces.append)
+
     assert reply.status == ("refused" if end == "content_filter" else "ok")
     assert "".join(pieces) == "Marie Curie"
     assert reply.usage.prompt_tokens == 100
@@ -783,7 +799,9 @@ async def test_as_many_candidates_are_asked_for_as_the_server_gives(
     refused = failure(400, f"top_logprobs must be between 0 and {most}.")
     good = scores({"Yes": 0.7, "No": 0.2})
     server.does(unless(lambda request: request.body["top_logprobs"] > most, refused, good))
+
     chat = model(server)
+
     for text in ("first", "second"):
         assert (await chat.choice_probabilities(question(text))).status == "ok"
     assert [request.body["top_logprobs"] for request in server.asked] == [10, most, most]
@@ -803,7 +821,9 @@ async def test_a_candidate_of_no_probability_is_none(server: ModelServer) -> Non
 async def test_an_error_in_the_middle_of_a_stream_has_its_reason(server: ModelServer) -> None:
     event = json.dumps({"error": {"message": "Upstream failed", "code": "server_error"}})
     server.does(Answer(200, f"data: {event}\n\n".encode(), content_type="text/event-stream"))
+
     reply = await model(server, attempts=1).write(question(), on_token=lambda _: None)
+
     assert "reported an error (Upstream failed); try later" in reply.message
 
 
@@ -847,7 +867,9 @@ async def test_tokens_that_are_counted_in_each_piece_count_once(server: ModelSer
         event["usage"] = {"prompt_tokens": 100, "completion_tokens": number, "total_tokens": 100}
     body = "".join(f"data: {json.dumps(event)}\n\n" for event in counted) + "data: [DONE]\n\n"
     server.does(Answer(200, body.encode(), content_type="text/event-stream"))
+
     reply = await model(server).write(question(), on_token=lambda _: None)
+
     assert reply.text == "Marie Curie"
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (100, len(counted) - 1)
 
@@ -896,6 +918,7 @@ async def test_a_message_is_read_where_other_routes_have_it(
 ) -> None:
     server.does(body_of(200, {"id": "c", "object": "x", "created": 1, "choices": [choice]}))
     chat = model(server)
+
     assert (await chat.ask(question())).value == {"n": 1}
     assert (await chat.write(question(), on_token=lambda _: None)).text == '{"n": 1}'
     assert [warning for warning in recwarn if "erializ" in str(warning.message)] == []
@@ -942,6 +965,7 @@ async def test_a_filter_before_the_model_is_a_refusal(
 ) -> None:
     server.does(body_of(status, body))
     reply = await model(server).ask(question())
+
     assert reply.status == "refused"
     assert f"declined to answer ({400 if status == 200 else status}: " in reply.message
     assert len(server.asked) == 1
@@ -954,6 +978,7 @@ async def test_a_key_may_end_in_a_line_break(
     """Mounted secrets do."""
     monkeypatch.setenv("OPENAI_API_KEY", f"sk-mounted{end}")
     server.does(GOOD)
+
     assert (await model(server).ask(question())).status == "ok"
     assert server.asked[0].headers["authorization"] == "Bearer sk-mounted"
 
@@ -973,6 +998,7 @@ def test_the_key_of_each_provider_may_end_in_a_line_break(
 ) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "of-another\n")
     monkeypatch.setenv(variable, "mounted\n")
+
     assert trimmed_key(provider) == "mounted"
 
 
@@ -1004,6 +1030,7 @@ async def test_an_address_may_name_the_path_of_chats(server: ModelServer, end: s
 async def test_what_took_too_long_says_how_long_and_how_often(server: ModelServer) -> None:
     server.does(Answer(never=True))
     reply = await model(server, timeout=0.3).ask(question())
+
     assert reply.status == "timeout"
     assert "did not answer within 0.3 s" in reply.message
 
@@ -1099,6 +1126,7 @@ async def test_a_demanded_parameter_is_sent_from_then_on(
 async def test_what_demands_no_one_value_is_not_sent(server: ModelServer, reason: Any) -> None:
     server.does(body_of(400, {"error": reason}))
     reply = await model(server).ask(question())
+
     assert (reply.status, len(server.asked)) == ("invalid_request", 1)
     assert (reason if isinstance(reason, str) else reason["message"]) in reply.message
 
@@ -1118,6 +1146,7 @@ async def test_a_demand_that_does_not_help_is_tried_once(
 async def test_ever_new_demands_are_given_up(server: ModelServer) -> None:
     names = iter("abcdefghijklmnop")
     server.does(lambda _: failure(400, f"x_{next(names)} must be true"))
+
     assert (await model(server).ask(question())).status == "invalid_request"
     assert len(server.asked) < 8
 
@@ -1258,5 +1287,6 @@ async def test_no_demand_changes_what_a_user_set(
 async def test_a_prompt_that_is_too_long_says_what_helps(server: ModelServer, body: Any) -> None:
     server.does(body_of(400, body))
     reply = await model(server).write(question())
+
     assert reply.status == "invalid_request"
     assert "; let it read fewer documents, lower input_tokens for answers, or use" in reply.message

@@ -137,14 +137,18 @@ async def test_missing_groups_and_fields_are_named(file: str, tmp_path: Path) ->
 async def test_a_group_is_found_without_its_attribute(file: str) -> None:
     prompt = a_prompt("{query} {group}", "query", "group", output=("keywords",))
     asks_without_attribute = LLMRefiner(RecordedModel(file), prompt)
+
     request = GroupRequest("physicist", "gender", "Female")
+
     assert (await asks_without_attribute.refine(request)).keywords == ("she", "her")
 
 
 async def test_a_reply_costs_no_calls_and_no_tokens_however_often(file: str) -> None:
     model = RecordedModel(file)
     asks = LLMRefiner(model, PromptLibrary().get("refine"))
+
     request = GroupRequest("physicist", "gender", "female", seed=3, temperature=1.0)
+
     for _ in range(2):
         assert (await asks.refine(request)).usage == Usage(cached_calls=1)
 

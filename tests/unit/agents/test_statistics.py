@@ -34,7 +34,9 @@ def test_the_randomisation_test_counts_all_signs(sample: list[float]) -> None:
     signs = list(itertools.product((1, -1), repeat=len(sample)))
     sums = [abs(sum(s * d for s, d in zip(sign, sample, strict=True))) for sign in signs]
     expected = sum(total >= observed - 1e-9 for total in sums) / len(signs)
+
     p_value = paired_randomisation(sample, np.random.default_rng(0))
+
     assert p_value is not None
     assert p_value == pytest.approx(expected)
 
@@ -85,6 +87,7 @@ def test_an_interval_holds_the_mean_as_often_as_it_says(
         interval = mean_interval(draw(random, count))
         assert interval is not None
         count_held += interval.low <= mean <= interval.high
+
     assert least <= count_held / 2_000 <= 0.98
 
 
@@ -100,6 +103,7 @@ def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
         tested = paired_randomisation(np.ones(count), random)
         assert too_few(count, 0.05) == (tested is None or tested > 0.05)
         assert (mean_interval(values[:count]) is None) == too_few(count, 0.05)
+
     assert mean_interval([0.5] * 20) is None
     # Equal but for the last digit, which another processor has.
     assert mean_interval([1.0] * 19 + [1.0 - 1e-16]) is None
@@ -127,6 +131,7 @@ def test_shares_and_ratios_are_held_as_often_as_stated(
         drawn += 1
         counts_held["share"] += share.low <= wins / (wins + losses) <= share.high
         counts_held["ratio"] += ratio.low <= wins / losses <= ratio.high
+
     for times in counts_held.values():
         assert 0.92 <= times / drawn <= 0.98
 
@@ -154,7 +159,9 @@ def test_holm_is_its_definition(p_values: list[float | None]) -> None:
         expected[position] = min(
             1.0, max((len(positions_by_p) - i) * q for i, q in enumerate(smaller))
         )
+
     corrected = corrected_by_holm(p_values)
+
     assert [p is None for p in corrected] == [p is None for p in expected]
     assert [p or 0 for p in corrected] == pytest.approx([p or 0 for p in expected])
     # .01·3, .02·2, and .04·1, which is raised to the one before it.
@@ -172,6 +179,7 @@ def test_counts_have_the_exact_test_and_interval_of_scipy(
         return
     theirs = stats.binomtest(wins, wins + losses)
     ends = theirs.proportion_ci(level, method="exact")
+
     assert p == pytest.approx(theirs.pvalue)
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx((ends.low, ends.high), abs=1e-9)

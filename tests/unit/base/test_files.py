@@ -56,6 +56,7 @@ def test_secrets_are_withheld() -> None:
         "runs": ("a.run", "b.run"),
     }
     redacted = without_secrets(described)
+
     assert redacted == {
         "url": "https://host/search?q={{query}}&api_key=withheld&size={{size}}#top",
         "credentials": "production",

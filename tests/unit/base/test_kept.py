@@ -28,5 +28,6 @@ def test_the_least_recently_used_value_is_forgotten_first() -> None:
 def test_a_value_that_is_too_old_is_forgotten() -> None:
     values = Kept[str, int](most=2, seconds=-1.0)
     values.add("one", 1)
+
     assert values.get("one") is None
     assert len(values) == 0

@@ -25,18 +25,18 @@ class Client:
 
 def test_each_loop_has_its_own_and_closed_loops_are_let_go() -> None:
     clients: PerLoop[Client] = PerLoop()
-    seen: list[weakref.ref[Client]] = []
+    references: list[weakref.ref[Client]] = []
 
     async def use() -> None:
         first = clients.setdefault(Client())
         assert clients.setdefault(Client()) is first
         assert clients.get() is first
-        seen.append(weakref.ref(first))
+        references.append(weakref.ref(first))
 
     for _ in range(4):
         asyncio.run(use())
     gc.collect()
-    assert [reference() is None for reference in seen] == [True, True, True, False]
+    assert [reference() is None for reference in references] == [True, True, True, False]
 
 
 async def test_the_first_error_ends_what_runs_beside_it() -> None:

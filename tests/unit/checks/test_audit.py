@@ -67,7 +67,9 @@ def test_a_lock_that_left_its_project_behind_is_noticed(tmp_path: Path) -> None:
         '[project]\ndependencies = ["Some_Thing>=2,<3", "torch"]\n'
         '[project.optional-dependencies]\nmore = ["other[x]>=1", "absent"]\n'
     )
+
     pins = pins_of(f"some-thing==3.1 {HASH}\nother==1.0 {HASH}\n")
+
     assert list(check_bounds(pins, project)) == [
         "some-thing 3.1 is locked, and <3,>=2 is required.",
         "absent is required and not in the lock; run 'make lock'.",

@@ -75,6 +75,7 @@ def test_a_function_within_the_bounds_is_no_entry(checkout: Checkout) -> None:
     checkout.write("graph/choose.py", function("choose", BRANCHES, 9))
     checkout.write("graph/show.py", function("show", STATEMENTS, 40))
     checkout.write("graph/take.py", function("take", "", 0, arguments(7)))
+
     assert checkout.check() == []
 
 
@@ -113,6 +114,7 @@ def test_a_new_function_above_a_bound_is_refused(
 ) -> None:
     checkout.write("graph/choose.py", source)
     refused = [line for line in checkout.check() if expected in line]
+
     assert len(refused) == 1
     assert refused[0].startswith("graph/choose.py::choose (line 1) ")
 
@@ -134,7 +136,9 @@ def test_a_listed_function_passes_wherever_it_stands_in_its_file(checkout: Check
 def test_a_listed_function_that_grew_is_refused(checkout: Checkout) -> None:
     checkout.set_list("graph/choose.py::choose  PLR0915  41")
     checkout.write("graph/choose.py", function("choose", STATEMENTS, 42))
+
     (sentence,) = checkout.check()
+
     assert "for statements, 42 > 41" in sentence
 
 
@@ -241,6 +245,7 @@ def test_no_comment_or_setting_excuses_a_function(checkout: Checkout) -> None:
     source = function("choose", BRANCHES, 10).replace(":\n", ":  # noqa: C901\n", 1)
     checkout.write("graph/choose.py", source)
     checkout.write("graph/ruff.toml", "lint.mccabe.max-complexity = 90\n")
+
     assert len(checkout.check()) == 1
 
 
@@ -253,5 +258,6 @@ def test_an_entry_that_stands_twice_is_an_error(checkout: Checkout) -> None:
 def test_plain_ruff_leaves_the_bounds_to_the_list() -> None:
     text = (complexity.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     selected = tomllib.loads(text)["tool"]["ruff"]["lint"]["select"]
+
     for rule in complexity.RULES:
         assert not rule.startswith(tuple(selected))

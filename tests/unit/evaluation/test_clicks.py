@@ -94,11 +94,13 @@ def bounds_of_moves(documents: int = 150, times: int = 40) -> NDArray[np.float64
     attraction = rng.beta(3, 4, documents)
     ranks = ranks_of(rng, attraction, times)
     clicked_here = TRUE[ranks - 1] * attraction[:, None]
-    known = np.zeros((documents, len(TRUE)))
+    information_by_unit = np.zeros((documents, len(TRUE)))
     rows = np.repeat(np.arange(documents), times)
-    np.add.at(known, (rows, ranks.ravel() - 1), (clicked_here / (1 - clicked_here)).ravel())
-    shared = known / known.sum(axis=1, keepdims=True)
-    information = np.diag(known.sum(axis=0)) - known.T @ shared
+    np.add.at(
+        information_by_unit, (rows, ranks.ravel() - 1), (clicked_here / (1 - clicked_here)).ravel()
+    )
+    shared = information_by_unit / information_by_unit.sum(axis=1, keepdims=True)
+    information = np.diag(information_by_unit.sum(axis=0)) - information_by_unit.T @ shared
     return np.append(0.0, np.sqrt(np.diag(np.linalg.inv(information[1:, 1:]))))
 
 
@@ -142,7 +144,9 @@ def test_mere_shares_of_clicks_do_not() -> None:
     rng = np.random.default_rng(64)
     attraction = np.sort(rng.beta(3, 4, (20_000, len(TRUE))))[:, ::-1]
     shares = clicked(rng, np.arange(1, 6) * np.ones((20_000, 1), dtype=np.intp), attraction)
+
     rates = shares.mean(axis=0)
+
     assert (np.abs(rates / rates[0] - TRUE)[1:] > 0.05).all()
 
 
@@ -155,7 +159,9 @@ def test_counts_say_the_same_as_single_lists() -> None:
         is_here = (clicks_seen.units == unit) & (clicks_seen.ranks == rank)
         sums.append((unit, rank, clicks_seen.clicks[is_here].sum(), is_here.sum()))
     units, ranks, clicks, views = np.array(sums).T
+
     counted = examination(units, ranks, clicks, shown=views)
+
     for name in ("values", "low", "high"):
         assert getattr(counted, name) == pytest.approx(getattr(single, name))
 
@@ -199,15 +205,16 @@ def test_looking_all_the_time_makes_no_false_alarms() -> None:
     """In at most 5 % of all trials is 0 ever outside, though one looks 60 times."""
     looks = range(100, 6_100, 100)
     alarms = sum("differs" in decisions((0.3, 0.3), seed, looks) for seed in range(300))
+
     assert alarms <= 0.05 * 300 + 3 * np.sqrt(300 * 0.05 * 0.95)
 
 
 def test_a_true_difference_ends_the_trial_and_none_does_too() -> None:
     looks = range(500, 40_500, 500)
     ends = [decisions((0.3, 0.4), seed, looks) for seed in range(20)]
-    assert all("differs" in end for end in ends)
+    assert all("differs" in ending for ending in ends)
     alike = [decisions((0.3, 0.3), seed, looks) for seed in range(20)]
-    assert sum("alike" in end for end in alike) >= 18
+    assert sum("alike" in ending for ending in alike) >= 18
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ def test_differences_are_of_the_other_run_and_paired_by_query() -> None:
     (row,) = second.compare(first).rows
     ours = np.array([second.results["RR"].values[q] for q in QUERIES])
     differences = ours - [first.results["RR"].values[q] for q in QUERIES]
+
     assert (row.baseline, row.run, row.count) == ("low", "high", 10)
     assert row.difference == pytest.approx(differences.mean())
     # All ten differences are positive: of 2^10 assignments two are as far from 0.
@@ -58,6 +59,7 @@ def test_a_target_is_the_same_where_a_shared_measure_has_one() -> None:
         measure: measured("high", measure, groups=groups, target="uniform:1")
         for measure in ("RR", "AWRF@2")
     }
+
     assert [str(row.measure) for row in both_measures.compare(single["RR"]).rows] == ["RR"]
     assert [str(row.measure) for row in single["RR"].compare(both_measures).rows] == ["RR"]
     with pytest.raises(InputError, match="measured with two targets"):
@@ -97,6 +99,7 @@ def test_more_comparisons_need_more_queries() -> None:
     )
     alone = compare(low, [high])
     among_six = compare(low, [high] * 6)
+
     assert alone.rows[0].holds
     assert not alone.too_few(alone.rows[0])
     assert [among_six.too_few(row) for row in among_six.rows] == [True] * 6

@@ -42,6 +42,7 @@ def test_the_interval_of_a_weighted_mean_is_hc3(seed: int) -> None:
     centre = leverage @ values
     changes = leverage * (centre - values) / (1 - leverage)
     expected = half_width(changes, float(estimates.effective_queries(weights)))
+
     assert estimate.value == pytest.approx(centre)
     assert estimate.high - estimate.value == pytest.approx(expected)
     assert estimate.value - estimate.low == pytest.approx(expected)
@@ -109,7 +110,9 @@ def test_a_difference_from_a_certain_share_keeps_the_interval() -> None:
     values = random.random((30, 1))
     weights = random.lognormal(size=30)
     (share,) = estimates.shares(values, np.ones_like(values), weights)
+
     (estimate,) = estimates.differences(np.full_like(values, 0.5), values, weights, is_known=True)
+
     assert (estimate.low, estimate.high) == pytest.approx((0.5 - share.high, 0.5 - share.low))
 
 

@@ -118,7 +118,9 @@ def test_queries_are_measured_part_by_part(
 def test_the_notes_say_what_was_odd(scan: Groups) -> None:
     run = SystemRun("ours", {**RUN.rankings, **run_of(unasked=[["f1"]]).rankings}, 3, "id")
     qrels = {**QRELS, "graded": {"f1": 3, "stranger": 1}}
+
     evaluation = evaluate(run, qrels, ["nDCG@3", "AWRF@3"], groups=scan, attributes="gender")
+
     assert {note.kind: note.count for note in evaluation.notes} == {
         "unjudged_queries": 1,
         "missing_queries": 2,
@@ -163,9 +165,9 @@ class TestBySecondWay:
     def by_hand(self, ids: Sequence[str], k: int) -> dict[str, float]:
         """All measures of one ranking that has both groups in its first k."""
         weights = [1 / math.log2(rank + 1) for rank in range(1, len(ids) + 1)]
-        found = self.shares(ids[:k], weights)
-        js = jensenshannon(found, TARGET) ** 2
-        smooth = [0.999 * shares + 0.001 / 2 for shares in (TARGET, found)]
+        group_shares = self.shares(ids[:k], weights)
+        js = jensenshannon(group_shares, TARGET) ** 2
+        smooth = [0.999 * shares + 0.001 / 2 for shares in (TARGET, group_shares)]
         first = next(i for i, id_ in enumerate(ids) if id_ in LABELS)
         prefixes = range(first + 1, len(ids) + 1)
         entropies = [entropy(self.shares(ids[:i], [1.0] * i), TARGET) for i in prefixes]
@@ -173,9 +175,9 @@ class TestBySecondWay:
             f"AWRF@{k}": 1 - js,
             f"AWRF@{k}(unit=bits)": 1 - js / math.log(2),
             f"KL@{k}": entropy(*smooth),
-            f"KL@{k}(smoothing=0)": entropy(TARGET, found),
+            f"KL@{k}(smoothing=0)": entropy(TARGET, group_shares),
             "NDKL": float(np.average(entropies, weights=weights[first:])),
-            f"Exposure@{k}(group=south)": found[1],
+            f"Exposure@{k}(group=south)": group_shares[1],
         }
 
     @pytest.mark.promise("evaluation")
@@ -279,6 +281,7 @@ class TestTargets:
         system = np.array([1.0, 1.0, THIRD]) / 2
         target = np.array(TREC) * (2 + THIRD)
         expected = [((system - target) ** 2).sum(), (system**2).sum(), (system * target).sum()]
+
         assert [*evaluation.mean.values()] == pytest.approx(expected)
 
 
@@ -289,6 +292,7 @@ def test_the_product_of_attributes(scan: Groups) -> None:
     measures = [f"Exposure@2(attribute=gender×place,group={group})" for group in shares]
     evaluation = evaluate(run_of(q=[["f1", "m3"]]), None, measures, groups=scan)
     expected = [share / sum(shares.values()) for share in shares.values()]
+
     assert [*evaluation.mean.values()] == pytest.approx(expected)
 
 
@@ -311,6 +315,7 @@ def test_an_engine_knows_what_the_file_does(
         evaluate(RUN, QRELS, [*TARGETED, *ITEMS], groups=groups, **options).as_json(by_query=True)
         for groups in (Source.model_validate(data), path, corpus)
     )
+
     assert by_object == by_file == read
 
 
@@ -348,7 +353,9 @@ def test_they_agree_with_ir_measures(case: Case) -> None:
     """
     run, qrels = case
     ours = evaluate(run, qrels, MEASURES)
+
     theirs = list(ir_measures.iter_calc(MEASURES, qrels, run))
+
     assert len(theirs) == len(MEASURES) * len(qrels)
     for query, measure, value in theirs:
         assert ours.results[str(measure)].values[query] == pytest.approx(value, abs=1e-9), measure

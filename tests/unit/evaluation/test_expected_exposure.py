@@ -153,6 +153,7 @@ def test_the_correction_for_few_samples_is_right_on_average(
         assert measured.unbiased_disparity is not None
         plain += chance[i] * chance[j] * measured.disparity
         unbiased += chance[i] * chance[j] * measured.unbiased_disparity
+
     assert unbiased == pytest.approx(truth @ truth)
     assert plain >= unbiased - 1e-9
 
@@ -172,6 +173,7 @@ class TestThePaper:
             upper = k**2 / m
         bounds = exposure_bounds(n, m, user)
         a = min(k, n - m)
+
         assert bounds.disparity == pytest.approx((k**2 / n, k))
         assert bounds.relevance == pytest.approx((a * useless + (k - a) * useful, upper))
 
@@ -181,7 +183,9 @@ def test_many_items_are_counted_as_few_are() -> None:
     samples = [random.permutation(40)[:5] for _ in range(30)]
     useful = np.arange(40) < 7
     few_items = expected_exposure(samples, useful, LOG2, 5)
+
     many_items = expected_exposure(samples, np.concatenate([useful, np.zeros(10_000)]), LOG2, 5)
+
     # More items change the target of those that are not useful, but not what the system gives.
     assert many_items.disparity == pytest.approx(few_items.disparity)
     assert many_items.useful_relevance == pytest.approx(few_items.useful_relevance)

@@ -115,6 +115,7 @@ def test_runs_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
 def test_tables_of_runs_are_read_by_their_columns(tmp_path: Path, text: str) -> None:
     run = read_run(written(tmp_path, "run.csv", text))
     (ranking,) = run.rankings["q1"]
+
     assert (run.name, list(ranking.ids)) == ("run", ["d1", "d2"])
     assert list(ranking.scores) == [2.5, 1.0]
 
@@ -242,6 +243,7 @@ DOCUMENTS = '{"id": "d1", "text": "é"}\r\n{"id": 2.0, "text": "b"}\r\n'
 def test_what_a_file_is_says_its_content(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
+
     assert [(document.id, document.text) for document in read_documents(path)] == [
         ("d1", "é"),
         ("2", "b"),
@@ -313,6 +315,7 @@ def test_queries_are_read_by_their_ids(tmp_path: Path, name: str, text: str) -> 
 def test_only_the_first_line_of_queries_can_name_the_delimiter(tmp_path: Path) -> None:
     path = tmp_path / "queries.txt"
     path.write_text("sep=;\nphysicist\nsep=;\nsep=,\n")
+
     assert [row.text for row in query_rows(path)] == ["physicist", "sep=;", "sep=,"]
 
 

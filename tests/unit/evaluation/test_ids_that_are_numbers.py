@@ -92,6 +92,7 @@ def test_ids_of_data_frames_may_have_a_fraction_of_zero() -> None:
         (float(q), float(d), grade) for q, grades in QRELS.items() for d, grade in grades.items()
     ]
     frame = pandas.DataFrame(rows, columns=["query_id", "doc_id", "relevance"])
+
     assert measured(RUN, frame, GROUPS) == measured(RUN, QRELS, GROUPS)
 
 
@@ -101,7 +102,9 @@ def test_a_file_of_labels_finds_both_forms(tmp_path: Path, of_file: str, asked: 
     path = tmp_path / "labels.csv"
     path.write_text(f"id,group\n{of_file},F\n2,M\n")
     attribute = Attribute(name="sex", labels=str(path), groups=("F", "M"))
+
     store = open_label_store(path, attribute, tmp_path / "kept", None, threading.Event())
+
     assert store.memberships([asked, "2", "2.0", "3", "a"]).tolist() == [
         [1, 0],
         [0, 1],
@@ -115,7 +118,9 @@ def test_a_file_of_labels_with_both_forms_keeps_them_apart(tmp_path: Path) -> No
     path = tmp_path / "labels.csv"
     path.write_text("id,group\n1,F\n1.0,M\n")
     attribute = Attribute(name="sex", labels=str(path), groups=("F", "M"))
+
     store = open_label_store(path, attribute, tmp_path / "kept", None, threading.Event())
+
     assert store.memberships(["1", "1.0"]).tolist() == [[1, 0], [0, 1]]
 
 
@@ -138,7 +143,9 @@ async def test_a_run_as_an_engine_meets_its_labels(tmp_path: Path, run: Any, oth
     )
     labels = await LabelReader.open(source.attributes, tmp_path, store=tmp_path / "store")
     engine = await open_run(source, labels)
+
     (hits,) = await engine.search([Query("river", 3)])
+
     assert hits.ids == list(next(iter(run.values())))
     assert hits.memberships["sex"].tolist() == [[1, 0], [0, 1], [1, 0]]
     assert [document.title for document in await engine.documents(hits.ids)] == [
@@ -154,4 +161,5 @@ def test_the_judgements_of_a_collection_meet_its_topics(tmp_path: Path) -> None:
     schema = {"attributes": {"sex": {**SEX, "field": "sex"}}}
     (tmp_path / "schema.yaml").write_text(json.dumps(schema))
     judgements(tmp_path, {f"{query}.0": grades for query, grades in QRELS.items()})
+
     assert load_collection(tmp_path).qrels == QRELS

@@ -289,5 +289,7 @@ def test_groups_are_named_as_in_a_file_of_labels(labels: list[Any], names: list[
     """A missing value is no group, and a value has one name in whatever form it comes."""
     groups = dict(zip(["f1", "m1", "m2", "f2"], labels, strict=True))
     target = "relevance:0.5,uniform:0.5"
+
     evaluation = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=groups, target=target)
+
     assert [group.group for group in evaluation.by_group] == names

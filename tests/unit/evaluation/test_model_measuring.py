@@ -53,7 +53,7 @@ async def test_lists_are_those_that_searches_give(tmp_path: Path, order: Any) ->
     assert len({tuple(ids) for ids in lists}) > 2
     for weights, ids in zip(TRIED, lists, strict=True):
         one_round = context.model_copy(update={"word_weights": weights})
-        found = await graph.ainvoke({"query": "science physics"}, context=one_round)
-        rounds = found["fair_lists"]
+        final_state = await graph.ainvoke({"query": "science physics"}, context=one_round)
+        rounds = final_state["fair_lists"]
         assert ids == rounds[-1]["ids"], weights
     await engine.aclose()

@@ -56,6 +56,7 @@ def test_a_topic_without_any_value_does_not_count() -> None:
     products = np.stack([baseline, baseline + 0.1], axis=2)
     baseline[0] = np.nan
     products[0] = np.nan
+
     assert fit_weights(products, baseline) == 1
 
 
@@ -95,6 +96,7 @@ def test_which_weights_are_chosen(gains: list[list[float]], noise: float, chosen
 def test_topics_without_a_target_do_not_count() -> None:
     values, baseline = products([0.1, 0.2], [0.1, 0.2])
     values[0, 1] = baseline[0, 1] = np.nan
+
     assert fit_weights(values, baseline) == 2
 
 
@@ -109,7 +111,9 @@ def test_the_halves_are_drawn_by_the_seed() -> None:
 def test_changes_have_intervals() -> None:
     earlier = np.linspace(0.2, 0.8, 10)[:, None]
     later = earlier * 1.1 + np.resize([-0.01, 0.01], 10)[:, None]
+
     gain = relative_change(later, earlier)
+
     assert gain.value == pytest.approx(10)
     assert gain.low is not None
     assert gain.high is not None
@@ -120,6 +124,7 @@ def test_changes_have_intervals() -> None:
 def test_the_share_of_what_lacks_is_never_negative() -> None:
     earlier = np.full((4, 1), 0.5)
     lacking = np.full((4, 1), 0.4)
+
     assert closed_share(earlier + 0.1, earlier, lacking) == pytest.approx(0.25)
     assert closed_share(earlier - 0.1, earlier, lacking) == 0
     assert closed_share(earlier, earlier, np.zeros((4, 1))) == 0

@@ -117,7 +117,9 @@ def test_every_form_says_the_same(rows: Rows, tmp_path: Path) -> None:
 def test_clicks_may_be_a_table(tmp_path: Path) -> None:
     file = tmp_path / "clicks.csv"
     file.write_text("query_id,document\n1,b\n")
+
     (search_seen,) = read_clicks([file, search("1", ["a", "b"])]).values()
+
     assert search_seen.clicked == {"b"}
 
 
@@ -183,6 +185,7 @@ def test_ranks_end_where_clicks_do() -> None:
     clicked_rows = [
         row for row in rows if row.get("event_attributes", {}).get("position") != {"ordinal": 3}
     ]
+
     assert len(measured_discount(read_clicks(clicked_rows), 10).values) == 2
     assert len(measured_discount(read_clicks(rows), 3).values) == 3
 
@@ -192,7 +195,9 @@ def test_a_discount_never_rises() -> None:
     measured_one = MeasuredDiscount(
         by="regression", searches=9, clicks=9, values=(1, 0.5, 0.6, 0.3), **ends
     )
+
     first, second, third, fourth = measured_one.discount.weights(4)
+
     assert (first, fourth) == (1, 0.3)
     assert second == third
     assert 0.55 < second < 0.6  # nearer to the one that is known better

@@ -66,6 +66,7 @@ async def test_the_best_window_counts(
     """The score is the greatest of all windows; used is what any window's top label says."""
     (verdict,) = await attributor(tiny_nli).judge([Pair(premise, answer)])
     score, top = by_hand(*parts, Pair(premise, answer))
+
     assert verdict.score == pytest.approx(score, abs=1e-5)
     assert verdict.attributed == top or abs(score - 0.5) < 1e-4
 
@@ -97,6 +98,7 @@ async def test_nothing_to_judge_is_a_status_of_its_own(tiny_nli: Path) -> None:
     pairs = [Pair("gold", " …! "), Pair("—", "a tree"), Pair("a river", "house " * 70)]
     *verdicts, good = await attributor(tiny_nli).judge([*pairs, EASY[0]])
     statuses = ["empty_answer", "empty_document", "answer_too_long"]
+
     assert [verdict.status for verdict in verdicts] == statuses
     assert all(verdict.attributed is None and verdict.message for verdict in verdicts)
     assert good.status == "ok"
@@ -157,6 +159,7 @@ async def test_labels_without_names_are_refused(tiny_nli: Path, tmp_path: Path) 
     """A guess would turn verdicts round without anybody seeing it."""
     names = ("LABEL_0", "LABEL_1", "LABEL_2")
     unclear = relabelled(tiny_nli, tmp_path / "unclear", (1, 2, 0), names)
+
     with pytest.raises(ModelUnavailableError, match="0=LABEL_0, 1=LABEL_1, 2=LABEL_2"):
         await attributor(unclear).start()
 

@@ -70,7 +70,9 @@ def test_another_index_takes_the_lower_weights_and_no_passages(folder: Path) -> 
     keep_profile(profile(), folder)
     other_weights = EvidenceWeights(topic=1, passage=1, group=0.5)
     keep_profile(profile("diaries", weights=other_weights, share=0.1), folder)
+
     trust = Profiles(folder).trust_in(MODEL, profile().prompts, ["an index"])
+
     assert trust.weights == EvidenceWeights(topic=0.5, passage=0, group=0.5)
     assert trust.share == 0.1
     assert set(trust.measured_on) == {"letters", "diaries"}
@@ -79,6 +81,7 @@ def test_another_index_takes_the_lower_weights_and_no_passages(folder: Path) -> 
 def test_other_prompts_or_models_were_not_measured(folder: Path) -> None:
     keep_profile(profile(), folder)
     profiles = Profiles(folder)
+
     assert profiles.trust_in(MODEL, FOR_SMALL_MODELS, ["letters"]) == UNMEASURED
     assert profiles.trust_in("openai:other", profile().prompts, ["letters"]) == UNMEASURED
 
@@ -114,6 +117,7 @@ def test_the_prompts_of_a_measurement_win(folder: Path) -> None:
 def test_a_wrong_profile_is_named(folder: Path) -> None:
     folder.mkdir()
     (folder / "mine.yaml").write_text("model: openai:tested\n")
+
     with pytest.raises(ConfigError, match=r"The profile .*mine\.yaml is wrong"):
         Profiles(folder)
 

@@ -82,8 +82,8 @@ class Planted:
             await asyncio.sleep(0)
         self.at_once -= 1
         values = question.values
-        both = [values.get("first", ""), values.get("second", "")]
-        texts = values["passages"].splitlines() if "passages" in values else both
+        pair_texts = [values.get("first", ""), values.get("second", "")]
+        texts = values["passages"].splitlines() if "passages" in values else pair_texts
         return [
             self.worth(text, position, values["group"].strip())
             for position, text in enumerate(texts)

@@ -110,6 +110,7 @@ async def test_incomplete_replies_are_repaired_and_counted(
     listed = [{"index": index, "relevance_score": score} for index, score in results]
     with answering(lambda number, request: of_json(200, {"results": listed})) as (url, _):
         ranking = await ranker(url).rank("q", ITEMS)
+
     assert (ranking.order, ranking.repairs) == (order, repairs)
 
 
@@ -130,6 +131,7 @@ async def test_what_is_no_ranking_leaves_the_order_and_is_one_sentence(
     page: Answer = (status, {}, b"<html>") if content == "<html>" else of_json(status, content)
     with answering(lambda number, request: page) as (url, _):
         ranking = await ranker(f"{url}/rerank?key=secret").rank("q", ITEMS)
+
     assert (ranking.order, ranking.failures, ranking.failed) == ((0, 1, 2), {failure: 1}, True)
     assert words in ranking.message
     assert "secret" not in ranking.message
@@ -139,6 +141,7 @@ async def test_an_endpoint_that_is_away_or_late_is_named() -> None:
     with answering(lambda number, request: of_json(200, TEI)) as (url, _):
         pass
     gone = await ranker(url).rank("q", ITEMS, deadline=0.2)
+
     assert [*gone.failures] in (["unavailable"], ["timeout"])
     assert url in gone.message
 

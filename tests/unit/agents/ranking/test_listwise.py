@@ -83,6 +83,7 @@ def test_no_item_is_lost(values: list[int], sizing: tuple[int, int]) -> None:
     """
     size, step = sizing
     ranges = windows(60, size, step)
+
     assert set().union(*ranges) == set(range(60))
     for later, earlier in itertools.pairwise(ranges):
         assert later.start - step <= earlier.start < later.start
@@ -170,7 +171,9 @@ async def test_prompt_and_reply_fit_and_every_item_is_seen(
         size = int(question.values["number"])
         assert len(question.values["passages"].splitlines()) == size
         assert tokens(question) <= context
+
     cost = asking.cost("physicist", articles(order, words))
+
     assert cost.calls == ranking.asked == len(model.asked)
     assert sum(map(tokens, model.asked)) <= cost.tokens
     assert order[ranking.order[0]] == 0
@@ -194,4 +197,5 @@ async def test_a_window_that_does_not_fit_is_refused() -> None:
 async def test_what_is_given_wins_over_what_the_model_says() -> None:
     model = Planted(context_tokens=300)
     await ranker(model, context=100_000).rank("q", articles(range(20), words=100))
+
     assert [request.values["passages"].count("It tells. " * 99) for request in model.asked] == [20]

@@ -207,6 +207,7 @@ async def test_comparisons_run_at_once_up_to_the_limit(concurrency: int, most: i
     """Two questions each; of the 8 pairs that begin, the first question is alone."""
     model = Planted(honest)
     await ranker(model, concurrency=concurrency).rank("q", items([*range(16)]))
+
     assert model.most_at_once == most
 
 

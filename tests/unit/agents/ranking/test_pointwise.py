@@ -97,6 +97,7 @@ async def test_equal_ones_stay_as_they_were(kind: tuple[ItemRanker, Alone]) -> N
     number = 3 * BATCH + 1
     ranking = await ranker.rank("fair", items(["river", *["a stone"] * number, "river"]))
     equal = [position for position in ranking.order if 1 <= position <= number]
+
     assert equal == list(range(1, number + 1))
     assert len(set(ranking.scores or ())) == 2
     assert (await ranker.rank("fair", [])).order == ()
@@ -130,6 +131,7 @@ async def test_a_long_pair_of_monobert(tiny_monobert: Path) -> None:
 async def test_a_deadline_that_is_over_leaves_the_order(kind: tuple[ItemRanker, Alone]) -> None:
     ranker, _ = kind
     late = await ranker.rank("fair", items(WORDS), deadline=0)
+
     assert (late.order, late.failures) == (tuple(range(len(WORDS))), {"timeout": 1})
     assert (late.failed, late.scores) == (True, None)
     assert not (await ranker.rank("fair", items(WORDS), deadline=60)).failed

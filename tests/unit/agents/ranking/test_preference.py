@@ -130,7 +130,9 @@ def test_pairs_that_rest_on_few_queries_are_no_preference() -> None:
     for number in range(9):
         pairs += [PairOutcome(f"q{number}", P, P), PairOutcome(f"q{number}", U, U)]
     even = figures(pairs)
+
     (preference,) = verdicts([even])
+
     assert preference.kind == "no_preference_found"
     assert even.p is not None
     assert even.p < 0.001

@@ -24,6 +24,7 @@ def test_every_order_is_read_as_it_was_written(
 ) -> None:
     reply = between.join(f"[{number}]" if brackets else str(number) for number in order)
     permutation = parse_permutation(reply, len(order))
+
     assert permutation == Permutation("ok", tuple(number - 1 for number in order))
 
 
@@ -132,6 +133,7 @@ def test_any_text_is_read_somehow(reply: str, n: int) -> None:
         assert permutation.repairs.get("missing", 0) <= n - 2
     else:
         assert (permutation.order, dict(permutation.repairs)) == ((), {})
+
     assert parse_preference(reply.upper()) == parse_preference(reply.upper().lower())
 
 
@@ -143,4 +145,5 @@ def test_a_reply_of_a_million_characters_is_read_in_no_time(piece: str) -> None:
     began = time.process_time()
     parse_permutation("[2] > [1] " + piece * (1_000_000 // len(piece)), 3)
     parse_preference(piece * (1_000_000 // len(piece)))
+
     assert time.process_time() - began < 3

@@ -98,6 +98,7 @@ def test_nothing_is_left_out_in_silence(
                 # Symbols are dropped, such as a trade mark's, which folds to letters.
                 words = " ".join(phrase_parts(tidy(entry)))
                 assert set(folded_words(words)) <= set(accounted_for)
+
     assert all(part.reason for part in result.left_out)
     assert all(len(part.text) <= SHOWN_CHARACTERS for part in result.left_out)
 

@@ -136,6 +136,7 @@ async def test_the_topic_is_asked_about_without_any_group(
 async def test_a_reply_without_any_asked_field_is_asked_for_once_more(server: ModelServer) -> None:
     server.does(says({"keywords": ["woman"]}), says({"topic": ["lab"]}))
     refinement = await topic_of(server)
+
     assert (refinement.topic, refinement.usage.model_calls) == (("lab",), 2)
     assert "it has none of the fields topic, queries, passage" in server.asked[1].last_message
 
@@ -175,6 +176,7 @@ async def test_a_topic_without_new_words_is_said(
 ) -> None:
     server.does(says(reply))
     refinement = await topic_of(server)
+
     assert refinement.status == status
     assert refinement.message.endswith("for the query 'physicist'.")
     assert len(refinement.left_out) == 1

@@ -52,20 +52,21 @@ def test_each_epoch_has_each_pair_in_both_orders(
         return
     batches = make_batches(pairs, np.random.default_rng(seed), batch=batch, epochs=epochs)
     winner: dict[frozenset[str], str] = {}
-    seen: Counter[tuple[str, str]] = Counter()
+    orders_seen: Counter[tuple[str, str]] = Counter()
     for examples in batches:
         # Either label is right as often as the other, in each step.
         assert 2 * sum(example.winner == "first" for example in examples) == len(examples)
         orders = Counter((example.first.id, example.second.id) for example in examples)
         assert all(orders[b, a] == count for (a, b), count in orders.items())
-        seen += orders
+        orders_seen += orders
         for example in examples:
             best = example.first if example.winner == "first" else example.second
             ids = frozenset((example.first.id, example.second.id))
             assert winner.setdefault(ids, best.id) == best.id
     expected = {(p.protected.id, p.unprotected.id) for p in pairs}
-    assert set(seen) == expected | {(b, a) for a, b in expected}
-    assert set(seen.values()) == {epochs}
+
+    assert set(orders_seen) == expected | {(b, a) for a, b in expected}
+    assert set(orders_seen.values()) == {epochs}
     assert all(len(examples) == batch for examples in batches[:-1])
 
 

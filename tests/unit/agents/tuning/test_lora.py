@@ -67,6 +67,7 @@ def test_the_loss_falls_with_the_rate(tmp_path: Path, capfd: pytest.CaptureFixtu
     expected = torch.rand(3)
     torch.manual_seed(11)
     _, steps = run(tmp_path)
+
     assert torch.equal(torch.rand(3), expected)
     assert steps[-1][1] < steps[0][1] - 0.1
     assert [step[2] for step in steps] == pytest.approx([0.02 * n / 12 for n in range(12, 0, -1)])
@@ -81,7 +82,9 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path: Path, stop_afte
     run(tmp_path / "stopped", stop_after=stop_after)
     # A process that is killed while it writes leaves a checkpoint without a state.
     (tmp_path / "stopped" / "checkpoint-99").mkdir()
+
     resumed, steps = run(tmp_path / "stopped")
+
     # Dropout and the optimizer's state come back too; what no checkpoint holds is done again.
     assert steps == list(map(pytest.approx, losses[(stop_after - 1) // 4 * 4 :]))
     assert whole.keys() == resumed.keys()
@@ -99,7 +102,9 @@ def test_the_loss_is_that_of_each_prompt_by_itself(tmp_path: Path) -> None:
             ).item()
             for tokens in BATCHES[0]
         ]
+
     _, steps = run(tmp_path, options, stop_after=1, model=model)
+
     assert steps[0][1] == pytest.approx(sum(alone) / 4, abs=1e-5)
 
 
@@ -108,7 +113,9 @@ def test_only_the_attention_is_trained(tmp_path: Path) -> None:
     model.is_quantized = True  # as transformers calls what it read from a GGUF file
     original = {name: weight.clone() for name, weight in model.state_dict().items()}
     constant = LoraOptions(learning_rate=0.05, schedule="constant")
+
     weights, steps = run(tmp_path, constant, stop_after=3, model=model)
+
     assert [step[2] for step in steps] == [0.05] * 3
     assert {name.split(".")[-4] for name in weights} == {"q_proj", "k_proj", "v_proj", "o_proj"}
     assert list(model.state_dict()) == list(original)

@@ -173,9 +173,9 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
 
 
 def _figures(
-    dimension: Dimension, shown: Sequence[AnswerFigures], weights: Sequence[float], seed: int
+    dimension: Dimension, answers: Sequence[AnswerFigures], weights: Sequence[float], seed: int
 ) -> list[GroupFigures]:
-    figures = gather(shown, weights, dimension).figures(np.random.default_rng(seed))
+    figures = gather(answers, weights, dimension).figures(np.random.default_rng(seed))
     return judge(figures, AuditSpec().failures)
 
 

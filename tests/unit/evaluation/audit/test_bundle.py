@@ -211,6 +211,7 @@ def test_a_forged_word_shows_though_its_hash_fits(
         assert problem.startswith(f"{name}, line "), position
     path.unlink()
     falsify(folder.folder)
+
     assert verify(folder, make_again=copying(again)).problems == (f"The file {name} is missing.",)
 
 
@@ -370,19 +371,19 @@ OLD_MATPLOTLIB = versions() | {"matplotlib": "3.9.0"}
 
 
 def verify_file(
-    folder: AuditFolder, name: str, text: str, again: str, **versions: str
+    folder: AuditFolder, name: str, text: str, remade: str, **versions: str
 ) -> Verification:
     """Verify an audit with one more file, of which making it again gives another text."""
     (folder.folder / name).write_text(text)
     falsify(
         folder.folder, lambda data: data.update(files=data["files"] | {name: ""}, versions=versions)
     )
-    return verify(folder, make_again=lambda _, into: (into / name).write_text(again))
+    return verify(folder, make_again=lambda _, into: (into / name).write_text(remade))
 
 
 @pytest.mark.promise("audit")
 @pytest.mark.parametrize(
-    ("name", "again"),
+    ("name", "remade"),
     [
         ("t.csv", "ranking_gap,p\n0.1000004,1e-17\n1234567,yes\n"),
         ("t.json", "ranking_gap,p\n0.10000000001,0\n1234567,yes\n"),
@@ -390,10 +391,10 @@ def verify_file(
     ids=["csv", "json"],
 )
 def test_rounding_of_another_machine_is_no_tampering(
-    audit: tuple[AuditFolder, str], name: str, again: str
+    audit: tuple[AuditFolder, str], name: str, remade: str
 ) -> None:
     """`verify` forgives numbers that another machine rounds differently."""
-    verification = verify_file(audit[0], name, TABLE, again, **versions())
+    verification = verify_file(audit[0], name, TABLE, remade, **versions())
 
     assert not [problem for problem in verification.problems if problem.startswith(name)]
     assert not any(sentence.startswith(PICTURES) for sentence in verification.unchecked)
@@ -401,7 +402,7 @@ def test_rounding_of_another_machine_is_no_tampering(
 
 @pytest.mark.promise("audit")
 @pytest.mark.parametrize(
-    ("name", "again", "difference"),
+    ("name", "remade", "difference"),
     [
         pytest.param(
             "t.json",
@@ -437,10 +438,10 @@ def test_rounding_of_another_machine_is_no_tampering(
     ],
 )
 def test_more_than_rounding_is_tampering(
-    audit: tuple[AuditFolder, str], name: str, again: str, difference: tuple[int, str, str]
+    audit: tuple[AuditFolder, str], name: str, remade: str, difference: tuple[int, str, str]
 ) -> None:
     """Measured numbers of tables may differ by rounding; ids, counts and texts may not."""
-    verification = verify_file(audit[0], name, TABLE, again, **versions())
+    verification = verify_file(audit[0], name, TABLE, remade, **versions())
 
     problems = [problem for problem in verification.problems if problem.startswith(name)]
     assert problems == [f"{name}, line %d, says '%s', and raw/ gives '%s'." % difference]

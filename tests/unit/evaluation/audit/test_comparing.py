@@ -145,6 +145,7 @@ def test_only_the_engine_moves_a_gap(audit: Made) -> None:
         assert ("up" in directions) == any("went up" in sentence for sentence in sentences)
         summary = (f"{it.group}, {it.figure}: {it.direction}" for it in changes)
         lines += [f"## {name}", *sentences, "; ".join(summary)]
+
     check_text("audit_comparisons.md", "\n\n".join(lines))
 
 
@@ -160,6 +161,7 @@ def test_a_greater_gap_is_the_difference_of_paired_means(audit: Made) -> None:
     first = before.figures.by_query[0]
     second = after.figures.by_query[0]
     differences = second.tested_gaps()[0][:, 0] - first.tested_gaps()[0][:, 0]
+
     assert gap.change.value == pytest.approx(np.average(differences, weights=first.weights()))
     assert gap.change.value == pytest.approx(gap.after - gap.before)
     assert gap.change.low < gap.change.value < gap.change.high

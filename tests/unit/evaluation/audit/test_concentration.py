@@ -92,6 +92,7 @@ def test_the_index_is_half_the_sum_over_pairs(
 ) -> None:
     exposures, target = arrays_of(pairs)
     index = gini_index(exposures, target)
+
     assert 0 <= index <= 1
     assert index == pytest.approx(by_pairs(exposures, target), abs=1e-9)
 
@@ -121,12 +122,14 @@ def test_groups_with_one_ratio_may_be_one(
         split[position]
         for position in sorted(range(len(split)), key=lambda position: order[position % 8])
     ]
+
     assert gini_index(*arrays_of(mixed)) == pytest.approx(gini_index(*arrays_of(pairs)), abs=1e-9)
 
 
 def test_a_group_that_should_get_nothing_comes_last() -> None:
     exposures = np.array([0.4, 0.6, 0.0])
     target = np.array([0.0, 0.5, 0.5])
+
     assert served_worst_first(exposures, target).tolist() == [2, 1, 0]
     assert gini_index(exposures, target) == pytest.approx(by_pairs(exposures, target))
     assert gini_index(np.eye(3)[0], target) == 1
@@ -212,6 +215,7 @@ def test_an_even_target_counts_all_groups_that_a_query_found() -> None:
             expected[seller if seller in named else "other"] += (
                 weight / weights / len(sellers_found)
             )
+
     assert len(named) == 20
     for figures in groups:
         assert figures.target.value == pytest.approx(expected[figures.group])
@@ -274,6 +278,7 @@ def test_the_interval_is_that_of_leaving_out_each_query() -> None:
     changes = np.array(logits) - logit_of_all
     freedom = min(19, 3 * (changes**2).sum() ** 2 / (changes**4).sum() - 1)
     half = stats.t.ppf(0.975, freedom) * math.sqrt((changes**2).sum())
+
     for end, logit in ((gini.low, logit_of_all - half), (gini.high, logit_of_all + half)):
         assert end == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-7)
 
@@ -300,6 +305,7 @@ def test_intervals_hold_what_other_queries_show() -> None:
 def test_a_favoured_seller_shows() -> None:
     fair = concentration_of(market(80, 40))
     unfair = concentration_of(market(80, 40, favour=4.0))
+
     assert fair.gini.high < unfair.gini.low
     assert fair.gini.low < fair.gini_by_lot < fair.gini.high
     assert unfair.gini_by_lot == pytest.approx(fair.gini_by_lot, abs=0.05)
@@ -344,6 +350,7 @@ def test_intervals_of_a_change_hold_what_other_queries_show(favour: float) -> No
         later = seed if favour else seed + 100
         changes.append(change_of(market(30, 40, seed=seed), market(30, 40, favour, later)))
     mean = np.mean([change.value for change in changes]) if favour else 0.0
+
     assert sum(change.low <= mean <= change.high for change in changes) >= 36
 
 
@@ -386,7 +393,9 @@ def test_a_query_that_shows_or_finds_no_label_is_left_out() -> None:
     answers = market(10, 8)
     without = concentration_of(answers)
     answers += [[([], 0.5)] * 20, [([], 0.5)] * 5 + [(["shop 9"], 0.5)]]
+
     concentration = concentration_of(answers)
+
     assert concentration.gini == without.gini
     assert concentration.gini.queries == 10
 
@@ -399,6 +408,7 @@ def test_only_the_shares_of_groups_are_kept_of_a_query() -> None:
             [document for document in answer for _ in range(times)] for answer in market(5, 2_000)
         ]
         sizes.append(len(pickle.dumps(gathered_of(answers))))
+
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
 
 
@@ -442,6 +452,7 @@ def test_an_audit_finds_a_favoured_seller(
     """A seller that an engine favours shows beside lists drawn by lot."""
     (fair,) = audits["fair"].figures.concentrations
     (favouring,) = audits["favouring"].figures.concentrations
+
     assert len(fair.groups) == len(favouring.groups) == SELLERS
     assert fair.gini.high < favouring.gini.low
     assert fair.gini.low < fair.gini_by_lot < fair.gini.high

@@ -124,6 +124,7 @@ def test_an_audit_that_looked_at_too_little_never_acquits(
     judged, estimated = (
         audits(simulation, name, 40, 0.0, seed=3, count=25) for name in simulation.shown
     )
+
     assert judged["less"] == judged["detectable"] == estimated["saturated"] == 25
     assert estimated["detectable"] == 0
 
@@ -151,6 +152,7 @@ def test_ratios_have_intervals_about_as_narrow_as_a_bootstrap() -> None:
         rates = exposure / target
         low, high = np.quantile(rates[:, 0] / rates.max(axis=1), [0.025, 0.975])
         wider.append((ratio.high - ratio.low) / (high - low))
+
     assert np.nanmedian(wider) < 2
 
 

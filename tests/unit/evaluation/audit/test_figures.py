@@ -95,6 +95,7 @@ def test_shares_counts_and_candidates_by_hand() -> None:
     """The precision of each group counts those of its shown documents that are relevant."""
     answer = shown("bab-ab", [1, 1, 0, 1, 1, 0], 3, answered=4)
     d = LOG2.weights(3)
+
     assert answer.exposure.tolist() == pytest.approx([d[1] / d.sum(), (d[0] + d[2]) / d.sum()])
     assert answer.target.tolist() == pytest.approx([2 / 3, 1 / 3])
     assert answer.shown.tolist() == [1, 2]
@@ -179,6 +180,7 @@ def test_no_labels_give_a_gap_outside_of_the_bounds(target: str) -> None:
                 assert (possible >= low - 1e-9).all()
                 assert (possible <= high + 1e-9).all()
                 checked += 1
+
     assert checked > 300
 
 
@@ -210,6 +212,7 @@ def test_the_attainable_is_nearest_the_target() -> None:
             continue
         assert distance == pytest.approx(best, abs=0.02)
         far += distance > best + 1e-6
+
     assert far <= 4
 
 
@@ -269,6 +272,7 @@ def test_rates_are_ratios_of_weighted_sums() -> None:
 def test_queries_without_known_groups_count_for_no_exposure() -> None:
     gathered = gather(shown(letters, k=2) for letters in ("ab", "--", "ba"))
     first, _ = gathered.figures(np.random.default_rng(10))
+
     assert (first.exposure.queries, first.absent.queries) == (2, 2)
     assert gathered.unknown().value == pytest.approx(1 / 3)
 
@@ -440,6 +444,7 @@ def test_missing_labels_that_could_turn_a_verdict_are_named() -> None:
     """An audit says where missing labels could turn a verdict."""
     first, _ = figures(*draws(200, 0.5, unlabelled=0.2))
     low, high = first.gap_bounds
+
     assert low < 0 < first.ranking_gap.value < high
     assert (first.verdict, first.could_flip) == ("less", True)
     assert not figures(*draws(200, 0.5))[0].could_flip
@@ -479,7 +484,9 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
         (shown(letters, k=3, groups=three) for letters in drawn), groups=three, seed=7
     )
     judged = judge([*raw, *[dataclasses.replace(group, attribute="other") for group in raw]], ALL)
+
     smallest = min(group.ranking_gap.p or 1.0 for group in raw)
+
     assert min(group.ranking_gap.p or 1.0 for group in judged) == pytest.approx(
         min(1.0, 6 * smallest)
     )

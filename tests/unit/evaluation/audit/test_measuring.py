@@ -119,6 +119,7 @@ def test_a_segment_with_more_to_look_at_has_no_verdict() -> None:
         (group.segment, group.group): group.verdict
         for group in [*figures.groups, *figures.segments]
     }
+
     assert verdicts["", "female"] == verdicts["narrow", "female"] == "less"
     assert verdicts["broad", "female"] == verdicts["broad", "male"] == "saturated"
 
@@ -145,7 +146,9 @@ def test_queries_without_any_label_acquit_nobody() -> None:
     queries = queries_of(40, alike=True)
     observed = observations_of(queries, bias=0.0)[:20]
     observed += observations_of(queries, unlabelled=1.0)[20:]
+
     figures = measured(queries, observed, **JUDGED)
+
     for group in figures.groups:
         assert (group.verdict, group.known, group.unknown) == ("unlabelled", 0.5, 0.5)
         assert group.gap_bounds == pytest.approx(
@@ -261,6 +264,7 @@ def test_an_estimate_less_certain_for_a_group_is_named() -> None:
             observed, [position], relevance=tuple(np.where(women, 0.5, sure).tolist()), levels={}
         )
     female, male = measured(queries, observed, **GENDER).calibration
+
     assert female.certainty.value == pytest.approx(0.5)
     assert female.other_certainty.value == pytest.approx(male.certainty.value)
     assert male.certainty.value == pytest.approx((0.81 + 0.01) / (0.9 + 0.1), abs=0.02)
@@ -288,6 +292,7 @@ def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
             by_words=observation.relevance,
             by_similarity=tuple(similarity.tolist()),
         )
+
     for observation in measured(queries, observed, **GENDER).groups:
         assert observation.error > 2 * ESTIMATE_ERROR
         assert observation.target.high - observation.target.low > 2 * observation.error
@@ -392,6 +397,7 @@ def test_nothing_on_both_sides_of_the_line_passes(figures: AuditFigures) -> None
         lines += [f"{text}: %g, %g to %g" % ends, ""]
         lines += [f"- {answer}: {'; '.join(states)}" for answer, states in states_by_answer.items()]
         lines.append("")
+
     check_text("audit_conditions.md", "\n".join(lines))
 
 

@@ -65,6 +65,7 @@ def test_without_a_pair_all_documents_of_a_query_are_versions(tmp_path: Path) ->
     ids = ("f,a,d1", "m,a,d2", "n,a,d3", "f,b,d4", "m,b,5")
     pairs = read_pairs(written(tmp_path, "version,query,document", *ids))
     documents = [[version.document for version in query.documents] for query in pairs]
+
     assert documents == [["d1", "d2", "d3"], ["d4", "5"]]
 
 

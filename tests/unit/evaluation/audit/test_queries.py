@@ -211,6 +211,7 @@ def test_one_pass_draws_as_two_passes_would() -> None:
         drawn = rng.choice(len(counts), size=6, p=counts / counts.sum())
         two_passes[len(set(drawn.tolist()))] += 1
     is_frequent = one_pass + two_passes > 10
+
     assert chi2_contingency([one_pass[is_frequent], two_passes[is_frequent]]).pvalue > 0.001
 
 
@@ -230,6 +231,7 @@ def test_a_million_lines_are_sampled_in_seconds(
     content = "".join(f"{row.text},{row.weight}\n" for row in log_of(200_000))
     start = time.process_time()
     queries = read(tmp_path / "log.csv", f"query,count\n{content}", sample=500, seed=1)
+
     assert time.process_time() - start < 6  # .6 s on an idle core
     assert queries.lines == 196_000
     assert sum(query.weight for query in queries.queries) == 500

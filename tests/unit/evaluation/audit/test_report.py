@@ -158,6 +158,7 @@ def test_findings_stay_as_they_were_read_once() -> None:
         if name.startswith("all groups"):
             assert VERDICTS[outcome.figures.groups[0].verdict] in report_of(outcome)
     text = "\n\n".join(lines)
+
     assert len(heads) >= len(get_args(Verdict))
     assert "nan" not in text
     check_text("audit_findings.md", text)
@@ -187,6 +188,7 @@ def test_figures_of_too_few_queries_say_so() -> None:
     """Figures of too few queries say so and are counted."""
     text = report_of(FEW())
     too_few, all_ = map(int, re.findall(r"(\d+) of the (\d+) figures", text)[0])
+
     assert too_few == all_ == text.count("too few*") > 0
     assert "A sample" not in report_of(outcome_of(12, spec=spec_of(rerank=12)))
 
@@ -223,7 +225,9 @@ def test_many_groups_are_named_by_the_greatest_differences() -> None:
         for number in range(1, 61)
     ]
     outcome = with_groups(BIASED(), *groups, fair_reranking={}, contributions=[])
+
     text = report_of(outcome)
+
     check_report("audit_many", text)
     assert text.split("## How sure")[0].count("| group ") == 1 + 40
     assert "the 12 groups of 60 with the greatest gaps" in report.draw_exposure(outcome).svg

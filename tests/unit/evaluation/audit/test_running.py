@@ -343,6 +343,7 @@ async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
     """An audit keeps to `--rate`."""
     start = time.monotonic()
     await at_rate(engine, 200).search([Query(word, 3) for word in WORDS[:21]])
+
     assert time.monotonic() - start >= 0.1
     assert [len(batch) for batch in engine.searches] == [1] * 21
 
@@ -364,7 +365,7 @@ async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("asked", "redact"),
+    ("counts", "redact"),
     [
         pytest.param((), True, id="redacted"),
         pytest.param((), False, id="plain"),
@@ -372,10 +373,10 @@ async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: 
     ],
 )
 async def test_titles_are_kept_for_their_owner(
-    engine: Breaking, tmp_path: Path, asked: Sequence[int], redact: bool
+    engine: Breaking, tmp_path: Path, counts: Sequence[int], redact: bool
 ) -> None:
     """``raw/titles.json`` holds them, and nothing holds the text of a document."""
-    audit = await audited(engine, tmp_path / "out", words_of(asks=asked), RARE, redact=redact)
+    audit = await audited(engine, tmp_path / "out", words_of(asks=counts), RARE, redact=redact)
 
     raw = tmp_path / "out/raw"
     assert json.loads((raw / "titles.json").read_text()) == audit.titles
@@ -547,7 +548,7 @@ async def test_an_engine_that_is_not_asked_again_has_more(physics: TantivyEngine
 
 @pytest.mark.promise("audit")
 @pytest.mark.parametrize(
-    ("fails", "options", "asked"),
+    ("fails", "options", "first_queries"),
     [
         # Some engines have a limit, perhaps below the depth; others fail when asked for more.
         pytest.param(False, {}, [], id="cuts off"),
@@ -566,14 +567,14 @@ async def test_an_engine_that_is_not_asked_again_has_more(physics: TantivyEngine
     ],
 )
 async def test_an_engine_that_answers_no_more_has_more(
-    physics: TantivyEngine, fails: bool, options: dict[str, Any], asked: list[AuditQuery]
+    physics: TantivyEngine, fails: bool, options: dict[str, Any], first_queries: list[AuditQuery]
 ) -> None:
     """An engine's own limit is found from the whole list of queries, so that an audit does not take
     what it saw for all that there is.
     """
     engine = Limited(physics, 10, fails=fails)
     observer = Observer(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **options})
-    await observer.find_limit(asked)
+    await observer.find_limit(first_queries)
 
     (observation,) = await observed(observer)
 

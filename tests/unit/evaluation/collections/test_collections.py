@@ -132,6 +132,7 @@ def test_a_bad_file_is_one_sentence(
     (folder / name).write_text(content or "")
     if content is None:
         (folder / name).unlink()
+
     with pytest.raises(FairqrError) as caught:
         find_collection(folder)
     assert words in str(caught.value)
@@ -150,7 +151,9 @@ def test_a_path_is_a_folder_also_where_a_collection_has_its_name(
     """As is a text that begins with a dot; the built-in collection has all its topics judged."""
     monkeypatch.chdir(folder.parent)
     folder.rename("notables")
+
     collection = find_collection("notables")
+
     assert len(collection.topics) == len(collection.qrels) == 57
     assert all(collection.relevant(topic.id) for topic in collection.topics)
     assert len(find_collection("./notables").topics) == 2
@@ -232,6 +235,7 @@ def test_a_bad_file_is_one_sentence_and_nothing_is_left(
     raw = write_2022(tmp_path / "raw") if loader == TREC else folder
     data = content.encode()
     (raw / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+
     with pytest.raises(FairqrError) as caught:
         import_collection(loader, [raw], "x")
     assert words in str(caught.value)
@@ -244,6 +248,7 @@ def test_topics_without_judgements_are_no_collection(tmp_path: Path) -> None:
     for topics in raw.glob("*.jsonl"):
         topics.unlink()
     lines(raw / "eval-topics.jsonl", [{"id": 1, "title": "x", "keywords": []}])
+
     with pytest.raises(CorpusError, match="add the file with rel_docs"):
         import_collection(TREC, [raw], "x")
 
@@ -313,5 +318,6 @@ def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
     _, message = import_collection(TREC, [tmp_path], "x")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
+
     assert message[0] == "4,000 documents"
     assert peak < 2_000_000

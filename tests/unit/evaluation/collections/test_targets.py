@@ -160,6 +160,7 @@ def test_the_tracks_target_is_that_of_loops_over_cells(
     memberships, populations = data.draw(documents(attributes))
     target = trec_target(memberships, populations).ravel()
     np.testing.assert_allclose(target, by_hand(memberships, populations), atol=1e-12)
+
     assert target.min() >= 0
     assert target.sum() == pytest.approx(1)
 
@@ -188,6 +189,7 @@ def test_attributes_without_a_population_keep_their_shares(
     np.testing.assert_allclose(alone, memberships[0].mean(axis=0), atol=1e-12)
     target = trec_target(memberships, [population, None, None])
     np.testing.assert_allclose(target, official(memberships, population), atol=1e-12)
+
     assert target.sum() == pytest.approx(1)
 
 

@@ -108,7 +108,7 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
     """
     ids = [document.id for document in collection.corpus.documents()]
     for number, cell in enumerate(cells_of(manifest, collection, collection.corpus_name)):
-        for place, topic in enumerate(collection.topics):
+        for index, topic in enumerate(collection.topics):
             relevant_ids = [id_ for id_ in ids if int(id_[1:]) % 4 == int(topic.id[1:])]
             ranked = relevant_ids[number % 5 :] + relevant_ids[: number % 5]
             refines = cell.system.asks_a_model
@@ -118,10 +118,10 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
                     exposure={"female": 0.2 + step / 10, "male": 0.8 - step / 10},
                     divergence=0.3 / (step + 1),
                 )
-                for step in range(1 + (1 + (place == 0) if refines else 0))
+                for step in range(1 + (1 + (index == 0) if refines else 0))
             ]
             steps = len(rounds) - 1
-            cost = {"model_calls": steps, "tokens": 100 * steps, "milliseconds": 10.0 + place}
+            cost = {"model_calls": steps, "tokens": 100 * steps, "milliseconds": 10.0 + index}
             yield SearchRecord(
                 **dict(zip(SearchRecord.keys, cell.key(topic), strict=True)),
                 **cost,

@@ -86,7 +86,9 @@ def test_the_estimated_target_stands_beside_the_judged_one() -> None:
         "a": {"female": 0.3, "male": 0.7},
         "b": {"female": 0.1, "male": 0.4, "unknown": 0.5},
     }
+
     shares = targets_apart(records, judged).set_index("group")
+
     assert shares.estimated["female"] == pytest.approx(0.3)
     assert shares.judged["female"] == pytest.approx(0.25)
     assert shares.apart["female"] == pytest.approx(0.05)
@@ -105,6 +107,7 @@ def test_pairs_of_systems_are_compared_as_with_a_baseline(tmp_path: Path) -> Non
     )
     expected = [row.difference for row in compare(first, [refined]).rows]
     compared = evaluation.pairs[evaluation.pairs.baseline == "ours, no refinement"]
+
     assert compared.difference.tolist() == pytest.approx(expected)
     assert set(evaluation.pairs.tests) == {6}
     assert "ours − ours, feedback" in evaluation.write_report(tmp_path)[0].read_text()
@@ -139,5 +142,6 @@ async def test_a_model_that_a_system_alone_names_may_be_away(
     store = RunFolder(tmp_path / "run")
     watcher = await _run(collection.folder, store, systems=[BM25, away])
     (note,) = watcher.notes
+
     assert note.startswith("'away' was left out: The model openai:nobody cannot be used")
     assert {record.system for record in store.lines.read()} == {"BM25"}

@@ -105,6 +105,7 @@ async def test_a_system_that_finds_nothing_to_learn_from_is_left_out(
     store = RunFolder(tmp_path / "run")
     watcher = await _run(collection.folder, store, systems=systems, topics=1)
     (note,) = watcher.notes
+
     assert note.startswith("'learnt' was left out: There is nothing to train on")
     assert {record.system for record in store.lines.read()} == {"BM25"}
 
@@ -143,8 +144,8 @@ async def test_weights_never_saw_the_judgements_of_their_topic(
         assert all(len(weights) == 1 for weights in used.values())
         return {topic: weights.pop() for topic, weights in used.items()}
 
-    before = await weights_of()
-    assert len(set(before.values())) == 4
-    for topic in before:
+    original = await weights_of()
+    assert len(set(original.values())) == 4
+    for topic in original:
         turned_weights = await weights_of(topic)
-        assert [name for name in before if turned_weights[name] == before[name]] == [topic]
+        assert [name for name in original if turned_weights[name] == original[name]] == [topic]

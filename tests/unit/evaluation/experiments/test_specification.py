@@ -96,6 +96,7 @@ def test_one_option_names_the_protected_group_of_all_systems(tmp_path: Path) -> 
         {"name": "DELTR", "method": "deltr", "train": {"folds": 2}},
     ]
     plain, ours, named, learnt = experiment(tmp_path, systems=systems, protected="female").systems
+
     assert plain.settings == {}
     assert ours.context(k=5).options == {"protected": "female"}
     assert named.context(k=5).options == {"protected": "male"}
@@ -111,6 +112,7 @@ def test_what_varies_is_one_system_for_each_combination(tmp_path: Path) -> None:
     odd = {"name": "{patience.__class__}", "vary": {"patience": [1]}}
     spec = experiment(tmp_path, systems=[BASELINE, varied, odd])
     systems = {system.name: (system.settings, system.model) for system in spec.systems}
+
     assert systems["both 2 1"] == ({"max_iterations": 2, "patience": 1}, "feedback")
     assert systems["{patience.__class__}"] == ({"patience": 1}, spec.model)
     assert len(systems) == 1 + 4 + 1

@@ -87,6 +87,7 @@ async def test_each_task_is_done_once(lines: Lines[Note]) -> None:
     await model.run("a1 a2", lines)
     await model.run(tasks, lines, at_once=3)
     await model.run(tasks, lines)
+
     assert model.watcher.stages == [("tasks", 2, 0), ("tasks", 6, 2)]
     assert (model.watcher.steps, model.watcher.notes) == (6, ["Said once."] * 2)
     assert sorted(model.asked) == tasks.split()
@@ -201,6 +202,7 @@ def test_any_value_comes_back_from_its_line(tmp_path: Path) -> None:
     with lines.writing():
         for value in values:
             lines.add(_Value(name=repr(value), value=value))
+
     assert [repr(line.value) for line in lines.read()] == [*map(repr, values)]
 
 
@@ -270,6 +272,7 @@ def test_only_other_files_keep_a_folder_from_being_used(manifest: Manifest, tmp_
         (store.folder / ".experiment.json.0123456789abcdef").write_text("{")
         assert store.begin(manifest) == manifest
     (tmp_path / "thesis.tex").write_text("precious")
+
     with pytest.raises(InputError, match="is not empty and has no experiment; choose another"):
         RunFolder(tmp_path).begin(manifest)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
@@ -280,6 +283,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
     if content:
         (tmp_path / "experiment.json").write_text(content)
     sentence = r"is damaged or of another version(;| \(at \w)" if content else "holds no experiment"
+
     with pytest.raises(InputError, match=sentence):
         fairqr.load_experiment(tmp_path)
 
@@ -287,6 +291,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
 def test_a_damaged_line_in_the_middle_is_named(store: RunFolder) -> None:
     lines = store.lines.path.read_text().splitlines(keepends=True)
     store.lines.path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
+
     with pytest.raises(InputError, match="line 3, is damaged or of another version; remove"):
         store.lines.read()
 

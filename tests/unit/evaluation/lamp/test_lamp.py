@@ -111,7 +111,9 @@ def test_duplicates_and_answers_stay_if_that_is_asked(tmp_path: Path) -> None:
     entry = {**five, "profile": [*five["profile"], twin, answer]}
     path = write_set(tmp_path, [entry], golds_of("LaMP_5", {"1": "T"}))
     usual = load_lamp(path)
+
     complete = load_lamp(path, kept=KeptDocuments(duplicates=True, answers=True))
+
     assert len(complete.queries[0].pool) == len(usual.queries[0].pool) + 2
     assert "equal to an earlier one, left out: 1" in usual.note
     assert "the question and its gold, left out: 1" in usual.note
@@ -162,6 +164,7 @@ def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
         "note": collection.note,
         "pool": list(map(dataclasses.asdict, query.pool)),
     }
+
     check_text("lamp_left_out.json", json.dumps(reasons, indent=1, ensure_ascii=False) + "\n")
 
 

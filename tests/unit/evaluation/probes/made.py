@@ -78,14 +78,14 @@ def collection(
     queries: int = 8, sizes: Sequence[int] = (5, 5, 5, 5), **named: Any
 ) -> ProbeCollection:
     """Make lists with so many items in each of the four cells, in random order."""
-    made = []
+    built = []
     for number in range(queries):
         query = query_of(f"q{number}", *sizes)
         order = np.random.default_rng(number).permutation(len(query.items))
-        made.append(
+        built.append(
             query.model_copy(update={"items": tuple(query.items[position] for position in order)})
         )
-    return collection_of(*made, **named)
+    return collection_of(*built, **named)
 
 
 def ranks(order: Iterable[int], **fields: Any) -> dict[str, Any]:
@@ -203,11 +203,11 @@ def write_collection(
     folder: Path, documents: Sequence[tuple[str, object]], qrels: Mapping[str, Mapping[str, int]]
 ) -> Collection:
     """Write documents (id and gender) with judgements by topic, and read them as a collection."""
-    told = (
+    document_lines = (
         {"id": id_, "title": f"Title {id_}", "text": f"Text of {id_}.", "gender": label}
         for id_, label in documents
     )
-    lines(folder / "documents.jsonl", told)
+    lines(folder / "documents.jsonl", document_lines)
     lines(folder / "topics.jsonl", ({"id": topic, "title": f"query {topic}"} for topic in qrels))
     write_qrels(folder / "qrels.txt", qrels)
     (folder / "schema.yaml").write_text(SCHEMA)

@@ -154,6 +154,7 @@ def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
     for seed in range(600):
         items = by_id(collection, size=8, seed=seed)["b"].of_cell("relevant_protected")
         pairs[tuple(sorted(item.id for item in items))] += 1
+
     # Each of the 15 pairs 40 times, within five standard deviations (6.1).
     assert len(pairs) == 15
     assert all(abs(count - 40) < 31 for count in pairs.values())
@@ -292,7 +293,9 @@ def test_official_files_are_probed_by_the_recipes_of_the_page(
     lines(target_folder / "topics.json", topics)
     folder, _ = import_collection(loader, [target_folder], "official")
     experiment = listwise(collection=str(folder), size=40, **named)
+
     (built,) = probes.open_probe_collections(experiment, texts=False, watcher=Watcher())
+
     assert built.manifest.sides.words == words
     assert built.manifest.items == dict.fromkeys(CELLS, 2 * each)
     assert [query.query for query in built.queries] == ["T1", "T2"]
@@ -303,6 +306,7 @@ def test_cells_share_a_list_as_their_parts_say(size: int, cells: str) -> None:
     """By exact fractions: no cell is a whole item off its share, and together they fill it."""
     sizes = listwise(cells=cells, size=size).cell_sizes
     parts = parse_cells(cells)
+
     assert sum(sizes) == size
     for own, part in zip(sizes, parts, strict=True):
         assert abs(own - Fraction(size * part, sum(parts))) < 1
@@ -321,6 +325,7 @@ def test_topics_are_drawn_by_the_seed(tmp_path: Path) -> None:
     collection = people(tmp_path)
     query_by_id = by_id(collection, size=8)
     drawn = [draw(collection, size=8, queries=1, topics="drawn", seed=seed) for seed in range(12)]
+
     assert {built.queries[0].id for built in drawn} == {"a", "b", "c"}
     assert by_id(collection, size=8, topics="drawn") == query_by_id
 
@@ -348,6 +353,7 @@ def test_crossed_pairs_are_the_cross_product_evenly(
 def test_two_collections_of_one_name_are_refused_first(tmp_path: Path) -> None:
     people(tmp_path / "people")
     (tmp_path / "people" / "documents.jsonl").write_text("no document")
+
     with pytest.raises(InputError, match="are called 'people, gender: male'"):
         opened(tmp_path, sources=["gender=male", "gender=male vs other"])
 

@@ -195,6 +195,7 @@ def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
         ratios = [exposure_ratio(random.permutation(group)) or 0.0 for _ in range(50)]
         findings += verdicts_of(ratios, share=3 / 40) != ["none"]
         logs += np.log(ratios).tolist()
+
     assert findings <= 7
     assert np.mean(logs) < -0.02
 
@@ -249,6 +250,7 @@ def test_all_verdicts_on_a_collection_are_one_family(
     """No entry claims a false preference; p over queries is 2 of 2⁸, in three rows each."""
     says = {f"favours {number}": made.biased for number in range(models)}
     figures = compared(tmp_path, says).figures
+
     assert figures.p_holm.tolist() == pytest.approx([3 * models * 2 / 2**8] * 3 * models)
     assert set(figures.verdict) == {verdict}
     assert figures.favoured.isna().all() == (verdict == "too_few")
@@ -329,6 +331,7 @@ def test_few_queries_show_no_change() -> None:
     before = [*("pppppppu" + "p" * (i % 2) for i in range(5)), "ffff"]
     after = [*("ppppuuuu" + "f" * (i % 2) for i in range(5)), "ffff"]
     few_changes = changed(before, after)["ratio nearer to 1"]
+
     assert few_changes["low"] < few_changes["difference"] < few_changes["high"]
     assert few_changes["p"] > 0.05
     assert few_changes["verdict"] == "too_few"
@@ -338,6 +341,7 @@ def test_a_ratio_of_few_winners_shows_no_change() -> None:
     """Few winners before, and many after: the ratio before may have been any."""
     before = ["ppfffff", "ppfffff", "pffffff", "uffffff"] + ["fffffff"] * 23
     many_changes = changed(before, ["ppuffff", "ppuuuff", "puufffs"] * 9)["ratio nearer to 1"]
+
     assert many_changes["low"] < 0 < many_changes["difference"] < many_changes["high"]
     assert many_changes["verdict"] == "none"
 

@@ -154,8 +154,8 @@ def answered(draw: Any) -> tuple[list[AnswerRecord], list[bool], int]:
     """Give answers to distinct rankings with verdicts, some unknown."""
     n = draw(st.integers(2, 5))
     k = draw(st.integers(1, n))
-    every = list(itertools.permutations(range(n), k))
-    rankings = draw(st.lists(st.sampled_from(every), min_size=1, max_size=5, unique=True))
+    orders = list(itertools.permutations(range(n), k))
+    rankings = draw(st.lists(st.sampled_from(orders), min_size=1, max_size=5, unique=True))
     verdict = st.sampled_from([True, False, False, None])
     answers = [
         AnswerRecord(
@@ -219,7 +219,9 @@ def test_use_in_proportion_to_exposure_has_the_same_disparity(
     answers, useful, k = case
     all_used = [answer.model_copy(update={"used": (True,) * k}) for answer in answers]
     draws = [answer for answer in all_used for _ in range(answer.times)]
+
     values = _values(_record([answer.ranking for answer in draws], useful, k, all_used))
+
     assert values[Name.EAE_D_NORMED] == pytest.approx(values[Name.EE_D_K_ANSWERED])
 
 
@@ -314,7 +316,9 @@ def test_the_greatest_utility_is_over_all_that_was_answered() -> None:
         _policy([1.0], generator="another"),
         _policy([1.0], collection="another"),
     ]
+
     values = _values(mine, *other_records)
+
     assert values[Name.EU_MAX] == pytest.approx(0.3 / 0.9)
     assert values[Name.EU_MAX_RETRIEVER] == pytest.approx(0.3 / 0.6)
     assert _values(mine, *other_records[:3])[Name.EU_MAX_RETRIEVER] == pytest.approx(0.3 / 0.5)
@@ -326,6 +330,7 @@ def test_the_greatest_utility_is_over_all_that_was_answered() -> None:
 def test_worthless_queries_are_named_and_perfect_by_the_paper() -> None:
     values = _values(_policy([0.0, 0.0]), _policy([0.0], policy="oracle", alpha=None))
     nothing = Reason.NO_UTILITY
+
     assert [values[name] for name in OF_ANSWERS] == [0, nothing, nothing, 1]
 
 
@@ -372,9 +377,9 @@ def test_groups_get_what_their_documents_get(run: Made) -> None:
     totals = by_query.groupby(["policy", "query"]).transform("sum")
     expected = (by_query / totals).groupby(["policy", "group"]).mean()
     shares = summaries.group_shares(measured.groups).set_index(["policy", "group"])
-    found = shares.loc[expected.index]
-    assert found[names].to_numpy() == pytest.approx(expected.to_numpy())
-    assert set(found.queries) == {7}
+    of_groups = shares.loc[expected.index]
+    assert of_groups[names].to_numpy() == pytest.approx(expected.to_numpy())
+    assert set(of_groups.queries) == {7}
     expected_groups = counted.drop("unknown", level="group")
     gaps = (
         ((expected_groups.exposure - expected_groups.target) ** 2)
@@ -409,7 +414,9 @@ def _frame(*rows: dict[str, Any]) -> Any:
 def test_means_are_over_queries_with_seeds_averaged_first() -> None:
     rows = [{"query": "a", Name.EU: 0.0}, {"query": "a", Name.EU: 1.0, "seed": 1}]
     values = _frame(*rows, {"query": "b", Name.EU: 0.0}, {"query": "c"})
+
     worth, rate = summaries.means_of(values, ["generator"], [Name.EU, Name.EAR]).itertuples()
+
     assert (worth.measure, worth.mean, worth.queries, rate.queries) == ("EU", 0.25, 2, 0)
     assert np.isnan([worth.low, rate.mean]).all(), "two queries are too few for an interval"
 

@@ -94,6 +94,7 @@ def test_a_correlation_is_over_all_runs(
 def test_relevance_of_random_rankings_is_held_against_the_fixed(values: pd.DataFrame) -> None:
     relative = published.against_fixed(values, ["retriever", "policy"], Name.EE_R)
     first = values[values.policy == "α = 1"][Name.EE_R]
+
     assert relative.iloc[0]["mean"] == pytest.approx((first - 0.5).mean())
     assert set(relative.policy) == {f"α = {alpha}" for alpha in ALPHAS}
 

@@ -68,6 +68,7 @@ async def test_the_gain_is_over_the_answer_without_documents(tmp_path: Path) -> 
     running = Running(tmp_path, plan_of(query_of("q0"), silent))
     await running.run(Namer({"c": "empty", "d": "cached"}))
     first, second = running.labels
+
     assert [answer.utility for answer in first.answers] == [0.0, 1.0, 1.0, 0.0, 0.0, 0.0]
     assert (first.useful, first.model_calls, first.tokens) == ((0, 1), 6, 60)
     assert [answer.utility for answer in second.answers][:3] == [1.0, 0.0, 0.0]
@@ -147,6 +148,7 @@ async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -
     running.plan = plan
     with running.store.locked(), pytest.raises(InputError, match="Another process runs"):
         await running.run(second)
+
     assert await running.run(second, LetterJudge(), at_once=8) == records
     assert running.watcher.stages[1] == ("questions about queries", 115, 66)
     assert {question for question, _ in second.asked} == {"What of q3?", "What of q4?"}
@@ -194,6 +196,7 @@ def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
         for draw in part.experiment.draws
         if draw.policy != "deterministic"
     ]
+
     assert {len(rankings) for rankings in drawn} == {30}
     assert len(set(drawn)) == len(drawn) == 3 * 2 * (2 * 2 + 1)
 

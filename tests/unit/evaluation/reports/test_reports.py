@@ -290,8 +290,8 @@ def test_figures_of_searches_are_those_of_the_written_values(searches: Any, tmp_
     highest = means.groupby("measure")["mean"].transform("max")
     assert list(means.best) == list(means["mean"] == highest)
     differences = searches.frames["differences"].set_index(["system", "measure"])
-    wanted = expected.sub(expected["BM25"], level="measure").drop("BM25")
-    assert differences.difference.to_dict() == pytest.approx(wanted.to_dict())
+    expected_differences = expected.sub(expected["BM25"], level="measure").drop("BM25")
+    assert differences.difference.to_dict() == pytest.approx(expected_differences.to_dict())
     counted = differences[["baseline", "count", "tests"]].drop_duplicates().values.tolist()
     assert counted == [["BM25", 4, 9]]
     assert (differences.holds == (differences.randomisation_corrected <= 0.05)).all()
@@ -441,6 +441,7 @@ def test_any_part_of_a_run_can_be_reported(part: str) -> None:
     if part == "undrawn":
         empty = {"samples": (), "answers": (), "failure": "no scores"}
         run.records += [record.model_copy(update=empty) for record in drawn[1:]]
+
     assert "## Cost" in answers_of(run)
     assert len(figures_of(run.measured())) <= 18
 
@@ -454,7 +455,9 @@ def test_the_same_results_in_another_order_give_the_same_files(tmp_path: Path) -
     for folder in (first, second):
         run.measured().write_report(folder)
         run.records.reverse()
+
     files = sorted(path for path in first.rglob("*") if path.is_file())
+
     assert len(files) == 21
     for path in files:
         assert path.read_bytes() == (second / path.relative_to(first)).read_bytes()
