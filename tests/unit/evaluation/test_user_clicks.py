@@ -146,7 +146,7 @@ def users(lists: int, swaps: float, moves: float, seed: int = 64) -> Rows:
     """Let made users look and click; the engine puts first what attracts."""
     rng = np.random.default_rng(seed)
     rows: Rows = []
-    attraction = {}
+    attraction: dict[tuple[str, str], float] = {}
     for number in range(lists):
         query = f"q{number % 200}"
         ids = ["a", "b", "c", "d"]

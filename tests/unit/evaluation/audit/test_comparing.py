@@ -53,7 +53,11 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Made:
                 observed(renamed(observation, observation.query))
                 for observation in examples.observations_of(queries, bias=bias, failed=failed)
             ]
-            options = {"engine": ENGINE, "versions": {"fairqr": "0.8"}, "reported": False}
+            options: dict[str, Any] = {
+                "engine": ENGINE,
+                "versions": {"fairqr": "0.8"},
+                "reported": False,
+            }
             options |= {"spec": examples.spec_of(rerank=0, **spec)} | manifest
             folder = tmp_path_factory.mktemp("audit") / "out"
             audits[key] = examples.sealed(folder, queries, observations, **options)

@@ -186,7 +186,7 @@ def test_a_wrong_label_is_wrong_in_all_queries(target: str) -> None:
             for query, order, judged in zip(queries.queries, orders, relevant, strict=True)
         ]
         schema = Schema.model_validate({"attributes": {"gender": gender | confusion}})
-        options = {"relevance": "judged", "rerank": 0, "target": target}
+        options: dict[str, Any] = {"relevance": "judged", "rerank": 0, "target": target}
         return measured(queries, observed, schema=schema, **options).groups[0]
 
     truth = figures(is_first)

@@ -171,7 +171,7 @@ def test_no_labels_give_a_gap_outside_of_the_bounds(target: str) -> None:
         letters = random.choice(["a", "b"], 10)
         relevance = random.random(10).round()
         letters[random.choice(10, random.integers(1, 5), replace=False)] = "-"
-        options = {"relevance": relevance, "k": 4, "target": target, "answered": 8}
+        options: dict[str, Any] = {"relevance": relevance, "k": 4, "target": target, "answered": 8}
         bounds = [group.gap_bounds for group in raw_figures([shown("".join(letters), **options)])]
         low, high = np.array(bounds).T
         for labelled in completed("".join(letters)):

@@ -10,6 +10,7 @@ import sys
 import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ def test_each_set_of_judgements_has_a_name(folder: Path) -> None:
 
     assert titles("train") == ["mathematician"]
     assert titles("eval") == ["boxer"]
-    topics = [{"id": "t2", "title": "own"}, {"id": 9, "title": "n"}]
+    topics: list[dict[str, Any]] = [{"id": "t2", "title": "own"}, {"id": 9, "title": "n"}]
     lines(folder / "topics-eval.jsonl", topics)
     assert titles("eval") == ["own", "n"]
     with pytest.raises(CorpusError, match="several sets of judgements; there are eval, train"):

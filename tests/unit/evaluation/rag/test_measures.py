@@ -441,7 +441,7 @@ def test_slope_and_area_of_points() -> None:
     assert (upright["low"], upright["points"], _curve([], [])["points"]) == (0.5, 2, 0)
 
 
-FIXED = {"kind": "deterministic", "policy": "deterministic", Name.EE_D: 1.0}
+FIXED: dict[Any, Any] = {"kind": "deterministic", "policy": "deterministic", Name.EE_D: 1.0}
 
 
 def test_bins_include_their_lower_end() -> None:

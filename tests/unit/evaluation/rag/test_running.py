@@ -189,7 +189,7 @@ async def test_scores_without_numbers_fail_one_policy_alone() -> None:
 
 def test_seeds_queries_and_policies_have_streams_of_their_own() -> None:
     """What is drawn from the streams is tested where they are."""
-    changes = {"retrievers": ["bm25", "dense"], "alphas": [1, 2], "seeds": [0, 1]}
+    changes: dict[str, Any] = {"retrievers": ["bm25", "dense"], "alphas": [1, 2], "seeds": [0, 1]}
     drawn = [
         draw_rankings(part, query, draw, np.zeros(8), ())
         for part, query in plan_of(*(query_of(f"q{n}", 8) for n in range(3)), **changes).tasks
@@ -211,7 +211,7 @@ def query_about_people() -> RagQuery:
     return dataclasses.replace(query, pool=pool)
 
 
-def schema_of(**gender: Any) -> dict[str, Schema]:
+def schema_of(**gender: Any) -> dict[str, Any]:
     described = {"field": "gender", "groups": ["women", "men"], **gender}
     return {"schema": Schema.model_validate({"attributes": {"gender": described}})}
 
@@ -233,7 +233,7 @@ def test_a_policy_that_minds_groups_gives_them_their_target(
 ) -> None:
     """Whatever is retrieved first."""
     query = query_about_people()
-    options = {"samples": 4000, "k": k, "alphas": [2]}
+    options: dict[str, Any] = {"samples": 4000, "k": k, "alphas": [2]}
     ((part, _),) = plan_of(query, of=schema_of(**gender), group_aware="gender", **options).tasks
 
     share = {}
