@@ -27,10 +27,10 @@ async def test_the_weights_of_llama_cpp_are_read(
     assert model.context_tokens == 8192
     pretrained = await model.pretrained()
     tokenizer = pretrained.tokenizer
-    asked = question("bread", max_tokens=6)
-    tokens = encode(tokenizer, asked.prompt.render(asked.values))
+    prompted = question("bread", max_tokens=6)
+    tokens = encode(tokenizer, prompted.prompt.render(prompted.values))
     assert tokenizer.decode(tokens).endswith("<|im_end|>\n<|im_start|>assistant\n")
-    choice = await model.choice_probabilities(asked, ("A", "B"))
+    choice = await model.choice_probabilities(prompted, ("A", "B"))
     assert (choice.status, choice.usage.prompt_tokens) == ("ok", len(tokens))
     assert choice.mass > 0.1
-    assert (await model.write(asked)).status == "ok"
+    assert (await model.write(prompted)).status == "ok"

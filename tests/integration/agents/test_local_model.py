@@ -54,12 +54,15 @@ async def test_a_reply_depends_on_no_other_question(
 ) -> None:
     """The local model's reply depends on nothing that was asked before or beside it.
 
-    One after the other, and all at once in another order: each question has one answer.
+    Questions are asked one after the other, and all at once in another order.
 
-    With keywords, with what is written from documents by prompts that begin alike, and scored.
+    They are for keywords, for what is written from documents by prompts that begin alike, and
+    for scores.
     """
-    model, library = ChatModel(f"local:{MODEL}", timeout=PATIENCE), PromptLibrary()
-    refiner, generator = LLMRefiner(model, library.get("refine")), ModelGenerator(model)
+    model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
+    library = PromptLibrary()
+    refiner = LLMRefiner(model, library.get("refine"))
+    generator = ModelGenerator(model)
 
     async def keywords(query: str, group: str) -> object:
         return (await refiner.refine(GroupRequest(query, "gender", group))).keywords
@@ -71,10 +74,13 @@ async def test_a_reply_depends_on_no_other_question(
         scored = await model.choice_probabilities(Question(library.get("attribute"), pair))
         return written.text, scored.probabilities
 
-    asked = [partial(keywords, "sculptor", group) for group in ("female", "male")]
-    asked += [partial(text, *it) for it in ((0, "physicist"), (0, "painter"), (1, "physicist"))]
-    first = [await ask() for ask in asked]
-    backwards = await asyncio.gather(*(ask() for ask in reversed(asked)))
+    questions = [partial(keywords, "sculptor", group) for group in ("female", "male")]
+    questions += [
+        partial(text, *arguments)
+        for arguments in ((0, "physicist"), (0, "painter"), (1, "physicist"))
+    ]
+    first = [await ask() for ask in questions]
+    backwards = await asyncio.gather(*(ask() for ask in reversed(questions)))
     assert backwards[::-1] == first
     assert any(first[:2])
     assert any(text for text, _ in first[2:])
@@ -86,9 +92,11 @@ async def test_long_documents_fit_into_the_window(model_cache: Path) -> None:
     text = "Das Parlament hat gestern über die Haushaltsmittel beraten und vertagt. " * 300
     sources = [{"title": f"Sitzung {n}", "text": text} for n in range(4)]
     generator = ModelGenerator(ChatModel(f"local:{MODEL}", timeout=PATIENCE))
+
     answered = await generator.generate(
         GenerationRequest(short("answer", 4), "Was war gestern? " * 200, sources)
     )
+
     assert answered.status in ("ok", "empty"), answered.message
     assert 1200 < answered.usage.prompt_tokens < CONTEXT_TOKENS
 
@@ -105,6 +113,7 @@ async def test_one_question_is_answered_after_the_other(model_cache: Path) -> No
         assert hurried.status == "timeout"
         assert not waiting.done()
     choice = await waiting
+
     assert choice.status == "ok", choice.message
     assert sum(choice.probabilities.values()) == pytest.approx(1)
 
@@ -114,10 +123,10 @@ async def test_one_question_is_answered_after_the_other(model_cache: Path) -> No
 async def test_a_stranger_without_the_key_is_refused(model_cache: Path) -> None:
     """The local model's server refuses strangers.
 
-    The one server that all share, however many start it, on loopback alone.
+    All share one server, however many start it, on loopback alone.
     """
-    server, *others = await asyncio.gather(*(start_local(MODEL) for _ in range(8)))
-    assert all(other is server for other in others)
+    server, *other_servers = await asyncio.gather(*(start_local(MODEL) for _ in range(8)))
+    assert all(other_server is server for other_server in other_servers)
     assert server.base_url.startswith("http://127.0.0.1:")
     assert server.api_key not in repr(server)
     stranger = openai.AsyncOpenAI(base_url=server.base_url, api_key="guess", max_retries=0)
@@ -172,14 +181,15 @@ def test_the_process_ends_at_once_and_says_nothing(
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
         assert child.stdout is not None
-        rest = float(child.stdout.readline()) / 20 * 1880
-        begun = time.monotonic()
+        remaining = float(child.stdout.readline()) / 20 * 1880
+        start = time.monotonic()
         if sent is not None:
             child.send_signal(sent)
-        said = child.communicate(timeout=PATIENCE)
-        took = time.monotonic() - begun
-    assert (said, child.returncode) == (("", ""), code)
-    assert took < rest / 4, "the reply would take longer"
+        output = child.communicate(timeout=PATIENCE)
+        took = time.monotonic() - start
+
+    assert (output, child.returncode) == (("", ""), code)
+    assert took < remaining / 4, "the reply would take longer"
 
 
 @pytest.mark.model
@@ -192,6 +202,7 @@ async def test_damaged_weights_are_one_sentence(
     path.parent.mkdir()
     with path.open("wb") as file:
         file.truncate(WEIGHTS[MODEL].size)
+
     with pytest.raises(ModelUnavailableError, match=f"run `fairqr models pull {MODEL}`"):
         await start_local(MODEL)
 
@@ -203,11 +214,12 @@ async def test_missing_weights_are_not_fetched_silently(
 ) -> None:
     """No weights are downloaded silently.
 
-    Nor the extra; an unknown name is answered with the names.
+    Neither is the extra; an unknown name is answered with the names.
     """
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
     if missing == "extra":
         monkeypatch.setitem(sys.modules, "xllamacpp", None)
+
     with pytest.raises(ModelUnavailableError, match=BOTH_COMMANDS):
         await start_local(MODEL)
     assert list(tmp_path.iterdir()) == []
@@ -222,6 +234,8 @@ async def test_a_proxy_does_not_stand_between_us_and_the_local_model(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
         monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
     model = ChatModel(f"local:{MODEL}", timeout=PATIENCE)
+
     question = Question(short("answer", 4), {"question": "Who?", "documents": "none"})
+
     assert (await model.write(question)).status == "ok"
     assert capfd.readouterr() == ("", "")

@@ -24,7 +24,7 @@ later("peft", "tune")
 SIZES = "queries=10 size=16 train_share=0.5 pairs=3 held_out_pairs=3 relevance_pairs=2"
 SIZES += " steps=6 batch=4 prompts.pairwise=v1"
 RUN = ["experiment", "run", "lora", "--small", "--report"]
-RUN += [f"--set={each}" for each in SIZES.split()]
+RUN += [f"--set={setting}" for setting in SIZES.split()]
 MAIN = "from fairqr.cli.main import main; main()"
 
 
@@ -62,8 +62,8 @@ def tuned(*arguments: str | Path, cache: Path) -> tuple[int, str, str]:
 def weights_of(folder: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
-    found: dict[str, Any] = load_file(folder / "adapter" / "adapter_model.safetensors")
-    return found
+    weights: dict[str, Any] = load_file(folder / "adapter" / "adapter_model.safetensors")
+    return weights
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +81,18 @@ def test_it_trains_and_probes_both_times(whole: tuple[Path, str, str], model: Pa
     store = ProbeStore(folder)
     manifest = store.manifest()
     assert manifest.tuning.base == str(model.resolve())
-    assert [it.step for it in store.losses.read()] == [1, 2, 3, 4, 5, 6]
-    asked = len(store.lines("before").read())
-    assert len(store.lines("after").read()) == asked > 0
+    assert [loss.step for loss in store.losses.read()] == [1, 2, 3, 4, 5, 6]
+    questions = len(store.lines("before").read())
+    assert len(store.lines("after").read()) == questions > 0
     assert not {*manifest.tuning.train} & {*manifest.tuning.held_out}
     assert not (folder / "checkpoints").exists()
     assert f"written: {folder / 'report.md'}" in out
-    assert f"at most {4 * asked + 3 * 6 * 4} questions" in err
-    about = json.loads((folder / "adapter" / "fairqr.json").read_text())
-    assert about["base"] == str(model.resolve())
+    assert f"at most {4 * questions + 3 * 6 * 4} questions" in err
+    settings = json.loads((folder / "adapter" / "fairqr.json").read_text())
+    assert settings["base"] == str(model.resolve())
     before, after = (
-        {it.key: it.log_odds for it in store.lines(when).read()} for when in ("before", "after")
+        {line.key: line.log_odds for line in store.lines(when).read()}
+        for when in ("before", "after")
     )
     assert before.keys() == after.keys()
     assert before != after, "the adapter changes what the model says"
@@ -101,11 +102,13 @@ def test_the_same_command_again_trains_nothing(
     whole: tuple[Path, str, str], model: Path, quick: Main
 ) -> None:
     folder, out, _ = whole
-    kept = [*folder.glob("*.jsonl"), *(folder / "adapter").iterdir()]
-    before = {it: it.stat().st_mtime_ns for it in kept}
-    again = quick(*RUN, "--model", f"causal:{model}", "-o", folder)
-    assert (again.code, again.stdout) == (0, out)
-    assert {it: it.stat().st_mtime_ns for it in kept} == before
+    files = [*folder.glob("*.jsonl"), *(folder / "adapter").iterdir()]
+    modified = {file: file.stat().st_mtime_ns for file in files}
+
+    repeated = quick(*RUN, "--model", f"causal:{model}", "-o", folder)
+
+    assert (repeated.code, repeated.stdout) == (0, out)
+    assert {file: file.stat().st_mtime_ns for file in files} == modified
 
 
 @pytest.mark.promise("agents")
@@ -120,10 +123,11 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(
     until(lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 2)
     killed.kill()
     killed.communicate()
-    ended = quick(*RUN, *arguments, FAIRQR_CACHE_DIR=str(tmp_path / "cache"))
-    assert ended.code == 0, ended.stderr
-    expected, found = weights_of(whole[0]), weights_of(folder)
-    assert expected.keys() == found.keys()
+    finished = quick(*RUN, *arguments, FAIRQR_CACHE_DIR=str(tmp_path / "cache"))
+    assert finished.code == 0, finished.stderr
+    expected = weights_of(whole[0])
+    weights = weights_of(folder)
+    assert expected.keys() == weights.keys()
     for name, weight in expected.items():
-        assert torch.allclose(weight, found[name], atol=1e-6, rtol=0), name
-    assert ended.stdout.replace(str(folder), "") == whole[1].replace(str(whole[0]), "")
+        assert torch.allclose(weight, weights[name], atol=1e-6, rtol=0), name
+    assert finished.stdout.replace(str(folder), "") == whole[1].replace(str(whole[0]), "")

@@ -37,13 +37,13 @@ def test_runs_are_recorded_in_the_folder_that_settings_name(
     runs.append(quick(*search, "--model", "openai:other"))
     folder = settings.parent / "runs"
     assert folder.stat().st_mode & 0o077 == 0
-    files = sorted(folder.glob("*.jsonl"), key=lambda it: it.stat().st_mtime)
+    files = sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
     for file, done in zip(files, runs, strict=True):
         text = file.read_text()
         spans = [json.loads(line) for line in text.splitlines()]
-        assert [it["status"] for it in spans if it["parent"] is None] == ["ok"]
-        (told,) = (it["attributes"] for it in spans if it["name"] == "fairqr.rerank")
-        assert told["fairqr.model_calls"] == done.result["usage"]["model_calls"]
+        assert [span["status"] for span in spans if span["parent"] is None] == ["ok"]
+        (attributes,) = (span["attributes"] for span in spans if span["name"] == "fairqr.rerank")
+        assert attributes["fairqr.model_calls"] == done.result["usage"]["model_calls"]
         assert ("physicist" in text) is (file == files[1])  # content only when asked
         assert KEY not in text
     assert "chat fake" in quick("trace", "show", str(files[0])).stdout
@@ -62,7 +62,9 @@ def test_a_settings_file_in_the_current_folder_is_not_read(
     home = clean_environment / "home"
     home.mkdir()
     plain = {"FAIRQR_CONFIG": None, "HOME": str(home), "XDG_CONFIG_HOME": None}
-    shown = json.loads(quick("config", "show", "--json", **plain).stdout)
-    assert shown["settings"]["base_url"]["value"] is None
-    assert str(home) in shown["file"]
-    assert not shown["exists"]
+
+    settings = json.loads(quick("config", "show", "--json", **plain).stdout)
+
+    assert settings["settings"]["base_url"]["value"] is None
+    assert str(home) in settings["file"]
+    assert not settings["exists"]

@@ -47,7 +47,9 @@ from tests.servers.service_client import a_service
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
-IN_QUERY, IN_DOCUMENT, IN_REPLY = "zqueryz", "zdocumentz", "zreplyz"
+IN_QUERY = "zqueryz"
+IN_DOCUMENT = "zdocumentz"
+IN_REPLY = "zreplyz"
 QUERY = f"physicist {IN_QUERY}"
 PROBE: dict[str, Any] = {"k": 60, "pairs": 2, "personas": ["neutral"]}
 CONTENT = (IN_QUERY, IN_DOCUMENT, IN_REPLY)
@@ -55,8 +57,8 @@ CONTENT = (IN_QUERY, IN_DOCUMENT, IN_REPLY)
 
 def with_words(document: dict[str, Any]) -> dict[str, Any]:
     """Put the query's and the model's words into a text, with one of its own."""
-    own = IN_REPLY if document["gender"] == "female" else ""
-    text = f"{document['text']} {IN_QUERY} {IN_DOCUMENT} {own}"
+    addition = IN_REPLY if document["gender"] == "female" else ""
+    text = f"{document['text']} {IN_QUERY} {IN_DOCUMENT} {addition}"
     return {**document, "title": f"{document['title']} {IN_DOCUMENT}", "text": text}
 
 
@@ -73,7 +75,7 @@ class Exported(InMemorySpanExporter):
         return list(self.get_finished_spans())
 
     def named(self, name: str) -> list[ReadableSpan]:
-        return [found for found in self.spans if found.name == name]
+        return [span for span in self.spans if span.name == name]
 
     def text(self) -> str:
         """All of it, as it would be sent."""
@@ -83,7 +85,8 @@ class Exported(InMemorySpanExporter):
 @pytest.fixture
 def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
     """Gives fairqr a tracer of the SDK, and keeps what it exports in memory."""
-    exporter, provider = Exported(), TracerProvider()
+    exporter = Exported()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
     monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
@@ -91,13 +94,13 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Iterator[Exported]:
     provider.shutdown()
 
 
-def replying(asked: Asked) -> Answer:
+def replying(request: Asked) -> Answer:
     """Answers any question, in words of its own where it can have some."""
-    if asked.body.get("logprobs"):
+    if request.body.get("logprobs"):
         return scores({"A": 0.8, "B": 0.2})
-    if asked.wants_schema:
+    if request.wants_schema:
         return says({"topic": [IN_REPLY], "keywords": ["woman", IN_REPLY]})
-    if "[1]" in asked.last_message:
+    if "[1]" in request.last_message:
         return says(f"[2] > [1] {IN_REPLY}")
     return says(f"It was Person 3, {IN_REPLY}.")
 
@@ -106,10 +109,10 @@ async def run_all(server: ModelServer, corpus: Path) -> None:
     """Search, answer and probe once."""
     chat = ChatModel("openai:fake", base_url=server.base_url, attempts=1)
     async with FairSearch.open(str(corpus), chat) as fair:
-        asked: dict[str, Any] = {"attribute": "gender", "k": 10}
-        await fair.search(QUERY, ask="always", max_iterations=1, **asked)
-        await fair.answer(QUERY, documents=3, samples=1, **asked)
-        await fair.probe(QUERY, protected="female", **{**asked, **PROBE})
+        options: dict[str, Any] = {"attribute": "gender", "k": 10}
+        await fair.search(QUERY, ask="always", max_iterations=1, **options)
+        await fair.answer(QUERY, documents=3, samples=1, **options)
+        await fair.probe(QUERY, protected="female", **{**options, **PROBE})
 
 
 @pytest.mark.promise("base")
@@ -126,8 +129,8 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     steps = ["prepare", "retrieve", "measure", "choose_group", "refine", "rerank"]
     steps += ["prepare", "sample", "generate", "attribute", "summarize"]
     steps += ["draw", "ask", "compare"]
-    names = {it.context.span_id: it.name for it in exported.spans}
-    tree = {(it.name, it.parent and names[it.parent.span_id]) for it in exported.spans}
+    names = {span.context.span_id: span.name for span in exported.spans}
+    tree = {(span.name, span.parent and names[span.parent.span_id]) for span in exported.spans}
     assert tree == {
         (run, None),
         *((f"fairqr.{step}", run) for step in steps),
@@ -140,18 +143,19 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         ("fairqr.judge", "fairqr.attribute"),
         ("chat fake", "fairqr.ask"),
     }
-    traces = {found.context.trace_id for found in exported.spans}
+    traces = {span.context.trace_id for span in exported.spans}
     assert len(traces) == len(exported.named(run)) == 3
-    assert all(found.status.status_code is StatusCode.UNSET for found in exported.spans)
+    assert all(span.status.status_code is StatusCode.UNSET for span in exported.spans)
 
     # The topic and the groups are asked about at once, so any may end first.
-    asked = {
-        str((it.attributes or {})["gen_ai.prompt.name"]): it for it in exported.named("chat fake")
+    requests = {
+        str((span.attributes or {})["gen_ai.prompt.name"]): span
+        for span in exported.named("chat fake")
     }
-    chat = asked["refine"]
-    said = dict(chat.attributes or {})
+    chat = requests["refine"]
+    attributes = dict(chat.attributes or {})
     assert chat.kind is SpanKind.CLIENT
-    assert len(str(said["fairqr.prompt.sha256"])) == 64
+    assert len(str(attributes["fairqr.prompt.sha256"])) == 64
     conventions = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
@@ -167,12 +171,12 @@ async def test_a_run_is_a_tree_of_steps_by_the_conventions(
         "gen_ai.prompt.name": "refine",
         "fairqr.status": "ok",
     }
-    assert said.items() >= conventions.items()
+    assert attributes.items() >= conventions.items()
 
-    events = [(found.name, event) for found in exported.spans for event in found.events]
+    events = [(span.name, event) for span in exported.spans for event in span.events]
     assert {event.name for _, event in events} == {"gen_ai.evaluation.result"}
     evaluations = [(step, dict(event.attributes or {})) for step, event in events]
-    assert {(step, it["gen_ai.evaluation.name"]) for step, it in evaluations} == {
+    assert {(step, attributes["gen_ai.evaluation.name"]) for step, attributes in evaluations} == {
         ("fairqr.measure", "divergence"),
         ("fairqr.rerank", "divergence"),
         ("fairqr.judge", "attribution"),
@@ -227,7 +231,7 @@ async def test_names_are_those_of_the_published_conventions(
 ) -> None:
     """Names in spans and durations are those of the conventions that the page names.
 
-    No name is our own that begins with gen_ai; kinds and histograms are as they want them.
+    None of our own names begins with gen_ai; kinds and histograms are as the conventions want them.
 
     The package of OpenTelemetry's names has those of before the conventions for generative AI got a
     repository of their own, whose model no package ships.
@@ -236,43 +240,48 @@ async def test_names_are_those_of_the_published_conventions(
     model_server.does(replying)
     await run_all(model_server, corpus)
     published = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
-    for it in exported.spans:
-        own = dict(it.attributes or {})
-        for event in it.events:
-            own |= dict(event.attributes or {})
-        names = {name for name in own if name.startswith("gen_ai.")}
+    for span in exported.spans:
+        attributes = dict(span.attributes or {})
+        for event in span.events:
+            attributes |= dict(event.attributes or {})
+        names = {name for name in attributes if name.startswith("gen_ai.")}
         assert names <= published | NEWER.keys()
-        assert all(isinstance(own[name], NEWER[name]) for name in names & NEWER.keys())
-        operation = str(own.get("gen_ai.operation.name", ""))
+        assert all(isinstance(attributes[name], NEWER[name]) for name in names & NEWER.keys())
+        operation = str(attributes.get("gen_ai.operation.name", ""))
         if operation:
-            assert REQUIRED[operation] <= own.keys()
-            assert it.kind is (SpanKind.CLIENT if operation == "chat" else SpanKind.INTERNAL)
+            assert REQUIRED[operation] <= attributes.keys()
+            assert span.kind is (SpanKind.CLIENT if operation == "chat" else SpanKind.INTERNAL)
     assert "gen_ai.workflow.name" not in exported.text()
     (first, *_) = exported.named("retrieval")
     assert (first.attributes or {})["gen_ai.retrieval.query.text"] == QUERY
 
-    bodies = [it.body for it in model_server.asked]
-    requests = [{SENT[name]: it[name] for name in SENT if name in it} for it in bodies]
+    bodies = [request.body for request in model_server.asked]
+    requests = [{SENT[name]: body[name] for name in SENT if name in body} for body in bodies]
     recorded = [
-        {name: value for name, value in (it.attributes or {}).items() if name in SENT.values()}
-        for it in exported.named("chat fake")
+        {name: value for name, value in (span.attributes or {}).items() if name in SENT.values()}
+        for span in exported.named("chat fake")
     ]
     assert sorted(map(repr, map(sorted, map(dict.items, requests)))) == sorted(
         map(repr, map(sorted, map(dict.items, recorded)))
     )
 
     data: Any = measured.get_metrics_data()
-    found = {it.name: it for it in data.resource_metrics[0].scope_metrics[0].metrics}
-    assert found.keys() == set(DURATIONS.values())
-    counted = {name: sum(p.count for p in it.data.data_points) for name, it in found.items()}
+    metric_by_name = {
+        metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+    assert metric_by_name.keys() == set(DURATIONS.values())
+    counted = {
+        name: sum(p.count for p in metric.data.data_points)
+        for name, metric in metric_by_name.items()
+    }
     assert counted == {
         "gen_ai.client.inference.duration": len(exported.named("chat fake")),
         "gen_ai.retrieval.duration": len(exported.named("retrieval")),
         "gen_ai.invoke_agent.duration": 3,
     }
-    for name, it in found.items():
-        assert it.unit == "s"
-        for point in it.data.data_points:
+    for name, span in metric_by_name.items():
+        assert span.unit == "s"
+        for point in span.data.data_points:
             assert point.explicit_bounds == BUCKETS
             assert point.attributes.keys() <= set(MEASURED[name])
 
@@ -303,7 +312,7 @@ def test_the_command_sends_durations_where_it_is_told_to(
         OTEL_METRICS_EXPORTER="otlp",
     )
     assert run.code == 0
-    sent = b"".join(it.body for it in collector.requests if it.path == "/v1/metrics")
+    sent = b"".join(request.body for request in collector.requests if request.path == "/v1/metrics")
     assert b"gen_ai.invoke_agent.duration" in sent
     assert b"gen_ai.retrieval.duration" in sent
 
@@ -336,7 +345,7 @@ async def test_content_is_exported_only_where_it_is_asked_for(
 
 
 FAILING: dict[str, tuple[Answer | Callable[[Asked], Answer], str]] = {
-    "echo": (lambda asked: failure(400, f"{asked.body} {IN_REPLY} {KEY}"), "invalid_request"),
+    "echo": (lambda request: failure(400, f"{request.body} {IN_REPLY} {KEY}"), "invalid_request"),
     "prose": (says(f"No, {IN_REPLY} {KEY}."), "parse_error"),
     "silence": (Answer(never=True), "timeout"),
 }
@@ -357,10 +366,10 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     chat = ChatModel("openai:fake", base_url=model_server.base_url, attempts=1, timeout=timeout)
     async with FairSearch.open(str(corpus), chat) as fair:
         await fair.search(QUERY, attribute="gender", k=10, ask="always")
-    asked = exported.named("chat fake")
-    assert {(it.attributes or {})["error.type"] for it in asked} == {status}
-    said = {(it.status.status_code, it.status.description) for it in asked}
-    assert said == {(StatusCode.ERROR, status)}
+    spans = exported.named("chat fake")
+    assert {(span.attributes or {})["error.type"] for span in spans} == {status}
+    statuses = {(span.status.status_code, span.status.description) for span in spans}
+    assert statuses == {(StatusCode.ERROR, status)}
     text = exported.text()
     assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
 
@@ -374,10 +383,11 @@ async def test_errors_that_quote_the_query_are_not_traced(
     Its client records them in spans of its own; these lose all texts of errors on the way.
     """
     cause = {"type": "parse_exception", "reason": f"Cannot parse [{QUERY}]"}
-    said = {"error": {**cause, "root_cause": [cause]}, "status": 400}
+    refusal = {"error": {**cause, "root_cause": [cause]}, "status": 400}
     headers = {"X-Elastic-Product": "Elasticsearch"}
-    model_server.does(Answer(400, json.dumps(said).encode(), headers))
-    sent, provider = InMemorySpanExporter(), TracerProvider()
+    model_server.does(Answer(400, json.dumps(refusal).encode(), headers))
+    sent = InMemorySpanExporter()
+    provider = TracerProvider()
     delivery = _Delivery([sent], provider)
     provider.add_span_processor(SimpleSpanProcessor(delivery))  # type: ignore[arg-type]
     url = model_server.base_url.removesuffix("/v1")
@@ -386,11 +396,11 @@ async def test_errors_that_quote_the_query_are_not_traced(
         for delivery.content in (False, True):
             with pytest.raises(BadRequestError):
                 await client.search(index="people", query={"match": {"text": QUERY}})
-    bare, whole = sent.get_finished_spans()
-    assert IN_QUERY in whole.to_json()
+    bare, with_content = sent.get_finished_spans()
+    assert IN_QUERY in with_content.to_json()
     assert IN_QUERY not in bare.to_json()
     assert (bare.name, bare.status.status_code) == ("search", StatusCode.ERROR)
-    assert (bare.attributes, bare.parent) == (whole.attributes, whole.parent)
+    assert (bare.attributes, bare.parent) == (with_content.attributes, with_content.parent)
     provider.shutdown()
 
 
@@ -419,31 +429,31 @@ def test_a_backend_that_is_away_costs_a_sentence(
 def test_the_service_continues_the_trace_of_who_asks(tmp_path: Path, collector: Collector) -> None:
     """A caller's `traceparent` is continued, also by a run that goes on elsewhere.
 
-    Of a request, and of a run in the background; content, key and arguments stay out.
+    Content, key and arguments stay out of it.
     """
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     environment["OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"] = "process"
     with a_service(tmp_path, environment=environment, change=with_words) as service:
         service.model.does(replying)
-        asked = {"query": QUERY, "attributes": ["gender"], "k": 10}
-        first = service.client.post("/v1/search", json=asked, headers=_caller("a"))
+        search = {"query": QUERY, "attributes": ["gender"], "k": 10}
+        first = service.client.post("/v1/search", json=search, headers=_caller("a"))
         assert first.status_code == 200, first.text
-        begun = {"kind": "search", "request": asked}
-        second = service.client.post("/v1/runs", json=begun, headers=_caller("b"))
+        run_request = {"kind": "search", "request": search}
+        second = service.client.post("/v1/runs", json=run_request, headers=_caller("b"))
         assert second.status_code == 202, second.text
         events = service.client.get(f"/v1/runs/{second.json()['id']}/events")
         assert "event: end" in events.text
     (process,) = collector.processes
     assert (process["service.name"], "process.pid" in process) == ("fairqr", True)
-    spans = {it["spanId"]: it for it in collector.spans}
-    runs = [it for it in spans.values() if it["name"] == "invoke_workflow fairqr"]
-    asked_by = {_hex(it["traceId"]): spans[it["parentSpanId"]] for it in runs}
-    assert {trace: it["name"] for trace, it in asked_by.items()} == {
+    spans = {span["spanId"]: span for span in collector.spans}
+    runs = [span for span in spans.values() if span["name"] == "invoke_workflow fairqr"]
+    asked_by = {_hex(run["traceId"]): spans[run["parentSpanId"]] for run in runs}
+    assert {trace: span["name"] for trace, span in asked_by.items()} == {
         "a" * 32: "POST /v1/search",
         "b" * 32: "POST /v1/runs",
     }
-    assert {_hex(it["parentSpanId"]) for it in asked_by.values()} == {"a" * 16, "b" * 16}
-    assert {it["kind"] for it in asked_by.values()} == {"SPAN_KIND_SERVER"}
+    assert {_hex(span["parentSpanId"]) for span in asked_by.values()} == {"a" * 16, "b" * 16}
+    assert {span["kind"] for span in asked_by.values()} == {"SPAN_KIND_SERVER"}
     text = repr(collector.requests).lower()
     assert not [word for word in (*CONTENT, MODEL_KEY.lower(), "--port") if word in text]
 
@@ -462,7 +472,7 @@ def test_langsmith_does_not_get_a_repeated_key(
 ) -> None:
     """Traces hold no key, even where a model server repeats it.
 
-    Neither from the body of a refusal, nor from its headers.
+    It stands in the body of a refusal, and in its headers.
     """
     model_server.does(failure(401, f"{IN_REPLY}: wrong key {KEY}", x_received=KEY))
     run = command(

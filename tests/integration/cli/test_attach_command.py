@@ -64,9 +64,9 @@ def test_an_index_is_attached_and_left_as_it_was(
     """Nothing is written to an attached index; its check counts the values of each label and lists
     those in no group.
 
-    By command, by Python and by the service: the same documents, and nothing is written.
+    The command, Python and the service find the same documents.
     """
-    before = state(index, INDEX)
+    initial = state(index, INDEX)
     attached = quick("attach", source)
     assert attached.code == 0, attached
     assert "people: attached" in attached.stdout
@@ -82,13 +82,13 @@ def test_an_index_is_attached_and_left_as_it_was(
     ids = [document.id for document in result.ranking]
     assert len(ids) == 10
     assert {*ids} <= PUBLISHED.keys()
-    assert [one["id"] for one in by_file.result["ranking"]] == ids
+    assert [document["id"] for document in by_file.result["ranking"]] == ids
 
     monkeypatch.chdir(source.parent)
     for named in ("people.source.yaml", "people", load_source(source)):
         with FairSearch.open(named, "feedback") as fair:
-            found = fair.search("physicist", attribute="gender", k=10)
-        assert [document.id for document in found.ranking] == ids
+            in_python = fair.search("physicist", attribute="gender", k=10)
+        assert [document.id for document in in_python.ranking] == ids
 
     target = ("--target", "retrieved:0.5,uniform:0.5")
     options = ("--model", "feedback", "-k", "10", "--json")
@@ -99,8 +99,8 @@ def test_an_index_is_attached_and_left_as_it_was(
     variables = settings_for(model_server, source.parent / "service")
     run_command(variables, "attach", source)
     with running(variables, "--corpus", "people") as service:
-        asked = {"query": "physicist", "attributes": ["gender"], "k": 10, "model": "feedback"}
-        answer = service.client.post("/v1/search", json=asked)
+        search = {"query": "physicist", "attributes": ["gender"], "k": 10, "model": "feedback"}
+        answer = service.client.post("/v1/search", json=search)
         assert answer.status_code == 200, answer.text
         assert [document["id"] for document in answer.json()["ranking"]] == ids
         (described,) = service.client.get("/v1/indexes").json()["indexes"]
@@ -109,7 +109,7 @@ def test_an_index_is_attached_and_left_as_it_was(
         assert described["attributes"]["place"]["groups"] == ["North", "South"]
         # No request names a file or an engine that the service was not given.
         for corpus, codes in (("notables", {403, 404}), (str(source), {403, 404}), ({}, {422})):
-            answer = service.client.post("/v1/search", json={**asked, "corpus": corpus})
+            answer = service.client.post("/v1/search", json={**search, "corpus": corpus})
             assert answer.status_code in codes, answer.text
         assert service.client.get("/readyz").status_code == 200
-    assert state(index, INDEX) == before
+    assert state(index, INDEX) == initial

@@ -62,14 +62,14 @@ def test_a_wrong_option_is_refused(quick: Main, people: Path, more: str, words: 
 )
 def test_a_query_that_finds_nothing(quick: Main, people: Path, query: str) -> None:
     """No hits are a result of a search; an answer needs documents, and is refused."""
-    asked = ("search", query, "--corpus", people, "--retriever", "bm25")
-    run = quick(*asked, "--model", "feedback", "--json")
+    search = ("search", query, "--corpus", people, "--retriever", "bm25")
+    run = quick(*search, "--model", "feedback", "--json")
     assert run.code == 0, run.stderr
     assert (run.result["stop_reason"], run.result["ranking"]) == ("no_hits", [])
-    found = quick(*asked, "--model", "feedback").stdout
+    output = quick(*search, "--model", "feedback").stdout
     # And no empty lists.
-    assert found == "No document matches the query.\nFound by words alone.\n"
-    refused = quick("answer", *asked[1:], "--model", "openai:fake")
+    assert output == "No document matches the query.\nFound by words alone.\n"
+    refused = quick("answer", *search[1:], "--model", "openai:fake")
     assert refused.code == 2
     assert "matches the query" in refused.stderr
 
@@ -96,22 +96,24 @@ def test_a_search_that_is_interrupted_while_it_indexes(command: Command, tmp_pat
     It leaves nothing; the next search makes the index and finds all.
     """
     corpus = write_people(tmp_path / "many")
-    few = corpus.read_text()
+    first_documents = corpus.read_text()
     document = {"title": "Title", "text": "physicist at work " * 20}
     with corpus.open("a") as file:
         file.writelines(json.dumps({"id": f"d{n}", **document}) + "\n" for n in range(200_000))
-    asked = ("search", "laboratory", "--corpus", corpus, "--attribute", "gender", "-k", "5")
-    asked += ("--model", "feedback", "--json")
-    child = command.start(*asked)
-    begun = (tmp_path / "data" / "indexes").glob
-    until(lambda: child.poll() is not None or [*begun("*/v1/text/*")])
+    search = ("search", "laboratory", "--corpus", corpus, "--attribute", "gender", "-k", "5")
+    search += ("--model", "feedback", "--json")
+    child = command.start(*search)
+    index_files = (tmp_path / "data" / "indexes").glob
+    until(lambda: child.poll() is not None or [*index_files("*/v1/text/*")])
     # The system may give a signal to any thread, and the main one waits for the index.
     os.kill(max(map(int, os.listdir(f"/proc/{child.pid}/task"))), signal.SIGINT)
     stdout, stderr = child.communicate(timeout=30)  # it does not go on indexing
     assert (child.returncode, stdout, stderr) == (130, "", "fairqr: interrupted\n")
-    left = [it for it in (tmp_path / "data").rglob("*") if it.is_file() and it.suffix != ".lock"]
-    assert left == []
-    corpus.write_text(few)
-    found = command(*asked)
-    assert found.code == 0, found
-    assert len(found.result["ranking"]) == 5
+    files = [
+        file for file in (tmp_path / "data").rglob("*") if file.is_file() and file.suffix != ".lock"
+    ]
+    assert files == []
+    corpus.write_text(first_documents)
+    run = command(*search)
+    assert run.code == 0, run
+    assert len(run.result["ranking"]) == 5

@@ -33,11 +33,11 @@ def test_a_reader_that_leaves_is_not_told(command: Command, lines: int) -> None:
     for _ in range(lines):
         assert child.stdout.readline()
     child.stdout.close()
-    said = child.stderr.read().splitlines()
+    output_lines = child.stderr.read().splitlines()
     child.stderr.close()
     assert child.wait(timeout=PATIENCE) in (0, 1)
     # Where an index is made first, it says every ten seconds how far it is.
-    assert [line for line in said if not line.startswith("preparing ")] == []
+    assert [line for line in output_lines if not line.startswith("preparing ")] == []
 
 
 async def test_a_stream_that_is_left_leaves_nothing(
@@ -46,14 +46,14 @@ async def test_a_stream_that_is_left_leaves_nothing(
     """No task, no complaint of a context that cannot be detached, and a whole record."""
     # A client that another test left open closes itself in a task once it is garbage, which fails.
     gc.collect()
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*others, return_exceptions=True)
+    other_tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*other_tasks, return_exceptions=True)
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     caplog.clear()
     engine = await open_engine(str(people))
     search = FairSearch(engine, "feedback")
-    before = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
     with record_to(tmp_path / "run.jsonl"):
         async with aclosing(search.stream("physicist", attribute="gender", k=5)) as steps:
             async for step in steps:
@@ -61,7 +61,7 @@ async def test_a_stream_that_is_left_leaves_nothing(
                 assert current_span().attributes == {}
                 if isinstance(step, StepData) and step.step == "measure":
                     break
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
     spans = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     assert spans[-1]["name"] == "invoke_workflow fairqr"
     assert spans[-1]["status"] == "CancelledError"
@@ -74,7 +74,7 @@ async def test_a_stream_that_is_left_leaves_nothing(
     del step
     gc.collect()
     async with asyncio.timeout(PATIENCE):
-        while asyncio.all_tasks() != before:
+        while asyncio.all_tasks() != tasks_before:
             await asyncio.sleep(0.01)
     gc.collect()
     for turns in range(1, 12):
@@ -84,7 +84,7 @@ async def test_a_stream_that_is_left_leaves_nothing(
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert asyncio.all_tasks() == before
+        assert asyncio.all_tasks() == tasks_before
     await engine.aclose()
     assert complaints == []
     assert caplog.records == []
@@ -108,21 +108,21 @@ def openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_several_searches_at_once_open_the_index_once(openings: list[str]) -> None:
     """On the caller's loops and on our own."""
-    asked: Any = {"attribute": "gender", "k": 5}
+    options: Any = {"attribute": "gender", "k": 5}
     search = FairSearch("notables", "feedback")
 
     def blocking() -> list[str]:
-        return [search.sync.search("physicist", **asked).corpus]
+        return [search.sync.search("physicist", **options).corpus]
 
     async def several() -> list[str]:
-        searches = (search.search("physicist", **asked) for _ in range(4))
+        searches = (search.search("physicist", **options) for _ in range(4))
         return [result.corpus for result in await asyncio.gather(*searches)]
 
     with closing(search.sync), ThreadPoolExecutor() as threads:
         asking = [threads.submit(blocking) for _ in range(3)]
         asking += [threads.submit(asyncio.run, several()) for _ in range(2)]
-        found = [corpus for it in asking for corpus in it.result()]
-    assert found == ["notables"] * 11
+        corpora = [corpus for future in asking for corpus in future.result()]
+    assert corpora == ["notables"] * 11
     assert openings == ["notables"]
 
 
@@ -135,8 +135,8 @@ async def test_who_waits_for_an_index_opens_it_where_the_first_failed(openings: 
         ]
         await asyncio.sleep(0.01)
         waiting[3].cancel()
-        first, *others, last = await asyncio.gather(*waiting, return_exceptions=True)
+        first, *other_results, last_result = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(first, OSError)
-    assert not any(isinstance(other, BaseException) for other in others)
-    assert isinstance(last, asyncio.CancelledError)
+    assert not any(isinstance(result, BaseException) for result in other_results)
+    assert isinstance(last_result, asyncio.CancelledError)
     assert len(openings) == 2

@@ -27,12 +27,14 @@ SEARCH = (
     "--method",
     "baseline",
 )
-DROP_CAPABILITY, MAY_WRITE_ANYWHERE, MAY_READ_ANYWHERE = 24, 1, 2
+DROP_CAPABILITY = 24
+MAY_WRITE_ANYWHERE = 1
+MAY_READ_ANYWHERE = 2
 
 
 def fails(*arguments: str, before: Callable[[], object] | None = None, **variables: str) -> str:
     """Run the command, which has to fail, and return the one sentence that it says."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "fairqr", *arguments],
         capture_output=True,
         text=True,
@@ -40,12 +42,12 @@ def fails(*arguments: str, before: Callable[[], object] | None = None, **variabl
         env=os.environ | variables,
         timeout=PATIENCE,
     )
-    assert done.returncode == 2, done
+    assert process.returncode == 2, process
     # Where an index is made first, it says every ten seconds how far it is.
-    said = [it for it in done.stderr.splitlines() if not it.startswith("preparing ")]
-    assert len(said) == 1, done.stderr
-    assert said[0].startswith("fairqr: ")
-    return f"{said[0]}\n"
+    lines = [line for line in process.stderr.splitlines() if not line.startswith("preparing ")]
+    assert len(lines) == 1, process.stderr
+    assert lines[0].startswith("fairqr: ")
+    return f"{lines[0]}\n"
 
 
 def small_files() -> None:
@@ -66,10 +68,10 @@ def closed(tmp_path: Path) -> Path:
 
 
 def test_a_proxy_that_fails() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else gets it
-        proxy = f"http://127.0.0.1:{held.getsockname()[1]}"
-        said = fails(
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else gets it
+        proxy = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        sentence = fails(
             "demo",
             HTTPS_PROXY=proxy,
             HTTP_PROXY=proxy,
@@ -80,27 +82,27 @@ def test_a_proxy_that_fails() -> None:
             PIP_CONFIG_FILE=os.devnull,
             PIP_FIND_LINKS="",
         )
-    assert "check the network, pip's index and proxy" in said
-    assert f"port={proxy.rpartition(':')[2]}" in said
-    assert "Connection refused" in said
+    assert "check the network, pip's index and proxy" in sentence
+    assert f"port={proxy.rpartition(':')[2]}" in sentence
+    assert "Connection refused" in sentence
 
 
 def test_a_disk_that_is_full_while_an_index_is_built(tmp_path: Path) -> None:
-    said = fails(*SEARCH, before=small_files)
-    assert "make room" in said
-    assert "FAIRQR_DATA_DIR" in said
-    assert str(tmp_path / "data") in said
+    sentence = fails(*SEARCH, before=small_files)
+    assert "make room" in sentence
+    assert "FAIRQR_DATA_DIR" in sentence
+    assert str(tmp_path / "data") in sentence
 
 
 @pytest.mark.promise("command")
 def test_a_folder_without_rights(closed: Path) -> None:
     """A folder that must not be written ends with one sentence and exit code 2."""
-    said = fails(*SEARCH, before=without_rights_of_root, FAIRQR_DATA_DIR=str(closed))
-    assert f"{closed}" in said
-    assert said.endswith("Permission denied; change its rights, or name another place.\n")
+    sentence = fails(*SEARCH, before=without_rights_of_root, FAIRQR_DATA_DIR=str(closed))
+    assert f"{closed}" in sentence
+    assert sentence.endswith("Permission denied; change its rights, or name another place.\n")
 
 
 def test_a_cache_without_rights(closed: Path) -> None:
-    said = fails("models", "pull", before=without_rights_of_root, FAIRQR_CACHE_DIR=str(closed))
-    assert "(Permission denied): make room or make it writable, or name another" in said
-    assert "FAIRQR_CACHE_DIR" in said
+    sentence = fails("models", "pull", before=without_rights_of_root, FAIRQR_CACHE_DIR=str(closed))
+    assert "(Permission denied): make room or make it writable, or name another" in sentence
+    assert "FAIRQR_CACHE_DIR" in sentence

@@ -34,12 +34,14 @@ def test_weights_that_were_trained_on_topics_rank_others(
     assert "2 topics" in run.stdout
     result = found(quick, people, "--method", method, "--set", f"options.weights={weights}")
     assert len(result["ranking"]) == 10
-    again = found(quick, people, "--method", method, "--set", f"options.weights={weights}")
-    assert again["ranking"] == result["ranking"]
+    repeated = found(quick, people, "--method", method, "--set", f"options.weights={weights}")
+    assert repeated["ranking"] == result["ranking"]
     if method == "deltr":
-        other = tmp_path / "other.json"
-        quick("train", method, "-o", other, "--collection", collection, "--protected", "male")
-        assert other.read_bytes() != weights.read_bytes()
+        other_weights = tmp_path / "other.json"
+        quick(
+            "train", method, "-o", other_weights, "--collection", collection, "--protected", "male"
+        )
+        assert other_weights.read_bytes() != weights.read_bytes()
 
 
 def test_protected_groups_are_named_where_a_method_protects_any(quick: Main, people: Path) -> None:
@@ -48,5 +50,5 @@ def test_protected_groups_are_named_where_a_method_protects_any(quick: Main, peo
         found(quick, *method, "--set", f"options.protected={group}") for group in ("male", "female")
     )
     assert male["ranking"] != female["ranking"]
-    asked = ("search", "physicist", "--corpus", people, *GENDER)
-    assert "has no options" in quick(*asked, "--set", "options.protected=female").complaint()
+    search = ("search", "physicist", "--corpus", people, *GENDER)
+    assert "has no options" in quick(*search, "--set", "options.protected=female").complaint()

@@ -19,7 +19,9 @@ import pandas as pd
 import yaml
 
 CVS = 5_000
-FIFTY, OLDEST, YOUNGEST = 50, 66, 21
+FIFTY = 50
+OLDEST = 66
+YOUNGEST = 21
 OVER_FIFTY = 0.29
 """The share of people from fifty."""
 
@@ -32,7 +34,7 @@ SCHEMA: dict[str, Any] = {"attributes": {"age": {"field": "age", "groups": GROUP
 def cvs(count: int = CVS) -> dict[str, dict[str, Any]]:
     """Return CVs by id, each with ``title``, ``text``, ``age`` and ``occupation``."""
     draw = random.Random(50)
-    found = {}
+    documents = {}
     for number in range(count):
         occupation = draw.choice([*SKILLS])
         is_old = draw.random() < OVER_FIFTY
@@ -42,21 +44,21 @@ def cvs(count: int = CVS) -> dict[str, dict[str, Any]]:
         skills = " ".join(draw.sample(SKILLS[occupation].split(), 4))
         text = f"{title} with experience of {skills}."
         cv = {"title": title, "text": text, "age": age, "occupation": occupation}
-        found[f"cv{number:04}"] = cv
-    return found
+        documents[f"cv{number:04}"] = cv
+    return documents
 
 
 def write(folder: Path) -> None:
     """Write CVs, schema, queries and judgements."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = pd.DataFrame.from_dict(cvs(), orient="index").rename_axis("id").reset_index()
+    table = pd.DataFrame.from_dict(cvs(), orient="index").rename_axis("id").reset_index()
     fields = ["id", "title", "text", "age"]
-    made[fields].to_json(folder / "cvs.jsonl", orient="records", lines=True)
+    table[fields].to_json(folder / "cvs.jsonl", orient="records", lines=True)
     (folder / "cvs.schema.yaml").write_text(json.dumps(SCHEMA))
     queries = pd.Series({occupation: f"job{n:02}" for n, occupation in enumerate(SKILLS, 1)})
     rows = queries.rename_axis("query").rename("id").reset_index()[["id", "query"]]
     rows.to_csv(folder / "queries.tsv", sep="\t", index=False)
-    judged = zip(made["occupation"].map(queries), made["id"], strict=True)
+    judged = zip(table["occupation"].map(queries), table["id"], strict=True)
     (folder / "qrels.txt").write_text("".join(f"{job} 0 {id_} 1\n" for job, id_ in judged))
 
 

@@ -18,10 +18,12 @@ from tests.servers.model_server import Main
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.model]
 
-INDEX, CVS = "audited-people-v7", "audited-cvs"
+INDEX = "audited-people-v7"
+CVS = "audited-cvs"
 TOPICS = [f"topic{number:03}" for number in range(120)]
 ASKED = 60
-K, DEPTH = 10, 40
+K = 10
+DEPTH = 40
 SEX = {"field": "person.sex", "groups": {"female": ["F"], "male": ["M"]}}
 MAPPING = {
     "properties": {"bio": {"type": "text"}, "person": {"properties": {"sex": {"type": "keyword"}}}}
@@ -33,13 +35,13 @@ PLANTED = {"x097": 0.97, "x05": 0.5, "x13": 1.3, "plain": 1.0, "random": None}
 def documents() -> dict[str, dict[str, Any]]:
     """Forty relevant documents for each topic, by men and women who write alike."""
     draw = random.Random(11)
-    found = {}
+    people = {}
     for topic in TOPICS:
         for number in range(40):
             words = [topic] * draw.randint(1, 6) + ["filler"] * draw.randint(0, 6)
             sex = "F" if draw.random() < 0.4 else "M"
-            found[f"{topic}-{number:02}"] = {"bio": " ".join(words), "person": {"sex": sex}}
-    return found
+            people[f"{topic}-{number:02}"] = {"bio": " ".join(words), "person": {"sex": sex}}
+    return people
 
 
 PEOPLE = documents()
@@ -59,15 +61,15 @@ def body(factor: float | None) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def server(elasticsearch_url: str) -> Iterator[Server]:
-    held = Server(elasticsearch_url)
+    elasticsearch = Server(elasticsearch_url)
     text = {"type": "text"}
     titled = {"properties": {"title": text, "text": text, "age": {"type": "integer"}}}
     with (
-        held.client,
-        held.index(INDEX, PEOPLE, MAPPING, number_of_shards=1),
-        held.index(CVS, cvs.cvs(), titled, number_of_shards=1),
+        elasticsearch.client,
+        elasticsearch.index(INDEX, PEOPLE, MAPPING, number_of_shards=1),
+        elasticsearch.index(CVS, cvs.cvs(), titled, number_of_shards=1),
     ):
-        yield held
+        yield elasticsearch
 
 
 @pytest.fixture
@@ -78,8 +80,10 @@ def inputs(clean_environment: Path, server: Server, monkeypatch: pytest.MonkeyPa
     for name, factor in PLANTED.items():
         source = {"name": name, **index, "body": body(factor), "attributes": {"gender": SEX}}
         Path(f"{name}.yaml").write_text(json.dumps(source))
-    asked = random.Random(5).sample(TOPICS, ASKED)
-    Path("queries.tsv").write_text("id\tquery\n" + "".join(f"{it}\t{it}\n" for it in asked))
+    topics = random.Random(5).sample(TOPICS, ASKED)
+    Path("queries.tsv").write_text(
+        "id\tquery\n" + "".join(f"{topic}\t{topic}\n" for topic in topics)
+    )
     Path("qrels").write_text("".join(f"{i[:8]} 0 {i} 1\n" for i in PEOPLE))
     titles = {"body": {"size": "{{size}}", "query": {"match": {"title": "{{query}}"}}}}
     source = {"name": "cvs", **index, "index": CVS, "title": "title", "text": ["text"]}
@@ -93,10 +97,10 @@ def audited(quick: Main, inputs: None, minilm_cache: Path) -> Any:
     share_vectors(minilm_cache)
 
     def audit(name: str, queries: str, *arguments: str, code: int = 0) -> tuple[str, Any]:
-        asked = ("audit", "--corpus", f"{name}.yaml", "--queries", queries, "-o", "out")
-        done = quick(*asked, *arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
-        assert done.code == code, done.stderr
-        return done.stdout, json.loads(Path("out/audit.json").read_text())
+        command = ("audit", "--corpus", f"{name}.yaml", "--queries", queries, "-o", "out")
+        run = quick(*command, *arguments, FAIRQR_CACHE_DIR=str(minilm_cache))
+        assert run.code == code, run.stderr
+        return run.stdout, json.loads(Path("out/audit.json").read_text())
 
     return audit
 
@@ -104,14 +108,15 @@ def audited(quick: Main, inputs: None, minilm_cache: Path) -> Any:
 def true_gap(server: Server, name: str) -> float:
     """The mean gap against women over all queries, by hand from what the server ranks."""
     discounts = [1 / math.log2(rank + 1) for rank in range(1, K + 1)]
-    gaps, request = [], json.dumps(body(PLANTED[name])).replace('"{{size}}"', str(K))
+    gaps = []
+    request = json.dumps(body(PLANTED[name])).replace('"{{size}}"', str(K))
     for topic in TOPICS:
         search = json.loads(request.replace("{{query}}", topic))
         hits = server.ask("POST", f"/{INDEX}/_search", search)["hits"]["hits"]
-        shown = [hit["_source"]["person"]["sex"] == "F" for hit in hits]
-        given = [weight * sex for weight, sex in zip(discounts, shown, strict=True)]
+        is_female = [hit["_source"]["person"]["sex"] == "F" for hit in hits]
+        exposed = [weight * sex for weight, sex in zip(discounts, is_female, strict=True)]
         sexes = [PEOPLE[f"{topic}-{number:02}"]["person"]["sex"] for number in range(40)]
-        gaps.append(sexes.count("F") / 40 - sum(given) / sum(discounts))
+        gaps.append(sexes.count("F") / 40 - sum(exposed) / sum(discounts))
     return sum(gaps) / len(gaps)
 
 
@@ -131,19 +136,19 @@ def test_a_planted_bias_is_found_with_its_size(
 
     By judgements the interval holds the true gap, and a gate of less than that is met.
     """
-    before = state(server, INDEX)
+    initial = state(server, INDEX)
     # Of 60 queries the interval of the gap is 8 points wide, and by chance ends at 7 for men here.
     line = {"x097": 0.05, "plain": 0.1}.get(name)
     gate = ("--fail-if", f"ranking_gap > {line}", "--sure") if line and is_judged else ()
     judged = ("--qrels", "qrels", *gate) if is_judged else ()
-    how = ("--attribute", "gender", "-k", str(K), "--depth", str(DEPTH), *judged)
-    said, audit = audited(name, "queries.tsv", *how, code=3 if name == "x097" else 0)
-    assert state(server, INDEX) == before
+    options = ("--attribute", "gender", "-k", str(K), "--depth", str(DEPTH), *judged)
+    text, audit = audited(name, "queries.tsv", *options, code=3 if name == "x097" else 0)
+    assert state(server, INDEX) == initial
     female, male = audit["groups"]
     assert audit["relevance"] == ("judged" if is_judged else "estimated")
     assert female["verdict"] == (verdict or "cannot_tell")
     assert male["verdict"] == {"less": "more", "more": "less"}.get(verdict, "cannot_tell")
-    assert verdict or "fair" not in said.split("report:")[0].lower()
+    assert verdict or "fair" not in text.split("report:")[0].lower()
     if is_judged:
         low, high = female["ranking_gap"]["interval"]
         assert low <= true_gap(server, name) <= high
@@ -168,18 +173,21 @@ def test_an_audit_that_looks_far_enough_finds_who_is_hidden(
     """An audit looks until estimated relevance falls, with a search for each group, and cannot tell
     where there is more than it looked at.
 
-    Their mean share among the relevant ones is their target share.
+    Nobody over fifty is shown here; their mean share among the relevant ones is their target share.
     """
-    said, found = audited("cvs", "cvs/queries.tsv", *arguments)
-    groups = {group["group"]: group for group in found["groups"]}
+    text, audit = audited("cvs", "cvs/queries.tsv", *arguments)
+    groups = {group["group"]: group for group in audit["groups"]}
     assert groups["from 50"]["exposure"]["value"] == 0
     assert groups["from 50"]["verdict"] == verdict
     if within is not None:
-        every = cvs.cvs().values()
-        jobs = [[cv["age"] >= 50 for cv in every if cv["occupation"] == it] for it in cvs.SKILLS]
+        every_cv = cvs.cvs().values()
+        jobs = [
+            [cv["age"] >= 50 for cv in every_cv if cv["occupation"] == occupation]
+            for occupation in cvs.SKILLS
+        ]
         share = sum(sum(job) / len(job) for job in jobs) / len(jobs)
         assert groups["from 50"]["ranking_gap"]["value"] == pytest.approx(share, abs=within)
     else:
         assert {group["verdict"] for group in groups.values()} == {"saturated"}
         assert {group["detectable_gap"] for group in groups.values()} == {None}
-        assert "more relevant documents than were looked at" in " ".join(said.split())
+        assert "more relevant documents than were looked at" in " ".join(text.split())

@@ -57,14 +57,14 @@ def test_nothing_is_cut_off(
 ) -> None:
     """Nothing of a report is cut off at 1,100 px or on a phone, and names are never markup.
 
-    Nor does anything of hostile names run, nor is anything hard to read in the dark.
+    Nothing of hostile names runs, and nothing is hard to read in the dark.
     """
-    page, seen = pages(**device)
+    page, requests = pages(**device)
     address = (report / layout / "report.html").as_uri()
     page.goto(address)
     assert page.evaluate("window.owned") is None
-    assert seen.requests == [address]
-    assert not seen.complaints
+    assert requests.requests == [address]
+    assert not requests.complaints
     assert faults(page) == []
     assert page.locator("script, img, code, a:not([href^='#'])").count() == 0
     assert page.locator("figure svg").count() == 1
@@ -90,11 +90,13 @@ def test_nothing_is_cut_off(
 def test_the_legend_of_the_picture_ends_inside_it(pages: Pages, verdicts: tuple[Any, ...]) -> None:
     figures = outcome_of(9).figures
     groups = [
-        replace(it, verdict=verdicts[n % len(verdicts)]) for n, it in enumerate(figures.groups)
+        replace(group, verdict=verdicts[n % len(verdicts)])
+        for n, group in enumerate(figures.groups)
     ]
     drawn = draw_exposure(replace(outcome_of(9), figures=replace(figures, groups=groups)))
     page, _ = pages(**LAPTOP)
     page.set_content(f'<main><div style="width: 33rem">{drawn.svg}</div></main>')
+
     assert not page.evaluate(CUT_OFF.replace("main *", "svg text").replace("innerWidth", "528"))
 
 
@@ -113,8 +115,8 @@ def test_the_first_screen_says_who_gets_seen(report: Path, pages: Pages) -> None
     address = (report / "plain" / "report.html").as_uri()
     laptop, _ = pages(**LAPTOP)
     laptop.goto(address)
-    for what in ("blockquote", "blockquote + figure + ul"):
-        assert sum(ends_of(laptop, what)) < 800, what
+    for selector in ("blockquote", "blockquote + figure + ul"):
+        assert sum(ends_of(laptop, selector)) < 800, selector
     assert ends_of(laptop, "figure svg")[0] < 0.7 * 800
     folded = laptop.get_by_role("heading", name="What fair re-ranking would cost")
     expect(folded).to_be_visible()

@@ -13,7 +13,8 @@ import pytest
 from tests.servers.model_server import Main
 
 pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="install openssh-client")
-MANIFEST, SIGNATURE = Path("out/manifest.json"), Path("out/manifest.json.sig")
+MANIFEST = Path("out/manifest.json")
+SIGNATURE = Path("out/manifest.json.sig")
 
 
 def make_key(name: str, passphrase: str = "") -> None:
@@ -39,9 +40,9 @@ def asked(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str
 
 def checked(quick: Main, *arguments: str, code: int = 0) -> str:
     """Verify, and return all that is said."""
-    done = quick("audit", "verify", "out", *arguments)
-    assert done.code == code
-    return done.stdout + done.stderr
+    run = quick("audit", "verify", "out", *arguments)
+    assert run.code == code
+    return run.stdout + run.stderr
 
 
 @pytest.mark.promise("audit")
@@ -51,19 +52,19 @@ def test_a_signature_says_who_published_an_audit(asked: tuple[str, ...], quick: 
     """
     by_alice = ("--signed-by", "alice.signers")
     assert quick(*asked, "--sign", "alice").code == 0
-    whole = MANIFEST.read_bytes()
-    assert SIGNATURE.name not in json.loads(whole)["files"]
+    manifest = MANIFEST.read_bytes()
+    assert SIGNATURE.name not in json.loads(manifest)["files"]
     assert "Not checked: The signature manifest.json.sig" in checked(quick)
-    said = checked(quick, *by_alice)
-    assert "signed by: alice@example.org" in said
-    assert "The signature" not in said
+    output = checked(quick, *by_alice)
+    assert "signed by: alice@example.org" in output
+    assert "The signature" not in output
     checked(quick, "--signed-by", "mallory.signers", code=3)
     # A changed manifest shows by the signature, and by the digest alone.
-    MANIFEST.write_bytes(whole.replace(b'"uniform:1"', b'"uniform:9"'))
+    MANIFEST.write_bytes(manifest.replace(b'"uniform:1"', b'"uniform:9"'))
     checked(quick)
-    for how in (by_alice, ("--digest", hashlib.sha256(whole).hexdigest())):
-        checked(quick, *how, code=3)
-    MANIFEST.write_bytes(whole)
+    for options in (by_alice, ("--digest", hashlib.sha256(manifest).hexdigest())):
+        checked(quick, *options, code=3)
+    MANIFEST.write_bytes(manifest)
     # What a key signed for another purpose is no signature of an audit.
     SIGNATURE.unlink()
     sign = ["ssh-keygen", "-q", "-Y", "sign", "-f", "alice", "-n", "file", str(MANIFEST)]

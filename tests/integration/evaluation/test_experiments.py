@@ -30,9 +30,9 @@ def collection(people: Path) -> Path:
     """The people of the other tests, with topics and judgements."""
     folder = people.parent
     topics = {f"q{number}": title for number, title in enumerate(TITLES)}
-    lines(folder / "topics.jsonl", ({"id": it, "title": topics[it]} for it in topics))
+    lines(folder / "topics.jsonl", ({"id": topic, "title": topics[topic]} for topic in topics))
     write_qrels(
-        folder / "qrels.txt", {it: {f"p{n:02}": 1 for n in range(0, 60, 2)} for it in topics}
+        folder / "qrels.txt", {topic: {f"p{n:02}": 1 for n in range(0, 60, 2)} for topic in topics}
     )
     return folder
 
@@ -50,9 +50,11 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
 
     kill -9 while the model is silent: what it had answered is never asked again.
     """
-    folder, results = collection.parent / "run", collection.parent / "run" / "results.jsonl"
-    asked, server = write_experiment(collection), {"OPENAI_BASE_URL": model_server.base_url}
-    arguments = ("experiment", "run", asked, "-o", folder, "--concurrency", "1")
+    folder = collection.parent / "run"
+    results = collection.parent / "run" / "results.jsonl"
+    spec = write_experiment(collection)
+    server = {"OPENAI_BASE_URL": model_server.base_url}
+    arguments = ("experiment", "run", spec, "-o", folder, "--concurrency", "1")
     answer = says({"topic": ["physics"], "keywords": ["woman", "laboratory"]})
     model_server.does(*[answer] * 6, Answer(never=True))
     child = command.start(*arguments, **server)
@@ -63,25 +65,27 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
     )
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=PATIENCE)
-    before, kept = _questions(model_server), results.read_bytes()
-    assert (len(before), kept.count(b"\n")) == (9, 2)  # what asks comes first
-    results.write_bytes(kept + b'{"attribute": "gender", "queries": "ti')
+    questions_before = _questions(model_server)
+    results_before = results.read_bytes()
+    assert (len(questions_before), results_before.count(b"\n")) == (9, 2)  # what asks comes first
+    results.write_bytes(results_before + b'{"attribute": "gender", "queries": "ti')
 
     model_server.does(answer)
     resumed = quick(*arguments, **server)
     assert resumed.code == 0, resumed
-    after, whole = _questions(model_server), results.read_bytes()
-    assert after, "there was more to ask"
-    assert len({*before[:6], *after}) == 6 + len(after)
-    assert whole.startswith(kept)
-    assert whole.count(b"\n") == 4 * 4
+    questions_after = _questions(model_server)
+    results_after = results.read_bytes()
+    assert questions_after, "there was more to ask"
+    assert len({*questions_before[:6], *questions_after}) == 6 + len(questions_after)
+    assert results_after.startswith(results_before)
+    assert results_after.count(b"\n") == 4 * 4
 
     model_server.does(answer)
-    done = quick(*arguments, **server)
-    assert done.code == 0, done
-    assert not re.search(r"[0-9] of [0-9]+ done", done.stderr), "nothing is opened to do nothing"
+    run = quick(*arguments, **server)
+    assert run.code == 0, run
+    assert not re.search(r"[0-9] of [0-9]+ done", run.stderr), "nothing is opened to do nothing"
     assert not model_server.asked
-    assert results.read_bytes() == whole
+    assert results.read_bytes() == results_after
 
     # Another run from the beginning, never killed, has the same rankings.
     assert quick(*arguments[:4], collection.parent / "whole", **server).code == 0
@@ -91,7 +95,7 @@ def test_a_killed_run_goes_on_and_asks_nothing_twice(
 
 
 def _questions(server: ModelServer) -> list[str]:
-    return [json.dumps(asked.body["messages"]) for asked in server.asked]
+    return [json.dumps(request.body["messages"]) for request in server.asked]
 
 
 def _rankings(folder: Path) -> dict[str, list[str]]:
@@ -112,7 +116,8 @@ def test_a_model_that_is_away_leaves_no_result(
 ) -> None:
     """The run ends and keeps what asked no model; with the right key it goes on.
 
-    Nor does who was there for one question and is away for the next leave a result.
+    A model that was there for one question and is away for the next leaves no result either; odd
+    answers are counted.
     """
     model_server.does(answer)
     folder = collection.parent / "run"

@@ -26,10 +26,10 @@ def names(query: str) -> list[str]:
     return [f"Person {query} {letter}" for letter in "abcdef"[: POOLS[query]]]
 
 
-def first_title(asked: Asked) -> Answer:
+def first_title(request: Asked) -> Answer:
     """Answer with the title of the first document that is shown."""
-    shown = [line for line in asked.last_message.splitlines() if line.startswith("* ")]
-    return says(shown[0][2:].split(":")[0] if shown else "nobody")
+    titles = [line for line in request.last_message.splitlines() if line.startswith("* ")]
+    return says(titles[0][2:].split(":")[0] if titles else "nobody")
 
 
 @pytest.fixture
@@ -47,8 +47,8 @@ def questions(
     lines = []
     for query in POOLS:
         pool = [
-            {"id": f"{query}-{place}", "title": title, "text": f"{title} {'painter ' * place}"}
-            for place, title in enumerate(names(query))
+            {"id": f"{query}-{number}", "title": title, "text": f"{title} {'painter ' * number}"}
+            for number, title in enumerate(names(query))
         ]
         line = {"id": query, "question": f"Who is a painter of {query}?", "pool": pool}
         lines.append(json.dumps(line | {"golds": names(query)[: USEFUL[query]]}) + "\n")
@@ -67,7 +67,7 @@ def run_arguments(questions: Path, folder: str = "run", **changes: Any) -> list[
 
 
 def prompts_of(server: ModelServer) -> list[str]:
-    return [asked.last_message for asked in server.asked]
+    return [request.last_message for request in server.asked]
 
 
 def test_what_a_run_keeps_and_reports(
@@ -79,13 +79,16 @@ def test_what_a_run_keeps_and_reports(
     assert run.code == 0, run
     # Per query and seed two α and the oracle, 4 answers each, and the deterministic one; 2
     # documents have 2 orders only.
-    answers, pairs = 3 * 2 * (3 * 4 + 1) + 2, 3 * 3 * 2 * (3 * 4 + 1) + 2 * 2
+    answers = 3 * 2 * (3 * 4 + 1) + 2
+    pairs = 3 * 3 * 2 * (3 * 4 + 1) + 2 * 2
     cost = f"{LABELS + answers} answers ({LABELS} of them for labels), {pairs} attributions"
     assert f"at most {cost}" in run.stderr
-    found = RagStore(folder).lines.read()
-    labels = {record.query: len(record.useful) for record in found if record.policy == "labels"}
+    kept_records = RagStore(folder).lines.read()
+    labels = {
+        record.query: len(record.useful) for record in kept_records if record.policy == "labels"
+    }
     assert labels == USEFUL
-    records = [record for record in found if record.policy != "labels"]
+    records = [record for record in kept_records if record.policy != "labels"]
     rankings = {(record.query, answer.ranking) for record in records for answer in record.answers}
     assert len(model_server.asked) == LABELS + len(rankings)
     for record in records:
@@ -98,13 +101,13 @@ def test_what_a_run_keeps_and_reports(
     assert {record.samples[0] for record in fixed} == {(5, 4, 3), (1, 0)}
     assert "fewer than 2 useful documents" in (folder / "report.md").read_text()
     # Another run takes the replies with it, and asks for what is new alone.
-    asked = {*prompts_of(model_server)}
+    prompts = {*prompts_of(model_server)}
     (questions.parent / "other").mkdir()
     shutil.copy(folder / "replies.sqlite", questions.parent / "other")
     model_server.does(first_title)
     assert quick(*run_arguments(questions, "other", alphas=[0], generated=10)).code == 0
     assert len(model_server.asked) > 0
-    assert not asked & {*prompts_of(model_server)}
+    assert not prompts & {*prompts_of(model_server)}
 
     table = questions.parent / "labels.tsv"
     table.write_text("qid\tpid\trelevance_label\nq0\tq0-0\t1\n")
@@ -124,11 +127,15 @@ def test_models_of_the_paper_answer_and_retrieve(
     models = {"generators": [f"seq2seq:{t5}"], "attributor": "none"}
     models |= {"retrievers": [f"splade:{bert}", f"contriever:{bert}"]}
     table = tmp_path / "labels.tsv"
-    rows = [f"q{number}\tq{number}-{place}\t1\n" for number in (0, 1) for place in (0, 1)]
+    rows = [f"q{number}\tq{number}-{document}\t1\n" for number in (0, 1) for document in (0, 1)]
     table.write_text("qid\tpid\trelevance_label\n" + "".join(rows))
-    asked = run_arguments(questions, **models, samples=3, generated=1)
-    run = quick(*asked, "--labels", table, "--report")
+    arguments = run_arguments(questions, **models, samples=3, generated=1)
+    run = quick(*arguments, "--labels", table, "--report")
     assert run.code == 0, run
-    found = RagStore(questions.parent / "run").lines.read()
-    assert {it.retriever for it in found} == {"", *models["retrievers"]}
-    assert {answer.status for it in found for answer in it.answers} <= {"given", "ok", "empty"}
+    records = RagStore(questions.parent / "run").lines.read()
+    assert {record.retriever for record in records} == {"", *models["retrievers"]}
+    assert {answer.status for record in records for answer in record.answers} <= {
+        "given",
+        "ok",
+        "empty",
+    }

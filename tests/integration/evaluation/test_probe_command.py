@@ -44,39 +44,41 @@ def folk(clean_environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A collection whose ids say who is a woman, and prompts that can be read off."""
     monkeypatch.setenv("FAIRQR_PROMPTS_DIR", str(clean_environment / "prompts"))
     for id_, content in CONTENTS.items():
-        told = {"id": id_, "version": DEFAULT_VERSIONS[id_], "description": "For tests."}
-        told |= {"messages": [{"role": "user", "content": content}]}
-        told |= {"input_variables": re.findall(r"{(\w+)}", content)}
-        told |= {"item": "[{number}] {passage}"} if "{passages}" in content else {}
-        told |= {"defaults": {"temperature": 0, "max_tokens": 16}}
-        path = clean_environment / "prompts" / id_ / f"{told['version']}.yaml"
+        template = {"id": id_, "version": DEFAULT_VERSIONS[id_], "description": "For tests."}
+        template |= {"messages": [{"role": "user", "content": content}]}
+        template |= {"input_variables": re.findall(r"{(\w+)}", content)}
+        template |= {"item": "[{number}] {passage}"} if "{passages}" in content else {}
+        template |= {"defaults": {"temperature": 0, "max_tokens": 16}}
+        path = clean_environment / "prompts" / id_ / f"{template['version']}.yaml"
         path.parent.mkdir(parents=True)
-        path.write_text(yaml.safe_dump(told))
+        path.write_text(yaml.safe_dump(template))
     people(clean_environment / "folk", EACH, topics="abcdefgh")
     return clean_environment / "folk"
 
 
-def probe(kind: str, folk: Path, server: ModelServer, *more: str | Path) -> list[str | Path]:
+def probe(kind: str, folk: Path, server: ModelServer, *options: str | Path) -> list[str | Path]:
     """The arguments of a probe; what they set takes the place of these."""
     small = {"pairwise": "pairs=2", "listwise": "windows=8/4"}[kind]
-    names = {str(each).partition("=")[0] for each in more}
-    kept = [each for each in (f"size={4 * EACH}", small) if each.partition("=")[0] not in names]
+    names = {str(option).partition("=")[0] for option in options}
+    usual = [
+        setting for setting in (f"size={4 * EACH}", small) if setting.partition("=")[0] not in names
+    ]
     return [
         *("probe", kind, "--base-url", server.base_url, "--model", "openai:fake"),
         *("--collection", folk, "--attribute", "gender", "--protected", "female vs male"),
         *("--queries", "8"),
-        *(part for each in kept for part in ("--set", each)),
-        *more,
+        *(part for setting in usual for part in ("--set", setting)),
+        *options,
     ]
 
 
 def scoring(chooses: Chooses, *, by_reply: bool = False) -> Callable[[Asked], Answer]:
     """A model that is nearly sure, or writes a letter."""
 
-    def answer(asked: Asked) -> Answer:
-        letter = chooses(*re.findall(r"[AB]: Title (...)", asked.last_message))
-        other = {"A": "B", "B": "A"}[letter]
-        return says(letter) if by_reply else scores({letter: 0.9, other: 0.05})
+    def answer(request: Asked) -> Answer:
+        letter = chooses(*re.findall(r"[AB]: Title (...)", request.last_message))
+        other_letter = {"A": "B", "B": "A"}[letter]
+        return says(letter) if by_reply else scores({letter: 0.9, other_letter: 0.05})
 
     return answer
 
@@ -91,9 +93,9 @@ def the_first(first: str, second: str) -> str:
 
 def by_chance(first: str, second: str) -> str:
     """One of the pair, in whatever order they stand, drawn by a hash."""
-    one, other = sorted((first, second))
-    drawn = hashlib.sha256(f"{one} {other}".encode()).digest()[0] % 2
-    return "A" if (one, other)[drawn] == first else "B"
+    first_text, second_text = sorted((first, second))
+    drawn = hashlib.sha256(f"{first_text} {second_text}".encode()).digest()[0] % 2
+    return "A" if (first_text, second_text)[drawn] == first else "B"
 
 
 @pytest.mark.promise("evaluation")
@@ -111,10 +113,12 @@ def test_a_planted_bias_is_found(
 ) -> None:
     """A planted bias of a model is found.
 
-    Over HTTP, scored or read: the verdict of the pairs of both kinds and of all together.
+    The model is asked over HTTP, scored or read; each kind of pairs and all together have a
+    verdict.
     """
     model_server.does(scoring(planted, by_reply=by == "reply"))
     run = quick(*probe("pairwise", folk, model_server, "--set", f"by={by}"))
+
     assert run.code == 0, run
     assert run.stdout.startswith(f"openai:fake, relevant: {said}")
     for kind in ("irrelevant", "together"):
@@ -138,10 +142,12 @@ def test_a_model_that_goes_away_leaves_no_failures(
     arguments = probe("pairwise", folk, model_server, "-o", folder)
     run = quick(*arguments)
     assert run.code == 2
-    kept = ProbeStore(folder).lines("pairs").read()
-    assert 8 <= len(kept) <= 15
-    assert f"{32 - len(kept)} of 32 pairs are not done, the last" in run.stderr.splitlines()[-1]
-    assert {(it.protected_first, it.unprotected_first) for it in kept} == {("protected",) * 2}
+    pairs = ProbeStore(folder).lines("pairs").read()
+    assert 8 <= len(pairs) <= 15
+    assert f"{32 - len(pairs)} of 32 pairs are not done, the last" in run.stderr.splitlines()[-1]
+    assert {(pair.protected_first, pair.unprotected_first) for pair in pairs} == {
+        ("protected",) * 2
+    }
     with ProbeStore(folder).locked():
         second = quick(*arguments)
     assert "Another process runs the experiment in" in second.stderr.splitlines()[-1]
@@ -149,14 +155,14 @@ def test_a_model_that_goes_away_leaves_no_failures(
     assert "favours female" in quick(*arguments).stdout
     # What was answered is not asked again, though a pair may have been half answered. Requests that
     # were under way when the first run ended may reach the server late, and count twice.
-    assert len({asked.last_message for asked in model_server.asked}) == ASKED - 30
+    assert len({request.last_message for request in model_server.asked}) == ASKED - 30
 
 
-def ranks(asked: Asked) -> Answer:
+def ranks(request: Asked) -> Answer:
     """Rank women first for women, men first for men, and leave the order for all others."""
-    passages = re.findall(r"\[(\d+)\] Title .([fm])", asked.last_message)
-    group = asked.last_message.removeprefix("For ").partition(":")[0].strip()
-    ordered = sorted(passages, key=lambda it: it[1] != group[0]) if group else passages
+    passages = re.findall(r"\[(\d+)\] Title .([fm])", request.last_message)
+    group = request.last_message.removeprefix("For ").partition(":")[0].strip()
+    ordered = sorted(passages, key=lambda item: item[1] != group[0]) if group else passages
     return says(" > ".join(f"[{number}]" for number, _ in ordered))
 
 
@@ -164,22 +170,24 @@ def test_lists_for_all_personas(quick: Main, folk: Path, model_server: ModelServ
     """Exposure follows the persona as planted, and nothing has to be repaired."""
     model_server.does(ranks)
     arguments = probe("listwise", folk, model_server, "--model", "initial")
-    told = quick(*arguments, "--json").result
-    means = [row for row in told["means"] if row["measure"] == "exposure ratio"]
+    result = quick(*arguments, "--json").result
+    means = [row for row in result["means"] if row["measure"] == "exposure ratio"]
     ratios = {(row["ranker"], row["persona"]): row["mean"] for row in means}
     assert ratios["openai:fake", "protected"] > 1.2 > 0.9 > ratios["openai:fake", "unprotected"]
     assert ratios["openai:fake", "neutral"] == pytest.approx(ratios["initial", "neutral"])
     assert len(ratios) == 4, "the initial order is the same for all who ask"
     assert {row["n"] for row in means} == {TOPICS}
-    by_model = [row for row in told["lists"] if row["ranker"] == "openai:fake"]
+    by_model = [row for row in result["lists"] if row["ranker"] == "openai:fake"]
     # Windows of 8 with step 4 over 24 items.
     assert {row["asked"] for row in by_model} == {5}
-    assert all(not (row["failures"] or row["repairs"] or row["warnings"]) for row in told["lists"])
-    shown = quick(*arguments).stdout
-    assert shown.startswith("openai:fake, 8/4: lists for ")
-    assert "lists for female personas expose male items less." in shown
-    assert "for female less for male personas:" in shown
-    assert "8 queries, listwise=" in shown.splitlines()[-1]
+    assert all(
+        not (row["failures"] or row["repairs"] or row["warnings"]) for row in result["lists"]
+    )
+    output = quick(*arguments).stdout
+    assert output.startswith("openai:fake, 8/4: lists for ")
+    assert "lists for female personas expose male items less." in output
+    assert "for female less for male personas:" in output
+    assert "8 queries, listwise=" in output.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -196,11 +204,13 @@ def test_what_a_model_does_not_say_is_counted(
 ) -> None:
     """However often: that is how it answers."""
     model_server.does(says(reply))
-    how = {"pairwise": "by=reply", "listwise": "personas=neutral"}[kind]
-    run = quick(*probe(kind, folk, model_server, "--set", how))
+    setting = {"pairwise": "by=reply", "listwise": "personas=neutral"}[kind]
+
+    run = quick(*probe(kind, folk, model_server, "--set", setting))
+
     assert run.code == 0, run
-    for each in said.split("|"):
-        assert each in run.stdout
+    for sentence in said.split("|"):
+        assert sentence in run.stdout
 
 
 @pytest.mark.promise("command")
@@ -216,35 +226,47 @@ def test_a_large_run_has_to_be_agreed_to(
     large = ["--set", "windows=2/1", "--set", "size=160", "-o", folder]
     sentence = quick(*probe("listwise", folk, model_server, *large)).complaint()
     assert f"This run may ask the model {91 * 3 * TOPICS:,} times" in sentence
-    most = f"more than {LARGE_CALLS:,} or {LARGE_TOKENS:,}"
-    assert f"{most}; make it smaller, or add --yes" in sentence
+    limits = f"more than {LARGE_CALLS:,} or {LARGE_TOKENS:,}"
+    assert f"{limits}; make it smaller, or add --yes" in sentence
     assert not model_server.asked
     assert not folder.exists()
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 10)
     model_server.does(scoring(women))
-    for where in ([], ["-o", folder]):
-        arguments = probe("pairwise", folk, model_server, *where)
+    for options in ([], ["-o", folder]):
+        arguments = probe("pairwise", folk, model_server, *options)
         assert "add --yes" in quick(*arguments).complaint()
         agreed = quick(*arguments, "--yes")
         assert agreed.code == 0, agreed
-        asked = len(model_server.asked)
+        questions = len(model_server.asked)
         assert quick(*arguments).stdout == agreed.stdout
-        assert len(model_server.asked) == asked
-    other = quick(*probe("pairwise", folk, model_server, "--set", "pairs=1", "-o", folder, "--yes"))
-    assert "holds a run with another experiment (pairs)" in other.complaint()
+        assert len(model_server.asked) == questions
+    changed = quick(
+        *probe("pairwise", folk, model_server, "--set", "pairs=1", "-o", folder, "--yes")
+    )
+    assert "holds a run with another experiment (pairs)" in changed.complaint()
 
 
-def test_what_is_wrong_is_said_in_one_sentence(
-    quick: Main, folk: Path, model_server: ModelServer
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        pytest.param(["--attribute", "age"], "age", id="attribute"),
+        pytest.param(
+            ["--protected", "other"],
+            "belongs to other; choose other groups of gender",
+            id="an empty group",
+        ),
+        pytest.param(
+            ["--protected", "blue"], "There is no group 'blue' of gender", id="an unknown group"
+        ),
+        pytest.param(["--words", "women"], "The parameter 'words.1' is wrong", id="words"),
+        pytest.param(["--model", "causal:"], "lacks a model", id="model"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(
+    quick: Main, folk: Path, model_server: ModelServer, options: list[str], sentence: str
 ) -> None:
-    for options, said in (
-        (["--attribute", "age"], "age"),
-        (["--protected", "other"], "belongs to other; choose other groups of gender"),
-        (["--protected", "blue"], "There is no group 'blue' of gender"),
-        (["--words", "women"], "The parameter 'words.1' is wrong"),
-        (["--model", "causal:"], "lacks a model"),
-    ):
-        assert said in quick(*probe("pairwise", folk, model_server, *options)).complaint()
+    """No model is asked."""
+    assert sentence in quick(*probe("pairwise", folk, model_server, *options)).complaint()
     assert not model_server.asked
 
 
@@ -260,18 +282,22 @@ def test_what_a_query_retrieves_is_probed(
     assert wrong.code == 2
     assert "refused the API key (401: No such key)" in wrong.stderr.splitlines()[-1]
     compares = scoring(women)
-    model_server.does(lambda it: (ranks if "passages" in it.last_message else compares)(it))
+    model_server.does(
+        lambda request: (ranks if "passages" in request.last_message else compares)(request)
+    )
     run = quick(*query, "--words", "females,males")
     assert run.code == 0, run
     assert "'title', 12 documents: 6 females, 6 males" in run.stdout
     assert "the model favours females" in " ".join(run.stdout.split())
     # 6 pairs in both orders, and a window for each of three personas.
     assert len(model_server.asked) == 2 * 6 + 3
-    told = quick(*query, "--json").result
+    result = quick(*query, "--json").result
     assert len(model_server.asked) == 2 * 6 + 3 + 2, "replies are kept but for other words"
-    ratios = {each["persona"]: each["exposure_ratio"] for each in told["listwise"]["personas"]}
+    ratios = {
+        persona["persona"]: persona["exposure_ratio"] for persona in result["listwise"]["personas"]
+    }
     assert ratios["protected"] > 1.2 > 0.9 > ratios["unprotected"]
-    assert ratios["neutral"] == told["listwise"]["initial_ratio"]
+    assert ratios["neutral"] == result["listwise"]["initial_ratio"]
     alone = quick(*query, "--kind", "listwise").stdout
     got = f"{ratios['neutral']:.0%}"
     assert alone.startswith(f"female get {got} of the exposure of male; as given, {got}.\n")
@@ -282,24 +308,29 @@ def test_experiments_run_and_are_reported(
 ) -> None:
     """Shipped ones on a collection of one's own; its groups are taken if theirs are not there."""
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
-    versions = {it: f"prompts.{it}={version}" for it, version in DEFAULT_VERSIONS.items()}
+    versions = {
+        prompt: f"prompts.{prompt}={version}" for prompt, version in DEFAULT_VERSIONS.items()
+    }
 
-    def run(kind: str, *more: str | Path) -> list[str | Path]:
-        own = ["--collection", folk, "--model", "openai:fake", "--set", "size=24"]
+    def run(kind: str, *options: str | Path) -> list[str | Path]:
+        usual = ["--collection", folk, "--model", "openai:fake", "--set", "size=24"]
         named = ["--set", versions[kind], "-o", folk.parent / kind]
-        return ["experiment", "run", f"llm_{kind}", *own, *named, *more]
+        return ["experiment", "run", f"llm_{kind}", *usual, *named, *options]
 
     model_server.does(scoring(women))
-    both = "sources=gender=female,continent=not Europe"
-    pairs = quick(*run("pairwise", "--set", "pairs=2", "--set", both, "--report"))
+    sources = "sources=gender=female,continent=not Europe"
+    pairs = quick(*run("pairwise", "--set", "pairs=2", "--set", sources, "--report"))
     assert pairs.code == 0, pairs
     assert "'folk' has no continent=not Europe, so we probe gender=female" in pairs.stderr
     assert "favours female items" in (folk.parent / "pairwise" / "report.md").read_text()
     model_server.does(ranks)
     groups = ["--attribute", "gender", "--protected", "male vs female", "--set", "seed=2"]
     assert quick(*run("listwise", *groups)).code == 0
-    kept = ProbeStore(folk.parent / "listwise").manifest()
-    assert (kept.experiment.seed, kept.collections[0].sides.words) == (2, ("male", "female"))
+    manifest = ProbeStore(folk.parent / "listwise").manifest()
+    assert (manifest.experiment.seed, manifest.collections[0].sides.words) == (
+        2,
+        ("male", "female"),
+    )
     complaint = quick(*run("listwise", *groups, "--labels", folk)).complaint()
     assert "takes --labels; leave it out" in complaint
     listed = quick("experiment", "run", "llm_listwise", "--set", "help").stdout
@@ -312,11 +343,20 @@ def test_neural_rankers_of_the_paper_are_probed(
 ) -> None:
     """By the shipped file and with tiny weights, for each persona."""
     rankers = f"rankers=monot5:{tiny_monot5},monobert:{tiny_monobert}"
-    own = ["--collection", folk, "--set", "size=24", "--set", rankers, "-o", folk.parent / "run"]
-    run = quick("experiment", "run", "llm_listwise", *own, "--report")
+    arguments = [
+        "--collection",
+        folk,
+        "--set",
+        "size=24",
+        "--set",
+        rankers,
+        "-o",
+        folk.parent / "run",
+    ]
+    run = quick("experiment", "run", "llm_listwise", *arguments, "--report")
     assert run.code == 0, run
-    found = ProbeStore(folk.parent / "run").lines("rankings").read()
-    lists = [it for it in found if it.ranker != "initial"]
-    assert {it.ranker.partition(":")[0] for it in lists} == {"monot5", "monobert"}
-    assert {it.persona for it in lists} == {"neutral", "protected", "unprotected"}
-    assert all(sorted(it.order) == [*range(24)] for it in lists)
+    rankings = ProbeStore(folk.parent / "run").lines("rankings").read()
+    lists = [ranking for ranking in rankings if ranking.ranker != "initial"]
+    assert {ranking.ranker.partition(":")[0] for ranking in lists} == {"monot5", "monobert"}
+    assert {ranking.persona for ranking in lists} == {"neutral", "protected", "unprotected"}
+    assert all(sorted(ranking.order) == [*range(24)] for ranking in lists)

@@ -26,7 +26,7 @@ def test_the_door_puts_lists_of_men_first_in_a_fairer_order(
     sizes = ["size=8", "queries=6", "order=discriminatory", "personas=neutral", "k=4"]
     sizes += ["shown_to_neural=text"]
     sets = [f"rankers=initial,{ranker}", "sources=gender=female", "cells=balanced", *sizes]
-    arguments = [it for each in sets for it in ("--set", each)]
+    arguments = [argument for setting in sets for argument in ("--set", setting)]
     quick("experiment", "run", "llm_listwise", *arguments, "-o", folder)
     measured = measure(folder)
     assert isinstance(measured, MeasuredListwise)
@@ -42,10 +42,11 @@ def test_the_door_puts_lists_of_men_first_in_a_fairer_order(
 async def test_a_ranking_is_the_one_that_a_client_gets(service: Served) -> None:
     """Places of the same request, sent by hand."""
     titles = ["Niels Bohr", "Max Planck", "Marie Curie", "Albert Einstein", "Ada Lovelace"]
-    items = [RankItem(str(place), title, "") for place, title in enumerate(titles)]
+    items = [RankItem(str(number), title, "") for number, title in enumerate(titles)]
     options = RankerOptions(weights=f"{BY_GENDER}@{service.url}{DOOR}", shown="title")
-    found = await EndpointRanker(options).rank("physicist", items)
+    ranking = await EndpointRanker(options).rank("physicist", items)
     body = {"model": BY_GENDER, "query": "physicist", "documents": titles, "top_n": 5}
     results = service.client.post(DOOR, json=body).json()["results"]
-    assert list(found.order) == [result["index"] for result in results]
-    assert found.repairs == {}
+
+    assert list(ranking.order) == [result["index"] for result in results]
+    assert ranking.repairs == {}

@@ -43,15 +43,16 @@ SYSTEMS = [
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A Ray on loopback, with folders of its own as on another machine, and a model to ask."""
-    models, port = ModelServer(), free_port()
+    models = ModelServer()
+    port = free_port()
     # Short, since sockets are made in it.
-    place = Path(tempfile.mkdtemp(prefix="ray-"))
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))
     shared = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for name in ("INITIAL", "MAX"):  # for each of three attempts; a busy machine starts slowly
         shared[f"RAY_CLIENT_{name}_CONNECTION_TIMEOUT_S"] = str(PATIENCE // 4)
-    own = {
-        "FAIRQR_DATA_DIR": str(place / "data"),
-        "FAIRQR_CACHE_DIR": str(place / "cache"),
+    variables = {
+        "FAIRQR_DATA_DIR": str(folder / "data"),
+        "FAIRQR_CACHE_DIR": str(folder / "cache"),
         "OPENAI_BASE_URL": models.base_url,
         "OPENAI_API_KEY": KEY,
         # gRPC's handlers of fork, which Ray does without, abort its server now and then.
@@ -61,10 +62,10 @@ def cluster() -> Iterator[Any]:
         "TIMEOUT_FOR_SPECIFIC_SERVER_S": str(PATIENCE),
     }
     start = "start --head --block --disable-usage-stats --include-dashboard=false --num-cpus=2"
-    places = f"--port={free_port()} --ray-client-server-port={port} --temp-dir={place / 'ray'}"
+    places = f"--port={free_port()} --ray-client-server-port={port} --temp-dir={folder / 'ray'}"
     head = subprocess.Popen(
         [Path(sys.executable).with_name("ray"), *start.split(), *places.split()],
-        env={**os.environ, **own, **shared},
+        env={**os.environ, **variables, **shared},
         **dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL),
         start_new_session=True,
     )
@@ -79,26 +80,30 @@ def cluster() -> Iterator[Any]:
         head.terminate()
         head.wait(PATIENCE)
         models.close()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _keywords(asked: Asked) -> Answer:
+def _keywords(request: Asked) -> Answer:
     """Keywords that depend on the question alone."""
     words = ("woman", "laboratory", "Asia", "Tokyo", "Africa", "Cairo", "workshop")
-    place = hashlib.sha256(asked.last_message.encode()).digest()[0]
-    return says({"keywords": [words[place % 7], words[place // 7 % 7]]})
+    number = hashlib.sha256(request.last_message.encode()).digest()[0]
+    return says({"keywords": [words[number % 7], words[number // 7 % 7]]})
 
 
 def _records(folder: Path) -> dict[tuple[Any, ...], SearchRecord]:
     """The records of a run, without what is a time."""
-    found = RunFolder(folder).lines.read()
-    return {it.key: it.model_copy(update={"milliseconds": 0}) for it in found}
+    records = RunFolder(folder).lines.read()
+    return {record.key: record.model_copy(update={"milliseconds": 0}) for record in records}
 
 
 def _workers_of(pid: int) -> list[psutil.Process]:
     """The processes of Ray that do jobs and descend from a process."""
     below = psutil.Process(pid).children(recursive=True)
-    return [it for it in below if it.is_running() and it.cmdline()[0].startswith("ray::_work")]
+    return [
+        process
+        for process in below
+        if process.is_running() and process.cmdline()[0].startswith("ray::_work")
+    ]
 
 
 @pytest.mark.promise("evaluation")
@@ -109,39 +114,44 @@ def test_searches_on_ray_are_those_of_one_process(
 
     The workers have indexes of their own; one is killed while the model is silent.
     """
-    asked = write_experiment(collection, systems=SYSTEMS)
-    here, there = collection.parent / "here", collection.parent / "there"
+    experiment = write_experiment(collection, systems=SYSTEMS)
+    local_folder = collection.parent / "here"
+    ray_folder = collection.parent / "there"
     cluster.models.does(_keywords)
-    run = quick("experiment", "run", asked, "-o", here, OPENAI_BASE_URL=cluster.models.base_url)
+    run = quick(
+        "experiment", "run", experiment, "-o", local_folder, OPENAI_BASE_URL=cluster.models.base_url
+    )
     assert run.code == 0, run
     gate = threading.Event()
-    cluster.models.does(lambda asked: dataclasses.replace(_keywords(asked), gate=gate))
+    cluster.models.does(lambda request: dataclasses.replace(_keywords(request), gate=gate))
     # The command itself could not ask the model.
     workers = ("--workers", cluster.address, "--concurrency", "2")
-    child = command.start("experiment", "run", asked, "-o", there, *workers)
+    child = command.start("experiment", "run", experiment, "-o", ray_folder, *workers)
     cluster.models.wait_for(2, of=child)
     _workers_of(cluster.pid)[0].kill()
     gate.set()
     out, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, out + err
     assert "Traceback" not in err
-    found = _records(there)
-    assert found == _records(here)
-    assert any(record.model_calls for record in found.values())
-    assert (there / "measures.csv").read_bytes() == (here / "measures.csv").read_bytes()
+    on_ray = _records(ray_folder)
+    assert on_ray == _records(local_folder)
+    assert any(record.model_calls for record in on_ray.values())
+    assert (ray_folder / "measures.csv").read_bytes() == (
+        local_folder / "measures.csv"
+    ).read_bytes()
 
 
 def test_an_interrupted_run_ends_its_work(command: Command, collection: Path, cluster: Any) -> None:
     """Ctrl-C, with a Ray that the command has started for itself."""
-    asked = write_experiment(collection, systems=SYSTEMS[3:], baseline="ours")
-    arguments = ("experiment", "run", asked, "-o", collection.parent / "run")
+    experiment = write_experiment(collection, systems=SYSTEMS[3:], baseline="ours")
+    arguments = ("experiment", "run", experiment, "-o", collection.parent / "run")
     cluster.models.does(Answer(never=True))
-    own = {
+    variables = {
         "OPENAI_BASE_URL": cluster.models.base_url,
         "RAY_AUTH_MODE": None,
         "RAY_AUTH_TOKEN": None,
     }
-    child = command.start(*arguments, "--workers", "ray://local", **own)
+    child = command.start(*arguments, "--workers", "ray://local", **variables)
     cluster.models.wait_for(1, of=child)
     workers = _workers_of(child.pid)
     assert workers
@@ -178,11 +188,11 @@ async def test_what_goes_wrong_on_workers_is_told(
         with pytest.raises(WorkersError, match=r"The workers failed .*; see Ray's logs"):
             await tools.do(_dies)
     nowhere = f"ray://127.0.0.1:{free_port()}"
-    told = f"There is no connection to the workers at {nowhere} "
+    sentence = f"There is no connection to the workers at {nowhere} "
     with monkeypatch.context() as patch:
         for name in ("INITIAL_TIMEOUT_SEC", "MAX_TIMEOUT_SEC"):  # Ray's own, of half a minute
             patch.setattr(worker, name, 0.2)
-        with pytest.raises(WorkersError, match=told):
+        with pytest.raises(WorkersError, match=sentence):
             async with RunOptions(clean_environment, workers=nowhere).tools(replies):
                 pass
     monkeypatch.setattr(ray_workers, "version", lambda _: "0.0.7")

@@ -18,9 +18,11 @@ from fairqr.retrieval.fairness.objective import RankingObjective
 
 def steps() -> list[Any]:
     """Fair lists of random pools, many of them with ties and fractional memberships."""
-    draw, found = np.random.default_rng(0), []
+    draw = np.random.default_rng(0)
+    decisions = []
     for number in range(200):
-        groups, size = int(draw.integers(2, 9)), int(draw.integers(5, 400))
+        groups = int(draw.integers(2, 9))
+        size = int(draw.integers(5, 400))
         shares = draw.dirichlet(np.ones(groups))
         members = np.eye(groups)[draw.choice(groups, size, p=shares)]
         if number % 3 == 0:
@@ -31,20 +33,20 @@ def steps() -> list[Any]:
         target = draw.dirichlet(np.full(groups, 3.0))
         objective = RankingObjective(probabilities, [members], [target], 20)
         ranked = best_ranking(objective)
-        found.append([ranked.tolist(), objective.quality(ranked).value])
-    return found
+        decisions.append([ranked.tolist(), objective.quality(ranked).value])
+    return decisions
 
 
 async def searches() -> list[Any]:
     """Searches of several rounds."""
-    found = []
+    results = []
     async with fairqr.FairSearch.open("notables", model="feedback", retriever="bm25") as search:
         for query in ("physicist", "writer", "painter of Spain", "composer born in Vienna"):
             for attribute in ("gender", "continent"):
                 result = await search.search(query, attribute=attribute, ask="always")
-                whole = result.model_dump(mode="json", exclude={"usage"})
-                found.append(whole)
-    return found
+                content = result.model_dump(mode="json", exclude={"usage"})
+                results.append(content)
+    return results
 
 
 async def audit(folder: Path) -> Any:

@@ -188,7 +188,7 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
         "baseline",
     )
     search = (*search, "--set", "final_step=reverse", "--set", "options.skip=1")
-    checked, data, shown, texts, methods = said(
+    checked, data, reranker, texts, methods = said(
         site,
         ("source", "check", "books.source.yaml"),
         (*search, "--json"),
@@ -199,16 +199,17 @@ def test_an_engine_and_a_re_ranker(site: Path) -> None:
     assert "at home" in checked
     result = json.loads(data)
     assert result["retriever"] == "shelf"
-    assert [place["id"] for place in result["baseline"]["ranking"]] == ["a", "b"]
-    assert [place["id"] for place in result["ranking"]] == ["c", "b"]
+    assert [document["id"] for document in result["baseline"]["ranking"]] == ["a", "b"]
+    assert [document["id"] for document in result["ranking"]] == ["c", "b"]
     assert "What c tells." in texts
-    assert "tells." not in shown
+    assert "tells." not in reranker
     assert "reverse: The reverse (nobody 2026)" in methods
 
 
 def test_a_measure_an_experiment_and_a_prompt(site: Path) -> None:
     (site / "run.txt").write_text("q Q0 a 1 2 me\nq Q0 b 2 1 me\n")
     (site / "qrels.txt").write_text("q 0 b 1\n")
+
     measures, evaluated, experiments, prompts = said(
         site,
         ("evaluate", "--measures", "help"),
@@ -216,6 +217,7 @@ def test_a_measure_an_experiment_and_a_prompt(site: Path) -> None:
         ("experiment", "list"),
         ("prompts", "list"),
     )
+
     assert "RR under another name" in measures
     assert "0.5000" in evaluated
     assert "Mine and " in experiments

@@ -51,19 +51,19 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
     assert re.search(r"^1 kept .* topic: physics, theoretical …; female: Marie Curie, ", loop, re.M)
     assert re.search(r"Lise Meitner +female +new +name", loop)
     rows = re.findall(r"^(\S.*?) +(\d+) of 10 +(\d+)%$", loop, re.MULTILINE)
-    by_model = {model: (int(relevant), int(seen)) for model, relevant, seen in rows}
+    by_model = {model: (int(relevant), int(count_seen)) for model, relevant, count_seen in rows}
     assert list(by_model) == ["no model", "local:smollm2-135m", "recorded:notables"]
-    (relevant, seen), _, (with_model, seen_with_model) = by_model.values()
+    (relevant, seen_plain), _, (with_model, seen_with_model) = by_model.values()
     assert with_model >= relevant
-    assert seen_with_model == max(share for _, share in by_model.values()) > seen
+    assert seen_with_model == max(share for _, share in by_model.values()) > seen_plain
     suggested = re.findall(r"^ *\S*fairqr (.+)$", run.stderr + run.stdout, re.MULTILINE)
     names = [shlex.split(line)[0] for line in suggested]
     # Both screens, a model of one's own, and what to try next.
     assert names == ["search"] * 4 + ["attach", "search", "audit"]
-    known: Any = typer.main.get_command(app)
+    cli: Any = typer.main.get_command(app)
     for line in suggested:
         words = shlex.split(line)
-        options = {name for it in known.commands[words[0]].params for name in it.opts}
+        options = {name for parameter in cli.commands[words[0]].params for name in parameter.opts}
         assert {word for word in words if word.startswith("-")} <= options
 
 
@@ -82,12 +82,13 @@ def test_a_default_that_vectors_changed_says_so(command: Command, cache: Path) -
     groups = "attributes: {gender: {field: gender, groups: [female, male]}}"
     Path("people.schema.yaml").write_text(groups, encoding="utf-8")
     search = ("search", "physicist", "--corpus", str(corpus), "--max-iterations", "0")
-    told = []
+    outputs = []
     for options in ((), ("--retriever", "dense"), ()):
         run = command(*search, *options, FAIRQR_CACHE_DIR=str(cache), COLUMNS="200")
         assert run.code == 0, run
-        told += re.findall(r"^Found by .*", run.stdout, re.MULTILINE)
-    assert told == [
+        outputs += re.findall(r"^Found by .*", run.stdout, re.MULTILINE)
+
+    assert outputs == [
         "Found by the engine alone: no vectors are stored, so minilm reads texts.",
         "Found by vectors of minilm alone. They are stored, so searches now use words and vectors "
         "by default.",

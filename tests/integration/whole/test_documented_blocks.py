@@ -54,8 +54,8 @@ pip() {
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
     """Return language, title and text of what runs, or is a file."""
-    found = BLOCK.findall(page.read_text(encoding="utf-8"))
-    return [it for it in found if it[1] or runs(page, it[0], it[2])]
+    matches = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [block for block in matches if block[1] or runs(page, block[0], block[2])]
 
 
 def runs(page: Path, language: str, text: str) -> bool:
@@ -63,7 +63,7 @@ def runs(page: Path, language: str, text: str) -> bool:
     return language == "bash" or in_python
 
 
-PAGES = [page for page in ALL if any(runs(page, it[0], it[2]) for it in blocks(page))]
+PAGES = [page for page in ALL if any(runs(page, block[0], block[2]) for block in blocks(page))]
 
 
 def needs_elasticsearch(page: Path) -> bool:
@@ -108,9 +108,9 @@ def shell(text: str, folder: Path, quick: Main) -> None:
             run = quick(*shlex.split(part, comments=True)[1:])
             assert run.code == 0, f"{part}\n{run.stdout}\n{run.stderr}"
         else:
-            done = bash(SHELL + part, cwd=folder)
-            assert done.returncode == 0, f"{part}\n{done.stdout}\n{done.stderr}"
-            assert "Traceback" not in done.stderr, done.stderr
+            process = bash(SHELL + part, cwd=folder)
+            assert process.returncode == 0, f"{part}\n{process.stdout}\n{process.stderr}"
+            assert "Traceback" not in process.stderr, process.stderr
 
 
 def bash(text: str, *options: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -158,7 +158,7 @@ def alone(page: Path) -> Any:
 
 
 @pytest.mark.promise("command")
-@pytest.mark.parametrize("page", [alone(it) for it in PAGES if not needs_elasticsearch(it)])
+@pytest.mark.parametrize("page", [alone(page) for page in PAGES if not needs_elasticsearch(page)])
 def test_a_page_does_what_it_says(page: Path, folder: Path, quick: Main) -> None:
     """The blocks of commands in the docs run as they stand there."""
     follow(page, folder, quick, {})
@@ -167,7 +167,7 @@ def test_a_page_does_what_it_says(page: Path, folder: Path, quick: Main) -> None
 @pytest.mark.promise("engines")
 @pytest.mark.xdist_group("people")  # they have an index of that name
 @pytest.mark.parametrize(
-    "page", [it for it in PAGES if needs_elasticsearch(it)], ids=lambda page: page.stem
+    "page", [page for page in PAGES if needs_elasticsearch(page)], ids=lambda page: page.stem
 )
 def test_a_page_does_what_it_says_on_elasticsearch(
     page: Path, folder: Path, quick: Main, elasticsearch_url: str

@@ -64,24 +64,26 @@ class Images:
 
     def inside(self, container: str, *command: str, **variables: str) -> list[str]:
         """Return what runs a command in a container, on the network of this machine."""
-        given = [part for name in variables for part in ("--env", f"{name}={variables[name]}")]
-        return self.command("run", "--isolation", "chroot", *given, container, "--", *command)
+        environment = [
+            part for name in variables for part in ("--env", f"{name}={variables[name]}")
+        ]
+        return self.command("run", "--isolation", "chroot", *environment, container, "--", *command)
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     folder = tmp_path_factory.mktemp("images")
-    made = Images(folder)
+    new_images = Images(folder)
     try:
-        _make_base(made)
-        how = "--isolation chroot --pull-never --format docker"
+        _make_base(new_images)
+        options = "--isolation chroot --pull-never --format docker"
         certificates = ("--volume", "/etc/ssl/certs:/etc/ssl/certs:ro")
         built = ("--file", DOCKERFILE, "--tag", "fairqr", ROOT)
-        made.run("build-using-dockerfile", *how.split(), *certificates, *built)
-        made.run("from", "--pull-never", "--name", "service", "localhost/fairqr")
-        yield made
+        new_images.run("build-using-dockerfile", *options.split(), *certificates, *built)
+        new_images.run("from", "--pull-never", "--name", "service", "localhost/fairqr")
+        yield new_images
     finally:
-        subprocess.run(made.command("rm", "--all"), capture_output=True, check=False)
+        subprocess.run(new_images.command("rm", "--all"), capture_output=True, check=False)
         shutil.rmtree(folder, ignore_errors=True)  # gigabytes
 
 
@@ -103,26 +105,26 @@ def _packages() -> Path:
     archive = cache_folder() / f"{SUITE}-{PACKAGES}.tar"
     with FileLock(f"{archive}.lock"):
         if not archive.exists() or time.time() - archive.stat().st_mtime > WEEK:
-            made = archive.with_suffix(".new.tar")
+            archive_without = archive.with_suffix(".new.tar")
             include = f"--include={PACKAGES}"
-            _output(["mmdebstrap", "--variant=minbase", include, SUITE, str(made)])
-            made.rename(archive)
+            _output(["mmdebstrap", "--variant=minbase", include, SUITE, str(archive_without)])
+            archive_without.rename(archive)
     return archive
 
 
 @pytest.mark.promise("service")
 def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: Path) -> None:
     """The image is built and searches as a user without rights."""
-    made = json.loads(images.run("inspect", "--type", "image", "localhost/fairqr"))
-    made = made["Docker"]["config"]
-    assert (made["Entrypoint"], made["Cmd"]) == (["fairqr"], ["serve"])
-    assert made["StopSignal"] == "SIGTERM"
+    image = json.loads(images.run("inspect", "--type", "image", "localhost/fairqr"))
+    image = image["Docker"]["config"]
+    assert (image["Entrypoint"], image["Cmd"]) == (["fairqr"], ["serve"])
+    assert image["StopSignal"] == "SIGTERM"
     assert _output(images.inside("service", "id", "-un")).strip() == "fairqr"
-    assert "fairqr" in _output(images.inside("service", *made["Entrypoint"], "--version"))
+    assert "fairqr" in _output(images.inside("service", *image["Entrypoint"], "--version"))
     port = free_port()
     address = {"FAIRQR_SERVICE_HOST": "127.0.0.1", "FAIRQR_SERVICE_PORT": str(port)}
     models = {"FAIRQR_MODEL": "feedback", "FAIRQR_SERVICE_MODELS": "feedback"}
-    command = images.inside("service", *made["Entrypoint"], *made["Cmd"], **address, **models)
+    command = images.inside("service", *image["Entrypoint"], *image["Cmd"], **address, **models)
     log = tmp_path / "log"
     with log.open("wb") as output, httpx.Client(trust_env=False, timeout=PATIENCE) as client:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
@@ -136,12 +138,12 @@ def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: P
                 return False
 
             until(ready)
-            asked = {"query": "mathematician", "attributes": ["gender"], "k": 10}
-            answer = client.post(f"{url}/v1/search", json=asked).raise_for_status().json()
+            search = {"query": "mathematician", "attributes": ["gender"], "k": 10}
+            answer = client.post(f"{url}/v1/search", json=search).raise_for_status().json()
             assert len(answer["ranking"]) == 10
             assert answer["divergence"] < answer["baseline"]["divergence"]
             # What the engine of containers asks, on the port that is set.
-            kind, *check = made["Healthcheck"]["Test"]
+            kind, *check = image["Healthcheck"]["Test"]
             assert kind == "CMD"
             inside = images.inside("service", *check, **address)
             assert subprocess.run(inside, check=False).returncode == 0
@@ -157,11 +159,12 @@ def test_the_image_holds_no_tools_to_install_more(images: Images) -> None:
     Whoever breaks in finds no pip in its environment; buildah may lose what is said of that.
     """
     look = "from importlib.util import find_spec; exit(7 if find_spec('pip') is None else 8)"
-    tried = images.inside("service", "python", "-c", look)
-    assert subprocess.run(tried, timeout=PATIENCE, check=False).returncode == 7
+    probe = images.inside("service", "python", "-c", look)
+
+    assert subprocess.run(probe, timeout=PATIENCE, check=False).returncode == 7
 
 
 def _output(command: list[str]) -> str:
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert ended.returncode == 0, f"{command}\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}"
-    return ended.stdout
+    process = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert process.returncode == 0, f"{command}\n{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
+    return process.stdout

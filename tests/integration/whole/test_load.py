@@ -21,9 +21,9 @@ def test_each_run_ends_once_whatever_fails(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.load", "--quick", "--json", str(written), "chaos"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
-    found = json.loads(written.read_text())
-    assert found["violations"] == []
-    chaos = found["parts"]["chaos"]
+    report = json.loads(written.read_text())
+    assert report["violations"] == []
+    chaos = report["parts"]["chaos"]
     assert chaos["recovered"] is not None
     assert chaos["verdict"]["resumed"] > 0
     assert chaos["verdict"]["equal"] > 30

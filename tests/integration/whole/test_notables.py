@@ -45,7 +45,8 @@ async def test_both_engines_retrieve_nearly_the_same(
     pairs = zip(await tantivy.search(queries), await elasticsearch.search(queries), strict=True)
     shared = sum(len({*ours.ids} & {*theirs.ids}) for ours, theirs in pairs)
     assert shared / (20 * len(TOPICS)) >= 0.95
-    ours, theirs = await tantivy.corpus_shares(), await elasticsearch.corpus_shares()
+    ours = await tantivy.corpus_shares()
+    theirs = await elasticsearch.corpus_shares()
     assert ours.keys() == theirs.keys() == {"gender", "continent"}
     for attribute, shares in ours.items():
         assert shares == pytest.approx(theirs[attribute])
@@ -67,4 +68,5 @@ async def test_the_local_model_lowers_divergence_on_most_topics(
         assert result.baseline.objective is not None
         assert result.objective.value >= result.baseline.objective.value
         better += result.objective.fairness > result.baseline.objective.fairness
+
     assert better >= 9

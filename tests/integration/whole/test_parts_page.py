@@ -36,20 +36,20 @@ EXAMPLE = r"(?ms)^```python\n(.*?)^```$"
 
 def sections() -> dict[str, str]:
     """Return the code of each section that has any."""
-    found = re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"))
-    code = {title: "\n".join(re.findall(EXAMPLE, text)) for title, text in found}
+    matches = re.findall(r"(?ms)^## (.*?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"))
+    code = {title: "\n".join(re.findall(EXAMPLE, text)) for title, text in matches}
     return {title: examples for title, examples in code.items() if examples}
 
 
-def model(asked: Asked) -> Answer:
+def model(request: Asked) -> Answer:
     """Call a tool if there is one, refine if a schema is asked for, and answer otherwise."""
-    last = asked.body["messages"][-1]
-    if asked.body.get("stream"):
+    last_message = request.body["messages"][-1]
+    if request.body.get("stream"):
         return stream(["Marie ", "Curie."])
-    if asked.wants_schema:
+    if request.wants_schema:
         return says({"keywords": ["woman"], "topic": ["physics"]})
-    if "tools" in asked.body and last["role"] != "tool":
-        name = asked.body["tools"][0]["function"]["name"]
+    if "tools" in request.body and last_message["role"] != "tool":
+        name = request.body["tools"][0]["function"]["name"]
         function = {"name": name, "arguments": json.dumps({"query": "physicist", "k": 4})}
         call = {"id": "1", "type": "function", "function": function}
         return completion({"content": None, "tool_calls": [call]}, "tool_calls")
@@ -128,8 +128,8 @@ async def test_an_example_runs(
         "__name__": __name__,
         "embeddings": DeterministicFakeEmbedding(size=8),
         "documents": [
-            Document(it["text"], metadata={"sex": it["gender"], "name": it["title"]})
-            for it in map(json.loads, records)
+            Document(record["text"], metadata={"sex": record["gender"], "name": record["title"]})
+            for record in map(json.loads, records)
         ],
     }
     code = compile(
@@ -138,5 +138,6 @@ async def test_an_example_runs(
     running = eval(code, names)
     if inspect.isawaitable(running):
         await running
+
     for check in CHECKS[title]:
         assert eval(check, names), check

@@ -35,31 +35,32 @@ def decided(**environment: str) -> Any:
     return json.loads(subprocess.check_output(command, env={**os.environ, **environment}))
 
 
-def compare(one: Any, other: Any, path: str = "") -> None:
+def compare(ours: Any, theirs: Any, path: str = "") -> None:
     """Texts, ids and counts are the same; figures are, but for the last digits."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for name in one.keys() - VARYING:
-            compare(one[name], other[name], f"{path}.{name}")
-    elif isinstance(one, list):
-        assert len(one) == len(other), path
-        for number, pair in enumerate(zip(one, other, strict=True)):
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys(), path
+        for name in ours.keys() - VARYING:
+            compare(ours[name], theirs[name], f"{path}.{name}")
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs), path
+        for number, pair in enumerate(zip(ours, theirs, strict=True)):
             compare(*pair, f"{path}[{number}]")
-    elif isinstance(one, float) and isinstance(other, float):
-        same = math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
-        assert same or (math.isnan(one) and math.isnan(other)), (path, one, other)
+    elif isinstance(ours, float) and isinstance(theirs, float):
+        is_same = math.isclose(ours, theirs, rel_tol=1e-9, abs_tol=1e-9)
+        assert is_same or (math.isnan(ours) and math.isnan(theirs)), (path, ours, theirs)
     else:
-        assert one == other, path
+        assert ours == theirs, path
 
 
 @pytest.mark.promise("objective")
 @pytest.mark.parametrize("environment", MACHINES, ids=["old", "other"])
 def test_another_machine_gives_the_same_lists_and_figures(environment: dict[str, str]) -> None:
     """Other processors give the same lists and figures."""
-    here, there = decided(), decided(**environment)
-    assert len(here["steps"]) == 200
-    assert any(len(result["iterations"]) > 1 for result in here["searches"])
-    compare(here, there)
+    our_decisions = decided()
+    there = decided(**environment)
+    assert len(our_decisions["steps"]) == 200
+    assert any(len(result["iterations"]) > 1 for result in our_decisions["searches"])
+    compare(our_decisions, there)
 
 
 PART = (
@@ -76,6 +77,7 @@ def test_a_part_of_the_tests_passes_on_another_machine(environment: dict[str, st
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )
+
     assert done.returncode == 0, done.stdout[-3000:]
 
 
@@ -89,7 +91,8 @@ def test_an_audit_of_this_machine_verifies_on_others(
     Relevance is estimated, so its figures have all digits; kernels differ in the last ones.
     """
     share_vectors(minilm_cache)
-    queries, audit = tmp_path / "queries.txt", tmp_path / "audit"
+    queries = tmp_path / "queries.txt"
+    audit = tmp_path / "audit"
     queries.write_text("physicist\npainter\nwriter\ncomposer\nchemist\nsinger\npolitician\n")
     asked = (
         *("--corpus", "notables", "--retriever", "bm25", "--queries", queries),

@@ -24,7 +24,7 @@ QUESTIONS = 24
 
 def asked(number: int) -> Question:
     """Return one of the questions, which have many lengths."""
-    words = [WORDS[(number * place) % len(WORDS)] for place in range(1, 2 + number % 11)]
+    words = [WORDS[(number * step) % len(WORDS)] for step in range(1, 2 + number % 11)]
     return question(" ".join(words), max_tokens=8)
 
 
@@ -69,9 +69,9 @@ async def test_texts_are_equal_to_the_token(
     assert max(batch_sizes) > 1
     assert sum(batch_sizes) == QUESTIONS
     assert max(batch_sizes) <= batch
-    for one, other in zip(alone, together, strict=True):
-        assert one.status == "ok", one.message
-        assert (other.text, other.usage) == (one.text, one.usage)
+    for single, batched in zip(alone, together, strict=True):
+        assert single.status == "ok", single.message
+        assert (batched.text, batched.usage) == (single.text, single.usage)
 
 
 async def test_probabilities_are_equal(tiny_causal: Path, batch_sizes: list[int]) -> None:
@@ -80,20 +80,26 @@ async def test_probabilities_are_equal(tiny_causal: Path, batch_sizes: list[int]
 
     async def chosen(model: CausalModel) -> list[Any]:
         questions = [asked(number) for number in range(QUESTIONS)]
-        return await asyncio.gather(*(model.choice_probabilities(it, labels) for it in questions))
+        return await asyncio.gather(
+            *(model.choice_probabilities(each_question, labels) for each_question in questions)
+        )
 
     alone = await chosen(CausalModel(str(tiny_causal)))
     batch_sizes.clear()
     together = await chosen(CausalModel(f"{tiny_causal}?batch=8"))
     assert max(batch_sizes) > 1
-    for one, other in zip(alone, together, strict=True):
-        assert other.probabilities == pytest.approx(one.probabilities, rel=1e-5)
+    for single, batched in zip(alone, together, strict=True):
+        assert batched.probabilities == pytest.approx(single.probabilities, rel=1e-5)
 
 
 async def test_a_question_that_is_too_long_does_not_spoil_the_others(tiny_causal: Path) -> None:
     model = CausalModel(f"{tiny_causal}?batch=8")
     long = question("the river " * 1000, max_tokens=8)
-    replies = await asyncio.gather(*(model.write(it) for it in (asked(1), long, asked(2))))
+
+    replies = await asyncio.gather(
+        *(model.write(each_question) for each_question in (asked(1), long, asked(2)))
+    )
+
     assert [reply.status for reply in replies] == ["ok", "invalid_request", "ok"]
 
 
@@ -104,9 +110,11 @@ async def test_who_leaves_does_not_keep_others_waiting(tiny_causal: Path) -> Non
     await asyncio.sleep(0)
     for task in asking[::2]:
         task.cancel()
+
     replies = await asyncio.gather(*asking, return_exceptions=True)
-    assert all(isinstance(it, asyncio.CancelledError) for it in replies[::2])
-    assert all(isinstance(it, Reply) and it.status == "ok" for it in replies[1::2])
+
+    assert all(isinstance(reply, asyncio.CancelledError) for reply in replies[::2])
+    assert all(isinstance(reply, Reply) and reply.status == "ok" for reply in replies[1::2])
 
 
 @pytest.mark.parametrize(
@@ -118,12 +126,13 @@ async def test_weights_are_kept_as_the_name_says(
 ) -> None:
     model = CausalModel(f"{tiny_causal}{options}")
     pretrained = await model.pretrained()
+
     assert pretrained.model.dtype is getattr(torch, dtype)
     assert (await model.write(asked(3))).status == "ok"
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "sentence"),
     [
         ("seq2seq:some/model?batch=0", "at batch"),
         ("causal:some/model?dtype=int3", "at dtype"),
@@ -132,7 +141,8 @@ async def test_weights_are_kept_as_the_name_says(
         ("causal:some/model?device_map=", "at device_map"),
     ],
 )
-def test_options_that_there_are_not_are_refused_at_once(name: str, said: str) -> None:
-    for opened in (open_generator, require_model):
-        with pytest.raises(ModelUnavailableError, match=said):
-            opened(name)
+def test_unknown_options_are_refused_at_once(name: str, sentence: str) -> None:
+    with pytest.raises(ModelUnavailableError, match=sentence):
+        open_generator(name)
+    with pytest.raises(ModelUnavailableError, match=sentence):
+        require_model(name)

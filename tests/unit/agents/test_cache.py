@@ -22,13 +22,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "replies.sqlite"
 
 
-async def test_a_read_makes_no_file_and_odd_texts_survive(path: Path) -> None:
-    """Half a surrogate pair, which models can send, is no reason to fail."""
+async def test_a_read_makes_no_file(path: Path) -> None:
     assert await ReplyCache(path).get_many(["a"]) == {}
     assert not path.exists()
-    for cache in (ReplyCache(path), ReplyCache()):
-        await cache.put_many({"k": {"a": "\ud800\u2028é"}})
-        assert await cache.get_many(["k", "none"]) == {"k": {"a": "\ud800\u2028é"}}
+
+
+@pytest.mark.parametrize("is_file", [True, False], ids=["file", "memory"])
+async def test_odd_texts_survive(path: Path, is_file: bool) -> None:
+    """Half a surrogate pair, which models can send, is no reason to fail."""
+    cache = ReplyCache(path) if is_file else ReplyCache()
+    await cache.put_many({"k": {"a": "\ud800\u2028é"}})
+
+    assert await cache.get_many(["k", "none"]) == {"k": {"a": "\ud800\u2028é"}}
 
 
 @pytest.mark.promise("agents")
@@ -42,9 +47,11 @@ async def test_the_file_stays_below_its_limit(path: Path) -> None:
         await cache.put_many({f"k{number}": TEXT})
     for start in range(500, 1000, 20):
         await cache.put_many({f"k{start + number}": TEXT for number in range(20)})
-    kept = await cache.get_many([f"k{number}" for number in range(1000)])
-    assert "k0" not in kept
-    assert {f"k{number}" for number in range(800, 1000)} <= set(kept)
+
+    entries = await cache.get_many([f"k{number}" for number in range(1000)])
+
+    assert "k0" not in entries
+    assert {f"k{number}" for number in range(800, 1000)} <= set(entries)
     assert path.stat().st_size < LIMIT * 1.1
     assert list(path.parent.iterdir()) == [path]
 
@@ -80,16 +87,26 @@ asyncio.run(fill())
 
 
 @pytest.mark.promise("agents")
-async def test_no_state_of_the_file_is_an_error(path: Path, tmp_path: Path) -> None:
-    """A damaged cache stops nothing.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("garbage", id="no database"),
+        pytest.param("", id="a folder"),
+        pytest.param("garbage/below", id="below a file"),
+    ],
+)
+async def test_no_state_of_the_file_is_an_error(tmp_path: Path, name: str) -> None:
+    """A damaged cache stops nothing."""
+    path = tmp_path / name
+    (tmp_path / "garbage").write_bytes(b"not a database at all" * 100)
 
-    One that was deleted, as when somebody empties the folder under a service, is made again.
-    """
-    garbage = tmp_path / "garbage"
-    garbage.write_bytes(b"not a database at all" * 100)
-    for wrong in (garbage, tmp_path, garbage / "below"):
-        await ReplyCache(wrong).put_many(K)
-        assert await ReplyCache(wrong).get_many(["k"]) == {}
+    await ReplyCache(path).put_many(K)
+
+    assert await ReplyCache(path).get_many(["k"]) == {}
+
+
+async def test_a_cache_that_was_deleted_is_made_again(path: Path) -> None:
+    """As when somebody empties the folder under a service."""
     cache = ReplyCache(path)
     await cache.put_many(K)
     for file in path.parent.glob("replies*"):
@@ -102,7 +119,9 @@ async def test_no_state_of_the_file_is_an_error(path: Path, tmp_path: Path) -> N
 
 async def test_memory_holds_the_last_replies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairqr.agents.models.cache.MAX_REPLIES", 3)
-    kept, keys = ReplyCache(), [str(number) for number in range(5)]
+    cache = ReplyCache()
+    keys = [str(number) for number in range(5)]
     for key in keys:
-        await kept.put_many({key: {"reply": key}})
-    assert list(await kept.get_many(keys)) == keys[2:]
+        await cache.put_many({key: {"reply": key}})
+
+    assert list(await cache.get_many(keys)) == keys[2:]

@@ -48,9 +48,9 @@ def has_n(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"n": value["n"]}
 
 
-def question(query: str = "x", **more: Any) -> Question:
+def question(query: str = "x", **options: Any) -> Question:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minLength": 1}}}
-    return Question(PROMPT, {"query": query}, **{"schema": schema, "validate": has_n, **more})
+    return Question(PROMPT, {"query": query}, **{"schema": schema, "validate": has_n, **options})
 
 
 def model(server: ModelServer, **options: Any) -> ChatModel:
@@ -86,12 +86,12 @@ async def test_a_request_holds_what_was_asked(server: ModelServer) -> None:
     asking = model(server)
     reply = await asking.ask(question(seed=7, temperature=0.0))
     assert (reply.status, reply.value, reply.usage) == ("ok", {"n": 1}, Usage(1, 0, 100, 10))
-    (asked,) = server.asked
-    assert asked.path == "/v1/chat/completions"
-    assert asked.headers["authorization"] == f"Bearer {KEY}"
-    assert asked.body["messages"] == [{"role": "user", "content": "About x"}]
-    assert (asked.body["temperature"], asked.body["seed"]) == (0.0, 7)
-    schema = asked.body["response_format"]["json_schema"]["schema"]
+    (request,) = server.asked
+    assert request.path == "/v1/chat/completions"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert request.body["messages"] == [{"role": "user", "content": "About x"}]
+    assert (request.body["temperature"], request.body["seed"]) == (0.0, 7)
+    schema = request.body["response_format"]["json_schema"]["schema"]
     assert schema["properties"] == {"n": {"type": "integer"}}
     server.does(says("  Marie Curie\ndid. \n"))
     text = await asking.write(question())
@@ -108,9 +108,9 @@ async def test_a_wrong_reply_is_answered_with_the_error_once(server: ModelServer
     server.does(says('{"m": 1}'), says('Sure!\n```json\n{"n": 1}\n```\nEnjoy.'))
     reply = await model(server).ask(question())
     assert (reply.value, reply.usage) == ({"n": 1}, Usage(2, 0, 200, 20))
-    again = server.asked[1].body["messages"]
-    assert again[1] == {"role": "assistant", "content": '{"m": 1}'}
-    assert "'n': a number is missing" in again[2]["content"]
+    messages = server.asked[1].body["messages"]
+    assert messages[1] == {"role": "assistant", "content": '{"m": 1}'}
+    assert "'n': a number is missing" in messages[2]["content"]
 
 
 @pytest.mark.promise("agents")
@@ -135,7 +135,7 @@ async def test_each_failure_is_typed_and_explained(
 ) -> None:
     """Only failures that can heal are asked again, and each failure is explained.
 
-    Tried again is only what can heal; the reply says in a sentence what is wrong.
+    The reply says in a sentence what is wrong.
     """
     server.does(answer)
     reply = await model(server, attempts=2).ask(question())
@@ -158,7 +158,7 @@ async def test_retry_after_is_waited_for(server: ModelServer, waits: list[float]
     gone = failure(503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT")
     server.does(failure(429, retry_after="0.2"), gone, GOOD)
     assert (await model(server).ask(question())).status == "ok"
-    first, second, _ = (asked.at for asked in server.asked)
+    first, second, _ = (request.at for request in server.asked)
     assert second - first >= 0.2
     assert waits == [0.2, 0]  # our own waits would be at least 0.5 s, and then 1 s
 
@@ -189,7 +189,9 @@ async def test_a_model_that_does_not_answer_is_given_up(
     """
     server.does(answer)
     began = time.monotonic()
+
     reply = await model(server, timeout=0.3).ask(question())
+
     assert reply.status == "timeout"
     assert "did not answer within" in reply.message
     assert 0.3 <= time.monotonic() - began < 30
@@ -198,15 +200,25 @@ async def test_a_model_that_does_not_answer_is_given_up(
 
 async def test_a_deadline_of_zero_asks_nothing(server: ModelServer) -> None:
     """A budget that is spent is no reason to wait without one."""
-    asking = model(server)
-    reply = await asking.ask(question(), deadline=0.0)
-    assert (reply.status, reply.usage, server.asked) == ("timeout", Usage(), [])
-    # Nor do rankers, and nobody takes the order for ranked.
-    for name, asked in (("listwise", 3), ("pairwise", 4)):
-        ranking = open_ranker(name, asking, None, RankerOptions(window=2, step=1))
-        found = await ranking.rank("q", [RankItem(str(n), "t", "") for n in range(4)], "", 0.0)
-        assert (found.order, found.failures) == ((0, 1, 2, 3), {"timeout": asked})
-        assert (found.failed, server.asked) == (True, [])
+    reply = await model(server).ask(question(), deadline=0.0)
+
+    assert (reply.status, reply.usage) == ("timeout", Usage())
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(("name", "failures"), [("listwise", 3), ("pairwise", 4)])
+async def test_a_deadline_of_zero_ranks_nothing(
+    server: ModelServer, name: Any, failures: int
+) -> None:
+    """And nobody takes the order for ranked."""
+    ranker = open_ranker(name, model(server), None, RankerOptions(window=2, step=1))
+    items = [RankItem(str(number), "t", "") for number in range(4)]
+
+    ranking = await ranker.rank("q", items, "", 0.0)
+
+    assert (ranking.order, ranking.failures) == ((0, 1, 2, 3), {"timeout": failures})
+    assert ranking.failed
+    assert server.asked == []
 
 
 @pytest.mark.parametrize(
@@ -223,35 +235,52 @@ async def test_a_parameter_that_is_refused_is_left_out_from_then_on(
     """It is learnt once; the rest of the request stays."""
     streams = parameter == "stream_options"
     good = stream(PIECES, usage=False) if streams else GOOD
-    asking, told = model(server), list[str]()
+    asking = model(server)
+    pieces = list[str]()
     for requests in (2, 1):
-        server.does(lambda asked: failure(400, words) if parameter in asked.body else good)
+        server.does(lambda request: failure(400, words) if parameter in request.body else good)
         if streams:
-            reply = await asking.write(question(), on_token=told.append)
+            reply = await asking.write(question(), on_token=pieces.append)
         else:
             reply = await asking.ask(question())
         assert (reply.status, len(server.asked)) == ("ok", requests)
+
     assert {"model", "messages"} <= set(server.asked[0].body)
 
 
-def test_what_names_no_model_is_refused() -> None:
-    for name in ("gpt-4o", "openai:", ":gpt-4o"):
-        with pytest.raises(ModelUnavailableError, match="provider:model, such as openai:gpt-4o"):
-            ChatModel(name)
-    for url in ("localhost:8000", "http://x:99999/v1", "http://[::1/v1"):
-        with pytest.raises(ModelUnavailableError, match="base URL"):
-            ChatModel("openai:fake", base_url=url)
+@pytest.mark.parametrize("name", ["gpt-4o", "openai:", ":gpt-4o"])
+def test_what_names_no_model_is_refused(name: str) -> None:
+    with pytest.raises(ModelUnavailableError, match="provider:model, such as openai:gpt-4o"):
+        ChatModel(name)
 
 
-async def test_what_cannot_be_opened_is_said_in_one_line(
+@pytest.mark.parametrize("url", ["localhost:8000", "http://x:99999/v1", "http://[::1/v1"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ModelUnavailableError, match="base URL"):
+        ChatModel("openai:fake", base_url=url)
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("nonesuch:model", "nonesuch"), ("openai:fake", "OPENAI_API_KEY")],
+    ids=["unknown provider", "no key"],
+)
+async def test_what_cannot_be_opened_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, name: str, word: str
+) -> None:
+    """The provider or the variable is named."""
+    monkeypatch.delenv("OPENAI_API_KEY")
+
+    with pytest.raises(ModelUnavailableError, match=rf"^.*{word}.{{0,300}}$"):
+        await ChatModel(name).start()
+
+
+async def test_a_server_of_ones_own_needs_no_key(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The provider or the variable is named; a server of one's own needs no key."""
     monkeypatch.delenv("OPENAI_API_KEY")
-    for name, words in (("nonesuch:model", "nonesuch"), ("openai:fake", "OPENAI_API_KEY")):
-        with pytest.raises(ModelUnavailableError, match=rf"^.*{words}.{{0,300}}$"):
-            await ChatModel(name).start()
     server.does(GOOD)
+
     assert (await model(server).ask(question())).status == "ok"
     assert server.asked[0].headers["authorization"] == "Bearer none"
 
@@ -261,6 +290,7 @@ async def test_a_url_is_shown_without_credentials(
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://me:hidden-pass@127.0.0.1:1/v1")
     reply = await ChatModel("openai:fake", attempts=1).ask(question())
+
     assert reply.status == "unavailable"
     assert "http://127.0.0.1:1/v1" in reply.message
     assert "hidden" not in reply.message
@@ -276,7 +306,9 @@ async def test_no_secret_around_us_is_quoted(
     """
     monkeypatch.setenv("OPENAI_API_KEY", "plainwordsecret")
     server.does(failure(400, "The key plainwordsecret and bearer abc123xyz are bad"))
+
     reply = await model(server).ask(question())
+
     assert "(400: The key … and … are bad)" in reply.message
 
 
@@ -284,8 +316,9 @@ async def test_no_redirect_is_followed(server: ModelServer) -> None:
     """It could lead the documents of a question to a server that nobody configured."""
     elsewhere = server.base_url.replace("/v1", "/elsewhere")
     server.does(Answer(307, b"", {"Location": elsewhere}), GOOD)
+
     assert (await model(server).ask(question())).status != "ok"
-    assert [asked.path for asked in server.asked] == ["/v1/chat/completions"]
+    assert [request.path for request in server.asked] == ["/v1/chat/completions"]
 
 
 @pytest.mark.promise("agents")
@@ -342,13 +375,13 @@ async def test_a_reply_is_kept_and_a_failure_is_not(server: ModelServer, cache: 
     asking = model(server, cache=cache)
     assert (await asking.ask(question())).status == "invalid_request"
     first = (await asking.ask(question())).usage
-    again = (await asking.ask(question())).usage
-    assert (first.model_calls, again.model_calls, again.cached_calls) == (1, 0, 1)
-    assert again.cached_tokens == first.prompt_tokens + first.completion_tokens == 110
-    assert again.cached_milliseconds > 0
-    for kept in ('{"other": 1}', '{"reply": {}, "tokens": 1, "milliseconds": 1}'):
+    usage = (await asking.ask(question())).usage
+    assert (first.model_calls, usage.model_calls, usage.cached_calls) == (1, 0, 1)
+    assert usage.cached_tokens == first.prompt_tokens + first.completion_tokens == 110
+    assert usage.cached_milliseconds > 0
+    for damaged in ('{"other": 1}', '{"reply": {}, "tokens": 1, "milliseconds": 1}'):
         with sqlite3.connect(cache.path) as connection:
-            connection.execute("UPDATE kept SET value = ?", (kept,))
+            connection.execute("UPDATE kept SET value = ?", (damaged,))
         connection.close()
         assert (await asking.ask(question())).usage.model_calls == 1
 
@@ -359,25 +392,31 @@ async def test_different_questions_have_different_keys(
 ) -> None:
     """Replies are kept by everything that can change them.
 
-    Also a schema with the same fields in another order, which models follow.
+    That includes a schema with the same fields in another order, which models follow.
     """
     server.does(GOOD)
     schemas = [{"type": "object", "properties": fields} for fields in (FIELDS, TURNED)]
     changes = [{"seed": 1}, {"temperature": 1.0}, {"max_tokens": 7}]
     changes += [{"schema": schema} for schema in (None, *schemas)]
     options: list[dict[str, Any]] = [
-        *({"reasoning_effort": how} for how in ("low", "high")),
+        *({"reasoning_effort": effort} for effort in ("low", "high")),
         *({"model_kwargs": {"user": user}} for user in "ab"),
         *({"default_headers": {"X-Model": name}} for name in "ab"),
         {"base_url": server.base_url + "/"},
     ]
-    asked = [(model(server, cache=cache), question("y"))]
-    asked += [(model(server, cache=cache), question(**change)) for change in ({}, *changes)]
-    asked += [(model(server, cache=cache, **option), question()) for option in options]
-    other = ChatModel("openai:other", base_url=server.base_url, cache=cache)
+    questions_of_models = [(model(server, cache=cache), question("y"))]
+    questions_of_models += [
+        (model(server, cache=cache), question(**change)) for change in ({}, *changes)
+    ]
+    questions_of_models += [
+        (model(server, cache=cache, **option), question()) for option in options
+    ]
+
+    other_model = ChatModel("openai:other", base_url=server.base_url, cache=cache)
+
     for calls in (1, 0):
-        for asking, each in [*asked, (other, question())]:
-            assert (await asking.ask(each)).usage.model_calls == calls
+        for asking, each_question in [*questions_of_models, (other_model, question())]:
+            assert (await asking.ask(each_question)).usage.model_calls == calls
 
 
 async def test_texts_objects_and_choices_are_kept_apart(
@@ -386,6 +425,7 @@ async def test_texts_objects_and_choices_are_kept_apart(
     """The same prompt in another form is another question; an empty text is kept too."""
     server.does(GOOD, says(""), scores({"Yes": 0.5, "No": 0.5}))
     asking = model(server, cache=cache)
+
     for _ in range(2):
         assert (await asking.ask(question())).value == {"n": 1}
         assert (await asking.write(question())).status == "empty"
@@ -398,7 +438,7 @@ async def test_texts_objects_and_choices_are_kept_apart(
 
 
 async def test_no_secret_is_in_the_cache(server: ModelServer, cache: ReplyCache) -> None:
-    """Whoever gets a new API key need not pay again; headers and addresses are hashed."""
+    """Headers and addresses are hashed. With a new key or time-out nobody has to pay again."""
     server.does(GOOD)
     hidden = {
         "base_url": server.base_url.replace("//", "//user:secret@"),
@@ -406,24 +446,24 @@ async def test_no_secret_is_in_the_cache(server: ModelServer, cache: ReplyCache)
     }
     first = model(server, cache=cache, api_key="oldsecret1", **hidden)
     assert (await first.ask(question())).usage.model_calls == 1
-    again = model(server, cache=cache, api_key="newsecret2", **hidden | {"timeout": 5.0})
-    assert (await again.ask(question())).usage.model_calls == 0
+    with_new_key = model(server, cache=cache, api_key="newsecret2", **hidden | {"timeout": 5.0})
+    assert (await with_new_key.ask(question())).usage.model_calls == 0
     assert b"secret" not in cache.path.read_bytes()
-    assert first.fingerprint == again.fingerprint
+    assert first.fingerprint == with_new_key.fingerprint
     assert re.fullmatch("[0-9a-f]{64}", first.fingerprint)
 
 
 def test_the_address_in_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys do not; of OpenAI only the address that is used counts, wherever it stands."""
-    before = ChatModel("anthropic:x").fingerprint
+    fingerprint = ChatModel("anthropic:x").fingerprint
     monkeypatch.setenv("ANTHROPIC_API_KEY", "hidden")
-    assert ChatModel("anthropic:x").fingerprint == before
+    assert ChatModel("anthropic:x").fingerprint == fingerprint
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://one")
-    assert ChatModel("anthropic:x").fingerprint != before
-    given = ChatModel("openai:x", base_url="http://one/v1").fingerprint
-    assert given != ChatModel("openai:x").fingerprint
+    assert ChatModel("anthropic:x").fingerprint != fingerprint
+    stated = ChatModel("openai:x", base_url="http://one/v1").fingerprint
+    assert stated != ChatModel("openai:x").fingerprint
     monkeypatch.setenv("OPENAI_BASE_URL", "http://one/v1")
-    assert given == ChatModel("openai:x").fingerprint
+    assert stated == ChatModel("openai:x").fingerprint
 
 
 async def test_pieces_are_told_as_they_come_and_kept(
@@ -433,10 +473,12 @@ async def test_pieces_are_told_as_they_come_and_kept(
 
     Who joins is told at the end, who left is told no more, and who comes later is told at once.
     """
-    whole = stream(PIECES)
-    server.does(stream(PIECES, gate=gate, gate_after=begun(whole, 1)))
+    answer = stream(PIECES)
+    server.does(stream(PIECES, gate=gate, gate_after=begun(answer, 1)))
     asking = model(server, cache=cache)
-    first, second, came = list[str](), list[str](), asyncio.Event()
+    first = list[str]()
+    second = list[str]()
+    came = asyncio.Event()
 
     def on_token(piece: str) -> None:
         first.append(piece)
@@ -455,9 +497,9 @@ async def test_pieces_are_told_as_they_come_and_kept(
     later = list[str]()
     assert (await asking.write(question(), on_token=later.append)).usage.cached_calls == 1
     assert later == second
-    (asked,) = server.asked
-    assert asked.body["stream"] is True
-    assert asked.body["stream_options"] == {"include_usage": True}
+    (request,) = server.asked
+    assert request.body["stream"] is True
+    assert request.body["stream_options"] == {"include_usage": True}
 
 
 @pytest.mark.parametrize(
@@ -479,7 +521,9 @@ async def test_what_becomes_of_a_stream(
     """Cut off is an answer, white space is none and is not told, a filter is a refusal."""
     server.does(answer)
     pieces: list[str] = []
+
     reply = await model(server, attempts=2).write(question(), on_token=pieces.append)
+
     assert (reply.status, reply.text) == (status, told if status == "ok" else "")
     assert "".join(pieces) == told
     assert len(server.asked) == requests
@@ -498,13 +542,14 @@ async def test_a_broken_stream_is_not_begun_again(
 ) -> None:
     """Who was told half a text must not be told another one after it."""
     server.does(stream(PIECES, **broken), stream(["Another."]))
-    told: list[str] = []
+    pieces: list[str] = []
     asking = model(server, timeout=2.0)
     await asking.start()
-    reply = await asking.write(question(), on_token=told.append)
+    reply = await asking.write(question(), on_token=pieces.append)
     broken.get("gate", threading.Event()).set()
+
     assert (reply.status, reply.text) == (status, "")
-    assert told == PIECES[: len(told)] != []
+    assert pieces == PIECES[: len(pieces)] != []
     assert len(server.asked) == 1
 
 
@@ -540,6 +585,7 @@ async def test_a_model_without_probabilities_is_asked_once_only(
         choice = await asking.choice_probabilities(question())
         assert (choice.status, choice.probabilities) == ("unsupported", {})
         assert "does not give the probabilities" in choice.message
+
     assert len(server.asked) == 1
     assert (await asking.ask(question())).value == {"n": 1}
 
@@ -562,5 +608,6 @@ async def test_other_failures_are_not_taken_for_that(
     """The next question may well be answered with probabilities."""
     server.does(answer, scores({"Yes": 1.0}))
     asking = model(server)
+
     assert (await asking.choice_probabilities(question())).status == status
     assert (await asking.choice_probabilities(question())).probabilities == {"Yes": 1.0, "No": 0.0}

@@ -49,8 +49,8 @@ def has_n(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"n": value["n"]}
 
 
-def question(query: str = "x", **more: Any) -> Question:
-    return Question(PROMPT, {"query": query}, **{"schema": SCHEMA, "validate": has_n, **more})
+def question(query: str = "x", **options: Any) -> Question:
+    return Question(PROMPT, {"query": query}, **{"schema": SCHEMA, "validate": has_n, **options})
 
 
 def model(server: ModelServer, **options: Any) -> ChatModel:
@@ -64,11 +64,11 @@ def body_of(status: int, body: Any) -> Answer:
 
 def unless(refused: Callable[[Asked], bool], answer: Answer, good: Answer = GOOD) -> Any:
     """A server that gives an error if a request has what it does not know."""
-    return lambda asked: answer if refused(asked) else good
+    return lambda request: answer if refused(request) else good
 
 
 def has(name: str) -> Callable[[Asked], bool]:
-    return lambda asked: name in asked.body
+    return lambda request: name in request.body
 
 
 REFUSED = [
@@ -142,11 +142,12 @@ async def test_a_refused_parameter_is_left_out_from_then_on(
     server: ModelServer, name: str, status: int, body: Any
 ) -> None:
     server.does(unless(has(name), body_of(status, body)))
-    asked = model(server)
-    assert (await asked.ask(question(seed=7))).value == {"n": 1}
+    chat = model(server)
+
+    assert (await chat.ask(question(seed=7))).value == {"n": 1}
     assert len(server.asked) == 2
     assert server.asked[0].body.keys() - server.asked[1].body.keys() == {name}
-    assert (await asked.ask(question("another"))).status == "ok"
+    assert (await chat.ask(question("another"))).status == "ok"
     assert len(server.asked) == 3
 
 
@@ -160,17 +161,17 @@ async def test_a_refused_parameter_is_left_out_from_then_on(
 )
 async def test_the_limit_of_a_reply_has_two_names(server: ModelServer, body: Any) -> None:
     server.does(unless(has("max_completion_tokens"), body_of(422, body)))
-    asked = model(server)
-    assert (await asked.ask(question())).status == "ok"
+    chat = model(server)
+    assert (await chat.ask(question())).status == "ok"
     limit = server.asked[0].body["max_completion_tokens"]
     assert server.asked[1].body["max_tokens"] == limit
     server.does(
         unless(
-            lambda it: bool({"max_tokens", "max_completion_tokens"} & it.body.keys()),
+            lambda request: bool({"max_tokens", "max_completion_tokens"} & request.body.keys()),
             body_of(422, {"detail": "max_tokens is unknown"}),
         )
     )
-    assert (await asked.ask(question("neither"))).status == "ok"
+    assert (await chat.ask(question("neither"))).status == "ok"
     assert not {"max_tokens", "max_completion_tokens"} & server.asked[-1].body.keys()
 
 
@@ -185,14 +186,14 @@ async def test_the_limit_of_a_reply_has_two_names(server: ModelServer, body: Any
 async def test_a_limit_that_is_too_large_is_lowered_and_not_forgotten(
     server: ModelServer, reason: str
 ) -> None:
-    def is_too_large(asked: Asked) -> bool:
-        return asked.body.get("max_completion_tokens", 10**9) > 4096
+    def is_too_large(request: Asked) -> bool:
+        return request.body.get("max_completion_tokens", 10**9) > 4096
 
     server.does(unless(is_too_large, failure(400, reason)))
-    asked = model(server)
-    assert (await asked.ask(question(max_tokens=5000))).status == "ok"
-    assert (await asked.ask(question("y", max_tokens=9000))).status == "ok"
-    assert [it.body["max_completion_tokens"] for it in server.asked] == [5000, 4096, 4096]
+    chat = model(server)
+    assert (await chat.ask(question(max_tokens=5000))).status == "ok"
+    assert (await chat.ask(question("y", max_tokens=9000))).status == "ok"
+    assert [request.body["max_completion_tokens"] for request in server.asked] == [5000, 4096, 4096]
 
 
 async def test_a_limit_goes_by_the_prompt_where_the_server_counts_both(
@@ -201,9 +202,9 @@ async def test_a_limit_goes_by_the_prompt_where_the_server_counts_both(
     """As vLLM and OpenAI say it; a shorter prompt has its own room."""
     context = 4096
 
-    def answer(asked: Asked) -> Answer:
-        limit = asked.body["max_completion_tokens"]
-        prompt = 2000 if "long" in asked.last_message else 74
+    def answer(request: Asked) -> Answer:
+        limit = request.body["max_completion_tokens"]
+        prompt = 2000 if "long" in request.last_message else 74
         if limit <= context - prompt:
             return GOOD
         return failure(
@@ -213,17 +214,17 @@ async def test_a_limit_goes_by_the_prompt_where_the_server_counts_both(
         )
 
     server.does(answer)
-    asked = model(server)
-    assert (await asked.ask(question("long", max_tokens=4192))).status == "ok"
-    assert (await asked.ask(question("x", max_tokens=4192))).status == "ok"
-    limits = [it.body["max_completion_tokens"] for it in server.asked]
+    chat = model(server)
+    assert (await chat.ask(question("long", max_tokens=4192))).status == "ok"
+    assert (await chat.ask(question("x", max_tokens=4192))).status == "ok"
+    limits = [request.body["max_completion_tokens"] for request in server.asked]
     assert limits == [4192, context - 2000, 4192, context - 74]
     says_both = failure(
         400,
         "This model's maximum context length is 4097 tokens. However, you requested 5000 tokens "
         "(1000 in the messages, 4000 in the completion: max_tokens).",
     )
-    server.does(unless(lambda it: it.body["max_completion_tokens"] > 3097, says_both))
+    server.does(unless(lambda request: request.body["max_completion_tokens"] > 3097, says_both))
     assert (await model(server).ask(question("y", max_tokens=4000))).status == "ok"
     assert server.asked[-1].body["max_completion_tokens"] == 3097
 
@@ -240,26 +241,32 @@ async def test_a_limit_goes_by_the_prompt_where_the_server_counts_both(
     ],
 )
 async def test_a_limit_on_the_reply_alone_is_lowered(server: ModelServer, sentence: str) -> None:
-    refused = unless(lambda it: it.body["max_completion_tokens"] > 62, failure(400, sentence))
+    refused = unless(
+        lambda request: request.body["max_completion_tokens"] > 62, failure(400, sentence)
+    )
     server.does(refused)
+
     assert (await model(server).ask(question(max_tokens=96))).status == "ok"
-    assert [it.body["max_completion_tokens"] for it in server.asked] == [96, 62]
+    assert [request.body["max_completion_tokens"] for request in server.asked] == [96, 62]
 
 
 async def test_a_server_that_refuses_every_limit_is_asked_a_few_times(server: ModelServer) -> None:
     server.does(failure(400, "max_tokens: not possible with 12 input tokens"))
     reply = await model(server).ask(question(max_tokens=4000))
+
     assert reply.status == "invalid_request"
     assert len(server.asked) < 8
 
 
 async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelServer) -> None:
     server.does(stream(["word "] * 100_000))
-    shown: list[str] = []
-    reply = await model(server).write(question(max_tokens=100), on_token=shown.append)
+    pieces: list[str] = []
+
+    reply = await model(server).write(question(max_tokens=100), on_token=pieces.append)
+
     assert reply.status == "ok"
     assert 1600 <= len(reply.text) < 1700
-    assert "".join(shown).startswith(reply.text)
+    assert "".join(pieces).startswith(reply.text)
 
 
 @pytest.mark.parametrize(
@@ -280,15 +287,15 @@ async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelSe
 async def test_without_a_system_role_the_user_message_has_both(
     server: ModelServer, status: int, body: Any
 ) -> None:
-    def has_system(asked: Asked) -> bool:
-        return any(message["role"] == "system" for message in asked.body["messages"])
+    def has_system(request: Asked) -> bool:
+        return any(message["role"] == "system" for message in request.body["messages"])
 
     server.does(unless(has_system, body_of(status, body)))
-    asked = model(server)
-    assert (await asked.ask(question())).status == "ok"
+    chat = model(server)
+    assert (await chat.ask(question())).status == "ok"
     (message,) = server.asked[-1].body["messages"]
     assert (message["role"], message["content"]) == ("user", f"{SYSTEM}\n\nAbout x")
-    assert (await asked.ask(question("y"))).status == "ok"
+    assert (await chat.ask(question("y"))).status == "ok"
     assert len(server.asked) == 3
 
 
@@ -436,9 +443,10 @@ async def test_an_error_has_the_reason_and_one_remedy(
 ) -> None:
     server.does(answer)
     reply = await model(server, attempts=1).ask(question())
+
     assert reply.status == status
-    for each in words:
-        assert any(part in reply.message for part in each.split("|")), reply.message
+    for word in words:
+        assert any(part in reply.message for part in word.split("|")), reply.message
     assert not_words not in reply.message
     assert "Error code" not in reply.message
 
@@ -471,17 +479,18 @@ async def test_thoughts_are_not_shown_or_judged(server: ModelServer, text: str) 
     """Of an answer that comes in pieces; where no mark stands before them, from the next on."""
     plain = text.replace('{"n": 1}', "Marie Curie").replace("```json\n", "").replace("\n```", "")
     server.does(stream([*plain]))
-    asked = model(server)
-    reply = await asked.write(question("first"), on_token=lambda _: None)
+    chat = model(server)
+    reply = await chat.write(question("first"), on_token=lambda _: None)
     assert reply.text == "Marie Curie"
-    shown: list[str] = []
-    reply = await asked.write(question("second"), on_token=shown.append)
-    assert (reply.text, "".join(shown).strip()) == ("Marie Curie", "Marie Curie")
+    pieces: list[str] = []
+    reply = await chat.write(question("second"), on_token=pieces.append)
+    assert (reply.text, "".join(pieces).strip()) == ("Marie Curie", "Marie Curie")
 
 
 async def test_reasoning_content_is_no_answer(server: ModelServer) -> None:
     thought = {"content": '{"n": 1}', "reasoning_content": '{"n": 7}', "reasoning": '{"n": 8}'}
     server.does(completion(thought))
+
     assert (await model(server).ask(question())).value == {"n": 1}
 
 
@@ -499,25 +508,26 @@ async def test_reasoning_content_is_no_answer(server: ModelServer) -> None:
     ],
 )
 def test_thoughts_whose_marks_are_gone_are_not_shown(text: str, answer: str, size: int) -> None:
-    shown = ThoughtFilter()
+    thoughts = ThoughtFilter()
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
-    seen = "".join(map(shown.feed, pieces)) + shown.end()
-    assert seen.removesuffix("<|return|>") == answer
+    visible = "".join(map(thoughts.feed, pieces)) + thoughts.end()
+
+    assert visible.removesuffix("<|return|>") == answer
     assert without_thoughts(text) == answer
 
 
 @pytest.mark.parametrize("pieces", [["a < b"], ["<", "b>bold"], ["[1] ", "says"], ["<thin", "g>"]])
 def test_what_only_looks_like_a_thought_is_shown(pieces: list[str]) -> None:
-    shown = ThoughtFilter()
-    assert "".join(map(shown.feed, pieces)) + shown.end() == "".join(pieces)
+    thoughts = ThoughtFilter()
+    assert "".join(map(thoughts.feed, pieces)) + thoughts.end() == "".join(pieces)
     assert without_thoughts("".join(pieces)) == "".join(pieces)
 
 
 def thinks(limit: int, text: str) -> Callable[[Asked], Answer]:
     """A model that thinks for some tokens before it answers."""
 
-    def answer(asked: Asked) -> Answer:
-        room = asked.body["max_completion_tokens"]
+    def answer(request: Asked) -> Answer:
+        room = request.body["max_completion_tokens"]
         return completion({"content": None}, "length") if room < limit else says(text)
 
     return answer
@@ -526,22 +536,26 @@ def thinks(limit: int, text: str) -> Callable[[Asked], Answer]:
 @pytest.mark.parametrize("budget", [16, 96, 128])
 async def test_a_model_that_thinks_gets_room_for_that(server: ModelServer, budget: int) -> None:
     server.does(thinks(2000, '{"n": 1}'))
-    asked = model(server)
-    assert (await asked.ask(question(max_tokens=budget))).value == {"n": 1}
-    assert [it.body["max_completion_tokens"] for it in server.asked] == [budget, budget + 4096]
-    assert (await asked.ask(question("y", max_tokens=budget))).value == {"n": 1}
+    chat = model(server)
+
+    assert (await chat.ask(question(max_tokens=budget))).value == {"n": 1}
+    assert [request.body["max_completion_tokens"] for request in server.asked] == [
+        budget,
+        budget + 4096,
+    ]
+    assert (await chat.ask(question("y", max_tokens=budget))).value == {"n": 1}
     assert len(server.asked) == 3
 
 
 async def test_a_limit_that_is_reached_is_said_with_what_helps(server: ModelServer) -> None:
     server.does(thinks(10**9, ""))
-    asked = model(server, reasoning_tokens=100)
-    reply = await asked.ask(question(max_tokens=28))
+    chat = model(server, reasoning_tokens=100)
+    reply = await chat.ask(question(max_tokens=28))
     assert reply.status == "empty"
     assert "reached its limit of 128 tokens before it answered" in reply.message
     assert "raise reasoning_tokens" in reply.message
     server.does(completion({"content": '{"n": '}, "length"))
-    reply = await asked.ask(question("cut", max_tokens=28))
+    reply = await chat.ask(question("cut", max_tokens=28))
     assert "it reached the limit of 128 tokens; raise max_tokens in the prompt" in reply.message
 
 
@@ -566,20 +580,22 @@ async def test_thoughts_alone_get_more_room_and_are_said(
     server: ModelServer, message: dict[str, Any], wanted: Any
 ) -> None:
     server.does(completion(message))
-    asked = model(server, reasoning_tokens=100)
-    reply = await asked.ask(question(max_tokens=28, wanted=wanted))
+    chat = model(server, reasoning_tokens=100)
+
+    reply = await chat.ask(question(max_tokens=28, wanted=wanted))
+
     assert reply.status == "empty"
     assert "gave only thoughts and no answer, with a limit of 128 tokens" in reply.message
     assert "raise reasoning_tokens" in reply.message
-    assert [it.body["max_completion_tokens"] for it in server.asked] == [28, 128]
+    assert [request.body["max_completion_tokens"] for request in server.asked] == [28, 128]
 
 
 def deltas(*each: dict[str, Any]) -> Answer:
     """A stream of these changes."""
-    made = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "fake"}
-    choices = [{"index": 0, "delta": it, "finish_reason": None} for it in each]
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "fake"}
+    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in each]
     choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
-    events = [json.dumps({**made, "choices": [choice]}) for choice in choices]
+    events = [json.dumps({**chunk, "choices": [choice]}) for choice in choices]
     body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"])
     return Answer(body=body.encode(), content_type="text/event-stream")
 
@@ -596,9 +612,11 @@ async def test_a_stream_of_thoughts_alone_is_said(
     server: ModelServer, each: list[dict[str, Any]]
 ) -> None:
     server.does(deltas(*each))
-    shown: list[str] = []
-    reply = await model(server, reasoning_tokens=100).write(question(), on_token=shown.append)
-    assert (reply.status, shown) == ("empty", [])
+    pieces: list[str] = []
+
+    reply = await model(server, reasoning_tokens=100).write(question(), on_token=pieces.append)
+
+    assert (reply.status, pieces) == ("empty", [])
     assert "gave only thoughts and no answer" in reply.message
 
 
@@ -615,12 +633,12 @@ async def test_a_text_in_parts_is_read_without_a_warning(
     server: ModelServer, each: list[dict[str, Any]], recwarn: pytest.WarningsRecorder
 ) -> None:
     server.does(deltas(*each))
-    shown: list[str] = []
-    reply = await model(server).write(question(), on_token=shown.append)
-    assert (reply.text, "".join(shown)) == ("Marie", "Marie")
+    pieces: list[str] = []
+    reply = await model(server).write(question(), on_token=pieces.append)
+    assert (reply.text, "".join(pieces)) == ("Marie", "Marie")
     server.does(completion({"content": [THOUGHT, TEXT]}))
     assert (await model(server).ask(question())).value == {"n": 1}
-    assert [it for it in recwarn if "erializ" in str(it.message)] == []
+    assert [warning for warning in recwarn if "erializ" in str(warning.message)] == []
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -633,9 +651,11 @@ async def test_lines_of_a_stream_are_plain_wherever_it_is_cut(end: bytes, size: 
             yield body[start : start + size]
 
     noted = StreamEnd()
-    lines = b"".join([it async for it in plain_events(pieces(), noted)]).splitlines()
-    events = [json.loads(it.removeprefix(b"data: ")) for it in lines if it.startswith(b'data: {"')]
-    texts = [it["choices"][0]["delta"].get("content") for it in events]
+    lines = b"".join([line async for line in plain_events(pieces(), noted)]).splitlines()
+    events = [
+        json.loads(line.removeprefix(b"data: ")) for line in lines if line.startswith(b'data: {"')
+    ]
+    texts = [event["choices"][0]["delta"].get("content") for event in events]
     assert texts == ['{"n": 1}', "ä", None]
     assert lines.count(b"") >= 4
     assert (noted.is_marked, noted.has_thoughts) == (True, True)
@@ -701,15 +721,19 @@ def test_a_schema_that_is_repeated_is_no_answer(text: str) -> None:
 @pytest.mark.parametrize(
     "end", ["</s>", "<|im_end|>", "<|eot_id|>\n", "\n<end_of_turn></s>", "<eos>"]
 )
-async def test_marks_of_the_end_are_no_text_and_not_shown(server: ModelServer, end: str) -> None:
+@pytest.mark.parametrize("size", [1, 5, 100])
+async def test_marks_of_the_end_are_no_text_and_not_shown(
+    server: ModelServer, size: int, end: str
+) -> None:
     text = f"If a < b, Marie <b>Curie</b>{end}"
-    for size in (1, 5, 100):
-        pieces = [text[start : start + size] for start in range(0, len(text), size)]
-        server.does(stream(pieces))
-        shown: list[str] = []
-        reply = await model(server).write(question(), on_token=shown.append)
-        assert reply.text == "If a < b, Marie <b>Curie</b>"
-        assert "".join(shown).rstrip() == reply.text
+    pieces = [text[start : start + size] for start in range(0, len(text), size)]
+    server.does(stream(pieces))
+
+    visible: list[str] = []
+    reply = await model(server).write(question(), on_token=visible.append)
+
+    assert reply.text == "If a < b, Marie <b>Curie</b>"
+    assert "".join(visible).rstrip() == reply.text
 
 
 @pytest.mark.parametrize(
@@ -746,22 +770,25 @@ async def test_where_no_stream_is_allowed_the_text_comes_whole(
     server: ModelServer, reason: str, param: str | None
 ) -> None:
     refused = body_of(400, {"error": {"message": reason, "param": param}})
-    server.does(unless(lambda it: it.body["stream"], refused, says("Marie Curie")))
-    asked = model(server)
+    server.does(unless(lambda request: request.body["stream"], refused, says("Marie Curie")))
+    chat = model(server)
     for text in ("first", "second"):
-        shown: list[str] = []
-        reply = await asked.write(question(text), on_token=shown.append)
-        assert (reply.text, shown) == ("Marie Curie", ["Marie Curie"])
-    assert [it.body["stream"] for it in server.asked] == [True, False, False]
+        pieces: list[str] = []
+        reply = await chat.write(question(text), on_token=pieces.append)
+        assert (reply.text, pieces) == ("Marie Curie", ["Marie Curie"])
+
+    assert [request.body["stream"] for request in server.asked] == [True, False, False]
 
 
 @pytest.mark.parametrize("end", ["stop", "length", "content_filter"])
 async def test_a_whole_reply_in_place_of_a_stream_is_one(server: ModelServer, end: str) -> None:
     server.does(completion({"content": "<think>x</think>Marie Curie"}, end))
-    shown: list[str] = []
-    reply = await model(server).write(question(), on_token=shown.append)
+    pieces: list[str] = []
+
+    reply = await model(server).write(question(), on_token=pieces.append)
+
     assert reply.status == ("refused" if end == "content_filter" else "ok")
-    assert "".join(shown) == "Marie Curie"
+    assert "".join(pieces) == "Marie Curie"
     assert reply.usage.prompt_tokens == 100
 
 
@@ -771,11 +798,13 @@ async def test_as_many_candidates_are_asked_for_as_the_server_gives(
 ) -> None:
     refused = failure(400, f"top_logprobs must be between 0 and {most}.")
     good = scores({"Yes": 0.7, "No": 0.2})
-    server.does(unless(lambda it: it.body["top_logprobs"] > most, refused, good))
-    asked = model(server)
+    server.does(unless(lambda request: request.body["top_logprobs"] > most, refused, good))
+
+    chat = model(server)
+
     for text in ("first", "second"):
-        assert (await asked.choice_probabilities(question(text))).status == "ok"
-    assert [it.body["top_logprobs"] for it in server.asked] == [10, most, most]
+        assert (await chat.choice_probabilities(question(text))).status == "ok"
+    assert [request.body["top_logprobs"] for request in server.asked] == [10, most, most]
 
 
 async def test_a_candidate_of_no_probability_is_none(server: ModelServer) -> None:
@@ -792,7 +821,9 @@ async def test_a_candidate_of_no_probability_is_none(server: ModelServer) -> Non
 async def test_an_error_in_the_middle_of_a_stream_has_its_reason(server: ModelServer) -> None:
     event = json.dumps({"error": {"message": "Upstream failed", "code": "server_error"}})
     server.does(Answer(200, f"data: {event}\n\n".encode(), content_type="text/event-stream"))
+
     reply = await model(server, attempts=1).write(question(), on_token=lambda _: None)
+
     assert "reported an error (Upstream failed); try later" in reply.message
 
 
@@ -836,7 +867,9 @@ async def test_tokens_that_are_counted_in_each_piece_count_once(server: ModelSer
         event["usage"] = {"prompt_tokens": 100, "completion_tokens": number, "total_tokens": 100}
     body = "".join(f"data: {json.dumps(event)}\n\n" for event in counted) + "data: [DONE]\n\n"
     server.does(Answer(200, body.encode(), content_type="text/event-stream"))
+
     reply = await model(server).write(question(), on_token=lambda _: None)
+
     assert reply.text == "Marie Curie"
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (100, len(counted) - 1)
 
@@ -884,10 +917,11 @@ async def test_a_message_is_read_where_other_routes_have_it(
     server: ModelServer, choice: dict[str, Any], recwarn: pytest.WarningsRecorder
 ) -> None:
     server.does(body_of(200, {"id": "c", "object": "x", "created": 1, "choices": [choice]}))
-    asked = model(server)
-    assert (await asked.ask(question())).value == {"n": 1}
-    assert (await asked.write(question(), on_token=lambda _: None)).text == '{"n": 1}'
-    assert [it for it in recwarn if "erializ" in str(it.message)] == []
+    chat = model(server)
+
+    assert (await chat.ask(question())).value == {"n": 1}
+    assert (await chat.write(question(), on_token=lambda _: None)).text == '{"n": 1}'
+    assert [warning for warning in recwarn if "erializ" in str(warning.message)] == []
 
 
 @pytest.mark.parametrize(
@@ -931,6 +965,7 @@ async def test_a_filter_before_the_model_is_a_refusal(
 ) -> None:
     server.does(body_of(status, body))
     reply = await model(server).ask(question())
+
     assert reply.status == "refused"
     assert f"declined to answer ({400 if status == 200 else status}: " in reply.message
     assert len(server.asked) == 1
@@ -943,6 +978,7 @@ async def test_a_key_may_end_in_a_line_break(
     """Mounted secrets do."""
     monkeypatch.setenv("OPENAI_API_KEY", f"sk-mounted{end}")
     server.does(GOOD)
+
     assert (await model(server).ask(question())).status == "ok"
     assert server.asked[0].headers["authorization"] == "Bearer sk-mounted"
 
@@ -962,6 +998,7 @@ def test_the_key_of_each_provider_may_end_in_a_line_break(
 ) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "of-another\n")
     monkeypatch.setenv(variable, "mounted\n")
+
     assert trimmed_key(provider) == "mounted"
 
 
@@ -976,8 +1013,8 @@ async def test_a_key_with_a_break_inside_is_said(
 @pytest.mark.parametrize("query", ["api-version=2024-02-01", "a=1&b=", "key=x%20y"])
 async def test_the_query_of_an_address_is_kept(server: ModelServer, query: str) -> None:
     server.does(GOOD)
-    asked = model(server, base_url=f"{server.base_url}/deployments/d?{query}")
-    assert (await asked.ask(question())).status == "ok"
+    chat = model(server, base_url=f"{server.base_url}/deployments/d?{query}")
+    assert (await chat.ask(question())).status == "ok"
     path, _, sent = server.asked[0].path.partition("?")
     assert path == "/v1/deployments/d/chat/completions"
     assert sent.replace("+", "%20") == query
@@ -993,6 +1030,7 @@ async def test_an_address_may_name_the_path_of_chats(server: ModelServer, end: s
 async def test_what_took_too_long_says_how_long_and_how_often(server: ModelServer) -> None:
     server.does(Answer(never=True))
     reply = await model(server, timeout=0.3).ask(question())
+
     assert reply.status == "timeout"
     assert "did not answer within 0.3 s" in reply.message
 
@@ -1023,8 +1061,8 @@ def test_a_reason_is_found_in_any_shape(body: Any, reason: str) -> None:
 def lacks(name: str, value: Any) -> Callable[[Asked], bool]:
     """Whether a request does not say this value, at a name with dots between objects."""
 
-    def is_wrong(asked: Asked) -> bool:
-        inner: Any = asked.body
+    def is_wrong(request: Asked) -> bool:
+        inner: Any = request.body
         for part in name.split("."):
             inner = inner.get(part, {})
         return bool(inner != value or type(inner) is not type(value))
@@ -1056,14 +1094,14 @@ DEMANDED = [
 async def test_a_demanded_parameter_is_sent_from_then_on(
     server: ModelServer, name: str, value: object, body: Any
 ) -> None:
-    said = {"error": {"code": "invalid", "message": body}} if isinstance(body, str) else body
-    server.does(unless(lacks(name, value), body_of(400, said)))
-    asked = model(server)
-    assert (await asked.ask(question())).value == {"n": 1}
+    refusal = {"error": {"code": "invalid", "message": body}} if isinstance(body, str) else body
+    server.does(unless(lacks(name, value), body_of(400, refusal)))
+    chat = model(server)
+    assert (await chat.ask(question())).value == {"n": 1}
     assert len(server.asked) == 2
     added = server.asked[1].body.keys() - server.asked[0].body.keys()
     assert added == {name.partition(".")[0]}
-    assert (await asked.ask(question("another"))).status == "ok"
+    assert (await chat.ask(question("another"))).status == "ok"
     assert len(server.asked) == 3
 
 
@@ -1088,6 +1126,7 @@ async def test_a_demanded_parameter_is_sent_from_then_on(
 async def test_what_demands_no_one_value_is_not_sent(server: ModelServer, reason: Any) -> None:
     server.does(body_of(400, {"error": reason}))
     reply = await model(server).ask(question())
+
     assert (reply.status, len(server.asked)) == ("invalid_request", 1)
     assert (reason if isinstance(reason, str) else reason["message"]) in reply.message
 
@@ -1096,24 +1135,28 @@ async def test_a_demand_that_does_not_help_is_tried_once(
     server: ModelServer,
 ) -> None:
     server.does(failure(400, "enable_thinking must be set to false"))
-    asked = model(server)
+    chat = model(server)
     for text in ("first", "second"):
         server.asked.clear()
-        reply = await asked.ask(question(text))
+        reply = await chat.ask(question(text))
         assert reply.status == "invalid_request"
-        assert ["enable_thinking" in it.body for it in server.asked] == [False, True]
+        assert ["enable_thinking" in request.body for request in server.asked] == [False, True]
+
+
+async def test_ever_new_demands_are_given_up(server: ModelServer) -> None:
     names = iter("abcdefghijklmnop")
     server.does(lambda _: failure(400, f"x_{next(names)} must be true"))
+
     assert (await model(server).ask(question())).status == "invalid_request"
     assert len(server.asked) < 8
 
 
 async def test_a_demand_and_what_is_refused_are_both_met(server: ModelServer) -> None:
-    def answer(asked: Asked) -> Answer:
-        if asked.body.get("temperature") != 1:
+    def answer(request: Asked) -> Answer:
+        if request.body.get("temperature") != 1:
             return failure(400, "temperature must be 1")
         return (
-            GOOD if asked.body.get("store") is True else failure(400, "Store must be set to true")
+            GOOD if request.body.get("store") is True else failure(400, "Store must be set to true")
         )
 
     server.does(answer)
@@ -1147,8 +1190,8 @@ async def test_a_refusal_that_names_a_parameter_says_what_can_set_it(
     else:
         assert reply.message.endswith(f"; extra_body can set {name}.")
     assert "SECRET" not in reply.message
-    given: Any = ChatOpenAI(model="m", base_url=server.base_url, max_retries=0)
-    assert "extra_body" not in (await ChatModel.of(given).ask(question())).message
+    client: Any = ChatOpenAI(model="m", base_url=server.base_url, max_retries=0)
+    assert "extra_body" not in (await ChatModel.of(client).ask(question())).message
 
 
 def test_a_client_that_does_not_send_an_extra_body_is_known() -> None:
@@ -1161,17 +1204,30 @@ def test_a_client_that_does_not_send_an_extra_body_is_known() -> None:
 EXTRA = {"chat_template_kwargs": {"enable_thinking": False}, "seed": 9}
 
 
-async def test_members_that_a_user_sets_are_in_each_request(server: ModelServer) -> None:
-    asked = model(server, extra_body=EXTRA)
-    for wanted in ("object", "text"):
-        server.does(GOOD)
-        assert (await asked.ask(question(seed=7, wanted=wanted))).status == "ok"
-        assert server.asked[0].body.items() >= EXTRA.items()
-        assert ("response_format" in server.asked[0].body) == (wanted == "object")
-    server.does(stream(["Marie"]))
-    assert (await asked.write(question(), on_token=lambda _: None)).text == "Marie"
+@pytest.mark.parametrize("wanted", ["object", "text"])
+async def test_members_that_a_user_sets_are_in_each_request(
+    server: ModelServer, wanted: str
+) -> None:
+    server.does(GOOD)
+
+    reply = await model(server, extra_body=EXTRA).ask(question(seed=7, wanted=wanted))
+
+    assert reply.status == "ok"
     assert server.asked[0].body.items() >= EXTRA.items()
-    assert asked.fingerprint != model(server).fingerprint
+    assert ("response_format" in server.asked[0].body) == (wanted == "object")
+
+
+async def test_members_that_a_user_sets_are_in_a_stream(server: ModelServer) -> None:
+    server.does(stream(["Marie"]))
+
+    reply = await model(server, extra_body=EXTRA).write(question(), on_token=lambda _: None)
+
+    assert reply.text == "Marie"
+    assert server.asked[0].body.items() >= EXTRA.items()
+
+
+def test_members_that_a_user_sets_change_the_fingerprint(server: ModelServer) -> None:
+    assert model(server, extra_body=EXTRA).fingerprint != model(server).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -1231,5 +1287,6 @@ async def test_no_demand_changes_what_a_user_set(
 async def test_a_prompt_that_is_too_long_says_what_helps(server: ModelServer, body: Any) -> None:
     server.does(body_of(400, body))
     reply = await model(server).write(question())
+
     assert reply.status == "invalid_request"
     assert "; let it read fewer documents, lower input_tokens for answers, or use" in reply.message

@@ -11,7 +11,6 @@ import pytest
 
 from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.generators import ModelGenerator
-from fairqr.agents.models.cache import ReplyCache
 from fairqr.agents.models.opening import open_generator, open_language_model, open_model
 from fairqr.agents.models.recorded import LARGEST, SHIPPED, SHIPPED_NAMES, RecordedModel
 from fairqr.agents.models.replies import Question, Usage
@@ -84,7 +83,7 @@ async def group_of(file: str, group: str, version: str = "v5") -> Refinement:
 async def test_the_longest_key_that_a_query_begins_with_counts(
     file: str, query: str, topic: str
 ) -> None:
-    """By whole words; as a title with ten keywords does."""
+    """Whole words count; a title with ten keywords begins with it."""
     refinement = await topic_of(file, query)
     assert refinement.status == "ok"
     assert refinement.topic[0] == topic
@@ -138,14 +137,18 @@ async def test_missing_groups_and_fields_are_named(file: str, tmp_path: Path) ->
 async def test_a_group_is_found_without_its_attribute(file: str) -> None:
     prompt = a_prompt("{query} {group}", "query", "group", output=("keywords",))
     asks_without_attribute = LLMRefiner(RecordedModel(file), prompt)
+
     request = GroupRequest("physicist", "gender", "Female")
+
     assert (await asks_without_attribute.refine(request)).keywords == ("she", "her")
 
 
 async def test_a_reply_costs_no_calls_and_no_tokens_however_often(file: str) -> None:
     model = RecordedModel(file)
     asks = LLMRefiner(model, PromptLibrary().get("refine"))
+
     request = GroupRequest("physicist", "gender", "female", seed=3, temperature=1.0)
+
     for _ in range(2):
         assert (await asks.refine(request)).usage == Usage(cached_calls=1)
 
@@ -194,41 +197,62 @@ def test_a_file_of_another_form_is_one_sentence(
     assert "\n" not in message
 
 
-def test_what_is_no_file_is_one_sentence(tmp_path: Path) -> None:
-    large = tmp_path / "large.json"
-    large.touch()
-    os.truncate(large, LARGEST + 1)
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        pytest.param("./none.json", "cannot be read (No such file or directory)", id="no file"),
+        pytest.param("./", "is a folder or no plain file", id="a folder"),
+        pytest.param("./pipe", "is a folder or no plain file", id="a pipe"),
+        pytest.param(
+            "./large.json",
+            "has 20,000,001 bytes, more than 20,000,000; split it",
+            id="a large file",
+        ),
+        pytest.param("a\0b", "cannot be read (no file can have this name)", id="no name"),
+        pytest.param("x" * 5000, "cannot be read (File name too long)", id="a long name"),
+        pytest.param("", "lacks a model; write it like recorded:notables", id="nothing"),
+    ],
+)
+def test_what_is_no_file_is_one_sentence(tmp_path: Path, name: str, sentence: str) -> None:
+    (tmp_path / "large.json").touch()
+    os.truncate(tmp_path / "large.json", LARGEST + 1)
     os.mkfifo(tmp_path / "pipe")
-    for name, words in {
-        str(tmp_path / "none.json"): "cannot be read (No such file or directory)",
-        str(tmp_path): "is a folder or no plain file",
-        str(tmp_path / "pipe"): "is a folder or no plain file",
-        str(large): "has 20,000,001 bytes, more than 20,000,000; split it",
-        "a\0b": "cannot be read (no file can have this name)",
-        "x" * 5000: "cannot be read (File name too long)",
-        "": "lacks a model; write it like recorded:notables",
-    }.items():
-        with pytest.raises(ModelUnavailableError) as raised:
-            open_language_model(f"recorded:{name}")
-        assert words in str(raised.value)
-        assert str(raised.value).count("\n") == 0
+    # Paths are told from names of shipped files by what they begin with.
+    path = f"{tmp_path}{name[1:]}" if name.startswith("./") else name
+
+    with pytest.raises(ModelUnavailableError) as raised:
+        open_language_model(f"recorded:{path}")
+
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
-async def test_it_only_refines(file: str, cache: ReplyCache) -> None:
-    """Whoever asks it for anything else is told so, before and while it is asked."""
-    name = f"recorded:{file}"
+async def test_recorded_replies_only_refine(file: str) -> None:
+    """Generators, judges and rankers of them are refused."""
     model = RecordedModel(file)
-    for opened in (lambda: open_generator(name), lambda: open_attributor(f"llm:{name}")):
-        with pytest.raises(ModelUnavailableError, match="so it only refines queries; name a chat"):
-            opened()
-    for started in (ModelGenerator(model), open_ranker("listwise", model)):
-        with pytest.raises(ModelUnavailableError, match="so it only refines queries; name a chat"):
-            await started.start()
+    refusal = "so it only refines queries; name a chat"
+
+    with pytest.raises(ModelUnavailableError, match=refusal):
+        open_generator(f"recorded:{file}")
+    with pytest.raises(ModelUnavailableError, match=refusal):
+        open_attributor(f"llm:recorded:{file}")
+    with pytest.raises(ModelUnavailableError, match=refusal):
+        await ModelGenerator(model).start()
+    with pytest.raises(ModelUnavailableError, match=refusal):
+        await open_ranker("listwise", model).start()
+
+
+async def test_recorded_replies_answer_no_other_prompt(file: str) -> None:
+    model = RecordedModel(file)
     question = Question(a_prompt("{query}", "query", id="answer"), {"query": "physicist"})
-    for reply in (await model.ask(question), await model.write(question)):
-        assert reply.status == "unsupported"
-        assert "so it only refines queries" in reply.message
-    assert (await model.choice_probabilities(question)).status == "unsupported"
+
+    asked = await model.ask(question)
+    written = await model.write(question)
+    choice = await model.choice_probabilities(question)
+
+    assert asked.status == written.status == choice.status == "unsupported"
+    assert "so it only refines queries" in asked.message
+    assert "so it only refines queries" in written.message
 
 
 @pytest.mark.parametrize("name", SHIPPED_NAMES)

@@ -72,14 +72,14 @@ async def test_an_answer_is_what_the_model_generates(tiny_t5: Path) -> None:
     answering = generator(tiny_t5)
     assert answering.name == f"seq2seq:{tiny_t5}"
     await answering.start()
-    told: list[str] = []
-    asked = replace(_request("fair"), sources=[{"title": "a", "abstract": "equal merit"}])
-    first = await answering.generate(asked, on_token=told.append)
+    pieces: list[str] = []
+    request = replace(_request("fair"), sources=[{"title": "a", "abstract": "equal merit"}])
+    first = await answering.generate(request, on_token=pieces.append)
     text = "documents: a: equal merit\nquestion: fair title:"
     assert first.status == "ok", first.message
     assert first.text == _directly(tiny_t5, text)
-    assert told == [first.text]
-    assert await answering.generate(asked) == first
+    assert pieces == [first.text]
+    assert await answering.generate(request) == first
 
 
 @pytest.mark.parametrize("input_tokens", [64, 512])
@@ -88,11 +88,11 @@ async def test_the_input_has_no_more_tokens_than_it_may(
 ) -> None:
     """Whatever is long; each document has its share, in order and fenced; so has the question."""
     answering = generator(tiny_t5, input_tokens=input_tokens)
-    made = await answering.generate(_request("users read the first few papers " * 50))
-    assert made.usage.prompt_tokens <= input_tokens
+    reply = await answering.generate(_request("users read the first few papers " * 50))
+    assert reply.usage.prompt_tokens <= input_tokens
     with record_to(tmp_path / "trace", content=True):
-        made = await answering.generate(_request("users read"))
-    assert made.usage.prompt_tokens <= input_tokens
+        reply = await answering.generate(_request("users read"))
+    assert reply.usage.prompt_tokens <= input_tokens
     step = json.loads((tmp_path / "trace").read_text())
     text = step["attributes"]["gen_ai.input.messages"][0]["parts"][0]["content"]
     assert text.endswith("question: users read title:")
@@ -104,14 +104,15 @@ async def test_the_input_has_no_more_tokens_than_it_may(
 async def test_answers_are_kept_by_model_prompt_and_inputs(
     tiny_t5: Path, cache: ReplyCache
 ) -> None:
-    answering, told = generator(tiny_t5, cache), list[str]()
+    answering = generator(tiny_t5, cache)
+    pieces = list[str]()
     first = await answering.generate(_request())
     seeded = replace(_request(), seed=7, temperature=1.0)  # neither changes an answer
-    again = await generator(tiny_t5, cache).generate(seeded, on_token=told.append)
-    assert (again.status, again.text) == (first.status, first.text)
-    assert (again.usage.model_calls, again.usage.cached_calls) == (0, 1)
-    assert again.usage.cached_tokens == first.usage.prompt_tokens + first.usage.completion_tokens
-    assert told == [first.text]
+    repeated = await generator(tiny_t5, cache).generate(seeded, on_token=pieces.append)
+    assert (repeated.status, repeated.text) == (first.status, first.text)
+    assert (repeated.usage.model_calls, repeated.usage.cached_calls) == (0, 1)
+    assert repeated.usage.cached_tokens == first.usage.prompt_tokens + first.usage.completion_tokens
+    assert pieces == [first.text]
     # Weights that change under the same name are another model.
     (tiny_t5 / "note.txt").write_text("trained on")
     assert (await answering.generate(_request())).usage.model_calls == 1
@@ -119,6 +120,6 @@ async def test_answers_are_kept_by_model_prompt_and_inputs(
 
 
 async def test_a_model_that_fails_is_a_status(tiny_t5: Path, tmp_path: Path) -> None:
-    made = await generator(without_vectors(tiny_t5, tmp_path)).generate(_request())
-    assert (made.status, made.usage.model_calls) == ("unavailable", 1)
-    assert f"seq2seq:{tmp_path} failed" in made.message
+    reply = await generator(without_vectors(tiny_t5, tmp_path)).generate(_request())
+    assert (reply.status, reply.usage.model_calls) == ("unavailable", 1)
+    assert f"seq2seq:{tmp_path} failed" in reply.message

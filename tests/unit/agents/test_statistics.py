@@ -34,19 +34,21 @@ def test_the_randomisation_test_counts_all_signs(sample: list[float]) -> None:
     signs = list(itertools.product((1, -1), repeat=len(sample)))
     sums = [abs(sum(s * d for s, d in zip(sign, sample, strict=True))) for sign in signs]
     expected = sum(total >= observed - 1e-9 for total in sums) / len(signs)
-    found = paired_randomisation(sample, np.random.default_rng(0))
-    assert found is not None
-    assert found == pytest.approx(expected)
+
+    p_value = paired_randomisation(sample, np.random.default_rng(0))
+
+    assert p_value is not None
+    assert p_value == pytest.approx(expected)
 
 
 @pytest.mark.promise("base")
 def test_scipy_agrees_where_signs_are_drawn() -> None:
     """Tests agree with scipy where signs are drawn.
 
-    20 queries: beyond those that are counted in full. No drawn p value is 0.
+    These are 20 queries, more than are counted in full. No drawn p value is 0.
     """
     sample = np.random.default_rng(4).normal(0.3, 1, 20)
-    found = paired_randomisation(sample, np.random.default_rng(0))
+    p_value = paired_randomisation(sample, np.random.default_rng(0))
     theirs = stats.permutation_test(
         (sample,),
         lambda x, axis: x.sum(axis=axis),
@@ -55,9 +57,9 @@ def test_scipy_agrees_where_signs_are_drawn() -> None:
         n_resamples=20_000,
         rng=np.random.default_rng(1),
     ).pvalue
-    assert found == pytest.approx(theirs, abs=0.015)
-    least = paired_randomisation(np.ones(40), np.random.default_rng(0), permutations=99)
-    assert least == pytest.approx(1 / 100)
+    assert p_value == pytest.approx(theirs, abs=0.015)
+    smallest = paired_randomisation(np.ones(40), np.random.default_rng(0), permutations=99)
+    assert smallest == pytest.approx(1 / 100)
 
 
 SKEWED = {
@@ -76,16 +78,17 @@ def test_an_interval_holds_the_mean_as_often_as_it_says(
 ) -> None:
     """Intervals hold the true mean about as often as they say.
 
-    By simulation, of values shaped as those of measures; a percentile bootstrap has .80 at 6.
+    Values shaped as those of measures are simulated; a percentile bootstrap has .80 at 6.
     """
     draw, mean = SKEWED[shape]
     random = np.random.default_rng(6)
-    held = 0
+    count_held = 0
     for _ in range(2_000):
         interval = mean_interval(draw(random, count))
         assert interval is not None
-        held += interval.low <= mean <= interval.high
-    assert least <= held / 2_000 <= 0.98
+        count_held += interval.low <= mean <= interval.high
+
+    assert least <= count_held / 2_000 <= 0.98
 
 
 @pytest.mark.promise("base")
@@ -100,6 +103,7 @@ def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
         tested = paired_randomisation(np.ones(count), random)
         assert too_few(count, 0.05) == (tested is None or tested > 0.05)
         assert (mean_interval(values[:count]) is None) == too_few(count, 0.05)
+
     assert mean_interval([0.5] * 20) is None
     # Equal but for the last digit, which another processor has.
     assert mean_interval([1.0] * 19 + [1.0 - 1e-16]) is None
@@ -113,20 +117,22 @@ def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
 def test_shares_and_ratios_are_held_as_often_as_stated(
     count: int, wins: float, losses: float
 ) -> None:
-    """Also if the pairs of a query resemble each other, and for few queries."""
+    """That holds too if the pairs of a query resemble each other, and for few queries."""
     random = np.random.default_rng(1)
-    held = {"share": 0, "ratio": 0}
+    counts_held = {"share": 0, "ratio": 0}
     drawn = 0
     while drawn < 600:
         pairs = random.integers(4, 16, count)
         won = random.binomial(pairs, random.beta(wins, losses, count))
-        share, ratio = share_interval(won, pairs), sums_ratio_interval(won, pairs - won)
+        share = share_interval(won, pairs)
+        ratio = sums_ratio_interval(won, pairs - won)
         if share is None or ratio is None:
             continue
         drawn += 1
-        held["share"] += share.low <= wins / (wins + losses) <= share.high
-        held["ratio"] += ratio.low <= wins / losses <= ratio.high
-    for times in held.values():
+        counts_held["share"] += share.low <= wins / (wins + losses) <= share.high
+        counts_held["ratio"] += ratio.low <= wins / losses <= ratio.high
+
+    for times in counts_held.values():
         assert 0.92 <= times / drawn <= 0.98
 
 
@@ -146,14 +152,18 @@ def test_holm_is_its_definition(p_values: list[float | None]) -> None:
 
     Each is the greatest of those before it, times how many were left; None counts for none.
     """
-    there = [(p, place) for place, p in enumerate(p_values) if p is not None]
+    positions_by_p = [(p, position) for position, p in enumerate(p_values) if p is not None]
     expected: list[float | None] = [None] * len(p_values)
-    for p, place in there:
-        before = sorted(other for other, _ in there if other <= p)
-        expected[place] = min(1.0, max((len(there) - i) * it for i, it in enumerate(before)))
-    found = corrected_by_holm(p_values)
-    assert [p is None for p in found] == [p is None for p in expected]
-    assert [p or 0 for p in found] == pytest.approx([p or 0 for p in expected])
+    for p, position in positions_by_p:
+        smaller = sorted(q for q, _ in positions_by_p if q <= p)
+        expected[position] = min(
+            1.0, max((len(positions_by_p) - i) * q for i, q in enumerate(smaller))
+        )
+
+    corrected = corrected_by_holm(p_values)
+
+    assert [p is None for p in corrected] == [p is None for p in expected]
+    assert [p or 0 for p in corrected] == pytest.approx([p or 0 for p in expected])
     # .01·3, .02·2, and .04·1, which is raised to the one before it.
     assert corrected_by_holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
 
@@ -162,16 +172,18 @@ def test_holm_is_its_definition(p_values: list[float | None]) -> None:
 def test_counts_have_the_exact_test_and_interval_of_scipy(
     wins: int, losses: int, level: float
 ) -> None:
-    p, found = sign_test(wins, losses), binomial_interval(wins, wins + losses, level)
+    p = sign_test(wins, losses)
+    interval = binomial_interval(wins, wins + losses, level)
     if wins + losses == 0:
-        assert p is found is None
+        assert p is interval is None
         return
     theirs = stats.binomtest(wins, wins + losses)
     ends = theirs.proportion_ci(level, method="exact")
+
     assert p == pytest.approx(theirs.pvalue)
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((ends.low, ends.high), abs=1e-9)
-    assert found.level == level
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((ends.low, ends.high), abs=1e-9)
+    assert interval.level == level
 
 
 @settings(max_examples=30)

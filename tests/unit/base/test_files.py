@@ -55,8 +55,9 @@ def test_secrets_are_withheld() -> None:
         "headers": [{"Authorization": "Bearer hunter2"}, "x?key=hunter2"],
         "runs": ("a.run", "b.run"),
     }
-    shown = without_secrets(described)
-    assert shown == {
+    redacted = without_secrets(described)
+
+    assert redacted == {
         "url": "https://host/search?q={{query}}&api_key=withheld&size={{size}}#top",
         "credentials": "production",
         "body": {"apiKey": "withheld", "query": {"token_count": 3, "tokenizer": "standard"}},
@@ -66,15 +67,23 @@ def test_secrets_are_withheld() -> None:
     assert "hunter2" not in json.dumps(without_secrets(["--set", "model.api-key=hunter2"]))
 
 
-def test_cores_are_those_that_the_process_may_use(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("threads", "cores"), [("3", 3), (" 2,4", 2)], ids=["one", "several"])
+def test_cores_are_those_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, threads: str, cores: int
 ) -> None:
-    for named, expected in {"3": 3, " 2,4": 2}.items():
-        monkeypatch.setenv("OMP_NUM_THREADS", named)
-        assert usable_cores() == expected
-    for named in ("", "0", "-1", "many", "²"):
-        monkeypatch.setenv("OMP_NUM_THREADS", named)
-        assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+
+    assert usable_cores() == cores
+
+
+@pytest.mark.parametrize("threads", ["", "0", "-1", "many", "²"])
+def test_cores_are_those_that_the_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, threads: str
+) -> None:
+    """Where the environment names no number of them."""
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize(

@@ -25,28 +25,28 @@ class Client:
 
 def test_each_loop_has_its_own_and_closed_loops_are_let_go() -> None:
     clients: PerLoop[Client] = PerLoop()
-    seen: list[weakref.ref[Client]] = []
+    references: list[weakref.ref[Client]] = []
 
     async def use() -> None:
         first = clients.setdefault(Client())
         assert clients.setdefault(Client()) is first
         assert clients.get() is first
-        seen.append(weakref.ref(first))
+        references.append(weakref.ref(first))
 
     for _ in range(4):
         asyncio.run(use())
     gc.collect()
-    assert [reference() is None for reference in seen] == [True, True, True, False]
+    assert [reference() is None for reference in references] == [True, True, True, False]
 
 
 async def test_the_first_error_ends_what_runs_beside_it() -> None:
-    ended: list[str] = []
+    names_ended: list[str] = []
 
     async def wait(name: str) -> str:
         try:
             await asyncio.sleep(0 if name == "quick" else 60)
         finally:
-            ended.append(name)
+            names_ended.append(name)
         return name
 
     async def fail() -> str:
@@ -54,10 +54,10 @@ async def test_the_first_error_ends_what_runs_beside_it() -> None:
         raise ValueError("first") from KeyError("cause")
 
     assert await run_together(wait("quick") for _ in range(2)) == ["quick"] * 2
-    ended.clear()
+    names_ended.clear()
     with pytest.raises(ValueError, match="first") as failed:
         await run_together([wait("slow"), fail(), wait("slow")])
-    assert ended == ["slow", "slow"]
+    assert names_ended == ["slow", "slow"]
     assert isinstance(failed.value.__cause__, KeyError)
 
 
@@ -67,7 +67,7 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
     sys.setswitchinterval(1e-6)
     background = BackgroundLoop()
     delivered = threading.Event()
-    ended = threading.Event()
+    has_ended = threading.Event()
 
     def interrupt(*_: object) -> None:
         if not delivered.is_set():
@@ -84,12 +84,12 @@ def test_an_interrupted_wait_cancels_what_it_waits_for(request: pytest.FixtureRe
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 await asyncio.sleep(0.05)
         finally:
-            ended.set()
+            has_ended.set()
 
     for _ in range(500):
         delivered.clear()
-        ended.clear()
+        has_ended.clear()
         with pytest.raises(KeyboardInterrupt):
             background.run(work())
-        assert ended.wait(PATIENCE)
+        assert has_ended.wait(PATIENCE)
     background.end()

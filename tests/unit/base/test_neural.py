@@ -40,13 +40,14 @@ async def test_a_model_is_loaded_once_and_let_go(encoder: Path) -> None:
     """Two who use it share its memory, and the next model gets it once both have gone."""
     first = await load_pretrained("AutoModel", str(encoder))
     assert await load_pretrained("AutoModel", str(encoder)) is first
-    kept, held = first.model, weakref.ref(first)
+    model = first.model
+    reference = weakref.ref(first)
     del first
     async with asyncio.timeout(10):  # the thread that loaded it may hold it for a moment
-        while held():
+        while reference():
             gc.collect()
             await asyncio.sleep(0.01)
-    assert (await load_pretrained("AutoModel", str(encoder))).model is not kept, "loaded again"
+    assert (await load_pretrained("AutoModel", str(encoder))).model is not model, "loaded again"
 
 
 @pytest.mark.parametrize(
@@ -62,17 +63,21 @@ async def test_a_model_that_lacks_weights_is_refused(
     """Random numbers would judge or answer in its place."""
     import transformers
 
-    of = decoder if "Llama" in kind else encoder
-    whole = getattr(transformers, kind).from_pretrained(of)
-    for folder, without in ((tmp_path / "whole", "nothing"), (tmp_path / "part", left_out)):
-        shutil.copytree(of, folder)
-        kept = {name: it for name, it in whole.state_dict().items() if without not in name}
-        whole.save_pretrained(folder, state_dict=kept)
+    original = decoder if "Llama" in kind else encoder
+    model = getattr(transformers, kind).from_pretrained(original)
+    weights = model.state_dict()
+
+    def save(folder: Path, weights: dict[str, Any]) -> None:
+        shutil.copytree(original, folder)
+        model.save_pretrained(folder, state_dict=weights)
 
     async def load(folder: Path) -> Any:
-        if of is decoder:
+        if original is decoder:
             return await load_causal(str(folder))
         return await load_pretrained("AutoModelForSequenceClassification", str(folder))
+
+    save(tmp_path / "whole", weights)
+    save(tmp_path / "part", {name: weights[name] for name in weights if left_out not in name})
 
     assert await load(tmp_path / "whole")
     with pytest.raises(ModelUnavailableError, match=f"has no weights '{left_out}"):
@@ -122,12 +127,21 @@ async def test_a_causal_model_is_loaded_once_in_full_precision(decoder: Path) ->
     (decoder / "note.txt").unlink()
 
 
-def test_the_model_and_its_tokenizer_limit_the_tokens() -> None:
+@pytest.mark.parametrize(
+    ("kind", "options", "tokens", "limit"),
+    [
+        pytest.param("BertConfig", {"max_position_embeddings": 20}, 10, 10, id="tokenizer"),
+        pytest.param("RobertaConfig", {"max_position_embeddings": 20}, 10**30, 18, id="model"),
+        pytest.param("T5Config", {}, 9, 9, id="a model without a limit"),
+    ],
+)
+def test_the_model_and_its_tokenizer_limit_the_tokens(
+    kind: str, options: dict[str, int], tokens: int, limit: int
+) -> None:
     """The smaller limit counts; RoBERTa and its relatives cannot use two of their positions."""
     transformers: Any = pytest.importorskip("transformers")
-    bert = transformers.BertConfig(max_position_embeddings=20)
-    roberta = transformers.RobertaConfig(max_position_embeddings=20)
-    t5 = transformers.T5Config()
-    for config, tokens, limit in ((bert, 10, 10), (roberta, 10**30, 18), (t5, 9, 9)):
-        tokenizer = SimpleNamespace(model_max_length=tokens)
-        assert token_limit(config, tokenizer) == stated_limit(config, tokenizer) == limit
+    config = getattr(transformers, kind)(**options)
+    tokenizer = SimpleNamespace(model_max_length=tokens)
+
+    assert token_limit(config, tokenizer) == limit
+    assert stated_limit(config, tokenizer) == limit

@@ -65,5 +65,7 @@ def test_a_body_without_a_wait_asks_for_none(body: object) -> None:
 def test_a_body_that_was_not_read_asks_for_none() -> None:
     request = httpx.Request("POST", "http://localhost")
     response = httpx.Response(429, stream=httpx.ByteStream(b"retry in 2s"), request=request)
+
     error = httpx.HTTPStatusError("429", request=request, response=response)
+
     assert retry_after(error) is None

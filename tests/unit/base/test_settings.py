@@ -45,14 +45,21 @@ class TestFinding:
         assert path_of("prompts_dir") == Path.home() / "prompts"
         assert path_of("trace_dir") == Path("/runs")
 
-    def test_a_switch_is_on_or_off_and_nothing_in_between(
-        self, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [("1", True), ("true", True), ("ON", True), ("0", False), ("off", False)],
+    )
+    def test_a_switch_is_on_or_off(
+        self, monkeypatch: pytest.MonkeyPatch, value: str, expected: bool
     ) -> None:
+        monkeypatch.setenv("FAIRQR_TRACE_CONTENT", value)
+
+        assert is_on("trace_content") is expected
+
+    def test_a_switch_is_nothing_in_between(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Whether content is recorded must not be guessed."""
-        for given, on in {"1": True, "true": True, "ON": True, "0": False, "off": False}.items():
-            monkeypatch.setenv("FAIRQR_TRACE_CONTENT", given)
-            assert is_on("trace_content") is on
         monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "maybe")
+
         with pytest.raises(ConfigError, match="FAIRQR_TRACE_CONTENT must be on or off"):
             is_on("trace_content")
 

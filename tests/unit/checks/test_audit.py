@@ -30,22 +30,35 @@ FLAW = {
 }
 
 
-def test_lines_without_a_pin_or_a_hash_are_noticed() -> None:
-    good = f"""# a comment
+GOOD = f"""# a comment
 good==1.0 \\
     {HASH} \\
     {HASH}
     # via other
 elsewhere[extra]==1.0 ; os_name == 'nt' {HASH}
 """
-    assert [*check_lines(good)] == []
-    assert [pin.name for pin in pins_of(good)] == ["good", "elsewhere"]
-    for line in (
-        *("bare==1.0", f"loose>=1.0 {HASH}", f"starred==1.* {HASH}", "weak==1.0 --hash=md5:00"),
-        *(f"taken @ https://example.org/taken.whl {HASH}", "--index-url https://example.org"),
-    ):
-        (said,) = check_lines(f"{good}{line}\n")
-        assert said.startswith(line.split(" --hash")[0][:60]), line
+
+
+def test_lines_with_a_pin_and_a_hash_pass() -> None:
+    assert [*check_lines(GOOD)] == []
+    assert [pin.name for pin in pins_of(GOOD)] == ["good", "elsewhere"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("bare==1.0", id="no hash"),
+        pytest.param(f"loose>=1.0 {HASH}", id="no pin"),
+        pytest.param(f"starred==1.* {HASH}", id="a pin with a star"),
+        pytest.param("weak==1.0 --hash=md5:00", id="a weak hash"),
+        pytest.param(f"taken @ https://example.org/taken.whl {HASH}", id="an address"),
+        pytest.param("--index-url https://example.org", id="an index"),
+    ],
+)
+def test_a_line_without_a_pin_or_a_hash_is_noticed(line: str) -> None:
+    (problem,) = check_lines(f"{GOOD}{line}\n")
+
+    assert problem.startswith(line.split(" --hash")[0][:60])
 
 
 def test_a_lock_that_left_its_project_behind_is_noticed(tmp_path: Path) -> None:
@@ -54,39 +67,47 @@ def test_a_lock_that_left_its_project_behind_is_noticed(tmp_path: Path) -> None:
         '[project]\ndependencies = ["Some_Thing>=2,<3", "torch"]\n'
         '[project.optional-dependencies]\nmore = ["other[x]>=1", "absent"]\n'
     )
+
     pins = pins_of(f"some-thing==3.1 {HASH}\nother==1.0 {HASH}\n")
+
     assert list(check_bounds(pins, project)) == [
         "some-thing 3.1 is locked, and <3,>=2 is required.",
         "absent is required and not in the lock; run 'make lock'.",
     ]
 
 
-def test_licences_of_which_one_may_choose() -> None:
-    for allowed in ("MIT", "MIT AND Zlib", "MIT AND (GPL-3.0-only OR Apache-2.0)"):
-        assert is_allowed(allowed), allowed
-    for other in ("MIT AND GPL-3.0-only", "MIT AND (GPL-3.0-only", "LGPL-3.0-only", ""):
-        assert not is_allowed(other), other
+@pytest.mark.parametrize("licence", ["MIT", "MIT AND Zlib", "MIT AND (GPL-3.0-only OR Apache-2.0)"])
+def test_a_licence_that_one_may_choose_is_allowed(licence: str) -> None:
+    assert is_allowed(licence)
 
 
-def osv(asked: Asked) -> Answer:
+@pytest.mark.parametrize(
+    "licence", ["MIT AND GPL-3.0-only", "MIT AND (GPL-3.0-only", "LGPL-3.0-only", ""]
+)
+def test_another_licence_is_not_allowed(licence: str) -> None:
+    assert not is_allowed(licence)
+
+
+def osv(request: Asked) -> Answer:
     """Speaks OSV's protocol, and knows one flaw of certifi."""
-    found = {"vulns": [FLAW]} if asked.body["package"]["name"] == "certifi" else {}
-    return Answer(body=json.dumps(found).encode())
+    reply = {"vulns": [FLAW]} if request.body["package"]["name"] == "certifi" else {}
+    return Answer(body=json.dumps(reply).encode())
 
 
 def test_a_known_vulnerability_fails_the_check_and_is_named(
     model_server: ModelServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model_server.does(osv)
-    lock, project = tmp_path / "lock", tmp_path / "pyproject.toml"
+    lock = tmp_path / "lock"
+    project = tmp_path / "pyproject.toml"
     pinned = version("certifi")
     lock.write_text(f"certifi=={pinned} {HASH}\nidna=={version('idna')} {HASH}\n")
     project.write_text('[project]\ndependencies = ["certifi"]\n')
     arguments = ["--lock", str(lock), "--project", str(project)]
     assert audit.main([*arguments, "--osv-url", f"{model_server.base_url}/query"]) == 1
-    said = capsys.readouterr().out
-    assert f"certifi {pinned} has the known vulnerability PYSEC-2099-1; fixed in 9999." in said
-    assert "not compared" not in said
+    output = capsys.readouterr().out
+    assert f"certifi {pinned} has the known vulnerability PYSEC-2099-1; fixed in 9999." in output
+    assert "not compared" not in output
 
 
 def test_where_no_service_answers_nothing_is_claimed() -> None:

@@ -75,6 +75,7 @@ def test_a_function_within_the_bounds_is_no_entry(checkout: Checkout) -> None:
     checkout.write("graph/choose.py", function("choose", BRANCHES, 9))
     checkout.write("graph/show.py", function("show", STATEMENTS, 40))
     checkout.write("graph/take.py", function("take", "", 0, arguments(7)))
+
     assert checkout.check() == []
 
 
@@ -113,6 +114,7 @@ def test_a_new_function_above_a_bound_is_refused(
 ) -> None:
     checkout.write("graph/choose.py", source)
     refused = [line for line in checkout.check() if expected in line]
+
     assert len(refused) == 1
     assert refused[0].startswith("graph/choose.py::choose (line 1) ")
 
@@ -134,7 +136,9 @@ def test_a_listed_function_passes_wherever_it_stands_in_its_file(checkout: Check
 def test_a_listed_function_that_grew_is_refused(checkout: Checkout) -> None:
     checkout.set_list("graph/choose.py::choose  PLR0915  41")
     checkout.write("graph/choose.py", function("choose", STATEMENTS, 42))
+
     (sentence,) = checkout.check()
+
     assert "for statements, 42 > 41" in sentence
 
 
@@ -150,12 +154,12 @@ def test_a_list_that_is_too_long_or_high_is_refused(
     short = function("short", STATEMENTS, 3)
     checkout.write("graph/choose.py", f"{long}\n\n{short}")
     update = "with `python -m tests.checks.complexity --update`."
-    ended = f"and does not exceed its bound any more: shorten the list {update}"
+    advice = f"and does not exceed its bound any more: shorten the list {update}"
     assert checkout.check() == [
-        f"graph/gone.py::choose is listed for C901 {ended}",
+        f"graph/gone.py::choose is listed for C901 {advice}",
         "graph/choose.py::choose is listed with 44 for statements and has 41 now: "
         f"lower the list {update}",
-        f"graph/choose.py::short is listed for PLR0915 {ended}",
+        f"graph/choose.py::short is listed for PLR0915 {advice}",
     ]
 
     assert checkout.check("--update") == []
@@ -228,12 +232,12 @@ def test_a_file_keeps_the_assignments_it_is_listed_with(checkout: Checkout) -> N
 
 
 def test_only_the_facade_and_commands_have_many_keywords(checkout: Checkout) -> None:
-    many = function("search", "", 0, f"*, {arguments(12)}")
-    checkout.write("src/fairqr/api.py", many)
-    checkout.write("src/fairqr/cli/search.py", many)
+    command = function("search", "", 0, f"*, {arguments(12)}")
+    checkout.write("src/fairqr/api.py", command)
+    checkout.write("src/fairqr/cli/search.py", command)
     assert checkout.check() == []
 
-    checkout.write("graph/search.py", many)
+    checkout.write("graph/search.py", command)
     assert len(checkout.check()) == 1
 
 
@@ -241,6 +245,7 @@ def test_no_comment_or_setting_excuses_a_function(checkout: Checkout) -> None:
     source = function("choose", BRANCHES, 10).replace(":\n", ":  # noqa: C901\n", 1)
     checkout.write("graph/choose.py", source)
     checkout.write("graph/ruff.toml", "lint.mccabe.max-complexity = 90\n")
+
     assert len(checkout.check()) == 1
 
 
@@ -253,5 +258,6 @@ def test_an_entry_that_stands_twice_is_an_error(checkout: Checkout) -> None:
 def test_plain_ruff_leaves_the_bounds_to_the_list() -> None:
     text = (complexity.ROOT / "pyproject.toml").read_text(encoding="utf-8")
     selected = tomllib.loads(text)["tool"]["ruff"]["lint"]["select"]
+
     for rule in complexity.RULES:
         assert not rule.startswith(tuple(selected))

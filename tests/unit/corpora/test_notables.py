@@ -48,10 +48,10 @@ def judged(documents: pd.DataFrame) -> pd.DataFrame:
     """All judgements, with the documents that they are on."""
     columns = {"topic": str, "zero": int, "id": str, "grade": int}
     path = SHIPPED / build.QRELS
-    found = pd.read_csv(path, sep=" ", names=[*columns], dtype=columns)
-    assert not found.duplicated().any()
-    assert ({*found["zero"]}, {*found["grade"]}) == ({0}, {1})
-    return found.merge(documents, on="id", validate="many_to_one")
+    judgements = pd.read_csv(path, sep=" ", names=[*columns], dtype=columns)
+    assert not judgements.duplicated().any()
+    assert ({*judgements["zero"]}, {*judgements["grade"]}) == ({0}, {1})
+    return judgements.merge(documents, on="id", validate="many_to_one")
 
 
 def test_the_same_facts_give_the_same_bytes(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_same_facts_give_the_same_bytes(tmp_path: Path) -> None:
     assert ruler[["birth_year", "country", "continent"]].isna().all()
     assert not re.search("born|Unknown|Other ", ruler["text"])
     qrels = (tmp_path / "one" / build.QRELS).read_text().splitlines()
-    assert {it for it in qrels if it.startswith("t01")} == {"t01 0 1 1", "t01 0 2 1"}
+    assert {topic for topic in qrels if topic.startswith("t01")} == {"t01 0 1 1", "t01 0 2 1"}
 
 
 def test_the_vocabulary_names_no_gender() -> None:
@@ -83,10 +83,10 @@ def test_texts_are_unique_and_read_well(documents: pd.DataFrame) -> None:
     seam = r"[{}]|\s\s|\.\.| [.,]|,,|\bNone\b|\bUnknown\b|\bthe the\b|\bin in\b|[^.?!]$"
     assert not documents["text"].str.contains(seam).any()
     # Articles inside of names are not ours, such as that of Frankfurt an der Oder.
-    for said, word in re.findall(
+    for article, word in re.findall(
         r"(?:^|[.,] |\b[a-z]+ )([Aa]n?) (?!der\b)(\w+)", "\n".join(documents["text"]), re.M
     ):
-        assert grammar.with_article(word) == f"{said.lower()} {word}"
+        assert grammar.with_article(word) == f"{article.lower()} {word}"
 
 
 def test_gender_is_worded_alike_for_women_and_men(documents: pd.DataFrame) -> None:
@@ -95,7 +95,7 @@ def test_gender_is_worded_alike_for_women_and_men(documents: pd.DataFrame) -> No
     for gender, wrong in {"female": r"\b(?:he|him|his)\b", "male": r"\b(?:she|her)\b"}.items():
         assert not texts.get_group(gender).str.contains(wrong).any()
     explicit = r"(?i)\b(?:wom[ae]n|m[ae]n|female|male)\b"
-    shares = [texts.get_group(it).str.contains(explicit).mean() for it in ("female", "male")]
+    shares = [texts.get_group(group).str.contains(explicit).mean() for group in ("female", "male")]
     assert 0.28 <= min(shares) <= max(shares) <= min(min(shares) + 0.03, 0.4)
 
 
@@ -113,7 +113,7 @@ def test_each_topic_has_enough_relevant_people_of_both_genders(judged: pd.DataFr
     topics = read_lines(SHIPPED / build.TOPICS_FILE)
     assert len(topics) >= 40
     assert topics["title"].is_unique
-    assert topics["title"].to_list() == [it["title"] for it in build.TOPICS]
+    assert topics["title"].to_list() == [topic["title"] for topic in build.TOPICS]
     of_topic = judged.groupby("topic")["gender"]
     assert {*topics["id"]} == {*of_topic.groups}
     assert of_topic.size().min() >= 20
@@ -122,14 +122,14 @@ def test_each_topic_has_enough_relevant_people_of_both_genders(judged: pd.DataFr
 
 def test_pairs_for_judges_agree_with_the_facts(documents: pd.DataFrame) -> None:
     """True sentences are facts of the person; the others exchange one part of them."""
-    about = documents.set_index("text")
+    person_of_text = documents.set_index("text")
     lines = (SHIPPED / "pairs.jsonl").read_text().splitlines()
     pairs = [*map(LabelledPair.model_validate_json, lines)]
     assert [pair.entailed for pair in pairs] == [True, False] * 100
     assert len({pair.premise for pair in pairs}) == 200
     for pair in pairs:
-        person = about.loc[pair.premise]
-        name, said = re.split(r" (?=was born in |is known as )", pair.hypothesis.rstrip("."))
-        fact = person["country" if "born" in said else "occupation"]
-        assert (name == person["title"] and said.endswith(fact)) == pair.entailed
+        person = person_of_text.loc[pair.premise]
+        name, statement = re.split(r" (?=was born in |is known as )", pair.hypothesis.rstrip("."))
+        fact = person["country" if "born" in statement else "occupation"]
+        assert (name == person["title"] and statement.endswith(fact)) == pair.entailed
         assert fact in pair.premise

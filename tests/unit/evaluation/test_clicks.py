@@ -40,10 +40,10 @@ def swapped(rng: np.random.Generator, lists: int = 4_000) -> Seen:
     """
     chosen = rng.integers(2, len(TRUE) + 1, lists)
     first = rng.beta(4, 4, lists)
-    other = first * rng.beta(3, 3, lists)
+    other_scores = first * rng.beta(3, 3, lists)
     is_swapped = rng.random(lists) < 0.5
     attraction = np.column_stack(
-        [np.where(is_swapped, other, first), np.where(is_swapped, first, other)]
+        [np.where(is_swapped, other_scores, first), np.where(is_swapped, first, other_scores)]
     )
     ranks = np.column_stack([np.ones(lists, dtype=np.intp), chosen])
     clicks = clicked(rng, ranks, attraction)
@@ -94,11 +94,13 @@ def bounds_of_moves(documents: int = 150, times: int = 40) -> NDArray[np.float64
     attraction = rng.beta(3, 4, documents)
     ranks = ranks_of(rng, attraction, times)
     clicked_here = TRUE[ranks - 1] * attraction[:, None]
-    known = np.zeros((documents, len(TRUE)))
+    information_by_unit = np.zeros((documents, len(TRUE)))
     rows = np.repeat(np.arange(documents), times)
-    np.add.at(known, (rows, ranks.ravel() - 1), (clicked_here / (1 - clicked_here)).ravel())
-    shared = known / known.sum(axis=1, keepdims=True)
-    information = np.diag(known.sum(axis=0)) - known.T @ shared
+    np.add.at(
+        information_by_unit, (rows, ranks.ravel() - 1), (clicked_here / (1 - clicked_here)).ravel()
+    )
+    shared = information_by_unit / information_by_unit.sum(axis=1, keepdims=True)
+    information = np.diag(information_by_unit.sum(axis=0)) - information_by_unit.T @ shared
     return np.append(0.0, np.sqrt(np.diag(np.linalg.inv(information[1:, 1:]))))
 
 
@@ -107,11 +109,13 @@ def held(seen_of: object, runs: int = RUNS) -> tuple[NDArray[np.int_], NDArray[n
     inside = np.zeros(len(TRUE), dtype=int)
     widths = np.zeros(len(TRUE))
     for run in range(runs):
-        seen: Seen = seen_of(np.random.default_rng([64, run]))  # type: ignore[operator]
-        found = examination(seen.units, seen.ranks, seen.clicks, clusters=seen.clusters)
-        assert found.ranks.tolist() == [1, 2, 3, 4, 5]
-        inside += (found.low <= TRUE) & (found.high >= TRUE)
-        widths += np.log(found.high / found.low) / runs
+        clicks_seen: Seen = seen_of(np.random.default_rng([64, run]))  # type: ignore[operator]
+        estimate = examination(
+            clicks_seen.units, clicks_seen.ranks, clicks_seen.clicks, clusters=clicks_seen.clusters
+        )
+        assert estimate.ranks.tolist() == [1, 2, 3, 4, 5]
+        inside += (estimate.low <= TRUE) & (estimate.high >= TRUE)
+        widths += np.log(estimate.high / estimate.low) / runs
     return inside, widths
 
 
@@ -119,13 +123,11 @@ def held(seen_of: object, runs: int = RUNS) -> tuple[NDArray[np.int_], NDArray[n
 def test_swaps_find_the_discount_of_made_users() -> None:
     """Clicks on swapped lists give the discount of an audit; its intervals hold what is true as
     often as they say, and are nearly as narrow as theory allows.
-
-    Its interval holds it as often as it says, and is nearly as narrow as theory allows.
     """
     inside, widths = held(swapped)
     assert ((inside[1:] >= 930) & (inside[1:] <= 975)).all(), inside
-    least = 2 * 1.96 * bounds_of_swaps()
-    assert (widths[1:] <= 1.5 * least[1:]).all(), widths / least
+    narrowest = 2 * 1.96 * bounds_of_swaps()
+    assert (widths[1:] <= 1.5 * narrowest[1:]).all(), widths / narrowest
 
 
 @pytest.mark.promise("service")
@@ -133,8 +135,8 @@ def test_documents_that_move_by_themselves_find_it_too() -> None:
     """Clicks give the discount of an audit also where documents move without our swaps."""
     inside, widths = held(moved)
     assert ((inside[1:] >= 930) & (inside[1:] <= 975)).all(), inside
-    least = 2 * 1.96 * bounds_of_moves()
-    assert (widths[1:] <= 1.5 * least[1:]).all(), widths / least
+    narrowest = 2 * 1.96 * bounds_of_moves()
+    assert (widths[1:] <= 1.5 * narrowest[1:]).all(), widths / narrowest
 
 
 def test_mere_shares_of_clicks_do_not() -> None:
@@ -142,33 +144,37 @@ def test_mere_shares_of_clicks_do_not() -> None:
     rng = np.random.default_rng(64)
     attraction = np.sort(rng.beta(3, 4, (20_000, len(TRUE))))[:, ::-1]
     shares = clicked(rng, np.arange(1, 6) * np.ones((20_000, 1), dtype=np.intp), attraction)
+
     rates = shares.mean(axis=0)
+
     assert (np.abs(rates / rates[0] - TRUE)[1:] > 0.05).all()
 
 
 def test_counts_say_the_same_as_single_lists() -> None:
-    seen = moved(np.random.default_rng(1))
-    single = examination(seen.units, seen.ranks, seen.clicks)
-    keys = np.unique(np.column_stack([seen.units, seen.ranks]), axis=0)
+    clicks_seen = moved(np.random.default_rng(1))
+    single = examination(clicks_seen.units, clicks_seen.ranks, clicks_seen.clicks)
+    keys = np.unique(np.column_stack([clicks_seen.units, clicks_seen.ranks]), axis=0)
     sums = []
     for unit, rank in keys:
-        here = (seen.units == unit) & (seen.ranks == rank)
-        sums.append((unit, rank, seen.clicks[here].sum(), here.sum()))
-    units, ranks, clicks, shown = np.array(sums).T
-    counted = examination(units, ranks, clicks, shown=shown)
+        is_here = (clicks_seen.units == unit) & (clicks_seen.ranks == rank)
+        sums.append((unit, rank, clicks_seen.clicks[is_here].sum(), is_here.sum()))
+    units, ranks, clicks, views = np.array(sums).T
+
+    counted = examination(units, ranks, clicks, shown=views)
+
     for name in ("values", "low", "high"):
         assert getattr(counted, name) == pytest.approx(getattr(single, name))
 
 
 def test_two_ranks_by_hand() -> None:
     """Of equally many lists, θ is the ratio of clicks."""
-    found = examination([0, 0], [1, 2], [80, 20], shown=[100, 100], clusters=[0, 1])
-    assert found.values.tolist() == pytest.approx([1, 0.25])
-    assert found.low[0] == found.high[0] == 1
+    estimate = examination([0, 0], [1, 2], [80, 20], shown=[100, 100], clusters=[0, 1])
+    assert estimate.values.tolist() == pytest.approx([1, 0.25])
+    assert estimate.low[0] == estimate.high[0] == 1
 
 
 @pytest.mark.parametrize(
-    ("units", "ranks", "clicks", "said"),
+    ("units", "ranks", "clicks", "sentence"),
     [
         ([0, 1], [1, 2], [1, 1], "links rank 2 with the first"),
         ([0, 0], [1, 2], [1, 0], "Nothing at rank 2 was clicked"),
@@ -178,9 +184,9 @@ def test_two_ranks_by_hand() -> None:
     ],
 )
 def test_what_cannot_be_estimated_is_an_error(
-    units: list[int], ranks: list[int], clicks: list[int], said: str
+    units: list[int], ranks: list[int], clicks: list[int], sentence: str
 ) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=sentence):
         examination(units, ranks, clicks)
 
 
@@ -199,20 +205,28 @@ def test_looking_all_the_time_makes_no_false_alarms() -> None:
     """In at most 5 % of all trials is 0 ever outside, though one looks 60 times."""
     looks = range(100, 6_100, 100)
     alarms = sum("differs" in decisions((0.3, 0.3), seed, looks) for seed in range(300))
+
     assert alarms <= 0.05 * 300 + 3 * np.sqrt(300 * 0.05 * 0.95)
 
 
 def test_a_true_difference_ends_the_trial_and_none_does_too() -> None:
     looks = range(500, 40_500, 500)
     ends = [decisions((0.3, 0.4), seed, looks) for seed in range(20)]
-    assert all("differs" in found for found in ends)
+    assert all("differs" in ending for ending in ends)
     alike = [decisions((0.3, 0.3), seed, looks) for seed in range(20)]
-    assert sum("alike" in found for found in alike) >= 18
+    assert sum("alike" in ending for ending in alike) >= 18
 
 
-def test_numbers_out_of_their_range_are_errors() -> None:
-    for options in ({"share": 1.0, "margin": 0.1}, {"share": 0.5, "margin": 0.0}):
-        with pytest.raises(InputError, match="The share lies between 0 and 1"):
-            sequential_difference([1, 0], [True, False], **options)
+@pytest.mark.parametrize(
+    "options",
+    [{"share": 1.0, "margin": 0.1}, {"share": 0.5, "margin": 0.0}],
+    ids=["share", "margin"],
+)
+def test_numbers_out_of_their_range_are_errors(options: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="The share lies between 0 and 1"):
+        sequential_difference([1, 0], [True, False], **options)
+
+
+def test_a_difference_needs_two_values() -> None:
     with pytest.raises(InputError, match="at least two"):
         sequential_difference([1], [True], share=0.5, margin=0.1)

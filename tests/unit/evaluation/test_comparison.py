@@ -35,10 +35,12 @@ def measured(
 
 def test_differences_are_of_the_other_run_and_paired_by_query() -> None:
     """By the measures that both have, in either direction."""
-    first, second = measured("low", "AP,RR,P@1"), measured("high", "R@1,RR")
+    first = measured("low", "AP,RR,P@1")
+    second = measured("high", "R@1,RR")
     (row,) = second.compare(first).rows
     ours = np.array([second.results["RR"].values[q] for q in QUERIES])
     differences = ours - [first.results["RR"].values[q] for q in QUERIES]
+
     assert (row.baseline, row.run, row.count) == ("low", "high", 10)
     assert row.difference == pytest.approx(differences.mean())
     # All ten differences are positive: of 2^10 assignments two are as far from 0.
@@ -51,38 +53,40 @@ def test_differences_are_of_the_other_run_and_paired_by_query() -> None:
 
 
 def test_a_target_is_the_same_where_a_shared_measure_has_one() -> None:
-    groups = {it: {"gender": "f" if it in "ad" else "m"} for it in "abcde"}
-    both = measured("low", "AWRF@2,RR", groups=groups)
-    others = {
-        it: measured("high", it, groups=groups, target="uniform:1") for it in ("RR", "AWRF@2")
+    groups = {letter: {"gender": "f" if letter in "ad" else "m"} for letter in "abcde"}
+    both_measures = measured("low", "AWRF@2,RR", groups=groups)
+    single = {
+        measure: measured("high", measure, groups=groups, target="uniform:1")
+        for measure in ("RR", "AWRF@2")
     }
-    assert [str(row.measure) for row in both.compare(others["RR"]).rows] == ["RR"]
-    assert [str(row.measure) for row in others["RR"].compare(both).rows] == ["RR"]
+
+    assert [str(row.measure) for row in both_measures.compare(single["RR"]).rows] == ["RR"]
+    assert [str(row.measure) for row in single["RR"].compare(both_measures).rows] == ["RR"]
     with pytest.raises(InputError, match="measured with two targets"):
-        both.compare(others["AWRF@2"])
+        both_measures.compare(single["AWRF@2"])
 
 
 @pytest.mark.promise("evaluation")
 def test_the_correction_is_over_all_runs_and_measures() -> None:
     """Holm's correction is over all comparisons of the call."""
-    low, *others = (measured(name, "RR,nDCG@5,P@1") for name in RANKS)
-    found = compare(low, others)
-    assert found.tests == 6
-    p = [row.randomisation for row in found.rows]
-    assert [row.randomisation_corrected for row in found.rows] == corrected_by_holm(p)
+    low, *runs = (measured(name, "RR,nDCG@5,P@1") for name in RANKS)
+    comparison = compare(low, runs)
+    assert comparison.tests == 6
+    p = [row.randomisation for row in comparison.rows]
+    assert [row.randomisation_corrected for row in comparison.rows] == corrected_by_holm(p)
 
 
 @pytest.mark.promise("evaluation")
 def test_it_says_which_differences_hold() -> None:
     """A comparison says which differences hold after the correction."""
-    low, *others = map(measured, RANKS)
-    found = compare(low, others)
-    holding, not_holding = found.sentences()
+    low, *runs = map(measured, RANKS)
+    comparison = compare(low, runs)
+    holding, not_holding = comparison.sentences()
     assert holding.startswith("RR: high is 0.")
     assert "above low (better) over 10 queries; the difference holds at 0.05" in holding
     assert "Holm-corrected for 2" in holding
     assert "does not hold at 0.05" in not_holding
-    assert [row.holds for row in found.rows] == [True, False]
+    assert [row.holds for row in comparison.rows] == [True, False]
     losses = compare(measured("high", "EE-L@3,EE-R@3"), [measured("low", "EE-L@3,EE-R@3")])
     assert "above high (worse)" in losses.sentences()[0]
     assert "below high (worse)" in losses.sentences()[1]
@@ -90,18 +94,22 @@ def test_it_says_which_differences_hold() -> None:
 
 def test_more_comparisons_need_more_queries() -> None:
     """The least p of an exact test over 6 queries is 1/32: enough alone, not among six."""
-    low, high = (measured(it, queries=QUERIES[:6], missing="undefined") for it in ("low", "high"))
-    alone, among = compare(low, [high]), compare(low, [high] * 6)
+    low, high = (
+        measured(name, queries=QUERIES[:6], missing="undefined") for name in ("low", "high")
+    )
+    alone = compare(low, [high])
+    among_six = compare(low, [high] * 6)
+
     assert alone.rows[0].holds
     assert not alone.too_few(alone.rows[0])
-    assert [among.too_few(row) for row in among.rows] == [True] * 6
-    assert "over 6 queries; these are too few to show any difference" in among.sentences()[0]
+    assert [among_six.too_few(row) for row in among_six.rows] == [True] * 6
+    assert "over 6 queries; these are too few to show any difference" in among_six.sentences()[0]
 
 
 def test_only_queries_with_a_value_in_both_count() -> None:
     low = measured("low", "RR,EE-R@3")
-    few = measured("high", "RR,EE-R@3", QUERIES[:4], missing="undefined")
-    assert [row.count for row in compare(low, [few]).rows] == [4, 4]
-    found = compare(low, [measured("high", "RR", (), missing="undefined")])
-    assert (found.rows[0].difference, found.tests) == (None, 0)
-    assert found.sentences() == ["RR: no query has a value in both high and low."]
+    four_queries = measured("high", "RR,EE-R@3", QUERIES[:4], missing="undefined")
+    assert [row.count for row in compare(low, [four_queries]).rows] == [4, 4]
+    comparison = compare(low, [measured("high", "RR", (), missing="undefined")])
+    assert (comparison.rows[0].difference, comparison.tests) == (None, 0)
+    assert comparison.sentences() == ["RR: no query has a value in both high and low."]

@@ -32,8 +32,10 @@ from tests.golden.reports import check_text
 
 def run_of(**rankings: Sequence[Sequence[str]]) -> SystemRun:
     """A run from lists of rankings by query."""
-    made = {query: [by_rank(list(ids)) for ids in own] for query, own in rankings.items()}
-    return SystemRun("ours", made)
+    rankings_of = {
+        query: [by_rank(list(ids)) for ids in samples] for query, samples in rankings.items()
+    }
+    return SystemRun("ours", rankings_of)
 
 
 RELEVANCE = ["nDCG@3", "P@3", "R@3", "AP", "RR"]
@@ -74,20 +76,19 @@ def whole(scan: Groups) -> Evaluation:
 
 @pytest.mark.promise("evaluation")
 def test_values_and_reasons_of_odd_queries_are_known(whole: Evaluation) -> None:
-    """A value of a query is a number, or the reason why there is none.
-
-    Each measure has a finite value for each query, or the reason why there is none.
-    """
-    tried = {id(factor.kind) for measure in parse_measures(ALL) for factor in measure.parts}
-    assert tried >= set(map(id, KINDS.values())), "a new measure must be added to the lists above"
-    found = {
+    """A value of a query is a number, or the reason why there is none."""
+    tried_kinds = {id(factor.kind) for measure in parse_measures(ALL) for factor in measure.parts}
+    assert tried_kinds >= set(map(id, KINDS.values())), (
+        "a new measure must be added to the lists above"
+    )
+    kinds = {
         text: {
             query: score if isinstance(score, Reason) else round(score, 12)
             for query, score in result.values.items()
         }
         for text, result in whole.results.items()
     }
-    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(kinds, indent=1, ensure_ascii=False, allow_nan=False)
     check_text("measures.json", text + "\n")
     for result in whole.results.values():
         values = result.defined().values()
@@ -99,12 +100,12 @@ def test_values_and_reasons_of_odd_queries_are_known(whole: Evaluation) -> None:
 def test_a_query_that_the_run_lacks_counts_as_asked(scan: Groups, whole: Evaluation) -> None:
     """Queries that a run lacks count as the caller asks.
 
-    It counts as 0 in what measures relevance, and in nothing else; or it is left out.
+    Such a query counts as 0 in what measures relevance, and in nothing else; or it is left out.
     """
     zeros = {text for text, result in whole.results.items() if result.values["gone"] == 0.0}
     assert zeros == {*RELEVANCE, "nDCG@3×AWRF@3(attribute=gender)"}
-    found = evaluate(RUN, QRELS, ALL, groups=scan, attributes="gender", missing="undefined")
-    assert {it.values["gone"] for it in found.results.values()} == {Reason.MISSING}
+    evaluation = evaluate(RUN, QRELS, ALL, groups=scan, attributes="gender", missing="undefined")
+    assert {result.values["gone"] for result in evaluation.results.values()} == {Reason.MISSING}
 
 
 def test_queries_are_measured_part_by_part(
@@ -117,8 +118,10 @@ def test_queries_are_measured_part_by_part(
 def test_the_notes_say_what_was_odd(scan: Groups) -> None:
     run = SystemRun("ours", {**RUN.rankings, **run_of(unasked=[["f1"]]).rankings}, 3, "id")
     qrels = {**QRELS, "graded": {"f1": 3, "stranger": 1}}
-    found = evaluate(run, qrels, ["nDCG@3", "AWRF@3"], groups=scan, attributes="gender")
-    assert {note.kind: note.count for note in found.notes} == {
+
+    evaluation = evaluate(run, qrels, ["nDCG@3", "AWRF@3"], groups=scan, attributes="gender")
+
+    assert {note.kind: note.count for note in evaluation.notes} == {
         "unjudged_queries": 1,
         "missing_queries": 2,
         "unknown_documents": 1,
@@ -126,21 +129,23 @@ def test_the_notes_say_what_was_odd(scan: Groups) -> None:
         "unlabelled_documents": 2,
         "ties": 3,
     }
-    assert "unasked" not in found.queries
+    assert "unasked" not in evaluation.queries
 
 
 def test_measures_of_one_ranking_are_the_mean_over_several(scan: Groups) -> None:
     """A product is taken for each ranking before that mean."""
-    first, second = ["f1", "m2", "m1"], ["u1", "m1", "f1"]
+    first = ["f1", "m2", "m1"]
+    second = ["u1", "m1", "f1"]
     measures = ["nDCG@3", "AWRF@3", "nDCG@3×AWRF@3", "NDKL", "P@3"]
 
     def means(*rankings: list[str]) -> dict[str, Any]:
         qrels = {"q": {"f1": 1, "m1": 1}}
         return evaluate(run_of(q=rankings), qrels, measures, groups=scan, attributes="gender").mean
 
-    one, two = means(first), means(second)
-    both = {text: (one[text] + two[text]) / 2 for text in one}
-    assert means(first, second) == pytest.approx(both)
+    first_means = means(first)
+    two = means(second)
+    expected = {text: (first_means[text] + two[text]) / 2 for text in first_means}
+    assert means(first, second) == pytest.approx(expected)
 
 
 NORTH, SOUTH = np.eye(2)
@@ -153,26 +158,26 @@ class TestBySecondWay:
     """Each measure of groups once more, document by document."""
 
     def shares(self, ids: Sequence[str], weights: Sequence[float]) -> Any:
-        each = zip(ids, weights, strict=False)
-        total = sum(weight * LABELS.get(id_, np.zeros(2)) for id_, weight in each)
+        weighted_ids = zip(ids, weights, strict=False)
+        total = sum(weight * LABELS.get(id_, np.zeros(2)) for id_, weight in weighted_ids)
         return total / total.sum()
 
     def by_hand(self, ids: Sequence[str], k: int) -> dict[str, float]:
         """All measures of one ranking that has both groups in its first k."""
         weights = [1 / math.log2(rank + 1) for rank in range(1, len(ids) + 1)]
-        found = self.shares(ids[:k], weights)
-        js = jensenshannon(found, TARGET) ** 2
-        smooth = [0.999 * shares + 0.001 / 2 for shares in (TARGET, found)]
+        group_shares = self.shares(ids[:k], weights)
+        js = jensenshannon(group_shares, TARGET) ** 2
+        smooth = [0.999 * shares + 0.001 / 2 for shares in (TARGET, group_shares)]
         first = next(i for i, id_ in enumerate(ids) if id_ in LABELS)
         prefixes = range(first + 1, len(ids) + 1)
-        each = [entropy(self.shares(ids[:i], [1.0] * i), TARGET) for i in prefixes]
+        entropies = [entropy(self.shares(ids[:i], [1.0] * i), TARGET) for i in prefixes]
         return {
             f"AWRF@{k}": 1 - js,
             f"AWRF@{k}(unit=bits)": 1 - js / math.log(2),
             f"KL@{k}": entropy(*smooth),
-            f"KL@{k}(smoothing=0)": entropy(TARGET, found),
-            "NDKL": float(np.average(each, weights=weights[first:])),
-            f"Exposure@{k}(group=south)": found[1],
+            f"KL@{k}(smoothing=0)": entropy(TARGET, group_shares),
+            "NDKL": float(np.average(entropies, weights=weights[first:])),
+            f"Exposure@{k}(group=south)": group_shares[1],
         }
 
     @pytest.mark.promise("evaluation")
@@ -182,21 +187,23 @@ class TestBySecondWay:
         random = np.random.default_rng(seed)
         ids = [*scan.rows, "stranger", "other"]
         # At least one of either group stands in any eight of the ten.
-        ranking = [ids[place] for place in random.permutation(len(ids))]
+        ranking = [ids[position] for position in random.permutation(len(ids))]
         k = int(random.integers(8, 11))
-        wanted = self.by_hand(ranking, k)
+        expected = self.by_hand(ranking, k)
         measures = [
-            it.with_values(unknown="exclude", attribute="place") for it in parse_measures([*wanted])
+            measure.with_values(unknown="exclude", attribute="place")
+            for measure in parse_measures([*expected])
         ]
-        run, qrels = run_of(q=[ranking]), {"q": {"f1": 1}}
+        run = run_of(q=[ranking])
+        qrels = {"q": {"f1": 1}}
         target = "place=north:0.4,south:0.6"
-        found = evaluate(run, qrels, measures, groups=scan, target=target)
-        assert [*found.mean.values()] == pytest.approx([*wanted.values()])
+        evaluation = evaluate(run, qrels, measures, groups=scan, target=target)
+        assert [*evaluation.mean.values()] == pytest.approx([*expected.values()])
         # AWRF is 1 exactly where the exposure is the target.
-        south = wanted[f"Exposure@{k}(group=south)"]
+        south = expected[f"Exposure@{k}(group=south)"]
         target = f"place=north:{1 - south},south:{south}"
-        own = evaluate(run, qrels, measures[:2], groups=scan, target=target)
-        assert [*own.mean.values()] == pytest.approx([1, 1])
+        own_evaluation = evaluate(run, qrels, measures[:2], groups=scan, target=target)
+        assert [*own_evaluation.mean.values()] == pytest.approx([1, 1])
 
 
 THIRD = 1 / math.log2(3)
@@ -209,40 +216,73 @@ class TestTargets:
     """What exposure is held against."""
 
     @pytest.mark.promise("evaluation")
-    def test_it_is_the_distance_that_scipy_has(self, scan: Groups) -> None:
-        """Distances from a target are those that scipy computes."""
-        for target, measure, exposed, wanted in (
+    @pytest.mark.parametrize(
+        ("target", "parameters", "exposed", "due"),
+        [
             # Of the relevant with a label one in three is a woman, of the corpus three in six.
-            ("relevance:1", "", (1, THIRD + 0.5), (1, 2)),
-            ("relevance:0.5,population:0.5", "", (1, THIRD + 0.5), (5, 7)),
-            ("corpus:1", "", (1, THIRD + 0.5), (1, 1)),
-            (["gender=female:0.3,male:0.7"], "", (1, THIRD + 0.5), (3, 7)),
-            ("uniform:1", "", (1, THIRD + 0.5), (1, 1)),
-            ("relevance:1", "(convention=trec2022)", (1, 1 + THIRD, 0), TREC),
-            ("trec2022", "(unknown=group,discount=trec)", (1, 1 + THIRD, 0), TREC),
-            ("trec2022", "(discount=trec)", (1, 1 + THIRD, 0), TREC),
-        ):
-            run = run_of(q=[["f1", "m1", "m2"]])
-            qrels = {"q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1, "f2": 0, "f3": 0}}
-            asked = [f"AWRF@3{measure}", "EE-D@3"]
-            found = evaluate(run, qrels, asked, groups=scan, target=target, attributes="gender")
-            awrf, _ = found.mean.values()
-            assert awrf == pytest.approx(1 - jensenshannon(exposed, wanted) ** 2)
-            # The policy of the track is for what is held against its target.
-            assert "EE-D@3" in found.results
+            pytest.param("relevance:1", "", (1, THIRD + 0.5), (1, 2), id="relevance"),
+            pytest.param(
+                "relevance:0.5,population:0.5", "", (1, THIRD + 0.5), (5, 7), id="half and half"
+            ),
+            pytest.param("corpus:1", "", (1, THIRD + 0.5), (1, 1), id="corpus"),
+            pytest.param(["gender=female:0.3,male:0.7"], "", (1, THIRD + 0.5), (3, 7), id="stated"),
+            pytest.param("uniform:1", "", (1, THIRD + 0.5), (1, 1), id="uniform"),
+            pytest.param(
+                "relevance:1",
+                "(convention=trec2022)",
+                (1, 1 + THIRD, 0),
+                TREC,
+                id="convention of the track",
+            ),
+            pytest.param(
+                "trec2022",
+                "(unknown=group,discount=trec)",
+                (1, 1 + THIRD, 0),
+                TREC,
+                id="target of the track, with its parameters",
+            ),
+            pytest.param(
+                "trec2022",
+                "(discount=trec)",
+                (1, 1 + THIRD, 0),
+                TREC,
+                id="target and discount of the track",
+            ),
+        ],
+    )
+    def test_it_is_the_distance_that_scipy_has(
+        self,
+        scan: Groups,
+        target: Any,
+        parameters: str,
+        exposed: tuple[float, ...],
+        due: tuple[float, ...],
+    ) -> None:
+        """Distances from a target are those that scipy computes."""
+        run = run_of(q=[["f1", "m1", "m2"]])
+        qrels = {"q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1, "f2": 0, "f3": 0}}
+        measures = [f"AWRF@3{parameters}", "EE-D@3"]
+
+        evaluation = evaluate(run, qrels, measures, groups=scan, target=target, attributes="gender")
+
+        awrf, _ = evaluation.mean.values()
+        assert awrf == pytest.approx(1 - jensenshannon(exposed, due) ** 2)
+        # The policy of the track is for what is held against its target.
+        assert "EE-D@3" in evaluation.results
 
     def test_loss_by_group_as_the_track_has_it(self, scan: Groups) -> None:
         """Relevant documents only; averaged over rankings; the target times all exposure."""
-        found = evaluate(
+        evaluation = evaluate(
             run_of(q=[["f1", "m3", "u1"], ["u2", "m1", "f2"]]),
             {"q": {"m1": 1, "m2": 1, "f1": 1, "u1": 1}},
-            [f"EE-{it}@3(attribute=gender,convention=trec2022)" for it in "LDR"],
+            [f"EE-{letter}@3(attribute=gender,convention=trec2022)" for letter in "LDR"],
             groups=scan,
         )
         system = np.array([1.0, 1.0, THIRD]) / 2
         target = np.array(TREC) * (2 + THIRD)
-        wanted = [((system - target) ** 2).sum(), (system**2).sum(), (system * target).sum()]
-        assert [*found.mean.values()] == pytest.approx(wanted)
+        expected = [((system - target) ** 2).sum(), (system**2).sum(), (system * target).sum()]
+
+        assert [*evaluation.mean.values()] == pytest.approx(expected)
 
 
 def test_the_product_of_attributes(scan: Groups) -> None:
@@ -250,9 +290,10 @@ def test_the_product_of_attributes(scan: Groups) -> None:
     shares = {"female × north": 1.0, "male × north": 0.25 / math.log2(3)}
     shares |= {"male × south": 0.75 / math.log2(3), "female × unknown": 0}
     measures = [f"Exposure@2(attribute=gender×place,group={group})" for group in shares]
-    found = evaluate(run_of(q=[["f1", "m3"]]), None, measures, groups=scan)
-    wanted = [share / sum(shares.values()) for share in shares.values()]
-    assert [*found.mean.values()] == pytest.approx(wanted)
+    evaluation = evaluate(run_of(q=[["f1", "m3"]]), None, measures, groups=scan)
+    expected = [share / sum(shares.values()) for share in shares.values()]
+
+    assert [*evaluation.mean.values()] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("policy", ["exclude", "group"])
@@ -274,6 +315,7 @@ def test_an_engine_knows_what_the_file_does(
         evaluate(RUN, QRELS, [*TARGETED, *ITEMS], groups=groups, **options).as_json(by_query=True)
         for groups in (Source.model_validate(data), path, corpus)
     )
+
     assert by_object == by_file == read
 
 
@@ -288,14 +330,15 @@ Case = tuple[dict[str, dict[str, float]], dict[str, dict[str, int]]]
 @st.composite
 def judged_runs(draw: st.DrawFn) -> Case:
     """Runs with distinct scores, and judgements with at least one relevant document a query."""
-    run, qrels = {}, {}
+    run = {}
+    qrels = {}
     for query in range(draw(st.integers(1, 4))):
         ids = [f"d{number}" for number in range(30)]
         ranked = draw(st.permutations(ids))[: draw(st.integers(1, 25))]
         grades = st.dictionaries(st.sampled_from(ids), st.integers(0, 3), min_size=1, max_size=20)
         judged = draw(grades)
         judged[draw(st.sampled_from(sorted(judged)))] = 1
-        run[f"q{query}"] = {id_: float(-place) for place, id_ in enumerate(ranked)}
+        run[f"q{query}"] = {id_: float(-position) for position, id_ in enumerate(ranked)}
         qrels[f"q{query}"] = judged
     return run, qrels
 
@@ -310,7 +353,9 @@ def test_they_agree_with_ir_measures(case: Case) -> None:
     """
     run, qrels = case
     ours = evaluate(run, qrels, MEASURES)
+
     theirs = list(ir_measures.iter_calc(MEASURES, qrels, run))
+
     assert len(theirs) == len(MEASURES) * len(qrels)
     for query, measure, value in theirs:
         assert ours.results[str(measure)].values[query] == pytest.approx(value, abs=1e-9), measure

@@ -55,8 +55,8 @@ def test_the_bounds_are_reached_and_never_left_by_any_order(text: str) -> None:
     for n, m, k in CASES:
         weights = weights_of(discount, n, k)
         target = np.mean([exposures(order, weights) for order in optimal(n, m)], axis=0)
-        useful, other = target_exposure(n, m, discount, k)
-        assert np.allclose(target, np.where(np.arange(n) < m, useful, other))
+        useful, useless = target_exposure(n, m, discount, k)
+        assert np.allclose(target, np.where(np.arange(n) < m, useful, useless))
         fixed = [exposures(order, weights) for order in orders(n)]
         bounds = exposure_bounds(n, m, discount, k)
         relevance = [e @ target for e in fixed]
@@ -97,9 +97,9 @@ def test_it_is_what_counting_every_item_in_every_order_gives(
     weights = weights_of(discount, n, k)
     single = []
     for listed in samples:
-        rest = [item for item in range(n) if item not in listed]
-        wholes = [tuple(listed) + tail for tail in itertools.permutations(rest)]
-        single.append(np.mean([exposures(whole, weights) for whole in wholes], axis=0))
+        unlisted = [item for item in range(n) if item not in listed]
+        wholes = [tuple(listed) + tail for tail in itertools.permutations(unlisted)]
+        single.append(np.mean([exposures(order, weights) for order in wholes], axis=0))
     system = np.mean(single, axis=0)
     wanted_useful, wanted_other = target_exposure(n, int(useful.sum()), discount, k)
     target = np.where(useful, wanted_useful, wanted_other)
@@ -107,26 +107,26 @@ def test_it_is_what_counting_every_item_in_every_order_gives(
     padded = np.full((len(samples), n), -1)
     for row, listed in enumerate(samples):
         padded[row, : len(listed)] = listed
-    found = expected_exposure(padded, useful, discount, k)
-    assert found.disparity == pytest.approx(system @ system)
-    assert found.relevance == pytest.approx(system @ target)
-    assert found.useful_relevance == pytest.approx((system * useful) @ target)
-    assert found.loss == pytest.approx(((system - target) ** 2).sum(), abs=1e-9)
-    assert found.bounds.relevance[1] == pytest.approx(target @ target)
+    measured = expected_exposure(padded, useful, discount, k)
+    assert measured.disparity == pytest.approx(system @ system)
+    assert measured.relevance == pytest.approx(system @ target)
+    assert measured.useful_relevance == pytest.approx((system * useful) @ target)
+    assert measured.loss == pytest.approx(((system - target) ** 2).sum(), abs=1e-9)
+    assert measured.bounds.relevance[1] == pytest.approx(target @ target)
     for value, (low, high) in (
-        (found.disparity, found.bounds.disparity),
-        (found.relevance, found.bounds.relevance),
-        (found.loss, found.bounds.loss),
+        (measured.disparity, measured.bounds.disparity),
+        (measured.relevance, measured.bounds.relevance),
+        (measured.loss, measured.bounds.loss),
     ):
         assert low - 1e-9 <= value <= high + 1e-9
     count = len(samples)
     if count == 1:
-        assert found.unbiased_disparity is None
+        assert measured.unbiased_disparity is None
     else:
         total = np.sum(single, axis=0)
-        own = sum(x @ x for x in single)
-        expected = (total @ total - own) / (count * (count - 1))
-        assert found.unbiased_disparity == pytest.approx(expected, abs=1e-9)
+        squares = sum(x @ x for x in single)
+        expected = (total @ total - squares) / (count * (count - 1))
+        assert measured.unbiased_disparity == pytest.approx(expected, abs=1e-9)
 
 
 @given(
@@ -149,10 +149,11 @@ def test_the_correction_for_few_samples_is_right_on_average(
     )
     plain = unbiased = 0.0
     for i, j in itertools.product(range(3), repeat=2):
-        found = expected_exposure([three[i], three[j]], np.zeros(n), discount)
-        assert found.unbiased_disparity is not None
-        plain += chance[i] * chance[j] * found.disparity
-        unbiased += chance[i] * chance[j] * found.unbiased_disparity
+        measured = expected_exposure([three[i], three[j]], np.zeros(n), discount)
+        assert measured.unbiased_disparity is not None
+        plain += chance[i] * chance[j] * measured.disparity
+        unbiased += chance[i] * chance[j] * measured.unbiased_disparity
+
     assert unbiased == pytest.approx(truth @ truth)
     assert plain >= unbiased - 1e-9
 
@@ -163,25 +164,28 @@ class TestThePaper:
     @pytest.mark.parametrize(("n", "m", "k"), [(10, 3, 5), (10, 7, 5), (10, 5, 5), (6, 1, 2)])
     def test_targets_and_bounds(self, n: int, m: int, k: int) -> None:
         user = Discount("top_k", k)
-        useful, other = target_exposure(n, m, user)
+        useful, useless = target_exposure(n, m, user)
         if m <= k:
-            assert (useful, other) == pytest.approx((1, (k - m) / (n - m)))
+            assert (useful, useless) == pytest.approx((1, (k - m) / (n - m)))
             upper = m + (k - m) ** 2 / (n - m)
         else:
-            assert (useful, other) == pytest.approx((k / m, 0))
+            assert (useful, useless) == pytest.approx((k / m, 0))
             upper = k**2 / m
         bounds = exposure_bounds(n, m, user)
         a = min(k, n - m)
+
         assert bounds.disparity == pytest.approx((k**2 / n, k))
-        assert bounds.relevance == pytest.approx((a * other + (k - a) * useful, upper))
+        assert bounds.relevance == pytest.approx((a * useless + (k - a) * useful, upper))
 
 
 def test_many_items_are_counted_as_few_are() -> None:
     random = np.random.default_rng(5)
     samples = [random.permutation(40)[:5] for _ in range(30)]
     useful = np.arange(40) < 7
-    few = expected_exposure(samples, useful, LOG2, 5)
-    many = expected_exposure(samples, np.concatenate([useful, np.zeros(10_000)]), LOG2, 5)
+    few_items = expected_exposure(samples, useful, LOG2, 5)
+
+    many_items = expected_exposure(samples, np.concatenate([useful, np.zeros(10_000)]), LOG2, 5)
+
     # More items change the target of those that are not useful, but not what the system gives.
-    assert many.disparity == pytest.approx(few.disparity)
-    assert many.useful_relevance == pytest.approx(few.useful_relevance)
+    assert many_items.disparity == pytest.approx(few_items.disparity)
+    assert many_items.useful_relevance == pytest.approx(few_items.useful_relevance)

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pandas
@@ -114,6 +115,7 @@ def test_runs_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
 def test_tables_of_runs_are_read_by_their_columns(tmp_path: Path, text: str) -> None:
     run = read_run(written(tmp_path, "run.csv", text))
     (ranking,) = run.rankings["q1"]
+
     assert (run.name, list(ranking.ids)) == ("run", ["d1", "d2"])
     assert list(ranking.scores) == [2.5, 1.0]
 
@@ -201,7 +203,10 @@ def test_other_documents_are_refused_with_the_command_to_run(
     command = str(refused.value).partition("; ")[2].rpartition(" makes ")[0]
     shell = f"{command.replace('FILE', str(path))} > {tmp_path}/documents.jsonl"
     subprocess.run(["bash", "-c", shell], check=True)
-    assert [it.id for it in read_documents(tmp_path / "documents.jsonl")] == ["d1", "d2"]
+    assert [document.id for document in read_documents(tmp_path / "documents.jsonl")] == [
+        "d1",
+        "d2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +243,11 @@ DOCUMENTS = '{"id": "d1", "text": "é"}\r\n{"id": 2.0, "text": "b"}\r\n'
 def test_what_a_file_is_says_its_content(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    assert [(it.id, it.text) for it in read_documents(path)] == [("d1", "é"), ("2", "b")]
+
+    assert [(document.id, document.text) for document in read_documents(path)] == [
+        ("d1", "é"),
+        ("2", "b"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -250,14 +259,17 @@ def test_what_a_file_is_says_its_content(tmp_path: Path, name: str, content: byt
         ("Frau Müller".encode("latin-1"), "is not UTF-8 text; save it as UTF-8"),
     ],
 )
+@pytest.mark.parametrize(
+    "read", [read_documents, query_rows, read_run], ids=["documents", "queries", "run"]
+)
 def test_a_file_that_is_no_text_says_what_it_is(
-    tmp_path: Path, content: bytes, sentence: str
+    tmp_path: Path, read: Callable[[Path], Iterable[object]], content: bytes, sentence: str
 ) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(content)
-    for read in (read_documents, query_rows, read_run):
-        with pytest.raises(InputError, match=re.escape(sentence)):
-            [*read(path)]  # type: ignore[operator]
+
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        [*read(path)]
 
 
 @pytest.mark.parametrize(
@@ -303,6 +315,7 @@ def test_queries_are_read_by_their_ids(tmp_path: Path, name: str, text: str) -> 
 def test_only_the_first_line_of_queries_can_name_the_delimiter(tmp_path: Path) -> None:
     path = tmp_path / "queries.txt"
     path.write_text("sep=;\nphysicist\nsep=;\nsep=,\n")
+
     assert [row.text for row in query_rows(path)] == ["physicist", "sep=;", "sep=,"]
 
 

@@ -36,8 +36,8 @@ def with_zeros(values: Any) -> Any:
 
 
 def measured(run: Any, qrels: Any, groups: Any) -> list[float | None]:
-    found = fairqr.evaluate(run, qrels, MEASURES, groups=groups, target=TARGET)
-    return [it.mean for it in found.results.values()]
+    evaluation = fairqr.evaluate(run, qrels, MEASURES, groups=groups, target=TARGET)
+    return [result.mean for result in evaluation.results.values()]
 
 
 def a_run(folder: Path, run: Any, name: str = "a.run") -> Path:
@@ -51,7 +51,7 @@ def a_run(folder: Path, run: Any, name: str = "a.run") -> Path:
 
 
 def judgements(folder: Path, qrels: Any, name: str = "qrels.txt") -> Path:
-    lines = [f"{q} 0 {d} {grade}\n" for q, own in qrels.items() for d, grade in own.items()]
+    lines = [f"{q} 0 {d} {grade}\n" for q, grades in qrels.items() for d, grade in grades.items()]
     (folder / name).write_text("".join(lines))
     return folder / name
 
@@ -65,9 +65,9 @@ def test_only_whole_numbers_have_another_form() -> None:
 
 def test_ids_that_differ_where_they_are_used_stay_apart() -> None:
     """Sections of a text may be 1 and 1.0; each has its own value."""
-    both = {"1": "a", "1.0": "b"}
-    assert in_known_forms(both, {"1", "1.0"}) == both
-    assert in_known_forms(both, {"1"}) == both
+    both_forms = {"1": "a", "1.0": "b"}
+    assert in_known_forms(both_forms, {"1", "1.0"}) == both_forms
+    assert in_known_forms(both_forms, {"1"}) == both_forms
     assert in_known_forms({"1.0": "b"}, {"1"}) == {"1": "b"}
 
 
@@ -80,7 +80,7 @@ def test_runs_judgements_and_groups_meet(tmp_path: Path, run: Any, qrels: Any, g
     in_files = a_run(tmp_path, run), judgements(tmp_path, qrels)
     assert measured(*in_files, groups) == expected
     path = tmp_path / "documents.jsonl"
-    lines = [json.dumps({"id": id_, "title": "x", "sex": it}) for id_, it in groups.items()]
+    lines = [json.dumps({"id": id_, "title": "x", "sex": group}) for id_, group in groups.items()]
     path.write_text("\n".join(lines))
     schema = {"attributes": {"sex": {**SEX, "field": "sex"}}}
     (tmp_path / "schema.yaml").write_text(json.dumps(schema))
@@ -88,8 +88,11 @@ def test_runs_judgements_and_groups_meet(tmp_path: Path, run: Any, qrels: Any, g
 
 
 def test_ids_of_data_frames_may_have_a_fraction_of_zero() -> None:
-    rows = [(float(q), float(d), grade) for q, own in QRELS.items() for d, grade in own.items()]
+    rows = [
+        (float(q), float(d), grade) for q, grades in QRELS.items() for d, grade in grades.items()
+    ]
     frame = pandas.DataFrame(rows, columns=["query_id", "doc_id", "relevance"])
+
     assert measured(RUN, frame, GROUPS) == measured(RUN, QRELS, GROUPS)
 
 
@@ -99,7 +102,9 @@ def test_a_file_of_labels_finds_both_forms(tmp_path: Path, of_file: str, asked: 
     path = tmp_path / "labels.csv"
     path.write_text(f"id,group\n{of_file},F\n2,M\n")
     attribute = Attribute(name="sex", labels=str(path), groups=("F", "M"))
+
     store = open_label_store(path, attribute, tmp_path / "kept", None, threading.Event())
+
     assert store.memberships([asked, "2", "2.0", "3", "a"]).tolist() == [
         [1, 0],
         [0, 1],
@@ -113,7 +118,9 @@ def test_a_file_of_labels_with_both_forms_keeps_them_apart(tmp_path: Path) -> No
     path = tmp_path / "labels.csv"
     path.write_text("id,group\n1,F\n1.0,M\n")
     attribute = Attribute(name="sex", labels=str(path), groups=("F", "M"))
+
     store = open_label_store(path, attribute, tmp_path / "kept", None, threading.Event())
+
     assert store.memberships(["1", "1.0"]).tolist() == [[1, 0], [0, 1]]
 
 
@@ -136,10 +143,12 @@ async def test_a_run_as_an_engine_meets_its_labels(tmp_path: Path, run: Any, oth
     )
     labels = await LabelReader.open(source.attributes, tmp_path, store=tmp_path / "store")
     engine = await open_run(source, labels)
+
     (hits,) = await engine.search([Query("river", 3)])
+
     assert hits.ids == list(next(iter(run.values())))
     assert hits.memberships["sex"].tolist() == [[1, 0], [0, 1], [1, 0]]
-    assert [it.title for it in await engine.documents(hits.ids)] == [
+    assert [document.title for document in await engine.documents(hits.ids)] == [
         "Title 1",
         "Title 2",
         "Title 3",
@@ -151,5 +160,6 @@ def test_the_judgements_of_a_collection_meet_its_topics(tmp_path: Path) -> None:
     (tmp_path / "documents.jsonl").write_text('{"id": "1", "title": "x", "sex": "F"}\n')
     schema = {"attributes": {"sex": {**SEX, "field": "sex"}}}
     (tmp_path / "schema.yaml").write_text(json.dumps(schema))
-    judgements(tmp_path, {f"{query}.0": own for query, own in QRELS.items()})
+    judgements(tmp_path, {f"{query}.0": grades for query, grades in QRELS.items()})
+
     assert load_collection(tmp_path).qrels == QRELS

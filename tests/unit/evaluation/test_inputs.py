@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,8 @@ QRELS: Mapping[str, Mapping[str, int]] = {"q1": {"f1": 2, "m1": 1, "f2": 0}, "q2
 GROUPS = {"f1": "female", "f2": "female", "f3": "female", "m1": "male", "m2": "male", "m3": "male"}
 TWO = {id_: {"gender": group, "first": id_[1] == "1"} for id_, group in GROUPS.items()}
 MEASURES = "nDCG@20,AP,AWRF@2"
-SCORED, JUDGED = (
-    [(q, d, value) for q, own in given.items() for d, value in own.items()]
-    for given in (RUN, QRELS)
-)
+SCORED = [(query, id_, score) for query, scores in RUN.items() for id_, score in scores.items()]
+JUDGED = [(query, id_, grade) for query, grades in QRELS.items() for id_, grade in grades.items()]
 
 
 def frame(rows: list[Any], names: str) -> pd.DataFrame:
@@ -38,98 +36,176 @@ def frame(rows: list[Any], names: str) -> pd.DataFrame:
 
 
 def values(run: Any = RUN, qrels: Any = QRELS, **options: Any) -> dict[str, dict[str, float]]:
-    found = fairqr.evaluate(run, qrels, MEASURES, **{"groups": GROUPS, **options}).per_query
-    return {text.replace("gender", "group"): own for text, own in found.items()}
+    """Return the values of each measure by query, with one name for the attribute."""
+    evaluation = fairqr.evaluate(run, qrels, MEASURES, **{"groups": GROUPS, **options})
+    by_measure = evaluation.per_query.items()
+    return {name.replace("gender", "group"): by_query for name, by_query in by_measure}
 
 
-@pytest.mark.promise("evaluation")
-def test_runs_in_every_form_are_measured_alike(tmp_path: Path) -> None:
-    """Runs give the same in every form."""
-    expected = values()
-    path = tmp_path / "ours.run"
+def write_run(folder: Path) -> Path:
+    path = folder / "ours.run"
     lines = [f"{q} Q0 {d} {rank} {score} ours\n" for rank, (q, d, score) in enumerate(SCORED)]
     path.write_text("".join(lines))
-    for run in (
-        {query: list(found) for query, found in RUN.items()},
-        {query: dict(reversed(found.items())) for query, found in RUN.items()},
-        frame(SCORED, "query_id doc_id score").sample(frac=1, random_state=0),
-        frame(SCORED, "qid docno score"),
-        [ir_measures.ScoredDoc(*row) for row in SCORED],
-        [*frame(SCORED, "qid docno score").itertuples(index=False)],
-        path,
-        str(path),
-    ):
-        assert values(run) == expected
+    return path
 
 
 @pytest.mark.promise("evaluation")
-def test_judgements_in_every_form_are_measured_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(
+            lambda folder: {query: list(scores) for query, scores in RUN.items()}, id="lists"
+        ),
+        pytest.param(
+            lambda folder: {q: dict(reversed(scores.items())) for q, scores in RUN.items()},
+            id="scores in another order",
+        ),
+        pytest.param(
+            lambda folder: frame(SCORED, "query_id doc_id score").sample(frac=1, random_state=0),
+            id="a shuffled data frame",
+        ),
+        pytest.param(lambda folder: frame(SCORED, "qid docno score"), id="a data frame"),
+        pytest.param(
+            lambda folder: [ir_measures.ScoredDoc(*row) for row in SCORED], id="ir_measures"
+        ),
+        pytest.param(
+            lambda folder: [*frame(SCORED, "qid docno score").itertuples(index=False)],
+            id="named tuples",
+        ),
+        pytest.param(write_run, id="a path"),
+        pytest.param(lambda folder: str(write_run(folder)), id="a file name"),
+    ],
+)
+def test_runs_in_every_form_are_measured_alike(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    """Runs give the same in every form."""
+    assert values(make(tmp_path)) == values()
+
+
+def write_judgements(folder: Path) -> Path:
+    path = folder / "qrels.txt"
+    write_qrels(path, QRELS)
+    return path
+
+
+def dataset_of(folder: Path) -> Any:
+    return ir_datasets.create_dataset(qrels_trec=str(write_judgements(folder)))
+
+
+def register_dataset(folder: Path) -> str:
+    """Register the judgements by a name in ir_datasets."""
+    ir_datasets.registry.register("fairqr-test", dataset_of(folder))
+    return "fairqr-test"
+
+
+def graded(kind: type) -> dict[str, dict[str, Any]]:
+    """Return the judgements with grades of this type."""
+    return {
+        query: {document: kind(grade) for document, grade in grades.items()}
+        for query, grades in QRELS.items()
+    }
+
+
+@pytest.mark.promise("evaluation")
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda folder: frame(JUDGED, "query_id doc_id relevance"), id="relevance"),
+        pytest.param(lambda folder: frame(JUDGED, "qid docno label").assign(rel=9), id="label"),
+        pytest.param(
+            lambda folder: frame(JUDGED, "qid docno rel").astype({"rel": np.float32}), id="float32"
+        ),
+        pytest.param(
+            lambda folder: frame(JUDGED, "qid docno rel").astype({"rel": np.float16}), id="float16"
+        ),
+        pytest.param(lambda folder: [ir_measures.Qrel(*row) for row in JUDGED], id="ir_measures"),
+        pytest.param(
+            lambda folder: [*frame(JUDGED, "qid docno label").itertuples(index=False)],
+            id="named tuples",
+        ),
+        pytest.param(lambda folder: graded(np.int8), id="grades of numpy"),
+        pytest.param(lambda folder: graded(float), id="floats"),
+        pytest.param(write_judgements, id="a path"),
+        pytest.param(dataset_of, id="a dataset"),
+        pytest.param(register_dataset, id="a name of a dataset"),
+    ],
+)
+def test_judgements_in_every_form_are_measured_alike(
+    tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
     """Judgements give the same in every form.
 
-    Grades are whole numbers of any kind.
+    Grades are whole numbers of any type.
     """
-    expected = values()
-    path = tmp_path / "qrels.txt"
-    write_qrels(path, QRELS)
-    dataset = ir_datasets.create_dataset(qrels_trec=str(path))
-    ir_datasets.registry.register("fairqr-test", dataset)
-    for qrels in (
-        frame(JUDGED, "query_id doc_id relevance"),
-        frame(JUDGED, "qid docno label").assign(rel=9),
-        frame(JUDGED, "qid docno rel").astype({"rel": np.float32}),
-        frame(JUDGED, "qid docno rel").astype({"rel": np.float16}),
-        [ir_measures.Qrel(*row) for row in JUDGED],
-        [*frame(JUDGED, "qid docno label").itertuples(index=False)],
-        {query: {d: np.int8(it) for d, it in own.items()} for query, own in QRELS.items()},
-        {query: {d: float(it) for d, it in own.items()} for query, own in QRELS.items()},
-        path,
-        dataset,
-        "fairqr-test",
-    ):
-        assert values(qrels=qrels) == expected
+    assert values(qrels=make(tmp_path)) == values()
 
 
 @pytest.mark.promise("evaluation")
-def test_groups_in_every_form_are_measured_alike(people: Corpus) -> None:
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param({id_: [group] for id_, group in GROUPS.items()}, id="lists"),
+        pytest.param({id_: {group} for id_, group in GROUPS.items()}, id="sets"),
+        pytest.param({id_: np.array([group]) for id_, group in GROUPS.items()}, id="arrays"),
+        pytest.param({id_: {group: 1.0} for id_, group in GROUPS.items()}, id="shares"),
+        pytest.param({id_: {"gender": group} for id_, group in GROUPS.items()}, id="attributes"),
+        pytest.param(
+            {id_: {"gender": {group: 2}} for id_, group in GROUPS.items()},
+            id="weights of attributes",
+        ),
+        pytest.param(
+            pd.DataFrame({"doc_id": list(GROUPS), "gender": list(GROUPS.values())}),
+            id="a data frame",
+        ),
+    ],
+)
+def test_groups_in_every_form_are_measured_alike(groups: Any) -> None:
     """Groups give the same in every form."""
-    expected = values()
-    labels = pd.DataFrame({"doc_id": list(GROUPS), "gender": list(GROUPS.values())})
-    for groups in (
-        {id_: [group] for id_, group in GROUPS.items()},
-        {id_: {group} for id_, group in GROUPS.items()},
-        {id_: np.array([group]) for id_, group in GROUPS.items()},
-        {id_: {group: 1.0} for id_, group in GROUPS.items()},
-        {id_: {"gender": group} for id_, group in GROUPS.items()},
-        {id_: {"gender": {group: 2}} for id_, group in GROUPS.items()},
-        labels,
-    ):
-        assert values(groups=groups) == expected
-    # The corpus has a population, in which both are half.
-    for corpus in (people, people.path):
-        assert values(groups=corpus, attributes=["gender"]) == expected
+    assert values(groups=groups) == values()
 
 
-def test_what_is_missing_is_no_group() -> None:
+@pytest.mark.promise("evaluation")
+def test_groups_of_a_corpus_are_measured_alike(people: Corpus) -> None:
+    """Groups give the same where they come from a corpus, or from its file.
+
+    The corpus has a population, in which both are half.
+    """
+    assert values(groups=people, attributes=["gender"]) == values()
+    assert values(groups=people.path, attributes=["gender"]) == values()
+
+
+LABELS = pd.DataFrame(
+    {
+        "doc_id": ["f1", "m1", "f3", "m2"],
+        "gender": pd.array(["a", "b", "b", pd.NA], dtype="string"),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param({"f1": "a", "m1": "b", "f3": "b", "m2": float("nan")}, id="NaN"),
+        pytest.param({"f1": "a", "m1": ["b"], "f3": ["b", np.nan], "m2": [np.nan]}, id="in lists"),
+        pytest.param(LABELS, id="of pandas"),
+        pytest.param(LABELS.assign(gender=[1.0, 2.0, 2.0, np.nan]), id="among numbers"),
+    ],
+)
+def test_what_is_missing_is_no_group(groups: Any) -> None:
     """As pandas writes it: NaN in a dict, and any missing value in a data frame."""
-    known = values(groups={"f1": "a", "m1": "b", "f3": "b", "m2": None})
-    labels = pd.array(["a", "b", "b", pd.NA], dtype="string")
-    rows = pd.DataFrame({"doc_id": ["f1", "m1", "f3", "m2"], "gender": labels})
-    for groups in (
-        {"f1": "a", "m1": "b", "f3": "b", "m2": float("nan")},
-        {"f1": "a", "m1": ["b"], "f3": ["b", np.nan], "m2": [np.nan]},
-        rows,
-        rows.assign(gender=[1.0, 2.0, 2.0, np.nan]),
-    ):
-        assert values(groups=groups) == known
+    assert values(groups=groups) == values(groups={"f1": "a", "m1": "b", "f3": "b", "m2": None})
 
 
-def test_equal_scores_stand_as_asked() -> None:
+@pytest.mark.parametrize(
+    ("ties", "first"), [("rank", "f1"), ("id", "f1"), ("trec_eval", "m1")], ids=lambda text: text
+)
+def test_equal_scores_stand_as_asked(ties: Any, first: str) -> None:
     """A file of the same run is ordered alike; elsewhere documents have no ranks."""
     tied = {"q1": {"m1": 1.0, "f1": 1.0, "x": 2.0}}
-    for ties, first in (("rank", "f1"), ("id", "f1"), ("trec_eval", "m1")):
-        found = fairqr.evaluate(tied, {"q1": {first: 1}}, "RR", ties=ties)
-        assert found.mean == {"RR": 0.5}
-        assert found.notes[-1].kind == "ties"
+
+    evaluation = fairqr.evaluate(tied, {"q1": {first: 1}}, "RR", ties=ties)
+
+    assert evaluation.mean == {"RR": 0.5}
+    assert evaluation.notes[-1].kind == "ties"
 
 
 def test_who_gets_seen() -> None:
@@ -143,16 +219,18 @@ def test_who_gets_seen() -> None:
 
 
 def test_a_data_frame_has_a_row_for_each_query_and_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = fairqr.evaluate(RUN, {**QRELS, "q3": {"f1": 1}}, MEASURES, groups=GROUPS, name="ours")
-    table = found.to_frame()
+    evaluation = fairqr.evaluate(
+        RUN, {**QRELS, "q3": {"f1": 1}}, MEASURES, groups=GROUPS, name="ours"
+    )
+    table = evaluation.to_frame()
     assert list(table.columns) == ["run", "query_id", "measure", "value", "reason"]
     assert len(table) == 9
-    assert table.groupby("measure")["value"].mean().to_dict() == pytest.approx(found.mean)
+    assert table.groupby("measure")["value"].mean().to_dict() == pytest.approx(evaluation.mean)
     assert table[table.value.isna()]["reason"].tolist() == ["missing"]
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert values() == values({query: list(own) for query, own in RUN.items()})
+    assert values() == values({query: list(scores) for query, scores in RUN.items()})
     with pytest.raises(InputError, match=r"pip install 'fairqr\[evaluation\]'"):
-        found.to_frame()
+        evaluation.to_frame()
 
 
 NUMBER = "Each score for 'q' must be a finite number"
@@ -190,9 +268,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "words"), WRONG)
 def test_what_does_not_fit_gets_a_sentence(options: dict[str, Any], words: str) -> None:
-    given = {"run": RUN, "qrels": QRELS, "measures": "nDCG@10", **options}
+    arguments = {"run": RUN, "qrels": QRELS, "measures": "nDCG@10", **options}
     with pytest.raises(InputError, match=re.escape(words)):
-        fairqr.evaluate(given.pop("run"), given.pop("qrels"), given.pop("measures"), **given)
+        fairqr.evaluate(
+            arguments.pop("run"), arguments.pop("qrels"), arguments.pop("measures"), **arguments
+        )
 
 
 @pytest.mark.parametrize(
@@ -209,5 +289,7 @@ def test_groups_are_named_as_in_a_file_of_labels(labels: list[Any], names: list[
     """A missing value is no group, and a value has one name in whatever form it comes."""
     groups = dict(zip(["f1", "m1", "m2", "f2"], labels, strict=True))
     target = "relevance:0.5,uniform:0.5"
-    found = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=groups, target=target)
-    assert [it.group for it in found.by_group] == names
+
+    evaluation = fairqr.evaluate(RUN, QRELS, "AWRF@2", groups=groups, target=target)
+
+    assert [group.group for group in evaluation.by_group] == names

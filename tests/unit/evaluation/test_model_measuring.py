@@ -52,8 +52,8 @@ async def test_lists_are_those_that_searches_give(tmp_path: Path, order: Any) ->
     lists = lists_by_weights(Pool(engine, context, cast("SearchState", state)), TRIED)
     assert len({tuple(ids) for ids in lists}) > 2
     for weights, ids in zip(TRIED, lists, strict=True):
-        once = context.model_copy(update={"word_weights": weights})
-        found = await graph.ainvoke({"query": "science physics"}, context=once)
-        rounds = found["fair_lists"]
+        one_round = context.model_copy(update={"word_weights": weights})
+        final_state = await graph.ainvoke({"query": "science physics"}, context=one_round)
+        rounds = final_state["fair_lists"]
         assert ids == rounds[-1]["ids"], weights
     await engine.aclose()

@@ -33,11 +33,11 @@ def products(*gains: list[float], noise: float = 0.0) -> tuple[np.ndarray, np.nd
 
 
 def test_candidates_begin_with_equal_weights() -> None:
-    equal, *tried = candidates(("topic", "group"))
+    equal, *candidates_after = candidates(("topic", "group"))
     assert equal == EvidenceWeights(topic=1, group=1)
-    assert len({repr(weights) for weights in tried} - {repr(equal)}) == 8
-    assert tried[0] == EvidenceWeights()
-    totals = [weights.topic + weights.group for weights in tried]
+    assert len({repr(weights) for weights in candidates_after} - {repr(equal)}) == 8
+    assert candidates_after[0] == EvidenceWeights()
+    totals = [weights.topic + weights.group for weights in candidates_after]
     assert totals == sorted(totals)
 
 
@@ -47,8 +47,8 @@ def test_equal_weights_stay_unless_topics_say_clearly_otherwise() -> None:
     noise = rng.normal(0, 0.05, (TOPICS, 2, 2))
     a_little = np.stack([baseline + 0.02, baseline + 0.025], axis=2) + noise
     assert fit_weights(a_little, baseline) == 0
-    much = np.stack([baseline + 0.02, baseline + 0.2], axis=2) + noise
-    assert fit_weights(much, baseline) == 1
+    clearly_better = np.stack([baseline + 0.02, baseline + 0.2], axis=2) + noise
+    assert fit_weights(clearly_better, baseline) == 1
 
 
 def test_a_topic_without_any_value_does_not_count() -> None:
@@ -56,6 +56,7 @@ def test_a_topic_without_any_value_does_not_count() -> None:
     products = np.stack([baseline, baseline + 0.1], axis=2)
     baseline[0] = np.nan
     products[0] = np.nan
+
     assert fit_weights(products, baseline) == 1
 
 
@@ -95,6 +96,7 @@ def test_which_weights_are_chosen(gains: list[list[float]], noise: float, chosen
 def test_topics_without_a_target_do_not_count() -> None:
     values, baseline = products([0.1, 0.2], [0.1, 0.2])
     values[0, 1] = baseline[0, 1] = np.nan
+
     assert fit_weights(values, baseline) == 2
 
 
@@ -107,19 +109,22 @@ def test_the_halves_are_drawn_by_the_seed() -> None:
 
 
 def test_changes_have_intervals() -> None:
-    before = np.linspace(0.2, 0.8, 10)[:, None]
-    after = before * 1.1 + np.resize([-0.01, 0.01], 10)[:, None]
-    gain = relative_change(after, before)
+    earlier = np.linspace(0.2, 0.8, 10)[:, None]
+    later = earlier * 1.1 + np.resize([-0.01, 0.01], 10)[:, None]
+
+    gain = relative_change(later, earlier)
+
     assert gain.value == pytest.approx(10)
     assert gain.low is not None
     assert gain.high is not None
     assert gain.low < 10 < gain.high
-    assert absolute_change(after, before).value == pytest.approx(0.05)
+    assert absolute_change(later, earlier).value == pytest.approx(0.05)
 
 
 def test_the_share_of_what_lacks_is_never_negative() -> None:
-    before = np.full((4, 1), 0.5)
+    earlier = np.full((4, 1), 0.5)
     lacking = np.full((4, 1), 0.4)
-    assert closed_share(before + 0.1, before, lacking) == pytest.approx(0.25)
-    assert closed_share(before - 0.1, before, lacking) == 0
-    assert closed_share(before, before, np.zeros((4, 1))) == 0
+
+    assert closed_share(earlier + 0.1, earlier, lacking) == pytest.approx(0.25)
+    assert closed_share(earlier - 0.1, earlier, lacking) == 0
+    assert closed_share(earlier, earlier, np.zeros((4, 1))) == 0

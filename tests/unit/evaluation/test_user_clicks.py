@@ -24,10 +24,16 @@ TRUE = np.array([1.0, 0.65, 0.45, 0.32])
 Rows = list[dict[str, Any]]
 
 
-def search(id_: str, ids: list[str], words: str = "opera", **more: Any) -> dict[str, Any]:
+def search(id_: str, ids: list[str], words: str = "opera", **fields: Any) -> dict[str, Any]:
     """Return a row of ``ubi_queries``."""
-    told = {"application": "shop", "client_id": "c", "timestamp": "2026-11-30T10:00:00Z"}
-    return {**told, "query_id": id_, "user_query": words, "query_response_hit_ids": ids, **more}
+    context = {"application": "shop", "client_id": "c", "timestamp": "2026-11-30T10:00:00Z"}
+    return {
+        **context,
+        "query_id": id_,
+        "user_query": words,
+        "query_response_hit_ids": ids,
+        **fields,
+    }
 
 
 def event(id_: str, document: str, action: str = "click", rank: int = 2) -> dict[str, Any]:
@@ -100,20 +106,25 @@ def event(id_: str, document: str, action: str = "click", rank: int = 2) -> dict
 def test_every_form_says_the_same(rows: Rows, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for given in (rows, [file]):
-        (found,) = read_clicks(given).values()
-        assert (found.ranks, found.clicked) == ({"a": 1, "b": 2}, {"b"})
+
+    (of_rows,) = read_clicks(rows).values()
+    (of_file,) = read_clicks([file]).values()
+
+    assert (of_rows.ranks, of_rows.clicked) == ({"a": 1, "b": 2}, {"b"})
+    assert (of_file.ranks, of_file.clicked) == ({"a": 1, "b": 2}, {"b"})
 
 
 def test_clicks_may_be_a_table(tmp_path: Path) -> None:
     file = tmp_path / "clicks.csv"
     file.write_text("query_id,document\n1,b\n")
-    (found,) = read_clicks([file, search("1", ["a", "b"])]).values()
-    assert found.clicked == {"b"}
+
+    (search_seen,) = read_clicks([file, search("1", ["a", "b"])]).values()
+
+    assert search_seen.clicked == {"b"}
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "sentence"),
     [
         ([{"text": "opera"}], "Row 1 of the clicks is no search, event or click"),
         ([event("1", "a", "impression", 0)], "Nothing says what was shown"),
@@ -126,8 +137,8 @@ def test_clicks_may_be_a_table(tmp_path: Path) -> None:
         ([search("1", ["a", "b"])], f"Only 0 queries .* and {LEAST_QUERIES} are needed"),
     ],
 )
-def test_what_says_nothing_is_an_error(rows: Rows, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_says_nothing_is_an_error(rows: Rows, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
         measured(read_clicks(rows), 10)
 
 
@@ -135,7 +146,7 @@ def users(lists: int, swaps: float, moves: float, seed: int = 64) -> Rows:
     """Let made users look and click; the engine puts first what attracts."""
     rng = np.random.default_rng(seed)
     rows: Rows = []
-    attraction = {}
+    attraction: dict[tuple[str, str], float] = {}
     for number in range(lists):
         query = f"q{number % 200}"
         ids = ["a", "b", "c", "d"]
@@ -159,32 +170,35 @@ def users(lists: int, swaps: float, moves: float, seed: int = 64) -> Rows:
 )
 def test_rows_of_made_users_give_their_discount(swaps: float, moves: float, by: str) -> None:
     """Over 1,000 runs it is tested in test_clicks.py, without rows."""
-    found = measured_discount(read_clicks(users(6_000, swaps, moves)), 10)
-    assert found.by == by
-    low = np.array(found.low)
-    high = np.array(found.high)
+    discount = measured_discount(read_clicks(users(6_000, swaps, moves)), 10)
+    assert discount.by == by
+    low = np.array(discount.low)
+    high = np.array(discount.high)
     widths = np.log(high / low)
-    middle = np.log(np.array(found.values) / TRUE)
+    middle = np.log(np.array(discount.values) / TRUE)
     assert (np.abs(middle) <= widths).all()  # twice as far as the interval reaches
     assert (widths[1:] < 0.5).all()
 
 
 def test_ranks_end_where_clicks_do() -> None:
     rows = users(6_000, 0.0, 0.5)
-    kept = [
+    clicked_rows = [
         row for row in rows if row.get("event_attributes", {}).get("position") != {"ordinal": 3}
     ]
-    assert len(measured_discount(read_clicks(kept), 10).values) == 2
+
+    assert len(measured_discount(read_clicks(clicked_rows), 10).values) == 2
     assert len(measured_discount(read_clicks(rows), 3).values) == 3
 
 
 def test_a_discount_never_rises() -> None:
     ends = {"low": (1, 0.4, 0.5, 0.2), "high": (1, 0.6, 0.7, 0.4)}
-    found = MeasuredDiscount(
+    measured_one = MeasuredDiscount(
         by="regression", searches=9, clicks=9, values=(1, 0.5, 0.6, 0.3), **ends
     )
-    first, second, third, last = found.discount.weights(4)
-    assert (first, last) == (1, 0.3)
+
+    first, second, third, fourth = measured_one.discount.weights(4)
+
+    assert (first, fourth) == (1, 0.3)
     assert second == third
     assert 0.55 < second < 0.6  # nearer to the one that is known better
 
@@ -218,18 +232,20 @@ def test_a_trial_says_when_to_stop(queries: int, rates: tuple[float, float], dec
 
     Each query counts by its first search, so what later ones clicked is in no figure.
     """
-    found = measured(read_clicks(arms(queries, rates)), 10)
-    assert "by regression: Only" in found.why_not
-    assert found.trial is not None
-    assert found.trial.decision == decision
-    assert sum(found.trial.queries.values()) == queries
-    assert found.trial.rates["engine"] == pytest.approx(rates[0], abs=0.15)
-    assert found.trial.low <= rates[1] - rates[0] <= found.trial.high
+    trial = measured(read_clicks(arms(queries, rates)), 10)
+    assert "by regression: Only" in trial.why_not
+    assert trial.trial is not None
+    assert trial.trial.decision == decision
+    assert sum(trial.trial.queries.values()) == queries
+    assert trial.trial.rates["engine"] == pytest.approx(rates[0], abs=0.15)
+    assert trial.trial.low <= rates[1] - rates[0] <= trial.trial.high
 
 
-def test_swapped_lists_and_arms_without_chance_are_in_no_trial() -> None:
-    rows = arms(50, (0.5, 0.5))
-    for changes in ({"swap": 2}, {"share": 1.0}):
-        changed = [{**row, **changes} if "arm" in row else row for row in rows]
-        with pytest.raises(InputError, match="do not say how likely"):
-            measured(read_clicks(changed), 10)
+@pytest.mark.parametrize(
+    "changes", [{"swap": 2}, {"share": 1.0}], ids=["swapped", "without chance"]
+)
+def test_swapped_lists_and_arms_without_chance_are_in_no_trial(changes: dict[str, float]) -> None:
+    rows = [{**row, **changes} if "arm" in row else row for row in arms(50, (0.5, 0.5))]
+
+    with pytest.raises(InputError, match="do not say how likely"):
+        measured(read_clicks(rows), 10)

@@ -7,7 +7,7 @@ from typing import Any
 from fairqr.prompts.template import PromptTemplate
 
 
-def a_prompt(content: str, *names: str, **more: Any) -> PromptTemplate:
+def a_prompt(content: str, *names: str, **options: Any) -> PromptTemplate:
     """Return a prompt of one message with these placeholders.
 
     Args:
@@ -17,4 +17,4 @@ def a_prompt(content: str, *names: str, **more: Any) -> PromptTemplate:
     """
     fields = {"id": "refine", "version": "v1", "description": "", "input_variables": names}
     messages = [{"role": "user", "content": content}]
-    return PromptTemplate.model_validate(fields | {"messages": messages} | more)
+    return PromptTemplate.model_validate(fields | {"messages": messages} | options)

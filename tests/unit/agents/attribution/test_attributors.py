@@ -45,7 +45,10 @@ def test_each_kind_is_opened_by_its_name(written: str, name: str) -> None:
     [
         *((name, ", ".join(map(re.escape, ATTRIBUTORS))) for name in ("", "nli:a/b", "overlap:x")),
         ("overlap?limit=3", "'limit=3' is not an option of the attributor 'overlap'"),
-        *((f"overlap?threshold={it}", "wrong at threshold") for it in ("half", "1.5", "nan")),
+        *(
+            (f"overlap?threshold={threshold}", "wrong at threshold")
+            for threshold in ("half", "1.5", "nan")
+        ),
         ("llm:nonsense", "provider:model"),
     ],
 )
@@ -53,6 +56,10 @@ def test_wrong_names_are_refused(written: str, words: str) -> None:
     """In one sentence, with the choices."""
     with pytest.raises((InputError, ModelUnavailableError), match=words):
         open_attributor(written)
+
+
+def overlap_judge(threshold: float) -> OverlapAttributor:
+    return OverlapAttributor(AttributorName(kind="overlap", threshold=threshold))
 
 
 @pytest.mark.parametrize(
@@ -67,11 +74,14 @@ def test_wrong_names_are_refused(written: str, words: str) -> None:
 )
 async def test_the_share_of_content_words(premise: str, hypothesis: str, share: float) -> None:
     """Case, stop words and plurals do not count; at the threshold a document is used."""
-    for threshold, used in ((share, True), (share + 0.01, False)):
-        judge = OverlapAttributor(AttributorName(kind="overlap", threshold=min(1, threshold)))
-        (verdict,) = await judge.judge([Pair(premise, hypothesis)])
-        assert verdict.score == pytest.approx(share)
-        assert verdict.attributed is (used or share == 1)
+    pairs = [Pair(premise, hypothesis)]
+
+    (at_threshold,) = await overlap_judge(share).judge(pairs)
+    (below,) = await overlap_judge(min(1, share + 0.01)).judge(pairs)
+
+    assert at_threshold.score == below.score == pytest.approx(share)
+    assert at_threshold.attributed is True
+    assert below.attributed is (share == 1)
 
 
 @given(st.text(), st.text())
@@ -83,7 +93,7 @@ async def test_any_text_is_judged_or_has_no_words(premise: str, hypothesis: str)
         (hypothesis, hypothesis),
         (f"{premise} {hypothesis}", hypothesis),
     ]
-    alone, itself, longer = await judge.judge([Pair(*it) for it in pairs])
+    alone, itself, longer = await judge.judge([Pair(*texts) for texts in pairs])
     assert itself.status in ("ok", "empty_answer")
     if itself.status == "ok":
         assert (itself.score, longer.score) == (1.0, 1.0)
@@ -92,7 +102,9 @@ async def test_any_text_is_judged_or_has_no_words(premise: str, hypothesis: str)
         assert 0 <= alone.score <= 1
 
 
-A, B, SLOW = Pair("red", "red"), Pair("red", "blue"), Pair("slow", "red")
+A = Pair("red", "red")
+B = Pair("red", "blue")
+SLOW = Pair("slow", "red")
 
 
 class Counting(CachedAttributor):
@@ -127,8 +139,8 @@ async def test_equal_pairs_are_judged_once(
     assert [verdict.usage.model_calls for verdict in verdicts] == [1, 1, 0, 0, 0]
     *first, _ = await Counting(cache).judge([A, B, SLOW])
     inner = Counting(cache)
-    again = await inner.judge([B, A, SLOW, Pair("new", "new")])
+    second_call = await inner.judge([B, A, SLOW, Pair("new", "new")])
     assert inner.asked == [SLOW, Pair("new", "new")]
-    assert [verdict.status for verdict in again[2:]] == ["timeout", "ok"]
-    assert again[:2] == [replace(verdict, usage=Usage()) for verdict in first[::-1]]
+    assert [verdict.status for verdict in second_call[2:]] == ["timeout", "ok"]
+    assert second_call[:2] == [replace(verdict, usage=Usage()) for verdict in first[::-1]]
     assert b"blue" not in cache.path.read_bytes(), "nothing of a document or an answer is kept"

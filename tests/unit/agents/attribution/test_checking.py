@@ -42,8 +42,8 @@ class Saying:
         ]
 
 
-def labelled(said: str, entailed: bool, score: str = "") -> LabelledPair:
-    return LabelledPair(premise=said, hypothesis=score, entailed=entailed)
+def labelled(text: str, entailed: bool, score: str = "") -> LabelledPair:
+    return LabelledPair(premise=text, hypothesis=score, entailed=entailed)
 
 
 async def checked(*pairs: LabelledPair) -> AttributorCheck:
@@ -79,7 +79,7 @@ async def test_counts_are_over_what_was_judged() -> None:
 
 @pytest.mark.promise("agents")
 @pytest.mark.parametrize(
-    ("pairs", "finding", "said"),
+    ("pairs", "finding", "sentence"),
     [
         (RIGHT * 40 + WRONG * 5, "better", "right on 88.9% of 90 pairs"),
         (RIGHT * 27 + WRONG * 23, "chance", "a coin, so do not use it to judge as it is."),
@@ -89,7 +89,7 @@ async def test_counts_are_over_what_was_judged() -> None:
     ],
 )
 async def test_a_check_counts_wrong_verdicts(
-    pairs: list[LabelledPair], finding: str, said: str
+    pairs: list[LabelledPair], finding: str, sentence: str
 ) -> None:
     """A check of a judge finds how often its verdicts are wrong.
 
@@ -97,31 +97,31 @@ async def test_a_check_counts_wrong_verdicts(
     """
     check = await checked(*pairs)
     assert check.finding == finding
-    assert said in check.sentence
+    assert sentence in check.sentence
 
 
 async def test_a_check_is_remembered_by_the_full_name(clean_environment: Path) -> None:
     """Another name is another attributor, and a file of another version is no check."""
-    other = Saying()
-    other.name = "a/b: ../c"
+    unchecked = Saying()
+    unchecked.name = "a/b: ../c"
     remember(await checked(*RIGHT * 40))
-    assert "was never checked" in (unchecked_warning(other) or "")
-    remember(await check_attributor(other, RIGHT * 40, source="here"))
-    assert unchecked_warning(other) is unchecked_warning(Saying()) is None
+    assert "was never checked" in (unchecked_warning(unchecked) or "")
+    remember(await check_attributor(unchecked, RIGHT * 40, source="here"))
+    assert unchecked_warning(unchecked) is unchecked_warning(Saying()) is None
     assert {path.name for path in clean_environment.iterdir()} == {"data"}
     for path in (clean_environment / "data" / "attributors").iterdir():
         path.write_text('{"attributor": "saying"}')
-    assert "was never checked" in (unchecked_warning(other) or "")
+    assert "was never checked" in (unchecked_warning(unchecked) or "")
 
 
 @pytest.mark.promise("agents")
 async def test_an_unchecked_judge_is_warned_of() -> None:
     """A judge that was not checked is warned of.
 
-    One never checked, and one that was found no judge; none that was found good.
+    That is one never checked, and one that was found no judge, but none that was found good.
     """
-    asked = "was never checked .* fairqr attribution check notables --attributor 'saying'"
-    assert re.search(asked, unchecked_warning(Saying()) or "")
+    warning = "was never checked .* fairqr attribution check notables --attributor 'saying'"
+    assert re.search(warning, unchecked_warning(Saying()) or "")
     remember(await checked(*RIGHT * 5))
     assert "says nothing yet" in (unchecked_warning(Saying()) or "")
     remember(await checked(*WRONG * 40))
@@ -133,13 +133,13 @@ async def test_an_unchecked_judge_is_warned_of() -> None:
 async def test_a_check_is_of_a_server() -> None:
     """The same name at another server is another model; what it told is not shown."""
     urls = ("http://user:secret@127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
-    one, two = (open_attributor("llm:openai:fake", base_url=url) for url in urls)
+    first, two = (open_attributor("llm:openai:fake", base_url=url) for url in urls)
     good = await checked(*RIGHT * 40)
-    assert identity_of(one) != identity_of(two)
-    assert "secret" not in (identity_of(one) or "")
-    renamed = {"attributor": one.name, "identity": identity_of(one)}
+    assert identity_of(first) != identity_of(two)
+    assert "secret" not in (identity_of(first) or "")
+    renamed = {"attributor": first.name, "identity": identity_of(first)}
     remember(good.model_copy(update=renamed))
-    assert unchecked_warning(one) is None
+    assert unchecked_warning(first) is None
     assert "was never checked as it is now" in (unchecked_warning(two) or "")
     remember(good.model_copy(update={**renamed, "identity": identity_of(two)}))
-    assert unchecked_warning(one) is unchecked_warning(two) is None
+    assert unchecked_warning(first) is unchecked_warning(two) is None

@@ -35,5 +35,6 @@ def test_the_papers_model_judges_where_it_was_downloaded(downloads: Path) -> Non
     (files / "config.json").write_text("{}")
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text(REVISION)
+
     assert installed_attributors() == ("transformers", "overlap")
     assert ServiceSettings().attributors == ("transformers", "overlap")

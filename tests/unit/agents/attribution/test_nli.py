@@ -48,12 +48,14 @@ def by_hand(tokenizer: Any, model: Any, pair: Pair) -> tuple[float, bool]:
     """The greatest probability of all windows, one at a time."""
     windows = windows_of(pair, tokenizer, LIMIT)
     assert not isinstance(windows, Entailment)
-    every: list[list[float]] = []
+    probabilities: list[list[float]] = []
     for window in windows:
-        inputs = {name: torch.tensor([held]) for name, held in window.items()}
+        inputs = {name: torch.tensor([ids]) for name, ids in window.items()}
         with torch.no_grad():
-            every.append(model(**inputs).logits[0].double().softmax(0).tolist())
-    return max(it[2] for it in every), any(it[2] > max(it[:2]) for it in every)
+            probabilities.append(model(**inputs).logits[0].double().softmax(0).tolist())
+    return max(shares[2] for shares in probabilities), any(
+        shares[2] > max(shares[:2]) for shares in probabilities
+    )
 
 
 @settings(max_examples=25)
@@ -64,6 +66,7 @@ async def test_the_best_window_counts(
     """The score is the greatest of all windows; used is what any window's top label says."""
     (verdict,) = await attributor(tiny_nli).judge([Pair(premise, answer)])
     score, top = by_hand(*parts, Pair(premise, answer))
+
     assert verdict.score == pytest.approx(score, abs=1e-5)
     assert verdict.attributed == top or abs(score - 0.5) < 1e-4
 
@@ -79,9 +82,9 @@ async def test_a_batch_gives_what_each_pair_alone_gives(tiny_nli: Path) -> None:
     together = await judge.judge(pairs)
     alone = [(await judge.judge([pair]))[0] for pair in pairs]
     back = (await judge.judge(pairs[::-1]))[::-1]
-    for others in (alone, back):
-        assert [v.attributed for v in together] == [v.attributed for v in others]
-        assert [v.score for v in together] == pytest.approx([v.score for v in others], abs=1e-5)
+    for batch in (alone, back):
+        assert [v.attributed for v in together] == [v.attributed for v in batch]
+        assert [v.score for v in together] == pytest.approx([v.score for v in batch], abs=1e-5)
     assert len({verdict.attributed for verdict in together}) == 2
     # A threshold takes the place of the top label; equal counts as used.
     score = together[0].score or 0.0
@@ -95,6 +98,7 @@ async def test_nothing_to_judge_is_a_status_of_its_own(tiny_nli: Path) -> None:
     pairs = [Pair("gold", " …! "), Pair("—", "a tree"), Pair("a river", "house " * 70)]
     *verdicts, good = await attributor(tiny_nli).judge([*pairs, EASY[0]])
     statuses = ["empty_answer", "empty_document", "answer_too_long"]
+
     assert [verdict.status for verdict in verdicts] == statuses
     assert all(verdict.attributed is None and verdict.message for verdict in verdicts)
     assert good.status == "ok"
@@ -114,13 +118,14 @@ def test_every_token_is_in_a_window_beside_the_whole_answer(
     cut = windows_of(Pair(premise, answer), tokenizer, LIMIT)
     assert not isinstance(cut, Entailment)
     document = tokenizer.encode(premise, add_special_tokens=False)
-    said = tokenizer.encode(answer, add_special_tokens=False)
-    bodies = [list(window["input_ids"][1 : -len(said) - 2]) for window in cut]
-    begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
-    whole = [[begin, *body, end, *said, end] for body in bodies]
-    assert [list(window["input_ids"]) for window in cut] == whole
+    answer_tokens = tokenizer.encode(answer, add_special_tokens=False)
+    bodies = [list(window["input_ids"][1 : -len(answer_tokens) - 2]) for window in cut]
+    begin = tokenizer.cls_token_id
+    end = tokenizer.sep_token_id
+    windows = [[begin, *body, end, *answer_tokens, end] for body in bodies]
+    assert [list(window["input_ids"]) for window in cut] == windows
     assert all(len(window["input_ids"]) <= LIMIT for window in cut)
-    shared = min(OVERLAP, (LIMIT - len(said) - 3) // 2)
+    shared = min(OVERLAP, (LIMIT - len(answer_tokens) - 3) // 2)
     joined = bodies[0]
     for body in bodies[1:]:
         assert joined[-shared:] == body[:shared]
@@ -139,12 +144,14 @@ async def test_the_order_of_the_labels_does_not_matter(
     tiny_nli: Path, tmp_path: Path, order: tuple[int, ...], names: tuple[str, ...]
 ) -> None:
     """It is read from the configuration; a check of other weights is not of these."""
-    other = relabelled(tiny_nli, tmp_path / "other", order, names)
-    plain, turned = attributor(tiny_nli), attributor(other)
-    one, two = await plain.judge(EASY), await turned.judge(EASY)
-    assert [v.attributed for v in one] == [v.attributed for v in two] == EXPECTED
-    assert [v.score for v in one] == pytest.approx([v.score for v in two], abs=1e-6)
-    weights = [it.identity.removeprefix(it.name) for it in (plain, turned)]
+    turned_folder = relabelled(tiny_nli, tmp_path / "other", order, names)
+    plain = attributor(tiny_nli)
+    turned = attributor(turned_folder)
+    in_order = await plain.judge(EASY)
+    two = await turned.judge(EASY)
+    assert [v.attributed for v in in_order] == [v.attributed for v in two] == EXPECTED
+    assert [v.score for v in in_order] == pytest.approx([v.score for v in two], abs=1e-6)
+    weights = [attributor.identity.removeprefix(attributor.name) for attributor in (plain, turned)]
     assert weights[0] != weights[1]
 
 
@@ -152,6 +159,7 @@ async def test_labels_without_names_are_refused(tiny_nli: Path, tmp_path: Path) 
     """A guess would turn verdicts round without anybody seeing it."""
     names = ("LABEL_0", "LABEL_1", "LABEL_2")
     unclear = relabelled(tiny_nli, tmp_path / "unclear", (1, 2, 0), names)
+
     with pytest.raises(ModelUnavailableError, match="0=LABEL_0, 1=LABEL_1, 2=LABEL_2"):
         await attributor(unclear).start()
 

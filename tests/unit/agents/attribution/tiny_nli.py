@@ -24,7 +24,9 @@ def _examples(stream: np.random.Generator, number: int) -> tuple[list[str], list
     """Premises, hypotheses and labels by the rule; what the hypothesis has does not count."""
     plain = WORDS.split()[2:]
     telling = {0: "mud", 2: "gold"}
-    premises, hypotheses, labels = [], [], []
+    premises = []
+    hypotheses = []
+    labels = []
     for _ in range(number):
         premise = list(stream.choice(plain, stream.integers(1, 12)))
         hypothesis = list(stream.choice(plain, 3))

@@ -53,7 +53,7 @@ def test_a_profile_is_read_as_it_was_kept(folder: Path) -> None:
     assert path.parent == folder
     assert Profiles(folder).of_model(MODEL) == [profile()]
     keep_profile(profile(share=0.3), folder)
-    assert [it.share for it in Profiles(folder).of_model(MODEL)] == [0.3]
+    assert [profile.share for profile in Profiles(folder).of_model(MODEL)] == [0.3]
 
 
 def test_the_collection_of_the_index_counts(folder: Path) -> None:
@@ -68,9 +68,11 @@ def test_the_collection_of_the_index_counts(folder: Path) -> None:
 
 def test_another_index_takes_the_lower_weights_and_no_passages(folder: Path) -> None:
     keep_profile(profile(), folder)
-    other = EvidenceWeights(topic=1, passage=1, group=0.5)
-    keep_profile(profile("diaries", weights=other, share=0.1), folder)
+    other_weights = EvidenceWeights(topic=1, passage=1, group=0.5)
+    keep_profile(profile("diaries", weights=other_weights, share=0.1), folder)
+
     trust = Profiles(folder).trust_in(MODEL, profile().prompts, ["an index"])
+
     assert trust.weights == EvidenceWeights(topic=0.5, passage=0, group=0.5)
     assert trust.share == 0.1
     assert set(trust.measured_on) == {"letters", "diaries"}
@@ -79,17 +81,18 @@ def test_another_index_takes_the_lower_weights_and_no_passages(folder: Path) -> 
 def test_other_prompts_or_models_were_not_measured(folder: Path) -> None:
     keep_profile(profile(), folder)
     profiles = Profiles(folder)
+
     assert profiles.trust_in(MODEL, FOR_SMALL_MODELS, ["letters"]) == UNMEASURED
     assert profiles.trust_in("openai:other", profile().prompts, ["letters"]) == UNMEASURED
 
 
 def test_a_quick_measurement_never_replaces_one_that_ships(folder: Path) -> None:
-    shipped = next(it for it in Profiles(folder).of_model("feedback"))
+    shipped = next(profile for profile in Profiles(folder).of_model("feedback"))
     quick = shipped.model_copy(update={"is_quick": True, "share": 0.9})
     keep_profile(quick, folder)
     assert shipped in Profiles(folder).of_model(shipped.model)
     keep_profile(quick.model_copy(update={"is_quick": False}), folder)
-    shares = [it.share for it in Profiles(folder).of_model(shipped.model)]
+    shares = [profile.share for profile in Profiles(folder).of_model(shipped.model)]
     assert 0.9 in shares
 
 
@@ -114,6 +117,7 @@ def test_the_prompts_of_a_measurement_win(folder: Path) -> None:
 def test_a_wrong_profile_is_named(folder: Path) -> None:
     folder.mkdir()
     (folder / "mine.yaml").write_text("model: openai:tested\n")
+
     with pytest.raises(ConfigError, match=r"The profile .*mine\.yaml is wrong"):
         Profiles(folder)
 
@@ -123,12 +127,14 @@ def test_only_servers_of_others_get_queries() -> None:
     assert not any(map(is_hosted, ["local:smollm2-135m", "feedback", "recorded:notables"]))
 
 
-def test_what_ships_was_measured() -> None:
-    profiles = Profiles(SHIPPED)
-    for model in ("feedback", "local:smollm2-135m", "recorded:notables", "recorded:trec2022"):
-        assert profiles.of_model(model)
-        for shipped in profiles.of_model(model):
-            assert shipped.topics >= 4
+@pytest.mark.parametrize(
+    "model", ["feedback", "local:smollm2-135m", "recorded:notables", "recorded:trec2022"]
+)
+def test_what_ships_was_measured(model: str) -> None:
+    shipped = Profiles(SHIPPED).of_model(model)
+
+    assert shipped
+    assert all(profile.topics >= 4 for profile in shipped)
 
 
 def test_a_model_is_asked_with_its_best_prompts(folder: Path) -> None:

@@ -36,8 +36,12 @@ class Planted:
         gives_probabilities: bool = True,
         context_tokens: int | None = None,
     ) -> None:
-        self.worth, self.writes, self.answer, self.mass = worth, writes, answer, mass
-        self.unsupported, self.gives_probabilities = unsupported, gives_probabilities
+        self.worth = worth
+        self.writes = writes
+        self.answer = answer
+        self.mass = mass
+        self.unsupported = unsupported
+        self.gives_probabilities = gives_probabilities
         self.context_tokens = context_tokens
         self.asked: list[Question] = []
         self.asked_by: list[str] = []
@@ -51,8 +55,8 @@ class Planted:
         self, question: Question, deadline: float | None = None, on_token: OnToken | None = None
     ) -> Reply:
         worths = await self._worths("write", question, deadline)
-        order = sorted(range(len(worths)), key=lambda at: -worths[at])
-        listed = " > ".join(f"[{at + 1}]" for at in order)
+        order = sorted(range(len(worths)), key=lambda position: -worths[position])
+        listed = " > ".join(f"[{position + 1}]" for position in order)
         text = self.writes or (listed if "passages" in question.values else "AB"[order[0]])
         return self.answer or Reply("ok", {"text": text}, usage=Usage(1))
 
@@ -78,6 +82,9 @@ class Planted:
             await asyncio.sleep(0)
         self.at_once -= 1
         values = question.values
-        both = [values.get("first", ""), values.get("second", "")]
-        texts = values["passages"].splitlines() if "passages" in values else both
-        return [self.worth(it, at, values["group"].strip()) for at, it in enumerate(texts)]
+        pair_texts = [values.get("first", ""), values.get("second", "")]
+        texts = values["passages"].splitlines() if "passages" in values else pair_texts
+        return [
+            self.worth(text, position, values["group"].strip())
+            for position, text in enumerate(texts)
+        ]

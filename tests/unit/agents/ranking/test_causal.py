@@ -32,45 +32,66 @@ torch = later("torch", "neural")
 transformers = later("transformers", "neural")
 
 
-async def test_it_is_the_softmax_of_one_pass(tiny_causal: Path) -> None:
+@pytest.mark.parametrize("labels", [("A", "B"), ("true", "false", "A")], ids=["two", "three"])
+async def test_probabilities_are_the_softmax_of_one_pass(
+    tiny_causal: Path, labels: tuple[str, ...]
+) -> None:
     """Tokens with a space before and in another case count, and nothing else does."""
     model = CausalModel(str(tiny_causal))
     await model.start()
     assert model.context_tokens == CONTEXT
-    tokenizer, whole = loaded(tiny_causal, "AutoModelForCausalLM")
+    tokenizer, network = loaded(tiny_causal, "AutoModelForCausalLM")
     tokens = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
     with torch.inference_mode():
-        shares = whole(torch.tensor([tokens])).logits[0, -1].double().softmax(-1)
+        shares = network(torch.tensor([tokens])).logits[0, -1].double().softmax(-1)
     vocabulary = tokenizer.get_vocab()
-    for labels in (("A", "B"), ("true", "false", "A")):
-        mass = {}
-        for label in labels:
-            forms = {label, label.lower(), label.upper(), label.capitalize()}
-            forms |= {f"Ġ{form}" for form in forms}
-            known = [vocabulary[form] for form in forms if form in vocabulary]
-            mass[label] = float(shares[known].sum())
-        choice = await model.choice_probabilities(question(), labels)
-        assert choice.status == "ok", choice.message
-        assert choice.mass == pytest.approx(sum(mass.values()), rel=1e-4)
-        shares_of = {label: it / sum(mass.values()) for label, it in mass.items()}
-        assert choice.probabilities == pytest.approx(shares_of, rel=1e-4)
-        assert choice.usage == Usage(1, prompt_tokens=len(tokens))
-    none = await model.choice_probabilities(question(), ("Zeppelin", "Ballon"))
-    assert (none.status, none.usage.prompt_tokens) == ("parse_error", len(tokens))
-    assert "would begin with none of Zeppelin, Ballon" in none.message
+    mass = {}
+    for label in labels:
+        forms = {label, label.lower(), label.upper(), label.capitalize()}
+        forms |= {f"Ġ{form}" for form in forms}
+        ids = [vocabulary[form] for form in forms if form in vocabulary]
+        mass[label] = float(shares[ids].sum())
+
+    choice = await model.choice_probabilities(question(), labels)
+
+    assert choice.status == "ok", choice.message
+    whole_mass = sum(mass.values())
+    assert choice.mass == pytest.approx(whole_mass, rel=1e-4)
+    expected = {label: share / whole_mass for label, share in mass.items()}
+    assert choice.probabilities == pytest.approx(expected, rel=1e-4)
+    assert choice.usage == Usage(1, prompt_tokens=len(tokens))
 
 
-async def test_a_prompt_longer_than_the_context(tiny_causal: Path) -> None:
+async def test_labels_that_no_reply_begins_with_are_an_error(tiny_causal: Path) -> None:
+    model = CausalModel(str(tiny_causal))
+    await model.start()
+    tokenizer, _ = loaded(tiny_causal, "AutoModelForCausalLM")
+    tokens = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+
+    choice = await model.choice_probabilities(question(), ("Zeppelin", "Ballon"))
+
+    assert choice.status == "parse_error"
+    assert choice.usage.prompt_tokens == len(tokens)
+    assert "would begin with none of Zeppelin, Ballon" in choice.message
+
+
+async def test_a_prompt_longer_than_the_context_is_refused(tiny_causal: Path) -> None:
     """Nothing is cut silently, for a choice or a text."""
-    model, long = CausalModel(str(tiny_causal)), question("the river " * CONTEXT)
-    for reply in (await model.choice_probabilities(long, ("A", "B")), await model.write(long)):
-        assert reply.status == "invalid_request"
-        assert f"reads and writes {CONTEXT} together" in reply.message
-        assert reply.usage == Usage()
+    model = CausalModel(str(tiny_causal))
+    long = question("the river " * CONTEXT)
+
+    choice = await model.choice_probabilities(long, ("A", "B"))
+    text = await model.write(long)
+
+    assert choice.status == text.status == "invalid_request"
+    assert f"reads and writes {CONTEXT} together" in choice.message
+    assert f"reads and writes {CONTEXT} together" in text.message
+    assert choice.usage == text.usage == Usage()
 
 
+@pytest.mark.parametrize("limit", [1, 8])
 async def test_a_greedy_reply_is_what_the_model_generates(
-    tiny_causal: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tiny_causal: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], limit: int
 ) -> None:
     """Up to the prompt's limit of tokens, whatever sampling the model's own files ask for."""
     folder = tmp_path / "sampling"
@@ -79,20 +100,19 @@ async def test_a_greedy_reply_is_what_the_model_generates(
     settings = {"do_sample": True, "top_k": 3, "temperature": 2.0, "repetition_penalty": 9.0}
     transformers.GenerationConfig(eos_token_id=2, **settings).save_pretrained(folder)
     tokens = encode(tokenizer, MESSAGES)
-    for limit in (1, 8):
-        with torch.inference_mode():
-            given = torch.tensor([tokens])
-            output = model.generate(given, do_sample=False, max_new_tokens=limit)[0]
-        capfd.readouterr()
-        told: list[str] = []
-        reply = await CausalModel(str(folder)).write(
-            question(max_tokens=limit), on_token=told.append
-        )
-        written = output[len(tokens) :]
-        assert reply.text == tokenizer.decode(written, skip_special_tokens=True).strip()
-        assert "".join(told).strip() == reply.text
-        assert reply.usage == Usage(1, 0, len(tokens), len(written))
-        assert capfd.readouterr() == ("", "")
+    with torch.inference_mode():
+        prompt = torch.tensor([tokens])
+        output = model.generate(prompt, do_sample=False, max_new_tokens=limit)[0]
+    written = output[len(tokens) :]
+    capfd.readouterr()
+
+    pieces: list[str] = []
+    reply = await CausalModel(str(folder)).write(question(max_tokens=limit), on_token=pieces.append)
+
+    assert reply.text == tokenizer.decode(written, skip_special_tokens=True).strip()
+    assert "".join(pieces).strip() == reply.text
+    assert reply.usage == Usage(1, 0, len(tokens), len(written))
+    assert capfd.readouterr() == ("", "")
 
 
 async def test_a_deadline_ends_a_long_reply(tmp_path: Path) -> None:
@@ -104,14 +124,14 @@ async def test_a_deadline_ends_a_long_reply(tmp_path: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.eos_token = "<|begin|>"
     tokenizer.save_pretrained(folder)
-    asked = CausalModel(str(folder), cache=ReplyCache(tmp_path / "replies.sqlite"))
-    await asked.start()
-    late = await asked.write(question(max_tokens=90_000), deadline=0.3)
+    cached = CausalModel(str(folder), cache=ReplyCache(tmp_path / "replies.sqlite"))
+    await cached.start()
+    late = await cached.write(question(max_tokens=90_000), deadline=0.3)
     assert (late.status, late.text) == ("timeout", "")
-    assert (await asked.choice_probabilities(question(), ("A", "B"), deadline=60)).status == "ok"
-    over = await asked.choice_probabilities(question("users"), ("A", "B"), deadline=0)
-    assert over.status == "timeout"
-    assert "No time was left to ask the model" in over.message
+    assert (await cached.choice_probabilities(question(), ("A", "B"), deadline=60)).status == "ok"
+    choice = await cached.choice_probabilities(question("users"), ("A", "B"), deadline=0)
+    assert choice.status == "timeout"
+    assert "No time was left to ask the model" in choice.message
 
 
 def test_a_template_is_followed_and_no_document_ends_its_message(tiny_causal: Path) -> None:
@@ -143,11 +163,24 @@ def test_without_a_template_roles_are_words(tiny_causal: Path) -> None:
     tokenizer.chat_template = None
     text = "System: which passage is more relevant\n\nUser: query: a fair ranking\n\nAssistant:"
     assert encode(tokenizer, MESSAGES) == tokenizer(text)["input_ids"]
-    spaced = label_tokens(tokenizer, ("A", "B"))
-    assert tokenizer.batch_decode([[token] for token in spaced]) == [" A", " B"]
-    for labels in (("A", "Zeppelin"), ("A", "A")):
-        with pytest.raises(ValueError, match="no token of its own for each of A and"):
-            label_tokens(tokenizer, labels)
+
+
+def test_each_label_has_a_token_with_a_space_before(tiny_causal: Path) -> None:
+    tokenizer, _ = loaded(tiny_causal, "AutoModelForCausalLM")
+    tokenizer.chat_template = None
+
+    tokens = label_tokens(tokenizer, ("A", "B"))
+
+    assert tokenizer.batch_decode([[token] for token in tokens]) == [" A", " B"]
+
+
+@pytest.mark.parametrize("label", ["Zeppelin", "A"], ids=["unknown", "the same"])
+def test_a_label_without_a_token_of_its_own_is_refused(tiny_causal: Path, label: str) -> None:
+    tokenizer, _ = loaded(tiny_causal, "AutoModelForCausalLM")
+    tokenizer.chat_template = None
+
+    with pytest.raises(ValueError, match="no token of its own for each of A and"):
+        label_tokens(tokenizer, ("A", label))
 
 
 async def test_one_of_zeros_changes_nothing_and_another_does(
@@ -156,17 +189,21 @@ async def test_one_of_zeros_changes_nothing_and_another_does(
     """Replies of an adapter that was trained on do not come back, nor does the model held."""
     cache = ReplyCache(tmp_path / "replies.sqlite")
     zeros = with_adapter(tiny_causal, tmp_path / "zeros")
-    other = with_adapter(tiny_causal, tmp_path / "other", scale=0.5)
+    other_adapter = with_adapter(tiny_causal, tmp_path / "other", scale=0.5)
     base = await CausalModel(str(tiny_causal)).choice_probabilities(question(), ("A", "B"))
     assert await CausalModel(str(zeros)).choice_probabilities(question(), ("A", "B")) == base
-    first = await CausalModel(str(other), cache=cache).choice_probabilities(question(), ("A", "B"))
+    first = await CausalModel(str(other_adapter), cache=cache).choice_probabilities(
+        question(), ("A", "B")
+    )
     assert first.mass != base.mass
     # The base that others use was left as it was.
     assert await CausalModel(str(tiny_causal)).choice_probabilities(question(), ("A", "B")) == base
-    with_adapter(tiny_causal, other, scale=0.9)
-    again = await CausalModel(str(other), cache=cache).choice_probabilities(question(), ("A", "B"))
-    assert again.usage.model_calls == 1
-    assert again.mass != first.mass
+    with_adapter(tiny_causal, other_adapter, scale=0.9)
+    choice = await CausalModel(str(other_adapter), cache=cache).choice_probabilities(
+        question(), ("A", "B")
+    )
+    assert choice.usage.model_calls == 1
+    assert choice.mass != first.mass
 
 
 async def test_an_adapter_that_is_damaged_or_does_not_fit_is_refused(
@@ -176,21 +213,34 @@ async def test_an_adapter_that_is_damaged_or_does_not_fit_is_refused(
     safetensors: Any = pytest.importorskip("safetensors.torch")
     folder = with_adapter(tiny_causal, tmp_path / "adapter", scale=0.5)
     assert source_of(str(folder))[:2] == (str(tiny_causal), str(folder))
-    file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    file = folder / "adapter_model.safetensors"
+    config = folder / "adapter_config.json"
 
     async def refused(words: str) -> None:
         with pytest.raises(ModelUnavailableError, match=words):
             await CausalModel(str(folder)).start()
 
     weights = safetensors.load_file(file)
-    safetensors.save_file({it: weights[it] for it in sorted(weights)[1:]}, file)
+    safetensors.save_file({name: weights[name] for name in sorted(weights)[1:]}, file)
     await refused("other weights than such")
-    about = json.loads(config.read_text())
-    config.write_text(json.dumps(about | {"target_modules": ["no_such_layer"]}))
+    settings = json.loads(config.read_text())
+    config.write_text(json.dumps(settings | {"target_modules": ["no_such_layer"]}))
     await refused("cannot be used with")
-    for wrong in ("[", '{"base_model_name_or_path": null}', "[]"):
-        config.write_text(wrong)
-        await refused("needs 'base_model_name_or_path'")
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["[", '{"base_model_name_or_path": null}', "[]"],
+    ids=["no JSON", "no base", "no object"],
+)
+async def test_an_adapter_has_to_name_its_base(
+    tiny_causal: Path, tmp_path: Path, config: str
+) -> None:
+    folder = with_adapter(tiny_causal, tmp_path / "adapter", scale=0.5)
+    (folder / "adapter_config.json").write_text(config)
+
+    with pytest.raises(ModelUnavailableError, match="needs 'base_model_name_or_path'"):
+        await CausalModel(str(folder)).start()
 
 
 def test_names_of_bases_hold_wherever_an_adapter_is_read_from(

@@ -61,16 +61,16 @@ def sent(request: Received) -> Any:
 @pytest.mark.parametrize("reply", [COHERE, JINA, VLLM], ids=["cohere", "jina", "vllm"])
 async def test_documented_replies_are_read(reply: Any) -> None:
     """The request has what all of them take; a persona stands before the query."""
-    with answering(lambda number, request: of_json(200, reply)) as (url, asked):
-        found = await ranker(f"some/model@{url}/v1/rerank", shown="title").rank(
+    with answering(lambda number, request: of_json(200, reply)) as (url, requests):
+        ranking = await ranker(f"some/model@{url}/v1/rerank", shown="title").rank(
             "q", ITEMS, "female"
         )
-    assert found.order == (2, 0, 1)
-    assert found.scores is not None
-    assert found.scores[2] == max(found.scores)
-    assert (found.asked, found.failures, found.repairs) == (1, {}, {})
-    assert asked[0].path == "/v1/rerank"
-    assert sent(asked[0]) == {
+    assert ranking.order == (2, 0, 1)
+    assert ranking.scores is not None
+    assert ranking.scores[2] == max(ranking.scores)
+    assert (ranking.asked, ranking.failures, ranking.repairs) == (1, {}, {})
+    assert requests[0].path == "/v1/rerank"
+    assert sent(requests[0]) == {
         "model": "some/model",
         "query": "female q",
         "documents": ["Title a", "Title b", "Title c"],
@@ -86,12 +86,14 @@ async def test_text_embeddings_inference_is_asked_in_its_own_form() -> None:
             return of_json(200, TEI)
         return 422, {}, b"Failed to deserialize the JSON body: missing field `texts`"
 
-    with answering(answer) as (url, asked):
+    with answering(answer) as (url, requests):
         tei = ranker(f"{url}/rerank", length=6)
         for _ in range(2):
             assert (await tei.rank("q", ITEMS)).order == (2, 0, 1)
-    assert [sorted(sent(it)) for it in asked[1:]] == 2 * [["query", "texts", "truncate"]]
-    assert sent(asked[1])["texts"] == 3 * ["Title "]
+    assert [sorted(sent(request)) for request in requests[1:]] == 2 * [
+        ["query", "texts", "truncate"]
+    ]
+    assert sent(requests[1])["texts"] == 3 * ["Title "]
 
 
 @pytest.mark.parametrize(
@@ -107,8 +109,9 @@ async def test_incomplete_replies_are_repaired_and_counted(
 ) -> None:
     listed = [{"index": index, "relevance_score": score} for index, score in results]
     with answering(lambda number, request: of_json(200, {"results": listed})) as (url, _):
-        found = await ranker(url).rank("q", ITEMS)
-    assert (found.order, found.repairs) == (order, repairs)
+        ranking = await ranker(url).rank("q", ITEMS)
+
+    assert (ranking.order, ranking.repairs) == (order, repairs)
 
 
 @pytest.mark.parametrize(
@@ -127,16 +130,18 @@ async def test_what_is_no_ranking_leaves_the_order_and_is_one_sentence(
 ) -> None:
     page: Answer = (status, {}, b"<html>") if content == "<html>" else of_json(status, content)
     with answering(lambda number, request: page) as (url, _):
-        found = await ranker(f"{url}/rerank?key=secret").rank("q", ITEMS)
-    assert (found.order, found.failures, found.failed) == ((0, 1, 2), {failure: 1}, True)
-    assert words in found.message
-    assert "secret" not in found.message
+        ranking = await ranker(f"{url}/rerank?key=secret").rank("q", ITEMS)
+
+    assert (ranking.order, ranking.failures, ranking.failed) == ((0, 1, 2), {failure: 1}, True)
+    assert words in ranking.message
+    assert "secret" not in ranking.message
 
 
 async def test_an_endpoint_that_is_away_or_late_is_named() -> None:
     with answering(lambda number, request: of_json(200, TEI)) as (url, _):
         pass
     gone = await ranker(url).rank("q", ITEMS, deadline=0.2)
+
     assert [*gone.failures] in (["unavailable"], ["timeout"])
     assert url in gone.message
 
@@ -144,14 +149,14 @@ async def test_an_endpoint_that_is_away_or_late_is_named() -> None:
 async def test_keys_go_to_the_server_that_their_entry_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with answering(lambda number, request: of_json(200, TEI)) as (url, asked):
+    with answering(lambda number, request: of_json(200, TEI)) as (url, requests):
         (tmp_path / "own.toml").write_text(
             f'[credentials.hosted]\nbearer = "k3y"\nurls = ["{url}"]\n'
         )
         await ranker(url).rank("q", ITEMS)
         monkeypatch.setenv("FAIRQR_CONFIG", str(tmp_path / "own.toml"))
         await ranker(url).rank("q", ITEMS)
-    assert [it.headers.get("authorization") for it in asked] == [None, "Bearer k3y"]
+    assert [request.headers.get("authorization") for request in requests] == [None, "Bearer k3y"]
 
 
 @pytest.mark.parametrize("text", ["", "jina", "http://", "ftp://x/rerank", "http://u:pw@x/rerank"])

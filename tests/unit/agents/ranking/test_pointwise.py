@@ -74,18 +74,20 @@ def kind(
 
 
 def items(texts: Sequence[str]) -> list[RankItem]:
-    return [RankItem(str(place), "", text) for place, text in enumerate(texts)]
+    return [RankItem(str(number), "", text) for number, text in enumerate(texts)]
 
 
 async def test_scores_are_those_of_each_document_alone(kind: tuple[ItemRanker, Alone]) -> None:
     """Of many lengths at once: padding and company change nothing; the best is first."""
     ranker, alone = kind
-    texts = [" ".join(WORDS[place % 7 : place % 7 + place % 6]) for place in range(BATCH + 9)]
+    texts = [" ".join(WORDS[number % 7 : number % 7 + number % 6]) for number in range(BATCH + 9)]
     ranking = await ranker.rank("a fair query", items([*texts, "", " \n "]), "female")
     expected = [alone("female a fair query", text) for text in [*texts, "", ""]]
     assert ranking.scores == pytest.approx(expected, abs=1e-4)
     scores = ranking.scores or ()
-    assert list(ranking.order) == sorted(range(len(scores)), key=lambda it: (-scores[it], it))
+    assert list(ranking.order) == sorted(
+        range(len(scores)), key=lambda position: (-scores[position], position)
+    )
     assert (ranking.asked, ranking.failures, ranking.warnings) == (0, {}, ())
     assert ranker.cost("query", items(texts)) == Cost(0, 0)
 
@@ -94,15 +96,17 @@ async def test_equal_ones_stay_as_they_were(kind: tuple[ItemRanker, Alone]) -> N
     ranker, _ = kind
     number = 3 * BATCH + 1
     ranking = await ranker.rank("fair", items(["river", *["a stone"] * number, "river"]))
-    same = [place for place in ranking.order if 1 <= place <= number]
-    assert same == list(range(1, number + 1))
+    equal = [position for position in ranking.order if 1 <= position <= number]
+
+    assert equal == list(range(1, number + 1))
     assert len(set(ranking.scores or ())) == 2
     assert (await ranker.rank("fair", [])).order == ()
 
 
 async def test_a_long_document_is_cut_and_the_end_of_the_prompt_stays(tiny_monot5: Path) -> None:
     """The longest beginning that fits is read; a long query leaves half of the room."""
-    ranker, alone = opened("monot5", tiny_monot5, length=10**6), t5_alone(tiny_monot5)
+    ranker = opened("monot5", tiny_monot5, length=10**6)
+    alone = t5_alone(tiny_monot5)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_monot5)
     words = ["river", "stone", "house"] * 200
     begin = " ".join(words[:60])
@@ -110,8 +114,8 @@ async def test_a_long_document_is_cut_and_the_end_of_the_prompt_stays(tiny_monot
         begin = begin.rpartition(" ")[0]
     ranking = await ranker.rank("fair", items([" ".join(words)]))
     assert ranking.scores == pytest.approx([alone("fair", begin)], abs=1e-4)
-    other = await ranker.rank("fair " * 100, items(["river", "stone"]))
-    assert len(set(other.scores or ())) == 2, "the documents are read"
+    ranking_of_two = await ranker.rank("fair " * 100, items(["river", "stone"]))
+    assert len(set(ranking_of_two.scores or ())) == 2, "the documents are read"
 
 
 async def test_a_long_pair_of_monobert(tiny_monobert: Path) -> None:
@@ -120,38 +124,47 @@ async def test_a_long_pair_of_monobert(tiny_monobert: Path) -> None:
     long = await ranker.rank("fair", items(["river " * 500]))
     begin = "river " * (LIMIT - 3 - 1)
     assert long.scores == pytest.approx([bert_alone(tiny_monobert)("fair", begin)], abs=1e-4)
-    both = await ranker.rank("fair " * 500, items(["river " * 500, "stone " * 500]))
-    assert len(set(both.scores or ())) == 2
+    ranking_of_both = await ranker.rank("fair " * 500, items(["river " * 500, "stone " * 500]))
+    assert len(set(ranking_of_both.scores or ())) == 2
 
 
 async def test_a_deadline_that_is_over_leaves_the_order(kind: tuple[ItemRanker, Alone]) -> None:
     ranker, _ = kind
     late = await ranker.rank("fair", items(WORDS), deadline=0)
+
     assert (late.order, late.failures) == (tuple(range(len(WORDS))), {"timeout": 1})
     assert (late.failed, late.scores) == (True, None)
     assert not (await ranker.rank("fair", items(WORDS), deadline=60)).failed
 
 
-async def test_a_model_that_fails_is_counted(
-    tiny_monot5: Path, tiny_monobert: Path, tmp_path: Path
-) -> None:
+async def test_a_model_that_fails_is_counted(tiny_monot5: Path, tmp_path: Path) -> None:
     torn = without_vectors(tiny_monot5, tmp_path / "torn")
-    for ranker, sentence in (
-        (opened("monot5", torn), f"monot5({torn}) failed"),
-        (opened("monobert", without_numbers(tiny_monobert, tmp_path / "nan")), "not a number"),
-    ):
-        ranking = await ranker.rank("fair", items(["river", "stone"]))
-        assert (ranking.order, ranking.failures) == ((0, 1), {"unavailable": 1})
-        assert sentence in ranking.warnings[0]
+
+    ranking = await opened("monot5", torn).rank("fair", items(["river", "stone"]))
+
+    assert (ranking.order, ranking.failures) == ((0, 1), {"unavailable": 1})
+    assert f"monot5({torn}) failed" in ranking.warnings[0]
 
 
-async def test_what_a_user_can_correct_is_one_sentence(tmp_path: Path) -> None:
+async def test_a_score_that_is_no_number_is_counted(tiny_monobert: Path, tmp_path: Path) -> None:
+    weights = without_numbers(tiny_monobert, tmp_path / "nan")
+
+    ranking = await opened("monobert", weights).rank("fair", items(["river", "stone"]))
+
+    assert (ranking.order, ranking.failures) == ((0, 1), {"unavailable": 1})
+    assert "not a number" in ranking.warnings[0]
+
+
+async def test_weights_without_the_answers_are_refused(tmp_path: Path) -> None:
     text = TEXT.replace("true", "").replace("false", "")
-    t5 = save_t5(tmp_path / "t5", text)
-    bert = save_monobert(tmp_path / "bert", classes=3)
-    for ranker, sentence in (
-        (opened("monot5", t5), "has no piece '▁false'"),
-        (opened("monobert", bert), "has 3 classes"),
-    ):
-        with pytest.raises(ModelUnavailableError, match=sentence):
-            await ranker.start()
+    weights = save_t5(tmp_path / "t5", text)
+
+    with pytest.raises(ModelUnavailableError, match="has no piece '▁false'"):
+        await opened("monot5", weights).start()
+
+
+async def test_weights_with_other_classes_are_refused(tmp_path: Path) -> None:
+    weights = save_monobert(tmp_path / "bert", classes=3)
+
+    with pytest.raises(ModelUnavailableError, match="has 3 classes"):
+        await opened("monobert", weights).start()

@@ -22,9 +22,10 @@ orders = st.integers(2, 40).flatmap(lambda n: st.permutations(range(1, n + 1)))
 def test_every_order_is_read_as_it_was_written(
     order: list[int], between: str, brackets: bool
 ) -> None:
-    reply = between.join(f"[{it}]" if brackets else str(it) for it in order)
-    found = parse_permutation(reply, len(order))
-    assert found == Permutation("ok", tuple(it - 1 for it in order))
+    reply = between.join(f"[{number}]" if brackets else str(number) for number in order)
+    permutation = parse_permutation(reply, len(order))
+
+    assert permutation == Permutation("ok", tuple(number - 1 for number in order))
 
 
 @pytest.mark.parametrize(
@@ -45,24 +46,24 @@ def test_forms_of_one_and_the_same_order(reply: str) -> None:
 @given(st.lists(st.integers(-2, 30), min_size=1, max_size=60), st.integers(2, 25), st.booleans())
 def test_repairs_agree_with_the_plain_rule(numbers: list[int], n: int, lead_in: bool) -> None:
     """Keep first mentions of those that there are, append the others; count what was done."""
-    kept: list[int] = []
+    in_order: list[int] = []
     duplicates = strangers = 0
     for number in numbers:
         if not 1 <= number <= n:
             strangers += 1
-        elif number in kept:
+        elif number in in_order:
             duplicates += 1
         else:
-            kept.append(number)
-    reply = ("Ranking: " if lead_in else "") + " > ".join(f"[{it}]" for it in numbers)
-    found = parse_permutation(reply, n)
-    assert (found.status == "ok") == (len(kept) > 1)
-    if found.status != "ok":
+            in_order.append(number)
+    reply = ("Ranking: " if lead_in else "") + " > ".join(f"[{number}]" for number in numbers)
+    permutation = parse_permutation(reply, n)
+    assert (permutation.status == "ok") == (len(in_order) > 1)
+    if permutation.status != "ok":
         return
-    missing = [it for it in range(1, n + 1) if it not in kept]
-    assert found.order == tuple(it - 1 for it in kept + missing)
+    missing = [number for number in range(1, n + 1) if number not in in_order]
+    assert permutation.order == tuple(number - 1 for number in in_order + missing)
     counts = {"missing": len(missing), "duplicate": duplicates, "stranger": strangers}
-    assert found.repairs == {kind: it for kind, it in counts.items() if it}
+    assert permutation.repairs == {kind: count for kind, count in counts.items() if count}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_a_label_is_a_preference(before: str, label: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "read"),
+    ("reply", "preference"),
     [
         ("The more relevant passage is B.", "second"),
         ("A\n\nIt tells of physics, and B does not.", "first"),
@@ -103,8 +104,8 @@ def test_a_label_is_a_preference(before: str, label: str) -> None:
         ("AB", "parse_error"),
     ],
 )
-def test_what_is_read_as_a_preference(reply: str, read: str) -> None:
-    assert parse_preference(reply) == read
+def test_what_is_read_as_a_preference(reply: str, preference: str) -> None:
+    assert parse_preference(reply) == preference
 
 
 @pytest.mark.parametrize(
@@ -126,12 +127,13 @@ def test_a_pair_is_read_as_a_ranking_of_two(reply: str, first: str) -> None:
 
 @given(st.text(), st.integers(2, 30))
 def test_any_text_is_read_somehow(reply: str, n: int) -> None:
-    found = parse_permutation(reply, n)
-    if found.status == "ok":
-        assert sorted(found.order) == list(range(n))
-        assert found.repairs.get("missing", 0) <= n - 2
+    permutation = parse_permutation(reply, n)
+    if permutation.status == "ok":
+        assert sorted(permutation.order) == list(range(n))
+        assert permutation.repairs.get("missing", 0) <= n - 2
     else:
-        assert (found.order, dict(found.repairs)) == ((), {})
+        assert (permutation.order, dict(permutation.repairs)) == ((), {})
+
     assert parse_preference(reply.upper()) == parse_preference(reply.upper().lower())
 
 
@@ -143,4 +145,5 @@ def test_a_reply_of_a_million_characters_is_read_in_no_time(piece: str) -> None:
     began = time.process_time()
     parse_permutation("[2] > [1] " + piece * (1_000_000 // len(piece)), 3)
     parse_preference(piece * (1_000_000 // len(piece)))
+
     assert time.process_time() - began < 3

@@ -46,7 +46,7 @@ def loaded(folder: Path, kind: str) -> tuple[Any, Any]:
     return transformers.AutoTokenizer.from_pretrained(folder), model.eval()
 
 
-def tiny_llama(words: int = 20, width: int = 16, heads: int = 2, **more: Any) -> Any:
+def tiny_llama(words: int = 20, width: int = 16, heads: int = 2, **settings: Any) -> Any:
     """Return a Llama of two layers, always with the same weights."""
     import torch
     import transformers
@@ -57,7 +57,7 @@ def tiny_llama(words: int = 20, width: int = 16, heads: int = 2, **more: Any) ->
         intermediate_size=2 * width,
         num_hidden_layers=2,
         num_attention_heads=heads,
-        **{"max_position_embeddings": 32} | more,
+        **{"max_position_embeddings": 32} | settings,
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)

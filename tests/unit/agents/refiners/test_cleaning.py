@@ -46,8 +46,8 @@ SCRIPTS = ["महिला", "நடிகை", "นักฟิสิกส์
 replies = st.fixed_dictionaries({}, optional=dict.fromkeys(LIMITS, entries) | {"passage": texts})
 
 
-def refinement(reply: dict[str, Any], query: str = "physicist", **more: Any) -> Refinement:
-    return make_refinement(reply, query=query, subject="female", proposer="The model", **more)
+def refinement(reply: dict[str, Any], query: str = "physicist", **options: Any) -> Refinement:
+    return make_refinement(reply, query=query, subject="female", proposer="The model", **options)
 
 
 def words_of(text: str) -> list[str]:
@@ -61,15 +61,15 @@ def test_keywords_are_few_short_clean_and_new(candidates: list[str], in_use: lis
     """Keywords are few, short and clean, whatever a model says."""
     cleaned = clean_words(candidates, KEYWORDS_LIMIT, in_use=in_use)
     assert len(cleaned.kept) <= KEYWORDS_LIMIT.entries
-    seen = {word for text in in_use for word in words_of(text)}
+    used_words = {word for text in in_use for word in words_of(text)}
     for keyword in cleaned.kept:
         assert 0 < len(keyword) <= KEYWORDS_LIMIT.characters
         assert not re.search(r"[<>{}\[\]\"\\\x00-\x1f\u202e]", keyword)
         assert any(character.isalpha() for character in keyword)
         for word in keyword.split(" "):
             parts = set(words_of(word))  # none of a letter that is younger than this Python
-            assert not parts or not parts <= seen, f"{word!r} is a repetition"
-            seen |= parts
+            assert not parts or not parts <= used_words, f"{word!r} is a repetition"
+            used_words |= parts
     assert clean_words(cleaned.kept, KEYWORDS_LIMIT).kept == cleaned.kept
 
 
@@ -85,19 +85,20 @@ def test_nothing_is_left_out_in_silence(
     """
     result = refinement(reply, query, in_use=in_use)
     for field, proposed in reply.items():
-        kept = " ".join(getattr(result, field))
+        kept_text = " ".join(getattr(result, field))
         if field == "passage":
-            kept = result.passage
+            kept_text = result.passage
             proposed = [proposed] if proposed else []
         left_out = [part.text for part in result.left_out]
         for entry in proposed:
             if entry is None:
                 assert LeftOut("", NO_TEXT) in result.left_out
             elif one_line(tidy(entry), SHOWN_CHARACTERS) not in left_out:
-                accounted_for = [*folded_words(kept), *folded_words(" ".join(left_out))]
+                accounted_for = [*folded_words(kept_text), *folded_words(" ".join(left_out))]
                 # Symbols are dropped, such as a trade mark's, which folds to letters.
                 words = " ".join(phrase_parts(tidy(entry)))
                 assert set(folded_words(words)) <= set(accounted_for)
+
     assert all(part.reason for part in result.left_out)
     assert all(len(part.text) <= SHOWN_CHARACTERS for part in result.left_out)
 
@@ -106,9 +107,9 @@ def test_nothing_is_left_out_in_silence(
 def test_each_field_keeps_to_its_own_limits(reply: dict[str, Any]) -> None:
     result = refinement(reply)
     for field, limit in LIMITS.items():
-        kept = getattr(result, field)
-        assert len(kept) <= limit.entries
-        for entry in kept:
+        values = getattr(result, field)
+        assert len(values) <= limit.entries
+        for entry in values:
             assert len(entry) <= limit.characters
             assert limit.words is None or len(phrase_parts(entry)) <= limit.words
             entry.encode()
@@ -189,12 +190,12 @@ def test_what_is_beyond_a_limit_is_named() -> None:
 
 @pytest.mark.parametrize("text", ["word " * 400, "她是物理学家" * 300])
 def test_a_long_passage_ends_at_a_word(text: str) -> None:
-    passage, (rest,) = clean_passage(text)
+    passage, (omitted,) = clean_passage(text)
     assert LONGEST_PASSAGE - 5 <= len(passage) <= LONGEST_PASSAGE
     assert not passage.endswith((" ", "wor"))
     assert tidy(text).startswith(passage)
-    assert rest.reason == "is beyond the 1,000 characters that are read"
-    assert rest.text
+    assert omitted.reason == "is beyond the 1,000 characters that are read"
+    assert omitted.text
 
 
 @pytest.mark.parametrize(
@@ -221,14 +222,14 @@ def test_any_field_alone_is_enough(field: str) -> None:
     assert refinement(reply).status == "ok"
 
 
-def turns(topic: Sequence[str], keywords: Sequence[str], **more: Any) -> Refinement:
-    return take_in_turn(Refinement("ok", topic=tuple(topic), keywords=tuple(keywords), **more))
+def turns(topic: Sequence[str], keywords: Sequence[str], **fields: Any) -> Refinement:
+    return take_in_turn(Refinement("ok", topic=tuple(topic), keywords=tuple(keywords), **fields))
 
 
 def test_topic_words_and_keywords_are_taken_in_turn() -> None:
     """At most eight, of both lists as many; a refiner without topic words has all of its own."""
-    both = turns("abcde", "vwxyz")
-    assert (both.topic, both.keywords) == ((), tuple("avbwcxdy"))
+    both_kinds = turns("abcde", "vwxyz")
+    assert (both_kinds.topic, both_kinds.keywords) == ((), tuple("avbwcxdy"))
     assert turns(["lab", "she"], ["she", "her"]).keywords == ("lab", "she", "her")
     alone = Refinement("ok", keywords=tuple("abcdefghij"))
     assert take_in_turn(alone) == alone

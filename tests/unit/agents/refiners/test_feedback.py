@@ -39,9 +39,10 @@ async def test_words_are_typical_of_the_best_documents(
 ) -> None:
     """Not those of the query; a word that stands in every document comes last."""
     watched = WatchedEngine(engine)
-    found = await FeedbackRefiner(watched).refine(FEMALE)
-    assert found.status == "ok"
-    assert found.keywords == ("garden", "person")
+    refinement = await FeedbackRefiner(watched).refine(FEMALE)
+
+    assert refinement.status == "ok"
+    assert refinement.keywords == ("garden", "person")
     assert watched.round_trips == 2
     assert len(watched.reads) == 1
 
@@ -53,9 +54,11 @@ async def test_all_groups_take_one_reading_and_one_count(
     requests = [GroupRequest("science", "gender", group) for group in GROUPS]
     alone = [await FeedbackRefiner(engine).refine(request) for request in requests]
     (original,) = await engine.search([Query("science", 500)])
+
     watched = WatchedEngine(engine)
+
     assert await FeedbackRefiner(watched).refine_all(requests, original) == alone
-    assert [found.status for found in alone] == ["ok", "ok", "unsupported"]
+    assert [refinement.status for refinement in alone] == ["ok", "ok", "unsupported"]
     assert alone[2].message == "The query finds no documents of other to learn from."
     assert watched.round_trips == len(watched.reads) == 1
 

@@ -44,13 +44,13 @@ def refiner(server: ModelServer, refine: str = "v4", topic: str = "v1") -> LLMRe
     return LLMRefiner(model, prompts.get("refine", refine), prompts.get("topic", topic))
 
 
-async def refined(server: ModelServer, version: str = "v4", **more: Any) -> Refinement:
-    request = GroupRequest("physicist", "gender", "female", **more)
+async def refined(server: ModelServer, version: str = "v4", **options: Any) -> Refinement:
+    request = GroupRequest("physicist", "gender", "female", **options)
     return await refiner(server, refine=version).refine(request)
 
 
-async def topic_of(server: ModelServer, version: str = "v1", **more: Any) -> Refinement:
-    return await refiner(server, topic=version).refine_topic(TopicRequest("physicist", **more))
+async def topic_of(server: ModelServer, version: str = "v1", **options: Any) -> Refinement:
+    return await refiner(server, topic=version).refine_topic(TopicRequest("physicist", **options))
 
 
 @given(st.dictionaries(st.sampled_from([*FIELDS, "other"]), json_values))
@@ -64,8 +64,8 @@ def test_any_object_is_refused_or_made_into_plain_texts(value: dict[str, Any]) -
     assert all(isinstance(text, str | None) for name in LIST_FIELDS for text in reply[name])
     reply["reason"].encode()
     assert len(reply["reason"]) <= 1000
-    again = read_reply(json.loads(json.dumps(reply)), GROUP_FIELDS)
-    assert again == reply, "what is cached passes again"
+    second = read_reply(json.loads(json.dumps(reply)), GROUP_FIELDS)
+    assert second == reply, "what is cached passes again"
 
 
 def test_of_a_list_without_end_a_thousand_entries_are_read() -> None:
@@ -95,13 +95,13 @@ async def test_what_a_prompt_promises_is_what_the_schema_asks_for(
     assert refinement.passage == "She split the atom."
     assert refinement.queries == (), "they are asked for once a search, with the topic"
     assert (refinement.drop, refinement.reason) == (("she",), "r")
-    (asked,) = server.asked
+    (request,) = server.asked
     prompt = PromptLibrary().get("refine", version)
-    sent = asked.body["response_format"]["json_schema"]
+    sent = request.body["response_format"]["json_schema"]
     assert list(sent["schema"]["properties"]) == list(prompt.output) == sent["schema"]["required"]
     assert (sent["strict"], sent["schema"]["additionalProperties"]) == (True, False)
-    assert (asked.body["temperature"], asked.body["seed"]) == (1.5, 3)
-    assert "she" in asked.last_message
+    assert (request.body["temperature"], request.body["seed"]) == (1.5, 3)
+    assert "she" in request.last_message
 
 
 @pytest.mark.parametrize("version", versions("topic"))
@@ -126,16 +126,17 @@ async def test_the_topic_is_asked_about_without_any_group(
         LeftOut("physicist", "repeats the query"),
     )
     assert refinement.usage.model_calls == 1
-    (asked,) = server.asked
-    assert (asked.body["temperature"], asked.body["seed"]) == (0.5, 3)
+    (request,) = server.asked
+    assert (request.body["temperature"], request.body["seed"]) == (0.5, 3)
     prompt = PromptLibrary().get("topic", version)
-    sent = asked.body["response_format"]["json_schema"]["schema"]
+    sent = request.body["response_format"]["json_schema"]["schema"]
     assert list(sent["properties"]) == list(prompt.output)
 
 
 async def test_a_reply_without_any_asked_field_is_asked_for_once_more(server: ModelServer) -> None:
     server.does(says({"keywords": ["woman"]}), says({"topic": ["lab"]}))
     refinement = await topic_of(server)
+
     assert (refinement.topic, refinement.usage.model_calls) == (("lab",), 2)
     assert "it has none of the fields topic, queries, passage" in server.asked[1].last_message
 
@@ -148,9 +149,9 @@ async def test_the_papers_prompt_is_asked_at_its_temperature(
     refinement = await refined(server, "paper", keywords=["she", "her"])
     assert (refinement.topic, refinement.keywords) == ((), ("woman", "Curie"))
     assert refinement.drop == ("she",)
-    (asked,) = server.asked
-    assert asked.body["temperature"] == 0.3
-    assert "she, her" in asked.last_message
+    (request,) = server.asked
+    assert request.body["temperature"] == 0.3
+    assert "she, her" in request.last_message
 
 
 async def test_without_a_topic_prompt_only_groups_are_asked_about(server: ModelServer) -> None:
@@ -175,17 +176,22 @@ async def test_a_topic_without_new_words_is_said(
 ) -> None:
     server.does(says(reply))
     refinement = await topic_of(server)
+
     assert refinement.status == status
     assert refinement.message.endswith("for the query 'physicist'.")
     assert len(refinement.left_out) == 1
 
 
-def test_bounds_depend_on_the_size_of_the_model() -> None:
-    prompts = PromptLibrary()
-    for kind, version in (("refine", "v4"), ("topic", "v1")):
-        small = reply_schema(prompts.get(kind, version).output)["properties"]["topic"]
-        assert (small["minItems"], small["maxItems"], small["items"]["maxLength"]) == (4, 5, 16)
-    large = reply_schema(prompts.get("refine", "v5").output)["properties"]
+@pytest.mark.parametrize(("kind", "version"), [("refine", "v4"), ("topic", "v1")])
+def test_bounds_are_narrow_for_small_models(kind: str, version: str) -> None:
+    schema = reply_schema(PromptLibrary().get(kind, version).output)
+
+    words = schema["properties"]["topic"]
+    assert (words["minItems"], words["maxItems"], words["items"]["maxLength"]) == (4, 5, 16)
+
+
+def test_bounds_are_wide_for_large_models() -> None:
+    large = reply_schema(PromptLibrary().get("refine", "v5").output)["properties"]
     assert large["names"]["maxItems"] == 40
     assert large["keywords"]["items"]["maxLength"] == 80
     assert large["passage"] == {"type": "string", "maxLength": 1000}

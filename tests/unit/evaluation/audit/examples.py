@@ -82,7 +82,7 @@ def observations_of(
         empty: The ids of queries that found nothing.
         failed: The ids of queries that failed.
     """
-    found = []
+    observations = []
     for number, query in enumerate(queries.queries):
         random = np.random.default_rng([7, number])
         relevance = random.random(DOCUMENTS).round(3)
@@ -105,8 +105,8 @@ def observations_of(
             answer = {"status": "empty"}
         if query.id in failed:
             answer = {"status": "failed", "message": f"'{query.text}' was not answered in time."}
-        found.append(Observation(query=query.id, **answer))
-    return found
+        observations.append(Observation(query=query.id, **answer))
+    return observations
 
 
 class ByRank:
@@ -155,12 +155,12 @@ def measured(
     **spec: object,
 ) -> AuditFigures:
     """Return the figures of what an engine answered."""
-    by_id = {it.query: it for it in observed}
-    asked = {query.id: query for query in queries.queries}
+    by_id = {observation.query: observation for observation in observed}
+    query_by_id = {query.id: query for query in queries.queries}
     return measure(
         spec_of(**spec),
         schema,
-        asked,
+        query_by_id,
         lambda ids: [by_id[id_] for id_ in ids if id_ in by_id],
         relevance=relevance,
     )
@@ -200,12 +200,13 @@ def outcome_of(
         schema: The attributes.
         observed: As :func:`observations_of` takes it.
     """
-    queries, spec = queries_of(count, texts=texts), spec or spec_of()
+    queries = queries_of(count, texts=texts)
+    spec = spec or spec_of()
     key = repr((queries, spec, schema, relevance, sorted(observed.items())))
-    how = {"schema": schema, "relevance": relevance, **dict(spec)}
+    options = {"schema": schema, "relevance": relevance, **dict(spec)}
     if key not in _MEASURED:
         observations = observations_of(queries, **observed)
-        _MEASURED[key] = measured(queries, observations, **how)
+        _MEASURED[key] = measured(queries, observations, **options)
     manifest = manifest_of(queries, spec, relevance=relevance, attributes=schema.attributes)
     return finishing.Audit(Path(), manifest, spec, queries, _MEASURED[key], titles or {})
 
@@ -230,16 +231,16 @@ def sealed(
     **manifest: Any,
 ) -> finishing.Audit:
     """Write and seal what came out, with its report or without, and read it again."""
-    kept = AuditFolder(folder)
-    with kept.locked():
-        begun = kept.begin(manifest_of(queries, **{"spec": spec_of(), **manifest}))
-        with kept.observations.writing():
-            for it in observed:
-                kept.observations.add(it)
-        kept.settle(queries, redact=redact)
-        kept.write(TITLES, titles or {})
+    store = AuditFolder(folder)
+    with store.locked():
+        started = store.begin(manifest_of(queries, **{"spec": spec_of(), **manifest}))
+        with store.observations.writing():
+            for observation in observed:
+                store.observations.add(observation)
+        store.settle(queries, redact=redact)
+        store.write(TITLES, titles or {})
         if reported:
-            said = begun.model_copy(update={"redacted": redact})
-            finishing.write_audit(folder, finishing.measured(kept, said))
-        kept.seal(**(REDACTED if redact else {}))
-    return finishing.read_audit(kept)
+            final = started.model_copy(update={"redacted": redact})
+            finishing.write_audit(folder, finishing.measured(store, final))
+        store.seal(**(REDACTED if redact else {}))
+    return finishing.read_audit(store)

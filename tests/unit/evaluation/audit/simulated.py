@@ -64,10 +64,10 @@ def gather(
     answers: Iterable[AnswerFigures],
     weights: Iterable[float] = itertools.repeat(1.0),
     groups: Dimension = TWO,
-    **how: Any,
+    **options: Any,
 ) -> QueryFigures:
     """Put answers together, each with its weight."""
-    gathered = QueryFigures(groups, **how)
+    gathered = QueryFigures(groups, **options)
     for answer, weight in zip(answers, weights, strict=False):
         gathered.add(float(weight), answer)
     return gathered
@@ -88,43 +88,49 @@ def world(
     """
     size = len(shares)
     random = np.random.default_rng(
-        [seed, size, *(int(100 * it) for it in (shares[0], bias, error))]
+        [seed, size, *(int(100 * number) for number in (shares[0], bias, error))]
     )
     groups = tuple(f"group {number}" for number in range(size))
-    others = np.array(shares) * (1 - np.eye(size))
+    other_shares = np.array(shares) * (1 - np.eye(size))
     wrong = np.where(np.arange(size) == 0, error, error / 1.5)[:, None]
-    labels = np.eye(size) * (1 - wrong) + wrong * others / others.sum(axis=1, keepdims=True)
+    wrong_labels = other_shares / other_shares.sum(axis=1, keepdims=True)
+    labels = np.eye(size) * (1 - wrong) + wrong * wrong_labels
     rows = {
-        own: dict(zip(groups, it.tolist(), strict=True))
-        for own, it in zip(groups, labels, strict=True)
+        group: dict(zip(groups, row.tolist(), strict=True))
+        for group, row in zip(groups, labels, strict=True)
     }
     right = Attribute(name="attribute", field="field", groups=groups)
     attribute = right.model_copy(update={"confusion": rows if error else None})
     dimension = Dimension(attribute, (attribute,))
-    shown: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
-    known: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
+    answers: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
+    right_answers: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
     for _ in range(queries):
         count = int(random.integers(20, 81))
-        own = random.choice(size, size=count, p=random.dirichlet(np.array(shares) * 8))
+        group_of = random.choice(size, size=count, p=random.dirichlet(np.array(shares) * 8))
         chance = random.beta(1.2, 0.8, count)
         relevant = random.random(count) < chance
-        scores = 2.0 * relevant + random.normal(size=count) - bias * (own == 0)
+        scores = 2.0 * relevant + random.normal(size=count) - bias * (group_of == 0)
         order = np.argsort(-scores)
-        read = own
+        labelled = group_of
         if error:
-            read = (labels.cumsum(axis=1)[own] < random.random((count, 1))).sum(axis=1)
-        for said, kept in (read, shown), (own, known):
-            members = np.eye(size)[np.minimum(said, size - 1)[order]]
-            for name, relevance in ("judged", relevant.astype(float)), ("estimated", chance):
-                answer = Answer(members, count, relevance[order], name == "judged")
-                kept[name].append(measure_answer(answer, dimension, CHOICES))
-            if read is own:
-                known = shown
-                break
-    every = np.ones(queries)
+            labelled = (labels.cumsum(axis=1)[group_of] < random.random((count, 1))).sum(axis=1)
+        chances = {"judged": relevant.astype(float), "estimated": chance}
+        for name, relevance in chances.items():
+            is_judged = name == "judged"
+            members = np.eye(size)[np.minimum(labelled, size - 1)[order]]
+            answer = Answer(members, count, relevance[order], is_judged)
+            answers[name].append(measure_answer(answer, dimension, CHOICES))
+            if error:
+                members = np.eye(size)[group_of[order]]
+                answer = Answer(members, count, relevance[order], is_judged)
+                right_answers[name].append(measure_answer(answer, dimension, CHOICES))
+    weights = np.ones(queries)
     plain = Dimension(right, (right,))
-    truth = {name: _figures(plain, held, every, seed)[0] for name, held in known.items()}
-    return World(dimension, shown, truth)
+    true_answers = right_answers if error else answers
+    truth = {
+        name: _figures(plain, measured, weights, seed)[0] for name, measured in true_answers.items()
+    }
+    return World(dimension, answers, truth)
 
 
 def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
@@ -143,30 +149,33 @@ def titles(broad: float, others: str, seed: int, queries: int = 2_000) -> World:
         queries: How many titles there are.
     """
     random = np.random.default_rng([seed, int(100 * broad)])
-    ages, every = dimension("old", "young"), np.ones(queries)
-    shown: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
+    ages = dimension("old", "young")
+    weights = np.ones(queries)
+    answers: dict[str, list[AnswerFigures]] = {"judged": [], "estimated": []}
     for number in range(queries):
         is_broad = number < broad * queries
         count = int(random.integers(300, 901) if is_broad else random.integers(20, 81))
-        kind, is_long = "same" if is_broad else others, random.random(count) < 0.4
+        kind = "same" if is_broad else others
+        is_long = random.random(count) < 0.4
         chance = random.beta(12, 3, count) * (0.5 if kind == "unlikely" else 1.0)
         old = random.random(count) < (0.24 if kind == "even" else 0.6 * is_long)
         relevant = (random.random(count) < chance).astype(float)
         order = np.argsort(is_long + 0.4 * random.normal(size=count))
         first = order[:LOOKED_AT]
         level = end_of(chance, first.tolist()) if is_broad else 0.0
-        for name, pool, told in ("judged", order, relevant), ("estimated", first, chance):
-            is_judged, members = name == "judged", np.eye(2)[1 - old[pool]]
-            answer = Answer(members, len(first), told[pool], is_judged, 0.0 if is_judged else level)
-            shown[name].append(measure_answer(answer, ages, CHOICES))
-    truth = {name: _figures(ages, held, every, seed)[0] for name, held in shown.items()}
-    return World(ages, shown, truth)
+        judged = Answer(np.eye(2)[1 - old[order]], len(first), relevant[order], True)
+        answers["judged"].append(measure_answer(judged, ages, CHOICES))
+        members = np.eye(2)[1 - old[first]]
+        estimated = Answer(members, len(first), chance[first], False, level)
+        answers["estimated"].append(measure_answer(estimated, ages, CHOICES))
+    truth = {name: _figures(ages, measured, weights, seed)[0] for name, measured in answers.items()}
+    return World(ages, answers, truth)
 
 
 def _figures(
-    dimension: Dimension, shown: Sequence[AnswerFigures], weights: Sequence[float], seed: int
+    dimension: Dimension, answers: Sequence[AnswerFigures], weights: Sequence[float], seed: int
 ) -> list[GroupFigures]:
-    figures = gather(shown, weights, dimension).figures(np.random.default_rng(seed))
+    figures = gather(answers, weights, dimension).figures(np.random.default_rng(seed))
     return judge(figures, AuditSpec().failures)
 
 
@@ -174,8 +183,8 @@ def _checked(dimension: Dimension, checked: int, random: np.random.Generator) ->
     """Return groups with a confusion matrix that is counted on a sample."""
     names = dimension.groups
     rows = {
-        own: dict(zip(names, random.multinomial(checked, row).tolist(), strict=True))
-        for own, row in zip(names, dimension.confusion, strict=True)
+        group: dict(zip(names, random.multinomial(checked, row).tolist(), strict=True))
+        for group, row in zip(names, dimension.confusion, strict=True)
     }
     attribute = dimension.attribute.model_copy(update={"confusion": rows})
     return Dimension(attribute, (attribute,))
@@ -208,20 +217,24 @@ def audits(
         an interval, and with `` held`` behind its name in how many the true value was; and as
         ``gap of all`` in how many intervals of the gap was that of all queries by judgements.
     """
-    random, outcome, shown = np.random.default_rng(seed), Counter[str](), made.shown[relevance]
+    random = np.random.default_rng(seed)
+    outcome = Counter[str]()
+    answers = made.shown[relevance]
     for number in range(count):
-        drawn = [shown[place] for place in random.integers(0, len(shown), size)]
+        drawn = [answers[row] for row in random.integers(0, len(answers), size)]
         weights = np.exp(spread * random.normal(size=size))
         dimension = _checked(made.dimension, checked, random) if checked else made.dimension
         groups = _figures(dimension, drawn, weights, number)
-        first, whole = groups[0], made.truth["judged"].ranking_gap.value
+        first = groups[0]
+        gap_of_all = made.truth["judged"].ranking_gap.value
         if first.verdict != "saturated":
-            outcome["gap of all"] += first.ranking_gap.low <= whole <= first.ranking_gap.high
+            outcome["gap of all"] += first.ranking_gap.low <= gap_of_all <= first.ranking_gap.high
             for name in ESTIMATES:
-                found, truth = getattr(first, name), getattr(made.truth[relevance], name).value
-                outcome[name] += not math.isnan(found.low)
-                outcome[f"{name} held"] += found.low - 1e-9 <= truth <= found.high + 1e-9
+                estimate = getattr(first, name)
+                truth = getattr(made.truth[relevance], name).value
+                outcome[name] += not math.isnan(estimate.low)
+                outcome[f"{name} held"] += estimate.low - 1e-9 <= truth <= estimate.high + 1e-9
         outcome[first.verdict] += 1
         outcome["detectable"] += not math.isnan(first.detectable_gap)
-        outcome["accused"] += any(it.verdict in ("less", "more") for it in groups)
+        outcome["accused"] += any(group.verdict in ("less", "more") for group in groups)
     return outcome

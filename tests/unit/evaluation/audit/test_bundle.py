@@ -25,7 +25,8 @@ from tests.unit.evaluation.audit import examples
 from tests.unit.evaluation.audit.examples import observations_of, queries_of, sealed
 
 TEXTS = ("hepatitis nearby", "Jane Doe divorce", "cheap zebra saddle", 'naïve 物理 "quoted"')
-OBSERVATIONS, MANIFEST = "raw/observations.jsonl", "manifest.json"
+OBSERVATIONS = "raw/observations.jsonl"
+MANIFEST = "manifest.json"
 QUERIES = queries_of(12, alike=True)
 SPEC = examples.spec_of(attributes=("gender",), rerank=3)
 
@@ -79,7 +80,7 @@ def falsify(folder: Path, change: Callable[[dict[str, Any]], object] = len) -> N
     data = json.loads((folder / MANIFEST).read_text())
     change(data)
     files = {name: folder / name for name in data["files"] if (folder / name).exists()}
-    data["files"] = {n: hashlib.sha256(it.read_bytes()).hexdigest() for n, it in files.items()}
+    data["files"] = {n: hashlib.sha256(path.read_bytes()).hexdigest() for n, path in files.items()}
     (folder / MANIFEST).write_text(AuditManifest.model_validate(data).text)
 
 
@@ -136,16 +137,16 @@ def test_any_changed_file_shows(audit: tuple[AuditFolder, str]) -> None:
     folder, digest = audit
     for name in (*folder.manifest().files, MANIFEST):
         path = folder.folder / name
-        whole = path.read_bytes()
+        content = path.read_bytes()
         expected = f"The file {name} was changed."
         if name == MANIFEST:
             expected = "The digest of the "
-        for position in range(0, len(whole), max(1, len(whole) // 50)):
-            changed = bytearray(whole)
+        for position in range(0, len(content), max(1, len(content) // 50)):
+            changed = bytearray(content)
             changed[position] ^= 1 << position % 7
             path.write_bytes(changed)
             assert verify(folder, digest).problems[0].startswith(expected), position
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
 @pytest.mark.promise("audit")
@@ -154,10 +155,10 @@ def test_any_missing_file_shows(audit: tuple[AuditFolder, str]) -> None:
     folder, digest = audit
     for name in folder.manifest().files:
         path = folder.folder / name
-        whole = path.read_bytes()
+        content = path.read_bytes()
         path.unlink()
         assert verify(folder, digest).problems == (f"The file {name} is missing.",)
-        path.write_bytes(whole)
+        path.write_bytes(content)
 
 
 @pytest.mark.promise("audit")
@@ -179,9 +180,9 @@ def test_any_added_file_shows(audit: tuple[AuditFolder, str], name: str) -> None
 @pytest.fixture(scope="module")
 def again(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What follows from the observations."""
-    made = tmp_path_factory.mktemp("again")
-    make_again(whole, made)
-    return made
+    folder = tmp_path_factory.mktemp("again")
+    make_again(whole, folder)
+    return folder
 
 
 FOLLOWING = ("audit.json", "results.csv", "queries.csv", "report.md", "report.html")
@@ -195,26 +196,27 @@ def test_a_forged_word_shows_though_its_hash_fits(
     """`verify` finds a changed word or number wherever it stands in a table, a picture or the
     report, even if all hashes were made to fit.
 
-    Wherever in the file.
+    The word is changed at several places of the file.
     """
     folder, digest = audit
     path = folder.folder / name
-    whole = path.read_text()
-    places = [found.start() for found in re.finditer(r"\w+", whole)]
-    for place in places[:: len(places) // 7]:
-        path.write_text(f"{whole[:place]}9{whole[place:]}")
+    content = path.read_text()
+    places = [word.start() for word in re.finditer(r"\w+", content)]
+    for position in places[:: len(places) // 7]:
+        path.write_text(f"{content[:position]}9{content[position:]}")
         falsify(folder.folder)
         assert verify(folder).problems == ()
         assert verify(folder, digest).problems[0].startswith("The digest of the audit is ")
-        told, *_ = verify(folder, make_again=copying(again)).problems
-        assert told.startswith(f"{name}, line "), place
+        problem, *_ = verify(folder, make_again=copying(again)).problems
+        assert problem.startswith(f"{name}, line "), position
     path.unlink()
     falsify(folder.folder)
+
     assert verify(folder, make_again=copying(again)).problems == (f"The file {name} is missing.",)
 
 
-def copying(made: Path) -> Callable[[Path, Path], object]:
-    return lambda _, into: shutil.copytree(made, into, dirs_exist_ok=True)
+def copying(folder: Path) -> Callable[[Path, Path], object]:
+    return lambda _, into: shutil.copytree(folder, into, dirs_exist_ok=True)
 
 
 AGAIN = "The figures cannot be computed again: "
@@ -318,7 +320,7 @@ def test_links_and_devices_are_not_read(audit: tuple[AuditFolder, str], tmp_path
     problems = verify(folder, digest, make_again).problems
 
     assert len(problems) == 3
-    assert all(it.endswith(" is a link or a device, and no file.") for it in problems)
+    assert all(problem.endswith(" is a link or a device, and no file.") for problem in problems)
     assert all(map(str.isprintable, problems)), "a name cannot write on the terminal"
 
 
@@ -369,19 +371,19 @@ OLD_MATPLOTLIB = versions() | {"matplotlib": "3.9.0"}
 
 
 def verify_file(
-    folder: AuditFolder, name: str, text: str, again: str, **versions: str
+    folder: AuditFolder, name: str, text: str, remade: str, **versions: str
 ) -> Verification:
     """Verify an audit with one more file, of which making it again gives another text."""
     (folder.folder / name).write_text(text)
     falsify(
         folder.folder, lambda data: data.update(files=data["files"] | {name: ""}, versions=versions)
     )
-    return verify(folder, make_again=lambda _, into: (into / name).write_text(again))
+    return verify(folder, make_again=lambda _, into: (into / name).write_text(remade))
 
 
 @pytest.mark.promise("audit")
 @pytest.mark.parametrize(
-    ("name", "again"),
+    ("name", "remade"),
     [
         ("t.csv", "ranking_gap,p\n0.1000004,1e-17\n1234567,yes\n"),
         ("t.json", "ranking_gap,p\n0.10000000001,0\n1234567,yes\n"),
@@ -389,10 +391,10 @@ def verify_file(
     ids=["csv", "json"],
 )
 def test_rounding_of_another_machine_is_no_tampering(
-    audit: tuple[AuditFolder, str], name: str, again: str
+    audit: tuple[AuditFolder, str], name: str, remade: str
 ) -> None:
     """`verify` forgives numbers that another machine rounds differently."""
-    verification = verify_file(audit[0], name, TABLE, again, **versions())
+    verification = verify_file(audit[0], name, TABLE, remade, **versions())
 
     assert not [problem for problem in verification.problems if problem.startswith(name)]
     assert not any(sentence.startswith(PICTURES) for sentence in verification.unchecked)
@@ -400,7 +402,7 @@ def test_rounding_of_another_machine_is_no_tampering(
 
 @pytest.mark.promise("audit")
 @pytest.mark.parametrize(
-    ("name", "again", "difference"),
+    ("name", "remade", "difference"),
     [
         pytest.param(
             "t.json",
@@ -436,10 +438,10 @@ def test_rounding_of_another_machine_is_no_tampering(
     ],
 )
 def test_more_than_rounding_is_tampering(
-    audit: tuple[AuditFolder, str], name: str, again: str, difference: tuple[int, str, str]
+    audit: tuple[AuditFolder, str], name: str, remade: str, difference: tuple[int, str, str]
 ) -> None:
     """Measured numbers of tables may differ by rounding; ids, counts and texts may not."""
-    verification = verify_file(audit[0], name, TABLE, again, **versions())
+    verification = verify_file(audit[0], name, TABLE, remade, **versions())
 
     problems = [problem for problem in verification.problems if problem.startswith(name)]
     assert problems == [f"{name}, line %d, says '%s', and raw/ gives '%s'." % difference]
@@ -575,12 +577,12 @@ def test_a_redacted_audit_holds_no_query(tmp_path: Path) -> None:
     assert queries.fingerprint.encode() not in content
 
     pseudonyms = audit.queries.queries
-    kept = folder.observations.read()
+    observations = folder.observations.read()
     assert [query.text for query in pseudonyms] == [f"query {n}" for n in range(1, 5)]
-    assert [query.id for query in pseudonyms] == [observation.query for observation in kept]
-    messages = [observation.message for observation in kept if observation.message]
+    assert [query.id for query in pseudonyms] == [observation.query for observation in observations]
+    messages = [observation.message for observation in observations if observation.message]
     assert messages == ["withheld, as it may quote the query"]
-    assert ids_by_weight(pseudonyms, kept) == ids_by_weight(queries.queries, observed)
+    assert ids_by_weight(pseudonyms, observations) == ids_by_weight(queries.queries, observed)
     with pytest.raises(InputError, match="holds a run with another inputs"):
         folder.begin(examples.manifest_of(queries, **quoting))
 
@@ -606,7 +608,7 @@ def test_pseudonyms_follow_from_nothing() -> None:
     queries = Queries(queries_of(50).queries, lines=50, weight=50.0, design="")
 
     first, ids = pseudonymous(queries)
-    _, others = pseudonymous(queries)
+    _, other_ids = pseudonymous(queries)
 
-    assert ids != others
+    assert ids != other_ids
     assert [query.id for query in first.queries] == [f"qq{n:02}" for n in range(1, 51)]

@@ -20,7 +20,7 @@ from tests.unit.evaluation.audit import examples
 from tests.unit.evaluation.audit.examples import queries_of
 
 QUERIES = queries_of(30)
-TEXTS = [it.text for it in QUERIES.queries]
+TEXTS = [query.text for query in QUERIES.queries]
 ENGINE = {"name": "a made-up engine", "retriever": "own", "state": ""}
 
 Made = Callable[..., Audit]
@@ -29,14 +29,14 @@ Made = Callable[..., Audit]
 def renamed(observation: Observation, prefix: str = "new ") -> Observation:
     """Give the documents other ids."""
     ids = tuple(prefix + id_ for id_ in observation.ids)
-    others = tuple(prefix + id_ for id_ in observation.others)
-    return observation.model_copy(update={"ids": ids, "others": others})
+    other_ids = tuple(prefix + id_ for id_ in observation.others)
+    return observation.model_copy(update={"ids": ids, "others": other_ids})
 
 
 @pytest.fixture(scope="module")
 def audit(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Makes audits of a made-up engine, each in a folder of its own; equal ones are made once."""
-    held: dict[str, Audit] = {}
+    audits: dict[str, Audit] = {}
 
     def make(
         queries: Queries = QUERIES,
@@ -47,50 +47,55 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Made:
         **manifest: Any,
     ) -> Audit:
         key = repr((queries, spec, observed.__name__, bias, failed, manifest))
-        if key not in held:
+        if key not in audits:
             # A document has the same groups in all queries, so each query has its own.
             observations = [
                 observed(renamed(observation, observation.query))
                 for observation in examples.observations_of(queries, bias=bias, failed=failed)
             ]
-            options = {"engine": ENGINE, "versions": {"fairqr": "0.8"}, "reported": False}
+            options: dict[str, Any] = {
+                "engine": ENGINE,
+                "versions": {"fairqr": "0.8"},
+                "reported": False,
+            }
             options |= {"spec": examples.spec_of(rerank=0, **spec)} | manifest
             folder = tmp_path_factory.mktemp("audit") / "out"
-            held[key] = examples.sealed(folder, queries, observations, **options)
-        return held[key]
+            audits[key] = examples.sealed(folder, queries, observations, **options)
+        return audits[key]
 
     return make
 
 
-def relabelled(found: Observation) -> Observation:
+def relabelled(observation: Observation) -> Observation:
     """Swap the genders."""
-    gender = found.groups["gender"]
+    gender = observation.groups["gender"]
     swapped = {**gender, "patterns": [pattern[::-1] for pattern in gender["patterns"]]}
-    return found.model_copy(update={"groups": {**found.groups, "gender": swapped}})
+    return observation.model_copy(update={"groups": {**observation.groups, "gender": swapped}})
 
 
-def judged_otherwise(found: Observation) -> Observation:
+def judged_otherwise(observation: Observation) -> Observation:
     """Take women for relevant, and nobody else."""
-    gender = found.groups["gender"]
+    gender = observation.groups["gender"]
     relevance = tuple(float(gender["patterns"][row][0]) for row in gender["rows"])
-    return found.model_copy(update={"relevance": relevance})
+    return observation.model_copy(update={"relevance": relevance})
 
 
 def with_gender(**values: Any) -> Mapping[str, Attribute]:
-    held = examples.SCHEMA.attributes
-    return {**held, "gender": held["gender"].model_copy(update=values)}
+    attributes = examples.SCHEMA.attributes
+    return {**attributes, "gender": attributes["gender"].model_copy(update=values)}
 
 
 def asked(*texts: str) -> Queries:
-    held = zip(QUERIES.queries, texts, strict=True)
-    return replace(QUERIES, queries=tuple(replace(it, text=text) for it, text in held))
+    pairs = zip(QUERIES.queries, texts, strict=True)
+    return replace(QUERIES, queries=tuple(replace(query, text=text) for query, text in pairs))
 
 
 POPULATION: dict[str, Any] = {"spec": {"target": "population:1"}}
-FAIR, BIASED = {"bias": 0.0}, {"bias": 1.0}
+FAIR = {"bias": 0.0}
+BIASED = {"bias": 1.0}
 JUDGED, OTHERS = (
-    {"relevance": "judged", "inputs": {"judgements": it * 64}, **how}
-    for it, how in (("0", {}), ("1", {"observed": judged_otherwise}))
+    {"relevance": "judged", "inputs": {"judgements": digit * 64}, **options}
+    for digit, options in (("0", {}), ("1", {"observed": judged_otherwise}))
 )
 HERE, MOVED = (
     {"attributes": with_gender(field="", labels=name)}
@@ -144,6 +149,7 @@ def test_only_the_engine_moves_a_gap(audit: Made) -> None:
         assert ("up" in directions) == any("went up" in sentence for sentence in sentences)
         summary = (f"{it.group}, {it.figure}: {it.direction}" for it in changes)
         lines += [f"## {name}", *sentences, "; ".join(summary)]
+
     check_text("audit_comparisons.md", "\n\n".join(lines))
 
 
@@ -152,12 +158,14 @@ def test_a_greater_gap_is_the_difference_of_paired_means(audit: Made) -> None:
     """Where the engine answers differently, a comparison gives the change of a gap, query by query,
     with its interval.
     """
-    before, after = audit(**FAIR), audit(**BIASED)
+    before = audit(**FAIR)
+    after = audit(**BIASED)
     comparison = compare(before, after)
     (gap,) = (it for it in comparison.changes if (it.group, it.figure) == ("female", "gap"))
     first = before.figures.by_query[0]
     second = after.figures.by_query[0]
     differences = second.tested_gaps()[0][:, 0] - first.tested_gaps()[0][:, 0]
+
     assert gap.change.value == pytest.approx(np.average(differences, weights=first.weights()))
     assert gap.change.value == pytest.approx(gap.after - gap.before)
     assert gap.change.low < gap.change.value < gap.change.high
@@ -185,7 +193,7 @@ def test_another_depth_is_not_compared(audit: Made) -> None:
 
 
 def test_other_queries_are_not_compared(audit: Made) -> None:
-    others = asked(*(f"other {number}" for number in range(30)))
+    queries = asked(*(f"other {number}" for number in range(30)))
 
     with pytest.raises(InputError, match="no query that is the same"):
-        compare(audit(), audit(others))
+        compare(audit(), audit(queries))

@@ -65,7 +65,13 @@ def by_pairs(exposures: FloatArray, target: FloatArray) -> float:
     exposures = exposures / exposures.sum()
     target = target / target.sum()
     pairs = itertools.product(zip(exposures, target, strict=True), repeat=2)
-    return sum(abs(one * other_due - other * due) for (one, due), (other, other_due) in pairs) / 2
+    return (
+        sum(
+            abs(exposure * other_due - other_exposure * due)
+            for (exposure, due), (other_exposure, other_due) in pairs
+        )
+        / 2
+    )
 
 
 def test_three_groups_by_hand() -> None:
@@ -85,9 +91,10 @@ def test_the_index_is_half_the_sum_over_pairs(
     pairs: list[tuple[float, float]],
 ) -> None:
     exposures, target = arrays_of(pairs)
-    found = gini_index(exposures, target)
-    assert 0 <= found <= 1
-    assert found == pytest.approx(by_pairs(exposures, target), abs=1e-9)
+    index = gini_index(exposures, target)
+
+    assert 0 <= index <= 1
+    assert index == pytest.approx(by_pairs(exposures, target), abs=1e-9)
 
 
 @given(pairs_of_shares)
@@ -111,13 +118,18 @@ def test_groups_with_one_ratio_may_be_one(
 ) -> None:
     """In any order: a group and its parts have the same curve."""
     split = [(exposure / parts, due / parts) for exposure, due in pairs for _ in range(parts)]
-    mixed = [split[place] for place in sorted(range(len(split)), key=lambda it: order[it % 8])]
+    mixed = [
+        split[position]
+        for position in sorted(range(len(split)), key=lambda position: order[position % 8])
+    ]
+
     assert gini_index(*arrays_of(mixed)) == pytest.approx(gini_index(*arrays_of(pairs)), abs=1e-9)
 
 
 def test_a_group_that_should_get_nothing_comes_last() -> None:
     exposures = np.array([0.4, 0.6, 0.0])
     target = np.array([0.0, 0.5, 0.5])
+
     assert served_worst_first(exposures, target).tolist() == [2, 1, 0]
     assert gini_index(exposures, target) == pytest.approx(by_pairs(exposures, target))
     assert gini_index(np.eye(3)[0], target) == 1
@@ -134,9 +146,9 @@ def test_lots_share_the_first_rank_as_the_target_says() -> None:
     assert sorted(drawn[0].tolist()) == [0, 1, 2, 3], "what has no chance is not drawn"
     counts = np.bincount(drawn[:, 0], minlength=5)[:4]
     assert stats.chisquare(counts, 4_000 * chances[:4]).pvalue > 0.001
-    after = drawn[drawn[:, 0] == 3, 1]
-    counts = np.bincount(after, minlength=3)
-    assert stats.chisquare(counts, len(after) * chances[:3] / 0.5).pvalue > 0.001
+    second = drawn[drawn[:, 0] == 3, 1]
+    counts = np.bincount(second, minlength=3)
+    assert stats.chisquare(counts, len(second) * chances[:3] / 0.5).pvalue > 0.001
 
 
 Market = list[list[tuple[list[str], float]]]
@@ -147,23 +159,23 @@ def market(queries: int, sellers: int, favour: float = 0.0, seed: int = 0) -> Ma
     """Return answers of an engine that ranks by chance, and puts one seller first."""
     random = np.random.default_rng(seed)
     sizes = 1 / np.arange(1, sellers + 1)
-    found = []
+    answers = []
     for _ in range(queries):
-        of = random.choice(sellers, 60, p=sizes / sizes.sum())
+        seller_of = random.choice(sellers, 60, p=sizes / sizes.sum())
         relevance = random.random(60).round(3)
-        keys = np.log(relevance + 1e-9) + random.gumbel(size=60) + favour * (of == 1)
+        keys = np.log(relevance + 1e-9) + random.gumbel(size=60) + favour * (seller_of == 1)
         order = np.argsort(-keys)
-        found.append([([f"shop {of[row]}"], float(relevance[row])) for row in order])
-    return found
+        answers.append([([f"shop {seller_of[row]}"], float(relevance[row])) for row in order])
+    return answers
 
 
 def observed(answers: Market) -> Iterator[Observation]:
     for number, answer in enumerate(answers, start=1):
-        names = named_array([{name: 1 / len(of) for name in of} for of, _ in answer])
+        names = named_array([{name: 1 / len(sellers) for name in sellers} for sellers, _ in answer])
         yield Observation(
             query=f"q{number}",
             status="ok",
-            ids=tuple(f"d{place}" for place in range(len(answer))),
+            ids=tuple(f"d{position}" for position in range(len(answer))),
             relevance=tuple(relevance for _, relevance in answer),
             groups={"seller": coded_rows(names)},
         )
@@ -185,9 +197,9 @@ def gathered_of(answers: Market) -> AllGroups:
 
 
 def concentration_of(answers: Market) -> Concentration:
-    found = gathered_of(answers).totals.concentration()
-    assert found is not None
-    return found
+    concentration = gathered_of(answers).totals.concentration()
+    assert concentration is not None
+    return concentration
 
 
 def test_an_even_target_counts_all_groups_that_a_query_found() -> None:
@@ -196,11 +208,14 @@ def test_an_even_target_counts_all_groups_that_a_query_found() -> None:
     groups = audit_of(answers, target="uniform:1").groups
     named = {figures.group for figures in groups} - {"other"}
     expected: dict[str, float] = defaultdict(float)
-    whole = sum(range(1, len(answers) + 1))
+    weights = sum(range(1, len(answers) + 1))
     for weight, answer in enumerate(answers, start=1):
-        found = {seller for sellers, _ in answer for seller in sellers}
-        for seller in found:
-            expected[seller if seller in named else "other"] += weight / whole / len(found)
+        sellers_found = {seller for sellers, _ in answer for seller in sellers}
+        for seller in sellers_found:
+            expected[seller if seller in named else "other"] += (
+                weight / weights / len(sellers_found)
+            )
+
     assert len(named) == 20
     for figures in groups:
         assert figures.target.value == pytest.approx(expected[figures.group])
@@ -213,47 +228,58 @@ def test_sums_of_all_groups_are_those_by_document(target: str) -> None:
     answers = market(12, 40)
     answers[3][0] = (["shop 1", "shop 2"], 0.5)
     answers[4][:3] = [([], 0.9)] * 3
-    (found,) = audit_of(answers, target=target).concentrations
+    (concentration,) = audit_of(answers, target=target).concentrations
     weight_of = {"relevance": target.count("relevance"), "uniform": target.count("uniform")}
     exposures: dict[str, float] = {}
     targets: dict[str, float] = {}
     for weight, answer in enumerate(answers, start=1):
-        given: dict[str, float] = {}
+        exposed: dict[str, float] = {}
         due: dict[str, float] = {}
         for rank, (sellers, relevance) in enumerate(answer):
             for seller in sellers:
                 attention = LOG2.weights(5)[rank] / len(sellers) if rank < 5 else 0.0
-                given[seller] = given.get(seller, 0.0) + attention
+                exposed[seller] = exposed.get(seller, 0.0) + attention
                 due[seller] = due.get(seller, 0.0) + relevance / len(sellers)
-        for seller in given:
+        for seller in exposed:
             share = weight_of["relevance"] * due[seller] / sum(due.values())
-            share += weight_of["uniform"] / len(given)
+            share += weight_of["uniform"] / len(exposed)
             targets[seller] = targets.get(seller, 0.0) + weight * share
-            share = given[seller] / sum(given.values())
+            share = exposed[seller] / sum(exposed.values())
             exposures[seller] = exposures.get(seller, 0.0) + weight * share
-    assert set(found.groups) == set(exposures)
-    for values, expected in ((found.exposure, exposures), (found.target, targets)):
+    assert set(concentration.groups) == set(exposures)
+    for values, expected in ((concentration.exposure, exposures), (concentration.target, targets)):
         total = sum(expected.values())
-        assert values == pytest.approx([expected[it] / total for it in found.groups])
-    assert found.gini.value == pytest.approx(by_pairs(found.exposure, found.target))
-    assert found.unseen == sum(not it for it in exposures.values()) == found.unseen_with_target
-    assert list(found.gap_quantiles.values()) == sorted(found.gap_quantiles.values())
-    assert found.gap_quantiles[1] == pytest.approx(max(found.target - found.exposure))
+        assert values == pytest.approx([expected[group] / total for group in concentration.groups])
+    assert concentration.gini.value == pytest.approx(
+        by_pairs(concentration.exposure, concentration.target)
+    )
+    assert (
+        concentration.unseen
+        == sum(not exposure for exposure in exposures.values())
+        == concentration.unseen_with_target
+    )
+    assert list(concentration.gap_quantiles.values()) == sorted(
+        concentration.gap_quantiles.values()
+    )
+    assert concentration.gap_quantiles[1] == pytest.approx(
+        max(concentration.target - concentration.exposure)
+    )
 
 
 def test_the_interval_is_that_of_leaving_out_each_query() -> None:
-    """By brute force, on the logit scale."""
+    """Computed by brute force, on the logit scale."""
     answers = market(20, 15)
-    found = concentration_of(answers).gini
+    gini = concentration_of(answers).gini
     logits = []
-    for left in range(20):
-        rest = concentration_of(answers[:left] + answers[left + 1 :]).gini.value
-        logits.append(math.log(rest / (1 - rest)))
-    whole = math.log(found.value / (1 - found.value))
-    changes = np.array(logits) - whole
+    for number in range(20):
+        remaining = concentration_of(answers[:number] + answers[number + 1 :]).gini.value
+        logits.append(math.log(remaining / (1 - remaining)))
+    logit_of_all = math.log(gini.value / (1 - gini.value))
+    changes = np.array(logits) - logit_of_all
     freedom = min(19, 3 * (changes**2).sum() ** 2 / (changes**4).sum() - 1)
     half = stats.t.ppf(0.975, freedom) * math.sqrt((changes**2).sum())
-    for end, logit in ((found.low, whole - half), (found.high, whole + half)):
+
+    for end, logit in ((gini.low, logit_of_all - half), (gini.high, logit_of_all + half)):
         assert end == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-7)
 
 
@@ -262,13 +288,16 @@ def test_intervals_hold_what_other_queries_show() -> None:
     """The interval of the Gini index over all groups holds what other queries show, and lists drawn
     by lot stand beside it.
 
-    Of audits of as many queries, and lots are what an engine without favour is like.
+    Forty audits of as many queries are made; lots are what an engine without favour is like.
     """
-    every = [concentration_of(market(40, 40, seed=seed)) for seed in range(1, 41)]
-    mean = np.mean([it.gini.value for it in every])
-    held = [it.gini.low <= mean <= it.gini.high for it in every]
-    assert sum(held) >= 36
-    by_lot = [it.gini_by_lot for it in every]
+    concentrations = [concentration_of(market(40, 40, seed=seed)) for seed in range(1, 41)]
+    mean = np.mean([concentration.gini.value for concentration in concentrations])
+    holds = [
+        concentration.gini.low <= mean <= concentration.gini.high
+        for concentration in concentrations
+    ]
+    assert sum(holds) >= 36
+    by_lot = [concentration.gini_by_lot for concentration in concentrations]
     assert np.mean(by_lot) == pytest.approx(mean, abs=0.02)
     assert mean > 0.1, "chance alone makes it more than 0"
 
@@ -276,6 +305,7 @@ def test_intervals_hold_what_other_queries_show() -> None:
 def test_a_favoured_seller_shows() -> None:
     fair = concentration_of(market(80, 40))
     unfair = concentration_of(market(80, 40, favour=4.0))
+
     assert fair.gini.high < unfair.gini.low
     assert fair.gini.low < fair.gini_by_lot < fair.gini.high
     assert unfair.gini_by_lot == pytest.approx(fair.gini_by_lot, abs=0.05)
@@ -290,80 +320,95 @@ def test_a_change_has_the_interval_of_leaving_out_each_query() -> None:
     """By brute force."""
     before = market(12, 15)
     after = market(12, 15, favour=2.0)
-    found = change_of(before, after)
+    change = change_of(before, after)
 
     def difference(queries: Sequence[int]) -> float:
-        now, then = (
+        later, earlier = (
             concentration_of([answers[query] for query in queries]).gini.value
             for answers in (after, before)
         )
-        return now - then
+        return later - earlier
 
-    whole = difference(range(12))
-    rest = [difference([it for it in range(12) if it != left]) for left in range(12)]
-    changes = np.array(rest) - whole
+    difference_of_all = difference(range(12))
+    differences = [
+        difference([query for query in range(12) if query != number]) for number in range(12)
+    ]
+    changes = np.array(differences) - difference_of_all
     freedom = min(11, 3 * (changes**2).sum() ** 2 / (changes**4).sum() - 1)
     half = stats.t.ppf(0.975, freedom) * math.sqrt((changes**2).sum())
-    assert found.value == pytest.approx(whole)
-    assert (found.low, found.high) == pytest.approx((whole - half, whole + half), abs=1e-7)
+    assert change.value == pytest.approx(difference_of_all)
+    assert (change.low, change.high) == pytest.approx(
+        (difference_of_all - half, difference_of_all + half), abs=1e-7
+    )
 
 
 @pytest.mark.parametrize("favour", [0.0, 1.5])
 def test_intervals_of_a_change_hold_what_other_queries_show(favour: float) -> None:
     """That is 0 where only chance ranks the later documents otherwise, by the same rule."""
-    found = []
+    changes = []
     for seed in range(1, 41):
         later = seed if favour else seed + 100
-        found.append(change_of(market(30, 40, seed=seed), market(30, 40, favour, later)))
-    mean = np.mean([it.value for it in found]) if favour else 0.0
-    assert sum(it.low <= mean <= it.high for it in found) >= 36
+        changes.append(change_of(market(30, 40, seed=seed), market(30, 40, favour, later)))
+    mean = np.mean([change.value for change in changes]) if favour else 0.0
+
+    assert sum(change.low <= mean <= change.high for change in changes) >= 36
 
 
 def test_order_and_names_change_nothing() -> None:
     answers = market(30, 25)
-    found = concentration_of(answers)
+    concentration = concentration_of(answers)
     turned = concentration_of(answers[::-1])
-    assert turned.gini == found.gini
-    renamed = [[([it.replace("shop", "store") for it in of], r) for of, r in q] for q in answers]
-    again = concentration_of(renamed)
-    assert again.gini == found.gini
-    assert again.gini_by_lot == found.gini_by_lot
+    assert turned.gini == concentration.gini
+    renamed = [
+        [([seller.replace("shop", "store") for seller in sellers], r) for sellers, r in q]
+        for q in answers
+    ]
+    renamed_concentration = concentration_of(renamed)
+    assert renamed_concentration.gini == concentration.gini
+    assert renamed_concentration.gini_by_lot == concentration.gini_by_lot
 
 
 def test_a_seller_may_be_called_other() -> None:
     """It is one of the groups found; without it, what is no group's own is none."""
     answers = market(10, 8)
     assert "other" not in concentration_of(answers).groups
-    named = [[(["other"] if of == ["shop 1"] else of, r) for of, r in q] for q in answers]
-    found = concentration_of(named)
-    assert found.gini == concentration_of(answers).gini
-    assert "other" in found.groups
+    named = [
+        [(["other"] if sellers == ["shop 1"] else sellers, r) for sellers, r in q] for q in answers
+    ]
+    concentration = concentration_of(named)
+    assert concentration.gini == concentration_of(answers).gini
+    assert "other" in concentration.groups
 
 
 def test_there_is_no_index_without_open_attributes_or_targets() -> None:
     assert not measured(queries_of(3), ()).concentrations
-    unknown = [[(of, 0.0) for of, _ in answer] for answer in market(8, 5)]
+    unknown = [[(sellers, 0.0) for sellers, _ in answer] for answer in market(8, 5)]
     assert not audit_of(unknown).concentrations
-    few = concentration_of(market(3, 5)).gini
-    assert 0 < few.value < 1
-    assert math.isnan(few.low)
+    gini = concentration_of(market(3, 5)).gini
+    assert 0 < gini.value < 1
+    assert math.isnan(gini.low)
 
 
 def test_a_query_that_shows_or_finds_no_label_is_left_out() -> None:
     answers = market(10, 8)
     without = concentration_of(answers)
     answers += [[([], 0.5)] * 20, [([], 0.5)] * 5 + [(["shop 9"], 0.5)]]
-    found = concentration_of(answers)
-    assert found.gini == without.gini
-    assert found.gini.queries == 10
+
+    concentration = concentration_of(answers)
+
+    assert concentration.gini == without.gini
+    assert concentration.gini.queries == 10
 
 
 def test_only_the_shares_of_groups_are_kept_of_a_query() -> None:
-    """And not its pool: documents that share their groups add nothing."""
+    """Its pool is not kept: documents that share their groups add nothing."""
     sizes = []
     for times in (1, 20):
-        answers = [[held for held in answer for _ in range(times)] for answer in market(5, 2_000)]
+        answers = [
+            [document for document in answer for _ in range(times)] for answer in market(5, 2_000)
+        ]
         sizes.append(len(pickle.dumps(gathered_of(answers))))
+
     assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
 
 
@@ -390,12 +435,14 @@ OPTIONS: dict[str, Any] = {"attribute": "seller", "k": 5, "depth": 40, "rerank":
 @pytest.fixture(scope="module")
 def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fairqr.Audit]:
     """Audits of an engine that favours a seller, and of one that does not."""
-    found = {}
+    audit_by_name = {}
     for name, favour in (("fair", 0), ("favouring", 8)):
         folder = tmp_path_factory.mktemp(name)
         engine = built(folder / "index", shelf(favour=favour), OPEN)
-        found[name] = asyncio.run(fairqr.audit(engine, ROWS, folder=folder / "audit", **OPTIONS))
-    return found
+        audit_by_name[name] = asyncio.run(
+            fairqr.audit(engine, ROWS, folder=folder / "audit", **OPTIONS)
+        )
+    return audit_by_name
 
 
 @pytest.mark.promise("audit")
@@ -405,6 +452,7 @@ def test_an_audit_finds_a_favoured_seller(
     """A seller that an engine favours shows beside lists drawn by lot."""
     (fair,) = audits["fair"].figures.concentrations
     (favouring,) = audits["favouring"].figures.concentrations
+
     assert len(fair.groups) == len(favouring.groups) == SELLERS
     assert fair.gini.high < favouring.gini.low
     assert fair.gini.low < fair.gini_by_lot < fair.gini.high
@@ -412,31 +460,51 @@ def test_an_audit_finds_a_favoured_seller(
     assert favouring.groups[-1] == "shop 0"
 
 
-def test_an_audit_says_what_all_groups_get(audits: dict[str, fairqr.Audit]) -> None:
+def test_a_finding_says_what_all_groups_get(audits: dict[str, fairqr.Audit]) -> None:
     audit = audits["favouring"]
-    (found,) = audit.figures.concentrations
-    gini = found.gini
-    (said,) = [sentence for sentence in audit.findings if "Gini" in sentence]
-    assert re.match(
-        rf"seller: {found.unseen} groups? of {SELLERS} gets? no exposure at all\.", said
-    )
-    gini = found.gini
-    assert f"The Gini index is {gini.value:.2f} ({gini.low:.2f} to {gini.high:.2f})" in said
-    assert f"Lists drawn by lot would have {found.gini_by_lot:.2f}." in said
+    (concentration,) = audit.figures.concentrations
+    gini = concentration.gini
+
+    (finding,) = [sentence for sentence in audit.findings if "Gini" in sentence]
+
+    unseen = rf"seller: {concentration.unseen} groups? of {SELLERS} gets? no exposure at all\."
+    assert re.match(unseen, finding)
+    assert f"The Gini index is {gini.value:.2f} ({gini.low:.2f} to {gini.high:.2f})" in finding
+    assert f"Lists drawn by lot would have {concentration.gini_by_lot:.2f}." in finding
+
+
+def test_a_report_shows_what_all_groups_get(audits: dict[str, fairqr.Audit]) -> None:
+    audit = audits["favouring"]
+    (concentration,) = audit.figures.concentrations
+
     report = (audit.folder / "report.md").read_text()
+
     assert "(figures/lorenz.svg)" in report
     assert f"the gaps of all {SELLERS} groups" in report
-    assert f"| 100% | +{100 * found.gap_quantiles[1]:.3f} |" in report
-    (held,) = json.loads((audit.folder / "audit.json").read_text())["concentration"]
-    assert held["gini"]["value"] == pytest.approx(gini.value)
-    assert held["unseen"] == found.unseen
-    for name, curve in (
-        ("lorenz", found.exposure_of_worst(CURVE_AT)),
-        ("lorenz_by_lot", found.exposure_of_worst_by_lot(CURVE_AT)),
-    ):
-        assert np.array(held[name]) == pytest.approx(np.array([*zip(CURVE_AT, curve, strict=True)]))
+    assert f"| 100% | +{100 * concentration.gap_quantiles[1]:.3f} |" in report
+
+
+def test_the_numbers_of_all_groups_stand_in_json(audits: dict[str, fairqr.Audit]) -> None:
+    audit = audits["favouring"]
+    (concentration,) = audit.figures.concentrations
+
+    (content,) = json.loads((audit.folder / "audit.json").read_text())["concentration"]
+
+    assert content["gini"]["value"] == pytest.approx(concentration.gini.value)
+    assert content["unseen"] == concentration.unseen
+    curve = [*zip(CURVE_AT, concentration.exposure_of_worst(CURVE_AT), strict=True)]
+    assert np.array(content["lorenz"]) == pytest.approx(np.array(curve))
+    curve = [*zip(CURVE_AT, concentration.exposure_of_worst_by_lot(CURVE_AT), strict=True)]
+    assert np.array(content["lorenz_by_lot"]) == pytest.approx(np.array(curve))
+
+
+def test_all_groups_have_a_table(audits: dict[str, fairqr.Audit]) -> None:
+    audit = audits["favouring"]
+    (concentration,) = audit.figures.concentrations
+
     table = audit.frames["all_groups"]
-    assert table.group.tolist() == [*found.groups]
+
+    assert table.group.tolist() == [*concentration.groups]
     assert table.exposure.sum() == pytest.approx(1)
 
 
@@ -454,14 +522,16 @@ def test_anybody_can_compute_all_groups_again(
 
 def kept(folder: Path, answers: Market, engine: str = "", **manifest: Any) -> fairqr.Audit:
     """Return a sealed audit of the answers of an engine, whose documents have ids of its own."""
-    own = [
-        it.model_copy(update={"ids": tuple(f"{engine} {it.query} {id_}" for id_ in it.ids)})
-        for it in observed(answers)
+    observations = [
+        observation.model_copy(
+            update={"ids": tuple(f"{engine} {observation.query} {id_}" for id_ in observation.ids)}
+        )
+        for observation in observed(answers)
     ]
     return sealed(
         folder,
         queries_of(len(answers)),
-        own,
+        observations,
         attributes=OPEN.attributes,
         spec=spec_of(k=5, rerank=0),
         reported=False,
@@ -469,67 +539,122 @@ def kept(folder: Path, answers: Market, engine: str = "", **manifest: Any) -> fa
     )
 
 
-@pytest.mark.promise("audit")
-def test_two_audits_are_compared_over_all_groups(tmp_path: Path) -> None:
-    """A seller that an engine favours shows from one audit to the next, over all groups and among
-    the largest of both audits.
+ANSWERS = market(30, 60)
 
-    The second engine has no documents of shop 0, and those of a shop that the first lacks.
+
+@pytest.fixture(scope="module")
+def later_answers() -> Market:
+    """Return answers of an engine that favours shop 1.
+
+    It has no documents of shop 0, and those of a shop that the first engine lacks.
     """
-    answers = market(30, 60)
-    later = [
-        [([it.replace("shop 0", "new shop") for it in of], r) for of, r in answer]
+    return [
+        [
+            ([seller.replace("shop 0", "new shop") for seller in sellers], relevance)
+            for sellers, relevance in answer
+        ]
         for answer in market(30, 60, favour=4.0)
     ]
-    first = kept(tmp_path / "first", answers)
-    second = kept(tmp_path / "second", later, "new")
-    found = compare(first, second)
-    sizes = Counter(of[0] for answer in answers + later for of, _ in answer)
+
+
+@pytest.fixture(scope="module")
+def pair(
+    later_answers: Market, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[fairqr.Audit, fairqr.Audit]:
+    """Audits of two engines, of which the second favours shop 1."""
+    folder = tmp_path_factory.mktemp("pair")
+    return kept(folder / "first", ANSWERS), kept(folder / "second", later_answers, "new")
+
+
+@pytest.mark.promise("audit")
+def test_two_audits_are_compared_over_all_groups(pair: tuple[fairqr.Audit, fairqr.Audit]) -> None:
+    """A seller that an engine favours shows from one audit to the next, over all groups."""
+    first, second = pair
+
+    (over_all,) = compare(first, second).concentrations
+
+    assert over_all.direction == "up"
+    for side, audit in ((over_all.before, first), (over_all.after, second)):
+        (concentration,) = audit.figures.concentrations
+        assert side["gini"].value == pytest.approx(concentration.gini.value)
+        assert side["groups"] == len(concentration.groups)
+    difference = over_all.after["gini"].value - over_all.before["gini"].value
+    assert over_all.change.value == pytest.approx(difference)
+
+
+@pytest.mark.promise("audit")
+def test_the_largest_groups_of_both_audits_are_compared(
+    pair: tuple[fairqr.Audit, fairqr.Audit], later_answers: Market
+) -> None:
+    """A seller that an engine favours shows from one audit to the next, among the largest groups of
+    both audits.
+    """
+    changes = compare(*pair).changes
+
+    sizes = Counter(sellers[0] for answer in ANSWERS + later_answers for sellers, _ in answer)
     largest = {name for name, _ in sizes.most_common(5)}
-    groups = {it.group for it in found.changes}
+    groups = {change.group for change in changes}
     assert largest | {"shop 0", "new shop", "other"} <= groups
     assert len(groups) == dimensions.MOST_GROUPS + 1
-    exposures = {it.group: it for it in found.changes if it.figure == "exposure"}
+    exposures = {change.group: change for change in changes if change.figure == "exposure"}
     assert exposures["shop 0"].after == exposures["new shop"].before == 0
     assert exposures["shop 0"].before > 0.1
     assert exposures["shop 1"].direction == "up"
-    (over_all,) = found.concentrations
-    assert over_all.direction == "up"
-    for side, audit in ((over_all.before, first), (over_all.after, second)):
-        (own,) = audit.figures.concentrations
-        assert side["gini"].value == pytest.approx(own.gini.value)
-        assert side["groups"] == len(own.groups)
-    assert over_all.change.value == pytest.approx(
-        over_all.after["gini"].value - over_all.before["gini"].value
-    )
-    (said,) = [sentence for sentence in found.sentences() if "Gini" in sentence]
+
+
+def test_a_comparison_says_how_the_index_changed(
+    pair: tuple[fairqr.Audit, fairqr.Audit], tmp_path: Path
+) -> None:
+    comparison = compare(*pair)
+    (over_all,) = comparison.concentrations
     change = over_all.change
-    assert said.startswith("seller: the Gini index over all groups went up: ")
-    assert f"({change.low:+.2f} to {change.high:+.2f})" in said
-    write_comparison(found, tmp_path / "out")
+
+    (finding,) = [sentence for sentence in comparison.sentences() if "Gini" in sentence]
+    write_comparison(comparison, tmp_path / "out")
+
+    assert finding.startswith("seller: the Gini index over all groups went up: ")
+    assert f"({change.low:+.2f} to {change.high:+.2f})" in finding
     assert "| seller | Gini index |" in (tmp_path / "out" / "report.md").read_text()
-    (held,) = json.loads((tmp_path / "out" / "comparison.json").read_text())["concentrations"]
-    assert held["change"]["value"] == pytest.approx(change.value)
-    # Only the queries of both count, and what they weigh in both.
-    part = compare(kept(tmp_path / "part", answers[:20]), second).concentrations[0]
-    assert part.after["gini"].queries == 20
-    assert part.before["gini"].value == pytest.approx(
-        audit_of(answers[:20]).concentrations[0].gini.value, abs=0.02
-    )
+    (content,) = json.loads((tmp_path / "out" / "comparison.json").read_text())["concentrations"]
+    assert content["change"]["value"] == pytest.approx(change.value)
 
 
-def test_a_change_needs_other_answers_and_the_same_settings(tmp_path: Path) -> None:
-    answers = market(30, 20)
-    favouring = market(30, 20, favour=4.0)
-    first = kept(tmp_path / "first", answers)
-    (found,) = compare(first, kept(tmp_path / "same", answers)).concentrations
-    assert (found.direction, found.change.value) == ("same_answers", 0)
-    judged = kept(tmp_path / "judged", favouring, "new", relevance="judged")
-    (found,) = compare(first, judged).concentrations
-    assert found.direction == "settings"
-    few = kept(tmp_path / "few", favouring[:3], "new")
-    (found,) = compare(first, few).concentrations
-    assert found.direction == "too_few"
+def test_only_the_queries_of_both_audits_count(
+    pair: tuple[fairqr.Audit, fairqr.Audit], tmp_path: Path
+) -> None:
+    """And what they weigh in both."""
+    part = kept(tmp_path / "part", ANSWERS[:20])
+
+    (over_all,) = compare(part, pair[1]).concentrations
+
+    assert over_all.after["gini"].queries == 20
+    expected = audit_of(ANSWERS[:20]).concentrations[0].gini.value
+    assert over_all.before["gini"].value == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("answers", "options", "direction"),
+    [
+        pytest.param(market(30, 20), {}, "same_answers", id="equal answers"),
+        pytest.param(
+            market(30, 20, favour=4.0),
+            {"engine": "new", "relevance": "judged"},
+            "settings",
+            id="other judgements",
+        ),
+        pytest.param(market(3, 20, favour=4.0), {"engine": "new"}, "too_few", id="three queries"),
+    ],
+)
+def test_a_change_needs_other_answers_and_the_same_settings(
+    tmp_path: Path, answers: Market, options: dict[str, str], direction: str
+) -> None:
+    first = kept(tmp_path / "first", market(30, 20))
+    second = kept(tmp_path / "second", answers, **options)
+
+    (concentration,) = compare(first, second).concentrations
+
+    assert concentration.direction == direction
+    assert direction != "same_answers" or concentration.change.value == 0
 
 
 async def test_a_run_file_gives_what_the_engine_gives(
@@ -537,7 +662,7 @@ async def test_a_run_file_gives_what_the_engine_gives(
 ) -> None:
     audit = audits["favouring"]
     monkeypatch.chdir(tmp_path)
-    labels = [f"{it.id},{it.fields['seller']}" for it in shelf(favour=8)]
+    labels = [f"{document.id},{document.fields['seller']}" for document in shelf(favour=8)]
     Path("labels.csv").write_text("\n".join(["id,seller", *labels]))
     lines = [
         f"{answer.query} Q0 {id_} {rank} {100 - rank} own"
@@ -549,30 +674,35 @@ async def test_a_run_file_gives_what_the_engine_gives(
         "{name: own, engine: run, runs: own.run, "
         "attributes: {seller: {labels: labels.csv, groups: any}}}"
     )
-    again = await fairqr.audit("own.source.yaml", ROWS, **OPTIONS)
-    (one,) = audit.figures.concentrations
-    (other,) = again.figures.concentrations
-    assert other.gini == one.gini
-    of_engine = dict(zip(one.groups, one.exposure.tolist(), strict=True))
-    assert dict(zip(other.groups, other.exposure.tolist(), strict=True)) == pytest.approx(of_engine)
+    audit_of_run = await fairqr.audit("own.source.yaml", ROWS, **OPTIONS)
+    (of_audit,) = audit.figures.concentrations
+    (of_run,) = audit_of_run.figures.concentrations
+    assert of_run.gini == of_audit.gini
+    of_engine = dict(zip(of_audit.groups, of_audit.exposure.tolist(), strict=True))
+    assert dict(zip(of_run.groups, of_run.exposure.tolist(), strict=True)) == pytest.approx(
+        of_engine
+    )
 
 
 def test_pseudonyms_change_no_figure_but_lots(tmp_path: Path) -> None:
     """Lots are drawn in the order of the queries."""
-    answers = market(8, 10)
-    audits = []
-    for redact in (False, True):
-        audit = sealed(
-            tmp_path / str(redact),
+
+    def audit(folder: Path, *, redact: bool) -> fairqr.Audit:
+        return sealed(
+            folder,
             queries_of(8, alike=True),
-            observed(answers),
+            observed(market(8, 10)),
             redact=redact,
             attributes=OPEN.attributes,
             spec=spec_of(k=5, rerank=0),
         )
-        audits.append(audit)
-    first, second = (audit.figures.concentrations[0] for audit in audits)
+
+    plain = audit(tmp_path / "plain", redact=False)
+    redacted = audit(tmp_path / "redacted", redact=True)
+
+    (first,) = plain.figures.concentrations
+    (second,) = redacted.figures.concentrations
     assert first.gini == second.gini
     assert first.groups == second.groups
-    folder = AuditFolder(tmp_path / "True")
-    assert verify(folder, audits[1].digest, finishing.make_again).problems == ()
+    folder = AuditFolder(tmp_path / "redacted")
+    assert verify(folder, redacted.digest, finishing.make_again).problems == ()

@@ -44,12 +44,12 @@ def shown(
     groups: Dimension = TWO,
     answered: int = 100,
     relevance_is: str = "unknown",
-    **more: Any,
+    **options: Any,
 ) -> AnswerFigures:
     """Measure an answer whose groups are letters, and whose documents may be alike relevant."""
     chances = None if relevance is None else np.zeros(len(letters)) + relevance
     rows = members(letters, "".join(groups.groups))
-    answer = Answer(rows, min(answered, len(letters)), chances, **more)
+    answer = Answer(rows, min(answered, len(letters)), chances, **options)
     choices = Choices(k=k, target=Target.parse(target), relevance=relevance_is)
     return measure_answer(answer, groups, choices)
 
@@ -93,15 +93,16 @@ def completed(letters: str) -> Iterable[str]:
 @pytest.mark.promise("audit")
 def test_shares_counts_and_candidates_by_hand() -> None:
     """The precision of each group counts those of its shown documents that are relevant."""
-    found = shown("bab-ab", [1, 1, 0, 1, 1, 0], 3, answered=4)
+    answer = shown("bab-ab", [1, 1, 0, 1, 1, 0], 3, answered=4)
     d = LOG2.weights(3)
-    assert found.exposure.tolist() == pytest.approx([d[1] / d.sum(), (d[0] + d[2]) / d.sum()])
-    assert found.target.tolist() == pytest.approx([2 / 3, 1 / 3])
-    assert found.shown.tolist() == [1, 2]
-    assert found.selected.tolist() == [1, 1], "the second b is not relevant"
-    assert found.candidates.tolist() == [2, 1]
-    assert found.unknown.tolist() == [0, 0]
-    assert np.isnan(found.ndcg).all(), "estimates say nothing of quality"
+
+    assert answer.exposure.tolist() == pytest.approx([d[1] / d.sum(), (d[0] + d[2]) / d.sum()])
+    assert answer.target.tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert answer.shown.tolist() == [1, 2]
+    assert answer.selected.tolist() == [1, 1], "the second b is not relevant"
+    assert answer.candidates.tolist() == [2, 1]
+    assert answer.unknown.tolist() == [0, 0]
+    assert np.isnan(answer.ndcg).all(), "estimates say nothing of quality"
 
 
 @pytest.mark.promise("audit")
@@ -121,12 +122,12 @@ def test_the_ndcg_of_each_group_by_hand() -> None:
 def test_documents_below_the_level_count_for_no_share() -> None:
     """The pool has more unlikely documents of 'a', which a search of its own has found."""
     relevance = np.array([0.9, 0.8, 0.6, 0.3, 0.3, 0.2]) / 2
-    whole = shown("babaaa", relevance, 2, answered=3)
-    assert whole.target.tolist() == pytest.approx([1.6 / 3.1, 1.5 / 3.1])
-    found = shown("babaaa", relevance, 2, answered=3, level=0.275)
-    assert found.target.tolist() == pytest.approx([0.8 / 2.3, 1.5 / 2.3])
-    assert found.candidates.tolist() == pytest.approx([0.4, 0.75])
-    assert found.selected.tolist() == pytest.approx([0.4, 0.45])
+    without_level = shown("babaaa", relevance, 2, answered=3)
+    assert without_level.target.tolist() == pytest.approx([1.6 / 3.1, 1.5 / 3.1])
+    answer = shown("babaaa", relevance, 2, answered=3, level=0.275)
+    assert answer.target.tolist() == pytest.approx([0.8 / 2.3, 1.5 / 2.3])
+    assert answer.candidates.tolist() == pytest.approx([0.4, 0.75])
+    assert answer.selected.tolist() == pytest.approx([0.4, 0.45])
     # What is no candidate is not selected either, though it is shown.
     higher = shown("babaaa", relevance, 3, answered=3, level=0.35)
     assert higher.candidates.tolist() == higher.selected.tolist() == pytest.approx([0.4, 0.45])
@@ -146,11 +147,11 @@ def test_missing_labels_bound_exposure_and_target(name: str) -> None:
     letters = "a-b-ba-"
     relevance = [1, 1, 0, 1, 1, 1, 1]
 
-    found = shown(letters, relevance, 4)
+    answer = shown(letters, relevance, 4)
 
-    possible = [getattr(shown(whole, relevance, 4), name) for whole in completed(letters)]
-    assert getattr(found, f"{name}_low") == pytest.approx(np.min(possible, axis=0))
-    assert getattr(found, f"{name}_high") == pytest.approx(np.max(possible, axis=0))
+    possible = [getattr(shown(labelled, relevance, 4), name) for labelled in completed(letters)]
+    assert getattr(answer, f"{name}_low") == pytest.approx(np.min(possible, axis=0))
+    assert getattr(answer, f"{name}_high") == pytest.approx(np.max(possible, axis=0))
 
 
 def test_documents_without_labels_are_nobodys_attainable_exposure() -> None:
@@ -170,15 +171,16 @@ def test_no_labels_give_a_gap_outside_of_the_bounds(target: str) -> None:
         letters = random.choice(["a", "b"], 10)
         relevance = random.random(10).round()
         letters[random.choice(10, random.integers(1, 5), replace=False)] = "-"
-        seen = {"relevance": relevance, "k": 4, "target": target, "answered": 8}
-        bounds = [it.gap_bounds for it in raw_figures([shown("".join(letters), **seen)])]
+        options: dict[str, Any] = {"relevance": relevance, "k": 4, "target": target, "answered": 8}
+        bounds = [group.gap_bounds for group in raw_figures([shown("".join(letters), **options)])]
         low, high = np.array(bounds).T
-        for whole in completed("".join(letters)):
-            possible = gather([shown(whole, **seen)]).tested_gaps()[0][0]
+        for labelled in completed("".join(letters)):
+            possible = gather([shown(labelled, **options)]).tested_gaps()[0][0]
             if not np.isnan(low + possible).any():
                 assert (possible >= low - 1e-9).all()
                 assert (possible <= high + 1e-9).all()
                 checked += 1
+
     assert checked > 300
 
 
@@ -196,29 +198,30 @@ def test_the_attainable_is_nearest_the_target() -> None:
         k = int(random.integers(1, 5))
         relevant = members(letters, "abc")
         rankings = itertools.permutations(range(len(letters)), min(k, len(letters)))
-        every = np.array([exposure(relevant[list(ranking)]) for ranking in rankings])
-        most = highest_exposure(relevant, LOG2, k)
-        found = attainable_exposure(relevant, target, LOG2, k)
-        assert most.tolist() == pytest.approx(every.max(axis=0).tolist())
-        if (most >= target - 1e-9).all():
-            assert found.tolist() == target.tolist()
+        exposures = np.array([exposure(relevant[list(ranking)]) for ranking in rankings])
+        highest = highest_exposure(relevant, LOG2, k)
+        attained = attainable_exposure(relevant, target, LOG2, k)
+        assert highest.tolist() == pytest.approx(exposures.max(axis=0).tolist())
+        if (highest >= target - 1e-9).all():
+            assert attained.tolist() == target.tolist()
             continue
-        best = min(float(kullback_leibler(target, it)) for it in every)
-        distance = float(kullback_leibler(target, found))
+        best = min(float(kullback_leibler(target, exposed)) for exposed in exposures)
+        distance = float(kullback_leibler(target, attained))
         if k < len(target):  # on average, rankings drawn at random come nearer
             assert distance <= best + 0.02
             continue
         assert distance == pytest.approx(best, abs=0.02)
         far += distance > best + 1e-6
+
     assert far <= 4
 
 
 def test_without_relevance_nothing_is_attainable() -> None:
     """The further answers are the candidates, unless other queries have candidates by relevance."""
-    found = shown("abbaab", None, 2, target=POPULATION)
-    assert np.isnan(found.attainable).all()
-    assert found.target.tolist() == [0.5, 0.5]
-    assert (found.candidates.tolist(), found.selected.tolist()) == ([3, 3], [1, 1])
+    answer = shown("abbaab", None, 2, target=POPULATION)
+    assert np.isnan(answer.attainable).all()
+    assert answer.target.tolist() == [0.5, 0.5]
+    assert (answer.candidates.tolist(), answer.selected.tolist()) == ([3, 3], [1, 1])
     nothing_further = shown("ab", None, 2)
     assert np.isnan([nothing_further.target, nothing_further.candidates]).all()
     assert np.isnan(shown("abbaab", None, 2, relevance_is="judged").candidates).all()
@@ -234,9 +237,9 @@ def test_without_relevance_nothing_is_attainable() -> None:
     ],
 )
 def test_what_is_undefined_is_nan_and_never_0(letters: str, relevance: list[float]) -> None:
-    found = shown(letters, relevance, 2)
-    assert np.isnan([found.target, found.attainable]).all()
-    assert np.isnan(found.exposure).all() == (not any(letter in "ab" for letter in letters))
+    answer = shown(letters, relevance, 2)
+    assert np.isnan([answer.target, answer.attainable]).all()
+    assert np.isnan(answer.exposure).all() == (not any(letter in "ab" for letter in letters))
 
 
 def test_means_are_weighted() -> None:
@@ -269,6 +272,7 @@ def test_rates_are_ratios_of_weighted_sums() -> None:
 def test_queries_without_known_groups_count_for_no_exposure() -> None:
     gathered = gather(shown(letters, k=2) for letters in ("ab", "--", "ba"))
     first, _ = gathered.figures(np.random.default_rng(10))
+
     assert (first.exposure.queries, first.absent.queries) == (2, 2)
     assert gathered.unknown().value == pytest.approx(1 / 3)
 
@@ -288,21 +292,23 @@ def test_the_two_gaps_add_up_to_what_a_group_lacks(target: str) -> None:
         if np.isnan(answers[-1].attainable).any():
             continue
         columns = (answers[-1].exposure, answers[-1].target, answers[-1].attainable)
-        for it, e, t, s in zip(raw_figures(answers[-1:]), *columns, strict=True):
-            assert it.ranking_gap.value == pytest.approx(min(t, s) - e)
-            assert it.unattainable.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
-    for it in figures(answers):
-        lack = max(0.0, it.exposure_gap.value)
-        withheld = max(0.0, it.ranking_gap.value)
-        assert withheld + it.unattainable.value == pytest.approx(lack)
-        assert it.unattainable.value >= 0
+        for group, e, t, s in zip(raw_figures(answers[-1:]), *columns, strict=True):
+            assert group.ranking_gap.value == pytest.approx(min(t, s) - e)
+            assert group.unattainable.value == pytest.approx(max(0.0, t - max(e, s)), abs=1e-9)
+    for group in figures(answers):
+        lack = max(0.0, group.exposure_gap.value)
+        withheld = max(0.0, group.ranking_gap.value)
+        assert withheld + group.unattainable.value == pytest.approx(lack)
+        assert group.unattainable.value >= 0
 
 
 def ones_of_eight() -> list[AnswerFigures]:
     """One relevant document a query: 0 or 1 is attainable for each group; its target is a half."""
     random = np.random.default_rng(2)
     letters = ["".join(random.permutation(list("aaaabbbb"))) for _ in range(60)]
-    return [shown(it, np.eye(8)[random.integers(8)], 6, target="uniform:1") for it in letters]
+    return [
+        shown(groups, np.eye(8)[random.integers(8)], 6, target="uniform:1") for groups in letters
+    ]
 
 
 NEVER, ONCE = (
@@ -426,7 +432,7 @@ def test_exposure_that_no_query_shows_has_an_upper_end(
 def test_without_a_bias_few_are_accused() -> None:
     """An engine without a bias is accused no more often than the level of the tests allows."""
     accused = sum(
-        any(it.verdict in ("less", "more") for it in figures(*draws(30, 0.0, seed=seed)))
+        any(group.verdict in ("less", "more") for group in figures(*draws(30, 0.0, seed=seed)))
         for seed in range(60)
     )
     # At a level of .05 at most 8 of 60 are expected in 99 of 100 cases.
@@ -438,6 +444,7 @@ def test_missing_labels_that_could_turn_a_verdict_are_named() -> None:
     """An audit says where missing labels could turn a verdict."""
     first, _ = figures(*draws(200, 0.5, unlabelled=0.2))
     low, high = first.gap_bounds
+
     assert low < 0 < first.ranking_gap.value < high
     assert (first.verdict, first.could_flip) == ("less", True)
     assert not figures(*draws(200, 0.5))[0].could_flip
@@ -450,11 +457,11 @@ def test_what_the_error_of_an_estimate_could_make_is_no_verdict() -> None:
     gap = raw[0].ranking_gap
     # With this bias at its worst, 95 of 100 gaps of this error are above 0.
     error = (gap.value - gap.low) / 1.96
-    most = error * math.sqrt(special.chndtrinc((gap.value / error) ** 2, 1, 0.95))
+    largest = error * math.sqrt(special.chndtrinc((gap.value / error) ** 2, 1, 0.95))
 
     judged = [
         judge([dataclasses.replace(group, error=error) for group in raw], ALL)
-        for error in (0.0, most - 1e-4, most + 1e-4, 1.0)
+        for error in (0.0, largest - 1e-4, largest + 1e-4, 1.0)
     ]
 
     sure = ("less", "more")
@@ -473,10 +480,16 @@ def test_tests_are_corrected_for_all_groups_together() -> None:
     three = dimension("a", "b", "c")
     random = np.random.default_rng(6)
     drawn = ["".join(random.permutation(list("aaabbbccc"))) for _ in range(25)]
-    raw = raw_figures((shown(it, k=3, groups=three) for it in drawn), groups=three, seed=7)
-    both = judge([*raw, *[dataclasses.replace(it, attribute="other") for it in raw]], ALL)
-    smallest = min(it.ranking_gap.p or 1.0 for it in raw)
-    assert min(it.ranking_gap.p or 1.0 for it in both) == pytest.approx(min(1.0, 6 * smallest))
+    raw = raw_figures(
+        (shown(letters, k=3, groups=three) for letters in drawn), groups=three, seed=7
+    )
+    judged = judge([*raw, *[dataclasses.replace(group, attribute="other") for group in raw]], ALL)
+
+    smallest = min(group.ranking_gap.p or 1.0 for group in raw)
+
+    assert min(group.ranking_gap.p or 1.0 for group in judged) == pytest.approx(
+        min(1.0, 6 * smallest)
+    )
 
 
 def test_a_constant_sample_is_not_certain() -> None:
@@ -540,13 +553,13 @@ def test_ratios_of_three_queries_have_no_interval() -> None:
 def test_a_ratio_of_what_is_selected_needs_two_queries_that_left_out() -> None:
     all_shown, one_left_out = (shown(letters + "b" * 9, k=3) for letters in ("ab", "bbba"))
 
-    few, enough = (
+    too_few, enough = (
         raw_figures([all_shown] * 20 + [one_left_out] * count, reference="b")[0].impact_ratio
         for count in (1, 2)
     )
 
-    assert few.value > 1
-    assert np.isnan(few.low)
+    assert too_few.value > 1
+    assert np.isnan(too_few.low)
     assert enough.low < enough.value < enough.high
 
 

@@ -72,6 +72,7 @@ def test_a_difference_is_what_was_tested(
         tested=tested,
     )
     difference, side = difference_of(group)
+
     assert (pytest.approx(difference.value), side) == expected
     assert difference.low <= difference.value <= difference.high
 
@@ -118,7 +119,9 @@ def test_a_sure_verdict_leads_the_report(biased: Audit) -> None:
 def test_an_unsure_verdict_says_why_and_accuses_nobody(biased: Audit, verdict: Any) -> None:
     groups = [replace(group, verdict=verdict) for group in biased.figures.groups]
     outcome = with_groups(biased, *groups, segments=[])
+
     sentences = verdict_of(Summary.of(outcome))
+
     assert sentences[0].startswith(HEADLINES[verdict])
     assert "Against" not in " ".join(sentences)
 
@@ -126,6 +129,7 @@ def test_an_unsure_verdict_says_why_and_accuses_nobody(biased: Audit, verdict: A
 def test_an_audit_without_answers_says_nothing_else() -> None:
     outcome = outcome_of(8, failed=tuple(f"q{number}" for number in range(1, 9)))
     summary = Summary.of(outcome)
+
     assert verdict_of(summary) == ["No verdict: no query was answered."]
     assert not sentences_of(summary)
     assert not notes_of(summary)

@@ -93,29 +93,33 @@ def test_a_gap_in_one_segment_is_found_there_alone() -> None:
     queries = queries_of(60, alike=True, segments=("", "fair", "biased"))
     fair, biased = (observations_of(queries, bias=bias) for bias in (0.0, 0.5))
     observed = [biased[n] if n % 3 == 2 else fair[n] for n in range(60)]
-    found = measured(queries, observed)
-    by_segment = {it.segment: it for it in found.segments if it.group == "female"}
+    figures = measured(queries, observed)
+    by_segment = {group.segment: group for group in figures.segments if group.group == "female"}
     assert sorted(by_segment) == ["biased", "fair"], "queries without a segment are in none"
     assert by_segment["biased"].verdict == "less"
     assert by_segment["fair"].verdict in ("cannot_tell", "within_relevance_error")
-    assert {it.attribute for it in found.segments} == {"gender", "origin"}
+    assert {group.attribute for group in figures.segments} == {"gender", "origin"}
     alone = replace(queries, queries=queries.queries[2::3])
-    own = measured(alone, observed).groups[0]
-    assert by_segment["biased"].ranking_gap.value == pytest.approx(own.ranking_gap.value)
-    assert found.tests == len(found.groups) + len(found.segments) == 11 + 2 * 5
+    expected = measured(alone, observed).groups[0]
+    assert by_segment["biased"].ranking_gap.value == pytest.approx(expected.ranking_gap.value)
+    assert figures.tests == len(figures.groups) + len(figures.segments) == 11 + 2 * 5
 
 
 @pytest.mark.promise("audit")
 def test_a_segment_with_more_to_look_at_has_no_verdict() -> None:
     """A segment of queries where there is more than the audit looked at has no verdict of its own.
 
-    Elsewhere there is one, although a segment is saturated; the tenth holds for each alone.
+    The other segment and all queries together have one: a tenth of the weight may be saturated.
     """
     queries = queries_of(60, alike=True, segments=["broad"] * 6 + ["narrow"] * 54)
     observed = observations_of(queries)
     change(observed, range(5), levels={"gender": 0.9})
-    found = measured(queries, observed, **GENDER)
-    verdicts = {(it.segment, it.group): it.verdict for it in [*found.groups, *found.segments]}
+    figures = measured(queries, observed, **GENDER)
+    verdicts = {
+        (group.segment, group.group): group.verdict
+        for group in [*figures.groups, *figures.segments]
+    }
+
     assert verdicts["", "female"] == verdicts["narrow", "female"] == "less"
     assert verdicts["broad", "female"] == verdicts["broad", "male"] == "saturated"
 
@@ -125,14 +129,16 @@ def test_judgements_of_some_queries_do_not_speak_for_all() -> None:
     queries = queries_of(50, alike=True)
     observed = observations_of(queries, bias=0.0)[:10] + observations_of(queries, bias=9.0)[10:]
     change(observed, range(10, 50), relevance=None)
-    found = measured(queries, observed, **JUDGED)
-    for it in found.groups:
-        assert (it.verdict, it.known) == ("cannot_tell", 0.2)
-        assert it.exposure.queries == it.target.queries == 10, "what is compared is of the same"
-        assert it.target.value - it.exposure.value == pytest.approx(it.exposure_gap.value)
+    figures = measured(queries, observed, **JUDGED)
+    for group in figures.groups:
+        assert (group.verdict, group.known) == ("cannot_tell", 0.2)
+        assert group.exposure.queries == group.target.queries == 10, (
+            "what is compared is of the same"
+        )
+        assert group.target.value - group.exposure.value == pytest.approx(group.exposure_gap.value)
     reason = "known for less than half of the queries"
-    assert_in_doubt(found, "ranking_gap > 0.4", reason, sure=False)
-    assert_in_doubt(found, "ranking_gap > 0.4", reason, sure=True)
+    assert_in_doubt(figures, "ranking_gap > 0.4", reason, sure=False)
+    assert_in_doubt(figures, "ranking_gap > 0.4", reason, sure=True)
 
 
 def test_queries_without_any_label_acquit_nobody() -> None:
@@ -140,14 +146,16 @@ def test_queries_without_any_label_acquit_nobody() -> None:
     queries = queries_of(40, alike=True)
     observed = observations_of(queries, bias=0.0)[:20]
     observed += observations_of(queries, unlabelled=1.0)[20:]
-    found = measured(queries, observed, **JUDGED)
-    for it in found.groups:
-        assert (it.verdict, it.known, it.unknown) == ("unlabelled", 0.5, 0.5)
-        assert it.gap_bounds == pytest.approx(
-            ((it.ranking_gap.value - 1) / 2, (it.ranking_gap.value + 1) / 2)
+
+    figures = measured(queries, observed, **JUDGED)
+
+    for group in figures.groups:
+        assert (group.verdict, group.known, group.unknown) == ("unlabelled", 0.5, 0.5)
+        assert group.gap_bounds == pytest.approx(
+            ((group.ranking_gap.value - 1) / 2, (group.ranking_gap.value + 1) / 2)
         )
     for text in ("ranking_gap > 0.2", "exposure < 0.2", "exposure_ratio < 0.3", "absent > 0.4"):
-        assert_in_doubt(found, text, "missing labels")
+        assert_in_doubt(figures, text, "missing labels")
 
 
 JUDGED_QUERIES = queries_of(60, alike=True)
@@ -249,11 +257,14 @@ def test_an_estimate_less_certain_for_a_group_is_named() -> None:
     queries = queries_of(40, alike=True)
     random = np.random.default_rng(4)
     observed = observations_of(queries, bias=0.0)
-    for place, observation in enumerate(observed):
+    for position, observation in enumerate(observed):
         women = decoded(observation.groups["gender"])[:, 0] > 0
         sure = random.choice([0.1, 0.9], len(women))
-        change(observed, [place], relevance=tuple(np.where(women, 0.5, sure).tolist()), levels={})
+        change(
+            observed, [position], relevance=tuple(np.where(women, 0.5, sure).tolist()), levels={}
+        )
     female, male = measured(queries, observed, **GENDER).calibration
+
     assert female.certainty.value == pytest.approx(0.5)
     assert female.other_certainty.value == pytest.approx(male.certainty.value)
     assert male.certainty.value == pytest.approx((0.81 + 0.01) / (0.9 + 0.1), abs=0.02)
@@ -270,17 +281,25 @@ def test_where_words_and_similarity_differ_the_interval_holds_it() -> None:
     """
     queries = queries_of(40, alike=True)
     observed = observations_of(queries, bias=0.0)
-    for place, it in enumerate(observed):
-        women = decoded(it.groups["gender"])[:, 0] > 0
-        other = np.where(women, np.minimum(1.0, 2 * np.array(it.relevance)), it.relevance)
-        change(observed, [place], by_words=it.relevance, by_similarity=tuple(other.tolist()))
-    for it in measured(queries, observed, **GENDER).groups:
-        assert it.error > 2 * ESTIMATE_ERROR
-        assert it.target.high - it.target.low > 2 * it.error
+    for position, observation in enumerate(observed):
+        women = decoded(observation.groups["gender"])[:, 0] > 0
+        similarity = np.where(
+            women, np.minimum(1.0, 2 * np.array(observation.relevance)), observation.relevance
+        )
+        change(
+            observed,
+            [position],
+            by_words=observation.relevance,
+            by_similarity=tuple(similarity.tolist()),
+        )
+
+    for observation in measured(queries, observed, **GENDER).groups:
+        assert observation.error > 2 * ESTIMATE_ERROR
+        assert observation.target.high - observation.target.low > 2 * observation.error
     # A target that needs no relevance is as certain as before.
-    for it in measured(queries, observed, **GENDER, target="uniform:1").groups:
-        assert it.target.high - it.target.low < 1e-9
-        assert it.attainable.high - it.attainable.low > it.error
+    for observation in measured(queries, observed, **GENDER, target="uniform:1").groups:
+        assert observation.target.high - observation.target.low < 1e-9
+        assert observation.attainable.high - observation.attainable.low > observation.error
 
 
 NAN = math.nan
@@ -290,7 +309,7 @@ ENDS = [
     *((0.3, 0.2, 0.4), (0.3, 0.1, 0.5), (0.5, 0.4, 0.6), (0.7, 0.5, 0.9), (0.7, 0.6, 0.8)),
     *((0.7, 0.0, 1.0), (0.3, NAN, NAN), (0.7, NAN, NAN), (NAN, NAN, NAN)),
 ]
-STATES: dict[str, dict[str, Any]] = {it: {"verdict": it} for it in get_args(Verdict)}
+STATES: dict[str, dict[str, Any]] = {verdict: {"verdict": verdict} for verdict in get_args(Verdict)}
 STATES |= {"less, unless labels turn it": {"could_flip": True}}
 STATES |= {
     f"less, labels say {low} to {high}": {"unknown": 0.2, "gap_bounds": (low, high)}
@@ -304,7 +323,7 @@ def figures() -> AuditFigures:
 
 
 def with_figure(
-    group: GroupFigures, /, name: str, ends: tuple[float, ...], **more: Any
+    group: GroupFigures, /, name: str, ends: tuple[float, ...], **changes_of_case: Any
 ) -> GroupFigures:
     """Return a group with this figure, which no missing label changes, and a sure verdict."""
     estimate = Estimate(*ends, 30)
@@ -312,7 +331,7 @@ def with_figure(
     if name in conditions.GAPS:
         changes |= {"ranking_gap": estimate, "gap_bounds": (estimate.value, estimate.value)}
     changes |= {name: estimate, "verdict": "less", "could_flip": False}
-    return replace(group, **(changes | more))
+    return replace(group, **(changes | changes_of_case))
 
 
 @pytest.mark.parametrize(
@@ -370,14 +389,15 @@ def test_nothing_on_both_sides_of_the_line_passes(figures: AuditFigures) -> None
         states_by_answer = defaultdict[str, list[str]](list)
         for state, values in STATES.items():
             women = with_figure(figures.groups[0], name, ends, **values)
-            both = replace(figures, groups=[women, men])
-            answers = [answer_of(condition, both, sure=sure) for sure in (False, True)]
+            case = replace(figures, groups=[women, men])
+            answers = [answer_of(condition, case, sure=sure) for sure in (False, True)]
             states_by_answer[" / ".join(answers)].append(state)
             is_about_others = name in conditions.RATIOS and "<" in text and state == "more"
             assert answers[1] != "passes" or is_about_others or not is_open
         lines += [f"{text}: %g, %g to %g" % ends, ""]
-        lines += [f"- {answer}: {'; '.join(held)}" for answer, held in states_by_answer.items()]
+        lines += [f"- {answer}: {'; '.join(states)}" for answer, states in states_by_answer.items()]
         lines.append("")
+
     check_text("audit_conditions.md", "\n".join(lines))
 
 
@@ -394,13 +414,15 @@ def test_what_cannot_be_checked_is_doubtful(figures: AuditFigures) -> None:
 
     def missing(*attributes: str) -> AuditFigures:
         groups = [
-            with_figure(it, "ranking_gap", (NAN,) * 3) if it.attribute in attributes else it
-            for it in figures.groups
+            with_figure(group, "ranking_gap", (NAN,) * 3)
+            if group.attribute in attributes
+            else group
+            for group in figures.groups
         ]
         return replace(figures, groups=groups)
 
     def in_segment(verdict: str) -> AuditFigures:
-        groups = [with_figure(it, "ranking_gap", (0.01, 0.0, 0.02)) for it in figures.groups]
+        groups = [with_figure(group, "ranking_gap", (0.01, 0.0, 0.02)) for group in figures.groups]
         actors = replace(groups[0], segment="actors")
         actors = with_figure(actors, "ranking_gap", (0.95, 0.91, 0.99), verdict=verdict)
         return replace(figures, groups=groups, segments=[actors])

@@ -37,13 +37,16 @@ def scores_of(
     values: ArrayLike, *versions: str, segments: Sequence[str] = ("",) * 100
 ) -> list[PairScores]:
     """Return records: for each query its pairs, and for each pair a score of each version."""
-    found = []
+    records = []
     for number, pairs in enumerate(np.asarray(values).tolist(), start=1):
         scores = [dict(zip(versions, row, strict=True)) for row in pairs]
-        held = zip(segments, scores, strict=False)
-        scored = tuple(VersionScores(segment=segment, scores=it) for segment, it in held)
-        found.append(PairScores(query=number, status="ok", pairs=scored))
-    return found
+        segmented = zip(segments, scores, strict=False)
+        scored = tuple(
+            VersionScores(segment=segment, scores=score_by_version)
+            for segment, score_by_version in segmented
+        )
+        records.append(PairScores(query=number, status="ok", pairs=scored))
+    return records
 
 
 def test_a_file_is_read_as_csv_and_as_json_lines(tmp_path: Path) -> None:
@@ -51,17 +54,18 @@ def test_a_file_is_read_as_csv_and_as_json_lines(tmp_path: Path) -> None:
     rows = [(1, "x", "f", "love", "She"), (1, "x", "m", "love", "He"), (2, "x", "f", "", "Her")]
     rows.append((2, "x", "m", "", "His"))
     lines = (",".join(map(str, row)) for row in (names, *rows))
-    found = read_pairs(written(tmp_path, "", *lines))
-    assert [query.id for query in found] == [1]
-    assert found[0].documents[1] == ("x", "m", "1", "love", "", "", "He")
+    queries = read_pairs(written(tmp_path, "", *lines))
+    assert [query.id for query in queries] == [1]
+    assert queries[0].documents[1] == ("x", "m", "1", "love", "", "", "He")
     objects = (json.dumps(dict(zip(names, row, strict=True))) for row in rows)
-    assert read_pairs(written(tmp_path, *objects, name="pairs.jsonl.gz")) == found
+    assert read_pairs(written(tmp_path, *objects, name="pairs.jsonl.gz")) == queries
 
 
 def test_without_a_pair_all_documents_of_a_query_are_versions(tmp_path: Path) -> None:
     ids = ("f,a,d1", "m,a,d2", "n,a,d3", "f,b,d4", "m,b,5")
     pairs = read_pairs(written(tmp_path, "version,query,document", *ids))
     documents = [[version.document for version in query.documents] for query in pairs]
+
     assert documents == [["d1", "d2", "d3"], ["d4", "5"]]
 
 
@@ -186,10 +190,14 @@ def test_missing_documents_and_failed_queries_are_counted() -> None:
         PairScores(query=3, status="ok", pairs=(half,)),
         PairScores(query=4, status="failed", message="The engine is slow."),
     ]
-    found = compare_versions("s", records, seed=0)
-    assert (found.queries, found.failed, found.missing) == (4, 1, 1)
-    (it,) = found.comparisons
-    assert (it.pairs, it.higher.value, it.equal.value) == (2, 0.5, 0.5)
+    comparison_of_scorer = compare_versions("s", records, seed=0)
+    assert (
+        comparison_of_scorer.queries,
+        comparison_of_scorer.failed,
+        comparison_of_scorer.missing,
+    ) == (4, 1, 1)
+    (comparison,) = comparison_of_scorer.comparisons
+    assert (comparison.pairs, comparison.higher.value, comparison.equal.value) == (2, 0.5, 0.5)
 
 
 @pytest.fixture

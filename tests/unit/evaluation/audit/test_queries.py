@@ -27,16 +27,18 @@ from tests.golden.reports import check_text
 def read(path: Path, content: str, **options: Any) -> Queries:
     """Collect the queries of a file, by the column 'count' if it is CSV."""
     path.write_text(content)
-    by = "count" if path.suffix == ".csv" else None
-    return collect_queries(query_rows(path, QueryColumns(weight=by)), weighted_by=by, **options)
+    column = "count" if path.suffix == ".csv" else None
+    return collect_queries(
+        query_rows(path, QueryColumns(weight=column)), weighted_by=column, **options
+    )
 
 
 def numbered(
     texts: Sequence[str], weights: Sequence[float] = (), segments: Sequence[str] = ()
 ) -> list[QueryRow]:
     count = len(texts)
-    held = zip(texts, weights or [1.0] * count, segments or [""] * count, strict=True)
-    return [QueryRow(line, None, *it) for line, it in enumerate(held, start=1)]
+    fields = zip(texts, weights or [1.0] * count, segments or [""] * count, strict=True)
+    return [QueryRow(line, None, *values) for line, values in enumerate(fields, start=1)]
 
 
 TOPICS = [f"topic {number}" for number in range(51)]
@@ -70,8 +72,10 @@ def test_what_is_collected_stays_as_it_was_read_once(tmp_path: Path) -> None:
         for name, queries in collected.items()
     }
     check_text("queries.json", json.dumps(content, indent=1) + "\n")
-    every = itertools.chain.from_iterable(queries.queries for queries in collected.values())
-    named = {(query.id, query.text, query.segment) for query in every}
+    collected_queries = itertools.chain.from_iterable(
+        queries.queries for queries in collected.values()
+    )
+    named = {(query.id, query.text, query.segment) for query in collected_queries}
     ids = {id_ for id_, *_ in named}
     assert len(ids) == len(named), "two audits can be compared by query"
     assert len({queries.fingerprint for queries in collected.values()}) == len(collected)
@@ -158,7 +162,7 @@ weights = st.lists(st.integers(0, 50), min_size=1, max_size=60).filter(any)
 def test_neither_seed_nor_order_change_what_is_there(
     counts: list[int], sample: int, seed: int, data: st.DataObject
 ) -> None:
-    rows = numbered([f"q{place % 7}" for place in range(len(counts))], counts)
+    rows = numbered([f"q{number % 7}" for number in range(len(counts))], counts)
     drawn = collect_queries(iter(rows), sample=sample, seed=seed)
     assert sum(query.weight for query in drawn.queries) == sample
     assert all(query.weight >= query.lines >= 1 for query in drawn.queries)
@@ -166,11 +170,11 @@ def test_neither_seed_nor_order_change_what_is_there(
     # A line of weight 0 is as good as none.
     weighted = collect_queries([row for row in rows if row.weight], sample=sample, seed=seed)
     assert weighted.queries == drawn.queries
-    found = collect_queries(rows)
-    other = collect_queries(data.draw(st.permutations(rows)))
-    assert {query.id: query for query in other.queries} == {q.id: q for q in found.queries}
-    assert sum(query.weight for query in found.queries) == found.weight == sum(counts)
-    assert sum(query.lines for query in found.queries) == found.lines
+    collected = collect_queries(rows)
+    shuffled = collect_queries(data.draw(st.permutations(rows)))
+    assert {query.id: query for query in shuffled.queries} == {q.id: q for q in collected.queries}
+    assert sum(query.weight for query in collected.queries) == collected.weight == sum(counts)
+    assert sum(query.lines for query in collected.queries) == collected.lines
 
 
 @pytest.mark.promise("audit")
@@ -187,26 +191,28 @@ def test_draws_are_proportional_to_the_weights(
     """
     monkeypatch.setattr(module, "ROWS_AT_ONCE", rows_at_once)
     counts = [5.0, 0.0, 1.0, 0.25, 30.0, 2.0, 2.0, 0.0, 10.0, 0.75, 4.0]
-    rows = numbered([f"q{place}" for place in range(len(counts))], counts)
+    rows = numbered([f"q{number}" for number in range(len(counts))], counts)
     drawn = {q.text: q.weight for q in collect_queries(rows, sample=50_000, seed=3).queries}
     assert "q1" not in drawn
-    asked = {row.text: row.weight for row in rows if row.weight}
-    expected = [50_000 * count / sum(counts) for count in asked.values()]
-    assert chisquare([drawn.get(text, 0) for text in asked], expected).pvalue > 0.001
+    weight_by_text = {row.text: row.weight for row in rows if row.weight}
+    expected = [50_000 * count / sum(counts) for count in weight_by_text.values()]
+    assert chisquare([drawn.get(text, 0) for text in weight_by_text], expected).pvalue > 0.001
 
 
 def test_one_pass_draws_as_two_passes_would() -> None:
     """The number of different queries depends on all draws together; it is distributed alike."""
     counts = np.array([9.0, 3.0, 1.0, 1.0, 1.0, 5.0])
-    rows = numbered([f"q{place}" for place in range(len(counts))], counts.tolist())
-    one_pass, two_passes = np.zeros(7), np.zeros(7)
+    rows = numbered([f"q{number}" for number in range(len(counts))], counts.tolist())
+    one_pass = np.zeros(7)
+    two_passes = np.zeros(7)
     rng = np.random.default_rng(5)
     for seed in range(2000):
         one_pass[len(collect_queries(rows, sample=6, seed=seed).queries)] += 1
         drawn = rng.choice(len(counts), size=6, p=counts / counts.sum())
         two_passes[len(set(drawn.tolist()))] += 1
-    seen = one_pass + two_passes > 10
-    assert chi2_contingency([one_pass[seen], two_passes[seen]]).pvalue > 0.001
+    is_frequent = one_pass + two_passes > 10
+
+    assert chi2_contingency([one_pass[is_frequent], two_passes[is_frequent]]).pvalue > 0.001
 
 
 def log_of(lines: int) -> Iterator[QueryRow]:
@@ -223,9 +229,10 @@ def test_a_million_lines_are_sampled_in_seconds(
     This test takes a fifth of them, in a fifth of the time.
     """
     content = "".join(f"{row.text},{row.weight}\n" for row in log_of(200_000))
-    begun = time.process_time()
+    start = time.process_time()
     queries = read(tmp_path / "log.csv", f"query,count\n{content}", sample=500, seed=1)
-    assert time.process_time() - begun < 6  # .6 s on an idle core
+
+    assert time.process_time() - start < 6  # .6 s on an idle core
     assert queries.lines == 196_000
     assert sum(query.weight for query in queries.queries) == 500
 

@@ -158,6 +158,7 @@ def test_findings_stay_as_they_were_read_once() -> None:
         if name.startswith("all groups"):
             assert VERDICTS[outcome.figures.groups[0].verdict] in report_of(outcome)
     text = "\n\n".join(lines)
+
     assert len(heads) >= len(get_args(Verdict))
     assert "nan" not in text
     check_text("audit_findings.md", text)
@@ -186,8 +187,9 @@ def test_the_report_stays_as_it_was_read_once(name: str, outcome: Callable[[], A
 def test_figures_of_too_few_queries_say_so() -> None:
     """Figures of too few queries say so and are counted."""
     text = report_of(FEW())
-    few, all_ = map(int, re.findall(r"(\d+) of the (\d+) figures", text)[0])
-    assert few == all_ == text.count("too few*") > 0
+    too_few, all_ = map(int, re.findall(r"(\d+) of the (\d+) figures", text)[0])
+
+    assert too_few == all_ == text.count("too few*") > 0
     assert "A sample" not in report_of(outcome_of(12, spec=spec_of(rerank=12)))
 
 
@@ -202,13 +204,13 @@ def test_no_report_says_that_anything_is_fair(
     A layout also names what it does not cover.
     """
     outcome = made(BIASED(), started="2026-11-21T10:00")
-    small = [replace(it, share_of_candidates=0.01) for it in outcome.figures.groups]
+    small = [replace(group, share_of_candidates=0.01) for group in outcome.figures.groups]
     check_report(f"audit_{layout}", report_of(with_groups(outcome, *small), layout))
-    text, plain = (report_of(outcome, it).splitlines() for it in (layout, "plain"))
-    assert {it for it in plain if it.startswith("| ")} <= {*text}
-    for said in ("\n".join(text), report_of(FAIR(), layout), report_of(FEW(), layout)):
-        assert not re.search(r"\bfair(?!qr| re-ranking)\b", said, flags=re.IGNORECASE)
-        assert not re.search(r"\b(complian|complies|unfair|passed)", said, flags=re.IGNORECASE)
+    text, plain = (report_of(outcome, name).splitlines() for name in (layout, "plain"))
+    assert {line for line in plain if line.startswith("| ")} <= {*text}
+    for page in ("\n".join(text), report_of(FAIR(), layout), report_of(FEW(), layout)):
+        assert not re.search(r"\bfair(?!qr| re-ranking)\b", page, flags=re.IGNORECASE)
+        assert not re.search(r"\b(complian|complies|unfair|passed)", page, flags=re.IGNORECASE)
 
 
 def test_many_groups_are_named_by_the_greatest_differences() -> None:
@@ -223,7 +225,9 @@ def test_many_groups_are_named_by_the_greatest_differences() -> None:
         for number in range(1, 61)
     ]
     outcome = with_groups(BIASED(), *groups, fair_reranking={}, contributions=[])
+
     text = report_of(outcome)
+
     check_report("audit_many", text)
     assert text.split("## How sure")[0].count("| group ") == 1 + 40
     assert "the 12 groups of 60 with the greatest gaps" in report.draw_exposure(outcome).svg
@@ -260,19 +264,22 @@ def test_tables_stay_as_they_were_read_once(name: str, options: dict[str, Any], 
 
 def test_a_reranking_says_what_each_group_would_get() -> None:
     figures = outcome_of(12, unlabelled=0.25, spec=spec_of(rerank=12)).figures
-    reranking, female = figures.fair_reranking["gender"], figures.groups[0]
+    reranking = figures.fair_reranking["gender"]
+    female = figures.groups[0]
     # All queries are re-ranked here, so that today's exposure is that of the audit.
     assert reranking.exposure_today["female"].value == pytest.approx(female.exposure.value)
     assert female.exposure_if_reranked == pytest.approx(
         reranking.exposure_if_reranked["female"].value
     )
     gaps = [
-        abs(female.target.value - it["female"].value)
-        for it in (reranking.exposure_today, reranking.exposure_if_reranked)
+        abs(female.target.value - exposures["female"].value)
+        for exposures in (reranking.exposure_today, reranking.exposure_if_reranked)
     ]
     assert gaps[1] < 0.3 * gaps[0]
     assert 0 <= reranking.below_best.value < 0.05
-    assert sum(it.value for it in reranking.exposure_if_reranked.values()) == pytest.approx(1)
+    assert sum(
+        estimate.value for estimate in reranking.exposure_if_reranked.values()
+    ) == pytest.approx(1)
 
 
 @pytest.mark.promise("audit")
@@ -280,15 +287,15 @@ def test_every_field_is_documented() -> None:
     """Every field of `audit.json` is documented."""
     scored = (VersionScores(scores={"a": 1.0, "b": 0.0}),)
     pairs = compare_versions("bm25", [PairScores(query=1, status="ok", pairs=scored)], 0)
-    found = json.loads(tables.audit_json(replace(outcome_of(8), pairs=pairs)))
-    assert found["pairs"]["comparisons"]
-    del found["spec"], found["engine"]
+    content = json.loads(tables.audit_json(replace(outcome_of(8), pairs=pairs)))
+    assert content["pairs"]["comparisons"]
+    del content["spec"], content["engine"]
     page = Path(__file__).parents[4] / "docs/reference/audit-files.md"
     text = page.read_text(encoding="utf-8")
     # Names of an estimate stand in its example.
-    names = {*re.findall(r'"([^"]+)":', json.dumps(found))} - {
+    names = {*re.findall(r'"([^"]+)":', json.dumps(content))} - {
         "kind",
-        *(it["group"] for it in found["groups"]),
+        *(group["group"] for group in content["groups"]),
     }
     assert not [name for name in names if not re.search(f'[`"]{name}[`"]', text)]
 
@@ -305,10 +312,16 @@ def test_rare_and_redacted_queries_are_printed_nowhere() -> None:
     printed = {(f"{n}", f"q{n}", f"people of town {n - 1}") for n in range(5, 13)}
     assert rows == withheld | printed
     rare = outcome_of(12, bias=0.5, spec=spec_of(rare=100))
-    for it in (rare, made(rare, redacted=True), made(outcome, redacted=True)):
-        held = [tables.audit_json(it), *tables.files_of(it).values(), report_of(it).encode()]
-        assert not any(b"people of town" in text for text in held)
-        assert it.spec.rare < 100 or not any(re.search(rb"\bq\d", text) for text in held)
+    for withheld_outcome in (rare, made(rare, redacted=True), made(outcome, redacted=True)):
+        contents = [
+            tables.audit_json(withheld_outcome),
+            *tables.files_of(withheld_outcome).values(),
+            report_of(withheld_outcome).encode(),
+        ]
+        assert not any(b"people of town" in text for text in contents)
+        assert withheld_outcome.spec.rare < 100 or not any(
+            re.search(rb"\bq\d", text) for text in contents
+        )
     # A plain list does not say how often its queries were asked.
     plain = replace(outcome_of(8), queries=examples.words_of(EVERYTHING))
     assert all(row["text"] for row in rows_of("queries", plain))
@@ -323,5 +336,5 @@ def test_no_cell_is_a_formula() -> None:
     assert {"'" + text for text in hostile[:4]} <= texts
     assert "a\ufffdb\ufffd[31m" in texts
     # A lone surrogate is an escape in the JSON.
-    found = json.loads(tables.audit_json(outcome))
-    assert found["contributions"][0]["shown"][0].startswith("\ud800")
+    content = json.loads(tables.audit_json(outcome))
+    assert content["contributions"][0]["shown"][0].startswith("\ud800")

@@ -149,13 +149,14 @@ async def test_an_audit_says_first_what_it_will_ask(
 
 
 async def test_judged_documents_are_looked_up_first(engine: Breaking, tmp_path: Path) -> None:
-    """Many at a time; an audit that goes on looks up those of the queries that are left."""
-    few = {word: {f"{word}-00": 1, f"{word}-19": 2, f"{word}-18": 0} for word in WORDS[:8]}
-    qrels = few | {"word00": few["word00"] | {f"nowhere{n}": 1 for n in range(LOOKED_UP)}}
+    """Many are looked up at a time; an audit that goes on looks up those of remaining queries."""
+    judged = {word: {f"{word}-00": 1, f"{word}-19": 2, f"{word}-18": 0} for word in WORDS[:8]}
+    qrels = judged | {"word00": judged["word00"] | {f"nowhere{n}": 1 for n in range(LOOKED_UP)}}
     engine.away = frozenset(WORDS[4:])
     with pytest.raises(IndexUnavailableError):
         await audited(engine, tmp_path / "out", qrels=qrels, concurrency=1)
-    engine.away, first = frozenset(), len(engine.searches)
+    engine.away = frozenset()
+    first = len(engine.searches)
     audit = await audited(engine, tmp_path / "out", qrels=qrels)
     looked_up = [[len(query.only or ()) for query in search] for search in engine.searches]
     assert looked_up[:2] == [[LOOKED_UP], [16]]
@@ -177,10 +178,10 @@ async def test_too_many_refused_queries_leave_no_verdict(
     counts = audit.figures.counts
     assert (counts.asked, counts.answered, counts.failed) == (30, 30 - failed, failed)
     assert audit.figures.unanswered == dict.fromkeys(WORDS[:failed], "failed")
-    (kept,) = AuditFolder(tmp_path / "out").observed(WORDS[:1])
-    assert kept.message == "The query is too long; shorten it."
+    (observation,) = AuditFolder(tmp_path / "out").observed(WORDS[:1])
+    assert observation.message == "The query is too long; shorten it."
     assert audit.figures.too_many_failed == (failed == 4)
-    assert ({it.verdict for it in audit.figures.groups} == {"cannot_tell"}) == (failed == 4)
+    assert ({group.verdict for group in audit.figures.groups} == {"cannot_tell"}) == (failed == 4)
 
 
 @pytest.mark.promise("audit")
@@ -196,14 +197,18 @@ async def test_an_engine_that_goes_away_leaves_no_failures(
     engine.away = frozenset(WORDS[8:])
     with pytest.raises(IndexUnavailableError, match=r"20 times in a row.*does not answer"):
         await audited(engine, tmp_path / "out", concurrency=1)
-    kept = AuditFolder(tmp_path / "out").observations.read()
-    assert {it.query for it in kept if it.is_final} == set(WORDS[:8])
-    engine.away, watcher = frozenset(WORDS[:2]), Watcher()
+    observations = AuditFolder(tmp_path / "out").observations.read()
+    assert {observation.query for observation in observations if observation.is_final} == set(
+        WORDS[:8]
+    )
+    engine.away = frozenset(WORDS[:2])
+    watcher = Watcher()
     first = await audited(engine, tmp_path / "few", watcher=watcher)
     assert first.figures.counts.failed == 2
     assert watcher.notes[-1] == "Failed queries: 2. Run the same command to ask them again."
     assert (await audited(engine, tmp_path / "few")).digest == first.digest
-    engine.away, written = frozenset(), set()
+    engine.away = frozenset()
+    written = set()
     for name, words in (("out", WORDS[8:]), ("few", WORDS[:2])):
         engine.searches.clear()
         audit = await audited(engine, tmp_path / name)
@@ -250,8 +255,8 @@ async def test_a_killed_audit_goes_on_and_asks_nothing_twice(
             audit = await audited(engine, folder, WORDS[:6], spec, redact=redact)
             break
     assert files > 6
-    asked = [query.text for search in engine.searches for query in search]
-    assert sorted(asked) == sorted(WORDS[1:6])
+    texts = [query.text for search in engine.searches for query in search]
+    assert sorted(texts) == sorted(WORDS[1:6])
     assert (audit.manifest.redacted, audit.figures.counts.answered) == (redact, 5)
     assert verify(AuditFolder(folder), audit.digest, make_again).problems == ()
     assert not list((folder).rglob(".*.0123456789abcdef"))
@@ -321,7 +326,7 @@ async def test_labels_of_an_earlier_run_are_labels_too(tmp_path: Path) -> None:
 async def test_what_cannot_be_computed_is_refused_first(
     tmp_path: Path, spec: dict[str, Any], sentence: str
 ) -> None:
-    """Nothing is asked before."""
+    """The engine is asked nothing."""
     kind = Attribute(name="kind", field="kind", groups=("a", "b"))
     schema = Schema(attributes={"gender": SCHEMA.attribute("gender"), "kind": kind})
     documents = [Document("1", "", "word00", {"gender": "female", "kind": "a"})]
@@ -336,9 +341,10 @@ async def test_what_cannot_be_computed_is_refused_first(
 @pytest.mark.promise("audit")
 async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
     """An audit keeps to `--rate`."""
-    begun = time.monotonic()
+    start = time.monotonic()
     await at_rate(engine, 200).search([Query(word, 3) for word in WORDS[:21]])
-    assert time.monotonic() - begun >= 0.1
+
+    assert time.monotonic() - start >= 0.1
     assert [len(batch) for batch in engine.searches] == [1] * 21
 
 
@@ -346,20 +352,20 @@ async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
 @pytest.mark.usefixtures("by_rank")
 async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: Path) -> None:
     """The same observations give the same files."""
-    one = await audited(engine, tmp_path / "1", concurrency=1)
+    single = await audited(engine, tmp_path / "1", concurrency=1)
     seven = await audited(engine, tmp_path / "7", concurrency=7)
 
-    for audit in (one, seven):
+    for audit in (single, seven):
         observations = AuditFolder(audit.folder).observations.read()
         assert [observation.query for observation in observations] == list(WORDS)
-    files = one.manifest.files
+    files = single.manifest.files
     assert files == seven.manifest.files
     assert {"audit.json", "results.csv", "queries.csv", "report.md", "report.html"} < files.keys()
     assert {"raw/observations.jsonl", "raw/queries.json", "figures/exposure.svg"} < files.keys()
 
 
 @pytest.mark.parametrize(
-    ("asked", "redact"),
+    ("counts", "redact"),
     [
         pytest.param((), True, id="redacted"),
         pytest.param((), False, id="plain"),
@@ -367,10 +373,10 @@ async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: 
     ],
 )
 async def test_titles_are_kept_for_their_owner(
-    engine: Breaking, tmp_path: Path, asked: Sequence[int], redact: bool
+    engine: Breaking, tmp_path: Path, counts: Sequence[int], redact: bool
 ) -> None:
     """``raw/titles.json`` holds them, and nothing holds the text of a document."""
-    audit = await audited(engine, tmp_path / "out", words_of(asks=asked), RARE, redact=redact)
+    audit = await audited(engine, tmp_path / "out", words_of(asks=counts), RARE, redact=redact)
 
     raw = tmp_path / "out/raw"
     assert json.loads((raw / "titles.json").read_text()) == audit.titles
@@ -384,8 +390,8 @@ async def test_a_report_names_its_examples_by_their_titles(
 ) -> None:
     audit = await audited(engine, tmp_path / "out", WORDS, RARE)
 
-    read = engine.reads[0]
-    assert audit.titles == {id_: f"Title of {id_.replace('-', ' ')}" for id_ in read}
+    ids = engine.reads[0]
+    assert audit.titles == {id_: f"Title of {id_.replace('-', ' ')}" for id_ in ids}
     report = (tmp_path / "out/report.md").read_text()
     assert "Title of" in report
     assert not any(f") {id_}" in report for id_ in audit.titles)
@@ -436,11 +442,11 @@ def physics(tmp_path_factory: pytest.TempPathFactory) -> TantivyEngine:
 class Limited(EngineOverWords):
     """Returns at most so many hits, or fails if asked for more."""
 
-    def __init__(self, engine: TantivyEngine, most: int, *, fails: bool = False) -> None:
+    def __init__(self, engine: TantivyEngine, limit: int, *, fails: bool = False) -> None:
         super().__init__(engine)
         self.retriever = engine.retriever
         self.capabilities = engine.capabilities
-        self.most = most
+        self.most = limit
         self.fails = fails
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
@@ -542,7 +548,7 @@ async def test_an_engine_that_is_not_asked_again_has_more(physics: TantivyEngine
 
 @pytest.mark.promise("audit")
 @pytest.mark.parametrize(
-    ("fails", "options", "asked"),
+    ("fails", "options", "first_queries"),
     [
         # Some engines have a limit, perhaps below the depth; others fail when asked for more.
         pytest.param(False, {}, [], id="cuts off"),
@@ -561,14 +567,14 @@ async def test_an_engine_that_is_not_asked_again_has_more(physics: TantivyEngine
     ],
 )
 async def test_an_engine_that_answers_no_more_has_more(
-    physics: TantivyEngine, fails: bool, options: dict[str, Any], asked: list[AuditQuery]
+    physics: TantivyEngine, fails: bool, options: dict[str, Any], first_queries: list[AuditQuery]
 ) -> None:
     """An engine's own limit is found from the whole list of queries, so that an audit does not take
     what it saw for all that there is.
     """
     engine = Limited(physics, 10, fails=fails)
     observer = Observer(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **options})
-    await observer.find_limit(asked)
+    await observer.find_limit(first_queries)
 
     (observation,) = await observed(observer)
 

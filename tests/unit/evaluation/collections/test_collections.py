@@ -10,6 +10,7 @@ import sys
 import tracemalloc
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     """A collection of three documents and two topics."""
     folder = tmp_path / "people"
     genders = {"1": "female", "2": "male", "3": None}
-    documents = ({"id": id_, "title": id_, "gender": it} for id_, it in genders.items())
+    documents = ({"id": id_, "title": id_, "gender": gender} for id_, gender in genders.items())
     lines(folder / "documents.jsonl", documents)
     schema = "attributes: {gender: {field: gender, groups: [female, male]}}"
     (folder / "schema.yaml").write_text(schema)
@@ -66,27 +67,33 @@ def test_a_folder_is_a_collection(folder: Path) -> None:
     assert collection.qrels == {"7": {"1": 2, "2": 0, "99": 1}}
     assert collection.relevant("7") == collection.relevant_documents() == ["1", "99"]
     assert [d.id for d in collection.corpus.documents()] == ["1", "2", "3"]
-    about = About(title="People", target="trec2022", documents=3)
-    about.write(folder)
-    assert (collection.about, find_collection(folder).about) == (About(), about)
+    description = About(title="People", target="trec2022", documents=3)
+    description.write(folder)
+    assert (collection.about, find_collection(folder).about) == (About(), description)
 
 
-def test_a_part_has_what_is_judged_and_others_by_chance(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 2), (2, 2), (3, 3)], ids=["too small", "judged", "all"]
+)
+def test_a_part_has_what_is_judged_and_others_by_chance(
+    folder: Path, size: int, count: int
+) -> None:
     (folder / "genders.csv").write_text("id,group\n1,m\n2,f\n3,f\n")
     (folder / "schema.yaml").write_text("attributes: {gender: {labels: genders.csv}}")
     collection = find_collection(folder)
-    for most, count in (1, 2), (2, 2), (3, 3):
-        part = find_corpus(Path(collection.part(["7"], most, print)))
-        ids = [document.id for document in part.documents()]
-        assert ids == ["1", "2", "3"][:count], "both of topic 7; 99 is in no file"
-        assert collection.part(["7"], most, print) == str(part.path)
-        report = asyncio.run(check_corpus(part))
-        assert report.shares["gender"]["m"] == 1 / count, "the labels are found from there"
-    assert part.path == collection.corpus.path
+
+    part = find_corpus(Path(collection.part(["7"], size, print)))
+
+    ids = [document.id for document in part.documents()]
+    assert ids == ["1", "2", "3"][:count], "both of topic 7; 99 is in no file"
+    assert collection.part(["7"], size, print) == str(part.path)
+    report = asyncio.run(check_corpus(part))
+    assert report.shares["gender"]["m"] == 1 / count, "the labels are found from there"
+    assert (part.path == collection.corpus.path) == (size == 3)
 
 
-def test_several_sets_of_judgements(folder: Path) -> None:
-    """Each has a name, and with one file of topics it has the topics that it judges."""
+def test_each_set_of_judgements_has_a_name(folder: Path) -> None:
+    """With one file of topics each set has the topics that it judges."""
     (folder / "qrels.txt").rename(folder / "qrels-train.txt")
     assert find_collection(folder).split == "train"
     (folder / "qrels-eval.txt").write_text("t2 0 2 1\n")
@@ -94,13 +101,15 @@ def test_several_sets_of_judgements(folder: Path) -> None:
     def titles(split: str | None) -> list[str]:
         return [topic.title for topic in find_collection(folder, split).topics]
 
-    assert (titles("train"), titles("eval")) == (["mathematician"], ["boxer"])
-    own = [{"id": "t2", "title": "own"}, {"id": 9, "title": "n"}]
-    lines(folder / "topics-eval.jsonl", own)
+    assert titles("train") == ["mathematician"]
+    assert titles("eval") == ["boxer"]
+    topics: list[dict[str, Any]] = [{"id": "t2", "title": "own"}, {"id": 9, "title": "n"}]
+    lines(folder / "topics-eval.jsonl", topics)
     assert titles("eval") == ["own", "n"]
-    for split, words in ((None, "several sets of judgements"), ("test", "no judgements 'test'")):
-        with pytest.raises(CorpusError, match=f"{words}; there are eval, train"):
-            find_collection(folder, split)
+    with pytest.raises(CorpusError, match="several sets of judgements; there are eval, train"):
+        find_collection(folder)
+    with pytest.raises(CorpusError, match="no judgements 'test'; there are eval, train"):
+        find_collection(folder, "test")
 
 
 BAD = [
@@ -124,6 +133,7 @@ def test_a_bad_file_is_one_sentence(
     (folder / name).write_text(content or "")
     if content is None:
         (folder / name).unlink()
+
     with pytest.raises(FairqrError) as caught:
         find_collection(folder)
     assert words in str(caught.value)
@@ -142,11 +152,13 @@ def test_a_path_is_a_folder_also_where_a_collection_has_its_name(
     """As is a text that begins with a dot; the built-in collection has all its topics judged."""
     monkeypatch.chdir(folder.parent)
     folder.rename("notables")
+
     collection = find_collection("notables")
+
     assert len(collection.topics) == len(collection.qrels) == 57
     assert all(collection.relevant(topic.id) for topic in collection.topics)
-    for name in ("./notables", Path("notables")):
-        assert len(find_collection(name).topics) == 2
+    assert len(find_collection("./notables").topics) == 2
+    assert len(find_collection(Path("notables")).topics) == 2
 
 
 TREC = "trec-fair-2022"
@@ -157,18 +169,21 @@ def test_the_official_files_are_read_as_recorded(tmp_path: Path) -> None:
 
     All other genders are one group, and trans women are women.
     """
-    folder, told = import_collection(TREC, [write_2022(tmp_path / "raw")], "fair")
-    read = {split: find_collection("fair", split) for split in ("train", "eval")}
-    assert read["train"].about.target == "trec2022"
+    folder, message = import_collection(TREC, [write_2022(tmp_path / "raw")], "fair")
+    collection_of = {split: find_collection("fair", split) for split in ("train", "eval")}
+    assert collection_of["train"].about.target == "trec2022"
     with gzip.open(folder / "documents.jsonl.gz", "rt") as stream:
         documents = {document["id"]: document for document in map(json.loads, stream)}
-    found = {
-        "told": told,
+    collections = {
+        "told": message,
         "documents": documents,
-        "topics": {split: list(map(asdict, it.topics)) for split, it in read.items()},
-        "qrels": {split: it.qrels for split, it in read.items()},
+        "topics": {
+            split: list(map(asdict, collection.topics))
+            for split, collection in collection_of.items()
+        },
+        "qrels": {split: collection.qrels for split, collection in collection_of.items()},
     }
-    check_text("fair_2022.json", json.dumps(found, indent=1) + "\n")
+    check_text("fair_2022.json", json.dumps(collections, indent=1) + "\n")
 
 
 def test_the_files_of_2021_have_continents_and_only_true_genders(tmp_path: Path) -> None:
@@ -177,14 +192,14 @@ def test_the_files_of_2021_have_continents_and_only_true_genders(tmp_path: Path)
     folder, _ = import_collection("trec-fair-2021", [raw], "fair")
     with gzip.open(folder / "documents.jsonl.gz", "rt") as stream:
         documents = {document["id"]: document for document in map(json.loads, stream)}
-    places = {id_: it["geographic_locations"] for id_, it in documents.items()}
+    places = {id_: document["geographic_locations"] for id_, document in documents.items()}
     assert places == {
         "11": ["Africa", "Europe"],
         "12": ["Europe"],
         "13": ["Asia"],
         "14": ["Oceania"],
     }
-    genders = {id_: it["gender"] for id_, it in documents.items()}
+    genders = {id_: document["gender"] for id_, document in documents.items()}
     assert genders == {"11": ["female"], "12": None, "13": ["male"], "14": ["male"]}
     train, evaluation = (find_collection("fair", split) for split in ("train", "eval"))
     assert {topic.title: topic.keywords for topic in train.topics} == {
@@ -221,6 +236,7 @@ def test_a_bad_file_is_one_sentence_and_nothing_is_left(
     raw = write_2022(tmp_path / "raw") if loader == TREC else folder
     data = content.encode()
     (raw / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+
     with pytest.raises(FairqrError) as caught:
         import_collection(loader, [raw], "x")
     assert words in str(caught.value)
@@ -233,6 +249,7 @@ def test_topics_without_judgements_are_no_collection(tmp_path: Path) -> None:
     for topics in raw.glob("*.jsonl"):
         topics.unlink()
     lines(raw / "eval-topics.jsonl", [{"id": 1, "title": "x", "keywords": []}])
+
     with pytest.raises(CorpusError, match="add the file with rel_docs"):
         import_collection(TREC, [raw], "x")
 
@@ -273,7 +290,7 @@ import_collection("trec-fair-2022", [Path(sys.argv[1])], "x", progress=wait)
 def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
     """An import of a collection appears whole or not at all.
 
-    Not even killed; the next import of the name finds the place free.
+    Not even an import that is killed; the next import of the name finds its place free.
     """
     raw = write_2022(tmp_path / "raw")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -281,8 +298,8 @@ def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
     assert child.stdout.readline() == "at work\n"
     child.kill()
     child.communicate(timeout=PATIENCE)
-    found = sorted(path.name for path in (tmp_path / "collections").iterdir())
-    assert [name[:8] for name in found] == [".x.build", ".x.lock"]
+    names = sorted(path.name for path in (tmp_path / "collections").iterdir())
+    assert [name[:8] for name in names] == [".x.build", ".x.lock"]
     assert [listed["name"] for listed in list_collections()] == ["notables"]
     import_collection(TREC, [raw], "x")
     assert sorted(p.name for p in (tmp_path / "collections").iterdir()) == [".x.lock", "x"]
@@ -290,13 +307,18 @@ def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
 
 def test_memory_does_not_grow_with_the_documents(tmp_path: Path) -> None:
     """Of 20 MB of articles, less than 2 MB are held; their ids and metadata stand on disk."""
-    text, pages = "maize " * 800, range(4_000)
-    lines(tmp_path / "corpus.json", ({"id": it, "title": f"{it}", "plain": text} for it in pages))
-    lines(tmp_path / "articles.json", ({"page_id": it, "gender": []} for it in pages))
+    text = "maize " * 800
+    pages = range(4_000)
+    lines(
+        tmp_path / "corpus.json",
+        ({"id": number, "title": f"{number}", "plain": text} for number in pages),
+    )
+    lines(tmp_path / "articles.json", ({"page_id": number, "gender": []} for number in pages))
     lines(tmp_path / "train_topics.json", [{"id": 1, "title": "x", "rel_docs": [1]}])
     tracemalloc.start()
-    _, told = import_collection(TREC, [tmp_path], "x")
+    _, message = import_collection(TREC, [tmp_path], "x")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert told[0] == "4,000 documents"
+
+    assert message[0] == "4,000 documents"
     assert peak < 2_000_000

@@ -35,17 +35,17 @@ def labels(fair22: Collection) -> Groups:
 
 
 def shares_of(collection: Collection, labels: Groups, name: str, topic: str) -> dict[str, float]:
-    found = query_targets(collection, labels, name)
-    shares = dict(zip(found.dimension.groups, found.targets[topic].tolist(), strict=True))
+    targets = query_targets(collection, labels, name)
+    shares = dict(zip(targets.dimension.groups, targets.targets[topic].tolist(), strict=True))
     assert sum(shares.values()) == pytest.approx(1)
     return shares
 
 
 def test_a_scan_keeps_what_was_asked_for(fair22: Collection) -> None:
     """The unknown is explicit, labels are shared out, and what is not there is all zeros."""
-    told: list[int] = []
-    scan = scan_corpus(fair22.corpus, ["39", "12", "999"], progress=told.append)
-    assert (scan.documents, told) == (4, [4])
+    counts: list[int] = []
+    scan = scan_corpus(fair22.corpus, ["39", "12", "999"], progress=counts.append)
+    assert (scan.documents, counts) == (4, [4])
     assert scan.known(["39", "999"]) == ["39"]
     gender = scan.memberships("gender", ["39", "999", "12"], "group")
     np.testing.assert_allclose(gender, [[0.5, 0.5, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]])
@@ -63,11 +63,11 @@ def test_the_tracks_targets(fair22: Collection, labels: Groups) -> None:
 
     Topic 265: one page half woman, half man, and one of which nothing is known.
     """
-    wanted = {"female": 0.4975, "male": 0.2475, "non-binary": 0.255, "unknown": 0}
-    assert shares_of(fair22, labels, "gender", "84") == pytest.approx(wanted)
-    both = 0.125 + 0.12375
-    wanted = {"female": both, "male": both, "non-binary": 0.0025, "unknown": 0.5}
-    assert shares_of(fair22, labels, "gender", "265") == pytest.approx(wanted)
+    expected = {"female": 0.4975, "male": 0.2475, "non-binary": 0.255, "unknown": 0}
+    assert shares_of(fair22, labels, "gender", "84") == pytest.approx(expected)
+    of_both = 0.125 + 0.12375
+    expected = {"female": of_both, "male": of_both, "non-binary": 0.0025, "unknown": 0.5}
+    assert shares_of(fair22, labels, "gender", "265") == pytest.approx(expected)
 
 
 def test_targets_of_a_product_name_their_cells(fair22: Collection, labels: Groups) -> None:
@@ -78,9 +78,9 @@ def test_targets_of_a_product_name_their_cells(fair22: Collection, labels: Group
     oceania = 0.0053481371
     assert named["female × Oceania"] == pytest.approx(0.25 / 3 + 0.25 * 0.495 * oceania, rel=1e-6)
     # Of the two pages of topic 84 one has no region, and no other gender: a block of its own.
-    other = shares_of(fair22, labels, "gender×geography", "84")
-    assert other["non-binary × unknown"] == pytest.approx(0.25 + 0.25 * 0.01)
-    assert other["male × unknown"] == pytest.approx(0.25 * 0.495)
+    shares_of_other = shares_of(fair22, labels, "gender×geography", "84")
+    assert shares_of_other["non-binary × unknown"] == pytest.approx(0.25 + 0.25 * 0.01)
+    assert shares_of_other["male × unknown"] == pytest.approx(0.25 * 0.495)
     # And the exposure is measured in the same cells.
     dimension = query_targets(fair22, labels, "gender×geography").dimension
     members = labels.in_dimension(dimension, ["307", "999"])
@@ -91,11 +91,14 @@ def test_targets_of_a_product_name_their_cells(fair22: Collection, labels: Group
 
 def test_the_other_dimensions_have_no_population(fair22: Collection, labels: Groups) -> None:
     """The track's own target keeps the relevant documents' shares; others need a population."""
-    others = list(fair22.corpus.schema.attributes)[3:]
-    assert others == ["occupation", "alphabet", "age", "popularity", "languages"]
+    names = list(fair22.corpus.schema.attributes)[3:]
+    assert names == ["occupation", "alphabet", "age", "popularity", "languages"]
     # Of the two pages of the topic one is a writer's and a juggler's, and one of nobody.
     shares = shares_of(fair22, labels, "occupation", "84")
-    assert {group: it for group, it in shares.items() if it} == {"writer": 0.25, "unknown": 0.75}
+    assert {group: share for group, share in shares.items() if share} == {
+        "writer": 0.25,
+        "unknown": 0.75,
+    }
     assert len(shares_of(fair22, labels, "gender×languages", "84")) == 4 * 4
     with pytest.raises(TargetError, match="no population for 'occupation'"):
         query_targets(fair22, labels, "occupation", "relevance:0.5,population:0.5")
@@ -110,7 +113,8 @@ shares = st.floats(0, 1, allow_nan=False).map(lambda share: round(share, 6))
 def documents(draw: st.DrawFn, attributes: int) -> tuple[list[FloatArray], list[FloatArray]]:
     """Memberships with the unknown last, and populations, of some attributes."""
     count = draw(st.integers(1, 6))
-    memberships, populations = [], []
+    memberships = []
+    populations = []
     for _ in range(attributes):
         groups = draw(st.integers(2, 4))
         raw = draw(hnp.arrays(np.float64, (count, groups + 1), elements=shares))
@@ -130,11 +134,12 @@ def by_hand(memberships: list[FloatArray], populations: list[FloatArray]) -> lis
 
     mean = {}
     for cell in cells:
-        own = [members[:, group] for members, group in zip(memberships, cell, strict=True)]
-        mean[cell] = float(np.mean([np.prod(document) for document in zip(*own, strict=True)]))
+        columns = [members[:, group] for members, group in zip(memberships, cell, strict=True)]
+        mean[cell] = float(np.mean([np.prod(document) for document in zip(*columns, strict=True)]))
     target = []
     for cell in cells:
-        world, block = 1.0, sum(mean[it] for it in cells if known(it) == known(cell))
+        world = 1.0
+        block = sum(mean[each_cell] for each_cell in cells if known(each_cell) == known(cell))
         for population, group in zip(populations, cell, strict=True):
             world *= population[group] if group < len(population) else 1
         target.append(0.5 * mean[cell] + 0.5 * block * world if any(known(cell)) else mean[cell])
@@ -155,6 +160,7 @@ def test_the_tracks_target_is_that_of_loops_over_cells(
     memberships, populations = data.draw(documents(attributes))
     target = trec_target(memberships, populations).ravel()
     np.testing.assert_allclose(target, by_hand(memberships, populations), atol=1e-12)
+
     assert target.min() >= 0
     assert target.sum() == pytest.approx(1)
 
@@ -167,26 +173,27 @@ def official(memberships: list[FloatArray], population: FloatArray) -> FloatArra
     tail_mass = target.sum(axis=(1, 2), keepdims=True)
     imputed = np.where(tail_mass > 0, target, target.sum(axis=0))
     scale = imputed / imputed.sum(axis=(1, 2), keepdims=True)
-    known = target[:-1].sum()
-    spread = population[:, None, None] * scale[:-1] * known
+    known_share = target[:-1].sum()
+    spread = population[:, None, None] * scale[:-1] * known_share
     target[:-1] = target[:-1] * 0.5 + spread * 0.5
     return target
 
 
 @given(documents(3))
 def test_attributes_without_a_population_keep_their_shares(
-    found: tuple[list[FloatArray], list[FloatArray]],
+    targets: tuple[list[FloatArray], list[FloatArray]],
 ) -> None:
     """Alone as they are; beside others as in the track's code."""
-    memberships, (population, *_) = found
+    memberships, (population, *_) = targets
     alone = trec_target(memberships[:1], [None])
     np.testing.assert_allclose(alone, memberships[0].mean(axis=0), atol=1e-12)
     target = trec_target(memberships, [population, None, None])
     np.testing.assert_allclose(target, official(memberships, population), atol=1e-12)
+
     assert target.sum() == pytest.approx(1)
 
 
 def test_the_unknown_is_what_is_missing_to_one() -> None:
     """Also where rounding makes a row sum to a little more."""
-    found = with_unknown([[0.25, 0.25], [0, 0], [0.7, 0.3 + 1e-15]])
-    np.testing.assert_allclose(found, [[0.25, 0.25, 0.5], [0, 0, 1], [0.7, 0.3, 0]], atol=1e-12)
+    completed = with_unknown([[0.25, 0.25], [0, 0], [0.7, 0.3 + 1e-15]])
+    np.testing.assert_allclose(completed, [[0.25, 0.25, 0.5], [0, 0, 1], [0.7, 0.3, 0]], atol=1e-12)

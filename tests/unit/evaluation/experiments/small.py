@@ -43,19 +43,21 @@ def write_collection(
     folder: Path, *, keywords: bool = True, named: str = "Two dozen people"
 ) -> Collection:
     """Write 48 people of four occupations, a quarter of them women and half without a place."""
-    documents, qrels = [], dict[str, dict[str, int]]()
+    documents = []
+    qrels = dict[str, dict[str, int]]()
     for number in range(48):
-        title, woman = TITLES[number % 4], number // 4 % 4 == 3
-        said = " ".join([title] * (2 if woman else 3))
-        text = f"A {said}. {'She has a garden' if woman else 'He has a boat'} {number}."
+        title = TITLES[number % 4]
+        woman = number // 4 % 4 == 3
+        words = " ".join([title] * (2 if woman else 3))
+        text = f"A {words}. {'She has a garden' if woman else 'He has a boat'} {number}."
         gender = "female" if woman else "male"
-        place = ("north", "south")[number // 4 % 2] if number % 4 < 2 else None
-        own = {"id": f"d{number:02}", "title": f"Person {number}", "text": text}
-        documents.append({**own, "gender": gender, "place": place})
+        region = ("north", "south")[number // 4 % 2] if number % 4 < 2 else None
+        document = {"id": f"d{number:02}", "title": f"Person {number}", "text": text}
+        documents.append({**document, "gender": gender, "place": region})
         if number % 5:
             qrels.setdefault(f"t{number % 4}", {})[f"d{number:02}"] = 1
-    more = {"keywords": ["garden"] * keywords}
-    topics = ({"id": f"t{n}", "title": it, **more} for n, it in enumerate(TITLES))
+    keyword_fields = {"keywords": ["garden"] * keywords}
+    topics = ({"id": f"t{n}", "title": title, **keyword_fields} for n, title in enumerate(TITLES))
     lines(folder / "documents.jsonl", documents)
     lines(folder / "topics.jsonl", topics)
     write_qrels(folder / "qrels.txt", qrels)
@@ -95,8 +97,8 @@ def experiment(folder: Path, **changes: Any) -> Experiment:
 
 def manifest_for(collection: Collection, folder: Path, **changes: Any) -> Manifest:
     """Return what a small experiment on a collection is run with."""
-    asked = experiment(folder, collection=str(collection.folder), **changes)
-    return manifest_of(asked, collection, PromptLibrary())
+    spec = experiment(folder, collection=str(collection.folder), **changes)
+    return manifest_of(spec, collection, PromptLibrary())
 
 
 def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRecord]:
@@ -106,9 +108,9 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
     """
     ids = [document.id for document in collection.corpus.documents()]
     for number, cell in enumerate(cells_of(manifest, collection, collection.corpus_name)):
-        for place, topic in enumerate(collection.topics):
-            own = [id_ for id_ in ids if int(id_[1:]) % 4 == int(topic.id[1:])]
-            ranked = own[number % 5 :] + own[: number % 5]
+        for index, topic in enumerate(collection.topics):
+            relevant_ids = [id_ for id_ in ids if int(id_[1:]) % 4 == int(topic.id[1:])]
+            ranked = relevant_ids[number % 5 :] + relevant_ids[: number % 5]
             refines = cell.system.asks_a_model
             rounds = [
                 RoundRecord(
@@ -116,10 +118,10 @@ def records_of(manifest: Manifest, collection: Collection) -> Iterator[SearchRec
                     exposure={"female": 0.2 + step / 10, "male": 0.8 - step / 10},
                     divergence=0.3 / (step + 1),
                 )
-                for step in range(1 + (1 + (place == 0) if refines else 0))
+                for step in range(1 + (1 + (index == 0) if refines else 0))
             ]
             steps = len(rounds) - 1
-            cost = {"model_calls": steps, "tokens": 100 * steps, "milliseconds": 10.0 + place}
+            cost = {"model_calls": steps, "tokens": 100 * steps, "milliseconds": 10.0 + index}
             yield SearchRecord(
                 **dict(zip(SearchRecord.keys, cell.key(topic), strict=True)),
                 **cost,

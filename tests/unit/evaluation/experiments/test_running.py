@@ -33,12 +33,10 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _run(collection: Path, store: RunFolder, at_once: int = 2, **changes: Any) -> Watcher:
     """Run a small experiment."""
-    watcher, values = (
-        Watcher(),
-        {"systems": [BASELINE, LEARNT, OURS], "model": "feedback", **changes},
-    )
-    asked = experiment(collection, collection=str(collection), **values)
-    await running.run(asked, RunOptions(store.folder, watcher, at_once=at_once))
+    watcher = Watcher()
+    values = {"systems": [BASELINE, LEARNT, OURS], "model": "feedback", **changes}
+    spec = experiment(collection, collection=str(collection), **values)
+    await running.run(spec, RunOptions(store.folder, watcher, at_once=at_once))
     return watcher
 
 
@@ -55,15 +53,19 @@ async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path:
     assert [result.values["t2"] == 0 for result in results] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    "system", [OURS, {"name": "listwise", "method": "listwise"}], ids=["refiner", "ranker"]
+)
 async def test_an_unknown_model_is_refused_before_anything_is_written(
-    collection: Collection, tmp_path: Path
+    collection: Collection, tmp_path: Path, system: dict[str, Any]
 ) -> None:
     """Otherwise the folder would hold an experiment that can never be finished."""
     store = RunFolder(tmp_path / "run")
-    for system in (OURS, {"name": "listwise", "method": "listwise"}):
-        with pytest.raises(ModelUnavailableError, match="'nonsense' names no provider"):
-            await _run(collection.folder, store, model="nonsense", systems=[BASELINE, system])
-        assert not store.exists()
+
+    with pytest.raises(ModelUnavailableError, match="'nonsense' names no provider"):
+        await _run(collection.folder, store, model="nonsense", systems=[BASELINE, system])
+
+    assert not store.exists()
 
 
 async def test_a_system_searches_the_corpus_that_it_names(
@@ -87,7 +89,7 @@ async def test_a_system_searches_the_corpus_that_it_names(
         "'away' was left out: There is no index 'not-attached'",
         "'no vectors' was left out: The source 'exported' only ranks in its own way",
     ]
-    rankings = {(it.system, it.topic): it.ids for it in store.lines.read()}
+    rankings = {(record.system, record.topic): record.ids for record in store.lines.read()}
     assert len(rankings) == 3 * 4
     assert all(rankings["BM25", topic] == ids for (_, topic), ids in rankings.items())
     measured = measure(store.folder)
@@ -103,6 +105,7 @@ async def test_a_system_that_finds_nothing_to_learn_from_is_left_out(
     store = RunFolder(tmp_path / "run")
     watcher = await _run(collection.folder, store, systems=systems, topics=1)
     (note,) = watcher.notes
+
     assert note.startswith("'learnt' was left out: There is nothing to train on")
     assert {record.system for record in store.lines.read()} == {"BM25"}
 
@@ -113,7 +116,8 @@ async def test_weights_never_saw_the_judgements_of_their_topic(
 ) -> None:
     """DELTR and DLF rank a topic by weights that never saw its judgements.
 
-    Turn the judgements of one topic round: the weights that rank it stay, all others change.
+    When the judgements of one topic are turned round, the weights that rank it stay, and all
+    others change.
 
     Several seeds share the weights of a fold, so a topic must be in the same fold for all of them.
     """
@@ -130,16 +134,18 @@ async def test_weights_never_saw_the_judgements_of_their_topic(
         folder = tmp_path / f"turned-{turned}"
         write_collection(folder)
         if turned:
-            kept = [q for q in (folder / "qrels.txt").read_text().splitlines() if turned not in q]
-            others = [f"{turned} 0 d{n:02} 1" for n in range(int(turned[1:]), 48, 12)]
-            (folder / "qrels.txt").write_text("\n".join(kept + others) + "\n")
+            other_lines = [
+                q for q in (folder / "qrels.txt").read_text().splitlines() if turned not in q
+            ]
+            turned_lines = [f"{turned} 0 d{n:02} 1" for n in range(int(turned[1:]), 48, 12)]
+            (folder / "qrels.txt").write_text("\n".join(other_lines + turned_lines) + "\n")
         used.clear()
         await _run(folder, RunFolder(folder / "run"), systems=[BASELINE, LEARNT], seeds=[0, 1])
         assert all(len(weights) == 1 for weights in used.values())
         return {topic: weights.pop() for topic, weights in used.items()}
 
-    before = await weights_of()
-    assert len(set(before.values())) == 4
-    for topic in before:
-        after = await weights_of(topic)
-        assert [it for it in before if after[it] == before[it]] == [topic]
+    original = await weights_of()
+    assert len(set(original.values())) == 4
+    for topic in original:
+        turned_weights = await weights_of(topic)
+        assert [name for name in original if turned_weights[name] == original[name]] == [topic]

@@ -22,7 +22,8 @@ from fairqr.evaluation.experiments.workers import RunOptions
 from tests.unit.evaluation.experiments.small import fill, manifest_for, records_of
 from tests.unit.evaluation.watching import Watcher
 
-SLOW, MANY = ModelError("timeout", "Slow."), ModelError("rate_limited", "Too many.")
+SLOW = ModelError("timeout", "Slow.")
+MANY = ModelError("rate_limited", "Too many.")
 
 
 class Note(Record):
@@ -81,10 +82,12 @@ class Model:
 @pytest.mark.promise("evaluation")
 async def test_each_task_is_done_once(lines: Lines[Note]) -> None:
     """The order in which searches end, and how many run at once, change no result."""
-    tasks, model = "a0 a1 a2 b0 b1 c0", Model()
+    tasks = "a0 a1 a2 b0 b1 c0"
+    model = Model()
     await model.run("a1 a2", lines)
     await model.run(tasks, lines, at_once=3)
     await model.run(tasks, lines)
+
     assert model.watcher.stages == [("tasks", 2, 0), ("tasks", 6, 2)]
     assert (model.watcher.steps, model.watcher.notes) == (6, ["Said once."] * 2)
     assert sorted(model.asked) == tasks.split()
@@ -99,7 +102,7 @@ async def test_what_is_away_is_not_done_and_is_asked_again(
     model = Model(a1=error, a3=Done((Note(name="a3", failed=True),), away=error))
     with pytest.raises(type(error), match=r"^2 of 4 tasks are not done, .*: Slow; run again"):
         await model.run("a0 a1 a2 a3", lines)
-    assert [it.name for it in lines.read() if not it.failed] == ["a0", "a2"]
+    assert [note.name for note in lines.read() if not note.failed] == ["a0", "a2"]
     await model.run("a0 a1 a2 a3", lines, tolerated=type(error))
     model.failures = {}
     await model.run("a0 a1 a2 a3", lines)
@@ -116,11 +119,16 @@ MORE = [f"b{n}" for n in range(GIVE_UP + 5)]
 
 
 @pytest.mark.parametrize(
-    ("tasks", "failures", "told", "kept"),
+    ("tasks", "failures", "sentence", "done_tasks"),
     [
         ("a0 a1 b0 c0", {"a1": SLOW, "b0": SLOW}, "model b did not answer any question", "a0 c0"),
         # All may be refused for the same reason, as with a wrong option: nothing is left of that.
-        ("a0 b0 b1", {it: refused(it) for it in ("b0", "b1")}, "model b did not.*Odd; fix", "a0"),
+        (
+            "a0 b0 b1",
+            {name: refused(name) for name in ("b0", "b1")},
+            "model b did not.*Odd; fix",
+            "a0",
+        ),
         ("a0 a1", {"a1": refused("a1")}, "", "a0 a1"),
         ("a0 a1", {"a0": refused("a0")}, "1 of 2 tasks are not done.*Odd; run again", "a1"),
         (" ".join(MORE), dict.fromkeys(MORE, MANY), f"model b failed {GIVE_UP} times in a row", ""),
@@ -131,16 +139,19 @@ MORE = [f"b{n}" for n in range(GIVE_UP + 5)]
     ],
 )
 async def test_how_a_run_ends(
-    lines: Lines[Note], tasks: str, failures: dict[str, Any], told: str, kept: str
+    lines: Lines[Note], tasks: str, failures: dict[str, Any], sentence: str, done_tasks: str
 ) -> None:
     """With the kind of the error that ended it."""
-    with pytest.raises(FairqrError, match=told) if told else nullcontext() as ended:
+    with pytest.raises(FairqrError, match=sentence) if sentence else nullcontext() as caught:
         await Model(**failures).run(tasks, lines)
-    if ended is not None:
-        last = [it.refusal if isinstance(it, Done) else it for it in failures.values()][-1]
-        assert type(ended.value) is type(last)
-        assert getattr(ended.value, "status", "") == getattr(last, "status", "")
-    assert [note.name for note in lines.read()] == kept.split()
+    if caught is not None:
+        last_failure = [
+            failure.refusal if isinstance(failure, Done) else failure
+            for failure in failures.values()
+        ][-1]
+        assert type(caught.value) is type(last_failure)
+        assert getattr(caught.value, "status", "") == getattr(last_failure, "status", "")
+    assert [note.name for note in lines.read()] == done_tasks.split()
 
 
 @pytest.fixture
@@ -150,9 +161,9 @@ def manifest(collection: Collection, tmp_path: Path) -> Manifest:
 
 @pytest.fixture
 def store(manifest: Manifest, collection: Collection, tmp_path: Path) -> RunFolder:
-    found = RunFolder(tmp_path / "run")
-    fill(found, manifest, records_of(manifest, collection))
-    return found
+    folder = RunFolder(tmp_path / "run")
+    fill(folder, manifest, records_of(manifest, collection))
+    return folder
 
 
 @pytest.mark.promise("evaluation")
@@ -161,17 +172,20 @@ def test_a_kill_loses_only_the_search_it_hit(store: RunFolder) -> None:
 
     Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them.
     """
-    path, written = store.lines.path, store.lines.read()
-    whole = path.read_bytes()
-    last, one = (len(line) for line in whole.splitlines(keepends=True)[-2:])
-    for cut in range(len(whole) - last - one, len(whole)):
-        path.write_bytes(whole[:cut])
-        kept = whole[:cut].count(b"\n")
-        assert store.lines.read() == written[:kept]
+    path = store.lines.path
+    written = store.lines.read()
+    content = path.read_bytes()
+    last_but_one_length, last_length = (
+        len(line) for line in content.splitlines(keepends=True)[-2:]
+    )
+    for cut in range(len(content) - last_but_one_length - last_length, len(content)):
+        path.write_bytes(content[:cut])
+        whole_lines = content[:cut].count(b"\n")
+        assert store.lines.read() == written[:whole_lines]
         with store.lines.writing():
-            for record in written[kept:]:
+            for record in written[whole_lines:]:
                 store.lines.add(record)
-        assert path.read_bytes() == whole
+        assert path.read_bytes() == content
 
 
 class _Value(Record):
@@ -188,30 +202,51 @@ def test_any_value_comes_back_from_its_line(tmp_path: Path) -> None:
     with lines.writing():
         for value in values:
             lines.add(_Value(name=repr(value), value=value))
-    assert [repr(it.value) for it in lines.read()] == [*map(repr, values)]
+
+    assert [repr(line.value) for line in lines.read()] == [*map(repr, values)]
 
 
 @pytest.mark.promise("evaluation")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("k", 6), ("judge", "uniform:1"), ("topics", 2)],
+    ids=["k", "judge", "topics"],
+)
 def test_a_run_goes_on_only_with_what_it_was_begun_with(
-    store: RunFolder, manifest: Manifest, collection: Collection, tmp_path: Path
+    store: RunFolder, collection: Collection, tmp_path: Path, name: str, value: Any
 ) -> None:
     """A folder holds one experiment, and any change of what it was made from stops it.
 
     Each change that would mix two experiments in one folder is refused, and says which.
     """
+    another = manifest_for(collection, tmp_path, **{name: value})
+
+    refusal = rf"holds a run with another experiment \({name}\); choose another"
+    with pytest.raises(InputError, match=refusal):
+        store.begin(another)
+
+
+def test_a_run_goes_on_only_with_the_same_judgements(store: RunFolder, manifest: Manifest) -> None:
     fingerprints = {**manifest.fingerprints, "qrels.txt": "0"}
-    other = manifest.model_copy(update={"fingerprints": fingerprints})
-    others = {r"fingerprints \(qrels\.txt\)": other}
-    for name, value in {"k": 6, "judge": "uniform:1", "topics": 2}.items():
-        others[rf"experiment \({name}\)"] = manifest_for(collection, tmp_path, **{name: value})
+    another = manifest.model_copy(update={"fingerprints": fingerprints})
+
+    refusal = r"holds a run with another fingerprints \(qrels\.txt\); choose another"
+    with pytest.raises(InputError, match=refusal):
+        store.begin(another)
+
+
+def test_a_run_goes_on_only_with_the_same_corpus(
+    store: RunFolder, collection: Collection, tmp_path: Path
+) -> None:
     schema = collection.folder / "schema.yaml"
     schema.write_text(
         schema.read_text().replace("female: 0.5, male: 0.5", "female: 0.4, male: 0.6")
     )
-    others[r"fingerprints \(corpus\)"] = manifest_for(load_collection(collection.folder), tmp_path)
-    for told, other in others.items():
-        with pytest.raises(InputError, match=f"holds a run with another {told}; choose another"):
-            store.begin(other)
+    another = manifest_for(load_collection(collection.folder), tmp_path)
+
+    refusal = r"holds a run with another fingerprints \(corpus\); choose another"
+    with pytest.raises(InputError, match=refusal):
+        store.begin(another)
 
 
 def test_other_versions_and_forms_of_settings_may_go_on(
@@ -220,10 +255,8 @@ def test_other_versions_and_forms_of_settings_may_go_on(
     """A date of YAML comes back from the manifest as something else; versions are noted."""
     dated = {"options": {"day": datetime.date(2026, 1, 1)}}
     systems = [{"name": "BM25", "method": "baseline", "train": dated}]
-    manifest, store = (
-        manifest_for(collection, tmp_path, systems=systems),
-        RunFolder(tmp_path / "odd"),
-    )
+    manifest = manifest_for(collection, tmp_path, systems=systems)
+    store = RunFolder(tmp_path / "odd")
     store.begin(manifest)
     assert store.manifest() != manifest
     newer = manifest.model_copy(update={"versions": {**manifest.versions, "numpy": "99.0"}})
@@ -239,6 +272,7 @@ def test_only_other_files_keep_a_folder_from_being_used(manifest: Manifest, tmp_
         (store.folder / ".experiment.json.0123456789abcdef").write_text("{")
         assert store.begin(manifest) == manifest
     (tmp_path / "thesis.tex").write_text("precious")
+
     with pytest.raises(InputError, match="is not empty and has no experiment; choose another"):
         RunFolder(tmp_path).begin(manifest)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
@@ -248,14 +282,16 @@ def test_only_other_files_keep_a_folder_from_being_used(manifest: Manifest, tmp_
 def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
     if content:
         (tmp_path / "experiment.json").write_text(content)
-    told = r"is damaged or of another version(;| \(at \w)" if content else "holds no experiment"
-    with pytest.raises(InputError, match=told):
+    sentence = r"is damaged or of another version(;| \(at \w)" if content else "holds no experiment"
+
+    with pytest.raises(InputError, match=sentence):
         fairqr.load_experiment(tmp_path)
 
 
 def test_a_damaged_line_in_the_middle_is_named(store: RunFolder) -> None:
     lines = store.lines.path.read_text().splitlines(keepends=True)
     store.lines.path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
+
     with pytest.raises(InputError, match="line 3, is damaged or of another version; remove"):
         store.lines.read()
 

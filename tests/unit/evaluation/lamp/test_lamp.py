@@ -26,7 +26,9 @@ _READ = json.loads(Path(__file__).with_name("official.json").read_text())
 OFFICIAL: dict[int, Data] = {int(number): task for number, task in _READ.items()}
 """By task an entry of it (``input`` and ``profile``), and its gold, query and document's text."""
 
-ENTRIES = {n: {"input": it["input"], "profile": it["profile"]} for n, it in OFFICIAL.items()}
+ENTRIES = {
+    n: {"input": entry["input"], "profile": entry["profile"]} for n, entry in OFFICIAL.items()
+}
 
 
 def write_set(
@@ -47,8 +49,8 @@ def golds_of(task: str | None, golds: dict[str, Any]) -> Data:
     return {"golds": listed} if task is None else {"task": task, "golds": listed}
 
 
-def _five(id_: object, **more: Any) -> Data:
-    return {"id": id_, **ENTRIES[5], **more}
+def _five(id_: object, **fields: Any) -> Data:
+    return {"id": id_, **ENTRIES[5], **fields}
 
 
 def _load(folder: Path, entries: object, golds: object, **options: Any) -> RagCollection:
@@ -59,32 +61,45 @@ def _load(folder: Path, entries: object, golds: object, **options: Any) -> RagCo
 
 @pytest.mark.parametrize("number", range(1, 8))
 def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int) -> None:
-    entry, known, task = {"id": "01", **ENTRIES[number]}, OFFICIAL[number], TASKS[number - 1]
+    entry = {"id": "01", **ENTRIES[number]}
+    known = OFFICIAL[number]
+    task = TASKS[number - 1]
     outputs = golds_of(f"LaMP_{number}", {"01": known["gold"]})
     collection = load_lamp(write_set(tmp_path, [entry], outputs, packed=number % 2 == 0))
     (query,) = collection.queries
     (document,) = query.pool
-    found = (query.id, query.question, query.query, query.golds, document.text)
-    assert found == ("01", entry["input"], known["query"], (known["gold"],), known["text"])
+    texts = (query.id, query.question, query.query, query.golds, document.text)
+    assert texts == ("01", entry["input"], known["query"], (known["gold"],), known["text"])
     assert document.fields == {k: v for k, v in entry["profile"][0].items() if k != "id"}
     assert (collection.name, collection.prompt) == (f"LaMP-{number}", f"lamp{number}")
     assert task.utility(known["gold"], query.golds) == task.utility.greatest
-    by = "Documents are useful by accuracy; answers are judged by 4 − |error|."
-    assert (collection.left_out, collection.note) == ({}, by if number == 3 else "")
+    measures_used = "Documents are useful by accuracy; answers are judged by 4 − |error|."
+    assert (collection.left_out, collection.note) == ({}, measures_used if number == 3 else "")
 
 
-def test_ratings_are_useful_by_the_code_or_by_the_text(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("answer", "accuracy", "nearness"),
+    [
+        pytest.param("5", 1.0, 4.0, id="right"),
+        pytest.param("4 stars", 0.0, 3.0, id="near"),
+        pytest.param("?", 0.0, 0.0, id="no rating"),
+    ],
+)
+def test_ratings_are_useful_by_the_code_or_by_the_text(
+    tmp_path: Path, answer: str, accuracy: float, nearness: float
+) -> None:
     """A rating that is nearer to the gold is better by error, and as wrong by accuracy."""
     entry = {"id": "1", **ENTRIES[3]}
     path = write_set(tmp_path, [entry], golds_of("LaMP_3", {"1": "5"}))
+
     by_code = load_lamp(path)
     by_text = load_lamp(path, rating_labels="error")
-    for answer, right, near in (("5", 1.0, 4.0), ("4 stars", 0.0, 3.0), ("?", 0.0, 0.0)):
-        assert by_code.label_utility is not None
-        assert by_text.label_utility is not None
-        assert by_code.label_utility(answer, ["5"]) == right
-        assert by_text.label_utility(answer, ["5"]) == near
-        assert by_code.utility(answer, ["5"]) == near
+
+    assert by_code.label_utility is not None
+    assert by_text.label_utility is not None
+    assert by_code.label_utility(answer, ["5"]) == accuracy
+    assert by_text.label_utility(answer, ["5"]) == nearness
+    assert by_code.utility(answer, ["5"]) == nearness
 
 
 def test_duplicates_and_answers_stay_if_that_is_asked(tmp_path: Path) -> None:
@@ -95,98 +110,155 @@ def test_duplicates_and_answers_stay_if_that_is_asked(tmp_path: Path) -> None:
     answer = {"id": "answer", "title": "T", "abstract": abstract}
     entry = {**five, "profile": [*five["profile"], twin, answer]}
     path = write_set(tmp_path, [entry], golds_of("LaMP_5", {"1": "T"}))
-    found = load_lamp(path)
-    both = load_lamp(path, kept=KeptDocuments(duplicates=True, answers=True))
-    assert len(both.queries[0].pool) == len(found.queries[0].pool) + 2
-    assert "equal to an earlier one, left out: 1" in found.note
-    assert "the question and its gold, left out: 1" in found.note
-    assert both.note == ""
+    usual = load_lamp(path)
+
+    complete = load_lamp(path, kept=KeptDocuments(duplicates=True, answers=True))
+
+    assert len(complete.queries[0].pool) == len(usual.queries[0].pool) + 2
+    assert "equal to an earlier one, left out: 1" in usual.note
+    assert "the question and its gold, left out: 1" in usual.note
+    assert complete.note == ""
 
 
-def test_a_set_has_a_task_and_may_have_a_name_of_its_own(tmp_path: Path) -> None:
-    for name in ("LaMP_5", "lamp-5", " LAMP 5 "):
-        assert lamp_task(name) == (TASKS[4], "LaMP-5")
-    assert lamp_task("LaMP_2M") == (TASKS[1], "LaMP-2")
-    for wrong, words in (("LaMP_51", "no task of LaMP"), ("LaMP_2N", "an older task")):
-        with pytest.raises(InputError, match=words):
-            lamp_task(wrong)
-    for name, task in (("LaMP_5_like", None), ("papers", "LaMP-5"), (None, "lamp5")):
-        found = _load(tmp_path, [_five("1")], golds_of(name, {"1": "T"}), task=task)
-        assert found.name == (name or "LaMP-5")
-        assert found.prompt == "lamp5"
-        assert ("shape of LaMP-5, which it is not" in found.note) == (name is not None)
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("LaMP_5", 5), ("lamp-5", 5), (" LAMP 5 ", 5), ("LaMP_2M", 2)],
+    ids=["of the files", "lower case", "spaces", "movies"],
+)
+def test_a_task_is_named_in_several_ways(name: str, number: int) -> None:
+    assert lamp_task(name) == (TASKS[number - 1], f"LaMP-{number}")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("LaMP_51", "no task of LaMP"), ("LaMP_2N", "an older task")],
+    ids=["unknown", "older"],
+)
+def test_another_task_is_refused(name: str, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        lamp_task(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("LaMP_5_like", None), ("papers", "LaMP-5"), (None, "lamp5")],
+    ids=["like a task", "another name", "no name"],
+)
+def test_a_set_may_have_a_name_of_its_own(
+    tmp_path: Path, name: str | None, task: str | None
+) -> None:
+    collection = _load(tmp_path, [_five("1")], golds_of(name, {"1": "T"}), task=task)
+
+    assert collection.name == (name or "LaMP-5")
+    assert collection.prompt == "lamp5"
+    assert ("shape of LaMP-5, which it is not" in collection.note) == (name is not None)
 
 
 def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
     """A document that is the question and its gold too, white space and case apart."""
     odd = json.loads(Path(__file__).with_name("left_out.json").read_text())
-    found = _load(tmp_path, odd["entries"], odd["golds"])
-    (query,) = found.queries
-    told = {
-        "left_out": found.left_out,
-        "note": found.note,
+    collection = _load(tmp_path, odd["entries"], odd["golds"])
+    (query,) = collection.queries
+    reasons = {
+        "left_out": collection.left_out,
+        "note": collection.note,
         "pool": list(map(dataclasses.asdict, query.pool)),
     }
-    check_text("lamp_left_out.json", json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+
+    check_text("lamp_left_out.json", json.dumps(reasons, indent=1, ensure_ascii=False) + "\n")
 
 
 def test_limits_are_no_part_of_the_fingerprint(tmp_path: Path) -> None:
     profile = [{"id": str(i), "title": f"T{i}", "abstract": ""} for i in range(5)]
     entries = [_five(str(i), profile=profile) for i in range(4)]
     golds = {str(i): "T" for i in range(4)}
-    whole = _load(tmp_path, entries, golds)
+    collection = _load(tmp_path, entries, golds)
     small = _load(tmp_path, entries, golds, limit=2, pool=3)
     assert [query.id for query in small.queries] == ["0", "1"]
     assert [document.id for document in small.queries[0].pool] == ["0", "1", "2"]
-    assert small.fingerprint == whole.fingerprint
+    assert small.fingerprint == collection.fingerprint
     assert "the first 3 documents" in small.note
-    assert dataclasses.replace(small.queries[1], pool=whole.queries[1].pool) == whole.queries[1]
-    assert _load(tmp_path, entries, golds | {"3": "U"}).fingerprint != whole.fingerprint
+    assert (
+        dataclasses.replace(small.queries[1], pool=collection.queries[1].pool)
+        == collection.queries[1]
+    )
+    assert _load(tmp_path, entries, golds | {"3": "U"}).fingerprint != collection.fingerprint
     # No more of a file is read than is asked for.
     torn = json.dumps(entries).encode()[:-1]
-    assert _load(tmp_path, torn, golds, limit=4).queries == whole.queries
+    assert _load(tmp_path, torn, golds, limit=4).queries == collection.queries
+
+
+def write_files(folder: Path, prefix: str) -> None:
+    """Write a set of LaMP-5, whose one query is the prefix of its files."""
+    entries = [_five("1", input=f"x: {prefix}")]
+    write_set(folder, entries, golds_of("LaMP_5", {"1": "T"}), prefix)
 
 
 def test_files_are_found_by_folder_and_by_name(tmp_path: Path) -> None:
-    def write(prefix: str) -> None:
-        entries = [_five("1", input=f"x: {prefix}")]
-        write_set(tmp_path, entries, golds_of("LaMP_5", {"1": "T"}), prefix)
+    for prefix in ("train_", "test_", "dev_"):
+        write_files(tmp_path, prefix)
 
-    write("train_")
-    write("test_")
+    assert load_lamp(tmp_path).queries[0].query == "dev_"
+    assert load_lamp(tmp_path / "test_questions.json").queries[0].query == "test_"
+
+
+def test_a_folder_of_several_sets_needs_a_name(tmp_path: Path) -> None:
+    write_files(tmp_path, "train_")
+    write_files(tmp_path, "test_")
+
     with pytest.raises(CorpusError, match=r"has test_questions.json, train_questions.json; name"):
         load_lamp(tmp_path)
-    write("dev_")
-    for name, prefix in (("", "dev_"), ("test_questions.json", "test_")):
-        assert load_lamp(tmp_path / name).queries[0].query == prefix
-    theirs = tmp_path / "5_user_dev_inputs.json"  # as the authors of Fair RAG name them
-    theirs.write_bytes((tmp_path / "test_questions.json").read_bytes())
-    golds = tmp_path / "5_user_dev_outputs.json"
-    golds.write_bytes((tmp_path / "test_outputs.json").read_bytes())
-    assert load_lamp(theirs).queries[0].query == "test_"
+
+
+def test_files_may_be_named_as_the_authors_of_fair_rag_do(tmp_path: Path) -> None:
+    write_files(tmp_path, "test_")
+    (tmp_path / "test_questions.json").rename(tmp_path / "5_user_dev_inputs.json")
+    (tmp_path / "test_outputs.json").rename(tmp_path / "5_user_dev_outputs.json")
+
+    assert load_lamp(tmp_path / "5_user_dev_inputs.json").queries[0].query == "test_"
+
+
+def test_questions_without_outputs_are_refused(tmp_path: Path) -> None:
+    write_files(tmp_path, "dev_")
     (tmp_path / "dev_outputs.json").unlink()
+
     with pytest.raises(CorpusError, match=r"no outputs beside it; put dev_outputs.json there"):
         load_lamp(tmp_path)
+
+
+def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no file of LaMP's questions"):
         load_lamp(tmp_path / "none")
 
 
-def test_malformed_files_are_one_sentence(tmp_path: Path) -> None:
-    for questions, outputs, what in (
-        (b'[{"id": "1"}', {}, "input: Field required"),
-        (b'[{"id": "\xff"}]', {}, "invalid bytes in UTF8"),
-        (b"[", {}, "premature EOF"),
-        ([], b'{"task": 5, "golds": []}', "Input should be a valid string"),
-        ([], b"[1]", "'' is no task of LaMP"),
-        ([_five("1")], {}, "no question of LaMP-5 that can be asked"),
-    ):
-        with pytest.raises(FairqrError, match=what) as caught:
-            _load(tmp_path, questions, outputs)
-        assert len(str(caught.value).splitlines()) == 1
+@pytest.mark.parametrize(
+    ("questions", "outputs", "sentence"),
+    [
+        pytest.param(b'[{"id": "1"}', {}, "input: Field required", id="no input"),
+        pytest.param(b'[{"id": "\xff"}]', {}, "invalid bytes in UTF8", id="no text"),
+        pytest.param(b"[", {}, "premature EOF", id="cut off"),
+        pytest.param(
+            [], b'{"task": 5, "golds": []}', "Input should be a valid string", id="no name"
+        ),
+        pytest.param([], b"[1]", "'' is no task of LaMP", id="no task"),
+        pytest.param([_five("1")], {}, "no question of LaMP-5 that can be asked", id="no golds"),
+    ],
+)
+def test_malformed_files_are_one_sentence(
+    tmp_path: Path, questions: Any, outputs: Any, sentence: str
+) -> None:
+    with pytest.raises(FairqrError, match=sentence) as caught:
+        _load(tmp_path, questions, outputs)
+
+    assert len(str(caught.value).splitlines()) == 1
 
 
 LABELS = TASKS[1].labels
-UTILITIES: list[Utility] = [*(it.utility for it in TASKS), metrics.ROUGE_1, metrics.NAMES_RELEVANT]
+UTILITIES: list[Utility] = [
+    *(task.utility for task in TASKS),
+    metrics.ROUGE_1,
+    metrics.NAMES_RELEVANT,
+]
 GOLDS = {"accuracy": "[1]", "4 − |error|": "3"}
 PEOPLE = ["Leó Szilárd", "Marie Curie", "Jean-Paul Sartre", "…"]
 named = partial(metrics.names_relevant, golds=PEOPLE)
@@ -206,18 +278,18 @@ READ: list[tuple[Callable[[str], object], object, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("read", "expected", "answers"), READ)
+@pytest.mark.parametrize(("reader", "expected", "answers"), READ)
 def test_an_answer_is_read_as_stated(
-    read: Callable[[str], object], expected: object, answers: list[str]
+    reader: Callable[[str], object], expected: object, answers: list[str]
 ) -> None:
-    assert {read(answer) for answer in answers} == {expected}
+    assert {reader(answer) for answer in answers} == {expected}
 
 
 @pytest.mark.parametrize(("gold", "utility"), [("1", 0), ("2", 1), ("3", 2), ("4", 1), ("5", 0)])
 def test_what_is_no_rating_counts_as_the_worse_end(gold: str, utility: float) -> None:
     """|5 − 1|, |5 − 2|, |5 − 3| = |1 − 3|, |1 − 4|, |1 − 5|, each taken from 4."""
     assert metrics.four_minus_error("good", [gold]) == utility
-    assert utility == min(metrics.four_minus_error(str(it), [gold]) for it in range(1, 6))
+    assert utility == min(metrics.four_minus_error(str(rating), [gold]) for rating in range(1, 6))
 
 
 @pytest.mark.parametrize("utility", UTILITIES, ids=lambda utility: utility.name)

@@ -54,13 +54,13 @@ def query_of(id_: str, *sizes: int) -> ProbeQuery:
     """Return a query with so many items in each cell, in the order of the cells."""
     items = [
         ProbeItem(
-            id=f"{id_}-{cell}-{place}",
-            title=f"{cell} {place} of {id_}",
+            id=f"{id_}-{cell}-{number}",
+            title=f"{cell} {number} of {id_}",
             relevant=cell.startswith("relevant"),
             protected=cell.endswith("_protected"),
         )
         for cell, size in zip(CELLS, sizes, strict=True)
-        for place in range(size)
+        for number in range(size)
     ]
     return ProbeQuery(id=id_, query=f"topic {id_}", items=tuple(items))
 
@@ -78,17 +78,19 @@ def collection(
     queries: int = 8, sizes: Sequence[int] = (5, 5, 5, 5), **named: Any
 ) -> ProbeCollection:
     """Make lists with so many items in each of the four cells, in random order."""
-    made = []
+    built = []
     for number in range(queries):
         query = query_of(f"q{number}", *sizes)
         order = np.random.default_rng(number).permutation(len(query.items))
-        made.append(query.model_copy(update={"items": tuple(query.items[it] for it in order)}))
-    return collection_of(*made, **named)
+        built.append(
+            query.model_copy(update={"items": tuple(query.items[position] for position in order)})
+        )
+    return collection_of(*built, **named)
 
 
-def ranks(order: Iterable[int], **more: Any) -> dict[str, Any]:
+def ranks(order: Iterable[int], **fields: Any) -> dict[str, Any]:
     """Return what a ranker says of a list."""
-    return {"order": tuple(order), "asked": 3, "spent": {"model_calls": 3, "tokens": 100}, **more}
+    return {"order": tuple(order), "asked": 3, "spent": {"model_calls": 3, "tokens": 100}, **fields}
 
 
 def by_protection(number: int, task: Task) -> dict[str, Any]:
@@ -104,13 +106,13 @@ def noisy(number: int, task: Task) -> dict[str, Any]:
     return ranks(np.argsort(keys).tolist())
 
 
-def prefers(*replies: tuple[str, str], **more: Any) -> Says:
+def prefers(*replies: tuple[str, str], **fields: Any) -> Says:
     """Prefer these items in turn, with either item first; by the status of a failure none."""
 
     def says(number: int, task: Task) -> dict[str, Any]:
-        one, other = replies[number % len(replies)]
-        said = {"protected_first": one, "unprotected_first": other}
-        return {**said, "spent": {"model_calls": 2, "tokens": 50}, **more}
+        first_reply, second_reply = replies[number % len(replies)]
+        replied = {"protected_first": first_reply, "unprotected_first": second_reply}
+        return {**replied, "spent": {"model_calls": 2, "tokens": 50}, **fields}
 
     return says
 
@@ -119,8 +121,10 @@ def nobody(number: int, task: Task) -> None:
     """Nobody was asked yet."""
 
 
-PROTECTED, UNPROTECTED = ("protected", "protected"), ("unprotected", "unprotected")
-FIRST, REFUSES = ("protected", "unprotected"), ("refused", "protected")
+PROTECTED = ("protected", "protected")
+UNPROTECTED = ("unprotected", "unprotected")
+FIRST = ("protected", "unprotected")
+REFUSES = ("refused", "protected")
 
 biased = prefers(UNPROTECTED, PROTECTED, PROTECTED, PROTECTED)
 even = prefers(UNPROTECTED, PROTECTED)
@@ -134,27 +138,29 @@ def begin(
     tuning: kept.TuningEntry | None = None,
 ) -> kept.ProbeStore:
     """Write a run down: what is said, by ranker or model, or before and after a tuning."""
-    store, probed = kept.ProbeStore(folder), experiment
+    store = kept.ProbeStore(folder)
+    probed = experiment
     manifest = kept.ProbeRunManifest(
         versions={"fairqr": "0.0"},
         started="2025-01-01T00:00:00Z",
         experiment=experiment,
-        collections=tuple(each.entry for each in collections),
+        collections=tuple(probe.entry for probe in collections),
         prompts={"listwise=v1": "a" * 64},
         tuning=tuning,
     )
     store.start(manifest, collections)
     if tuning:
-        probed, (probe,) = experiment.probing("causal:small"), collections
+        probed = experiment.probing("causal:small")
+        (probe,) = collections
         collections = [probe.model_copy(update={"queries": probe.queries[::2]})]
     for stage in kept.STAGES[experiment.kind]:
         record: Any = kept.RankedList if stage == "rankings" else kept.PairRecord
         lines = store.lines(stage)
         with lines.writing():
-            for asked, probe in itertools.product(entrants_of(probed, {}), collections):
-                for number, task in enumerate(tasks_of(probed, asked, probe)):
-                    if said := says[stage if tuning else asked.name](number, task):
-                        lines.add(record(**dict(zip(record.keys, task.key, strict=True)), **said))
+            for entrant, probe in itertools.product(entrants_of(probed, {}), collections):
+                for number, task in enumerate(tasks_of(probed, entrant, probe)):
+                    if reply := says[stage if tuning else entrant.name](number, task):
+                        lines.add(record(**dict(zip(record.keys, task.key, strict=True)), **reply))
     return store
 
 
@@ -175,11 +181,13 @@ def begin_tuning(
     )
     says = {"before": before, "after": after}
     store = begin(folder, lora(**changes), [probe], says, entry)
-    more = {"norm": 1.0, "examples": 4, "tokens": 400}
+    settings = {"norm": 1.0, "examples": 4, "tokens": 400}
     with store.losses.writing():
         for step in range(1, 1 if after is nobody else 21):
             rate = 0.003 * (1 - step / 21)
-            store.losses.add(kept.StepRecord(step=step, loss=1 / step, learning_rate=rate, **more))
+            store.losses.add(
+                kept.StepRecord(step=step, loss=1 / step, learning_rate=rate, **settings)
+            )
     return store
 
 
@@ -195,11 +203,11 @@ def write_collection(
     folder: Path, documents: Sequence[tuple[str, object]], qrels: Mapping[str, Mapping[str, int]]
 ) -> Collection:
     """Write documents (id and gender) with judgements by topic, and read them as a collection."""
-    told = (
+    document_lines = (
         {"id": id_, "title": f"Title {id_}", "text": f"Text of {id_}.", "gender": label}
         for id_, label in documents
     )
-    lines(folder / "documents.jsonl", told)
+    lines(folder / "documents.jsonl", document_lines)
     lines(folder / "topics.jsonl", ({"id": topic, "title": f"query {topic}"} for topic in qrels))
     write_qrels(folder / "qrels.txt", qrels)
     (folder / "schema.yaml").write_text(SCHEMA)
@@ -209,7 +217,7 @@ def write_collection(
 def people(folder: Path, each: int = 6, topics: str = "abc") -> Collection:
     """Topics with as many women as men, each person relevant for one of them."""
     genders = {"f": "female", "m": "male"}
-    every = itertools.product(topics, genders, range(each))
-    documents = [(f"{topic}{one}{number}", genders[one]) for topic, one, number in every]
+    persons = itertools.product(topics, genders, range(each))
+    documents = [(f"{topic}{letter}{number}", genders[letter]) for topic, letter, number in persons]
     qrels = {t: {id_: 1 for id_, _ in documents if id_[0] == t} for t in topics}
     return write_collection(folder, documents, qrels)

@@ -60,31 +60,37 @@ def test_cells_are_what_judgements_and_labels_say(
         documents = [(id_, LABELS.get(label or "", label)) for id_, label in genders.items()]
         collection = write_collection(Path(folder), documents, qrels)
         built = draw(collection, "female vs male", size=size, seed=seed)
-    told = built.manifest
-    relevant = {t: {id_ for id_, grade in of.items() if grade > 0} for t, of in qrels.items()}
+    manifest = built.manifest
+    relevant = {
+        t: {id_ for id_, grade in grades.items() if grade > 0} for t, grades in qrels.items()
+    }
     pool = set().union(*relevant.values())
-    assert told.undecided == sum(GENDERS[genders[it]] < 0 for it in pool if it in genders)
-    assert told.missing == len({"gone1", "gone2"} & pool)
-    kept = {query.id: query for query in built.queries}
-    there = Counter[str]()
+    assert manifest.undecided == sum(GENDERS[genders[id_]] < 0 for id_ in pool if id_ in genders)
+    assert manifest.missing == len({"gone1", "gone2"} & pool)
+    query_by_id = {query.id: query for query in built.queries}
+    counts = Counter[str]()
     for topic in qrels:
         cells = {
-            f"{name}_{side}": {it for it in ids if it in genders and GENDERS[genders[it]] == number}
+            f"{name}_{side}": {
+                id_ for id_ in ids if id_ in genders and GENDERS[genders[id_]] == number
+            }
             for name, ids in (("relevant", relevant[topic]), ("irrelevant", pool - relevant[topic]))
             for side, number in (("protected", 1), ("unprotected", 0))
         }
-        assert (topic in kept) == bool(cells["relevant_protected"] | cells["relevant_unprotected"])
-        if topic not in kept:
+        assert (topic in query_by_id) == bool(
+            cells["relevant_protected"] | cells["relevant_unprotected"]
+        )
+        if topic not in query_by_id:
             continue
-        ids = [item.id for item in kept[topic].items]
+        ids = [item.id for item in query_by_id[topic].items]
         assert len(ids) == len(set(ids)) <= size
         for cell in CELLS:
-            drawn = {item.id for item in kept[topic].of_cell(cell)}
+            drawn = {item.id for item in query_by_id[topic].of_cell(cell)}
             assert drawn <= cells[cell]
             assert len(drawn) == min(size // 4, len(cells[cell]))
-            there[cell] += len(drawn)
-    assert told.queries == len(built.queries) == len(qrels) - told.dropped
-    assert told.items == +there
+            counts[cell] += len(drawn)
+    assert manifest.queries == len(built.queries) == len(qrels) - manifest.dropped
+    assert manifest.items == +counts
 
 
 def by_id(collection: Collection, **changes: Any) -> dict[str, ProbeQuery]:
@@ -96,7 +102,10 @@ def test_items_have_what_rankers_read(tmp_path: Path) -> None:
     collection = people(tmp_path)
     query = by_id(collection, size=8)["a"]
     assert query.query == "query a"
-    assert all((it.title, it.text) == (f"Title {it.id}", f"Text of {it.id}.") for it in query.items)
+    assert all(
+        (item.title, item.text) == (f"Title {item.id}", f"Text of {item.id}.")
+        for item in query.items
+    )
     path = tmp_path / "documents.jsonl"
     # A document that stands twice is drawn once.
     path.write_text(path.read_text().replace("Title af1", " ") + path.read_text())
@@ -110,30 +119,32 @@ def test_items_have_what_rankers_read(tmp_path: Path) -> None:
 def test_a_draw_depends_on_seed_topic_and_candidates_alone(tmp_path: Path, order: str) -> None:
     """A probe's draws depend on seed, topic and candidates only.
 
-    Nor do other topics or their order change a list; a discriminatory one goes cell by cell.
+    Other topics and their order change no list; a discriminatory one goes cell by cell.
     """
     collection = people(tmp_path)
-    how: dict[str, Any] = {"size": 8, "order": order}
-    first, again, other = (draw(collection, seed=seed, **how) for seed in (5, 5, 6))
-    assert first.text == again.text
-    assert first.queries != other.queries
-    whole = by_id(collection, **how)
-    assert by_id(collection, queries=1, **how) == {"a": whole["a"]}
+    options: dict[str, Any] = {"size": 8, "order": order}
+    first, repeated, other_seed = (draw(collection, seed=seed, **options) for seed in (5, 5, 6))
+    assert first.text == repeated.text
+    assert first.queries != other_seed.queries
+    query_by_id = by_id(collection, **options)
+    assert by_id(collection, queries=1, **options) == {"a": query_by_id["a"]}
     turned = dataclasses.replace(collection, topics=collection.topics[::-1])
-    assert by_id(turned, **how) == whole
-    assert list(by_id(turned, queries=2, **how)) == ["c", "b"]
+    assert by_id(turned, **options) == query_by_id
+    assert list(by_id(turned, queries=2, **options)) == ["c", "b"]
     fewer = dataclasses.replace(
         collection, topics=collection.topics[:2], qrels={t: collection.qrels[t] for t in "ab"}
     )
-    for id_, query in by_id(fewer, **how).items():
+    for id_, query in by_id(fewer, **options).items():
         for cell in CELLS[:2]:
-            assert {*query.of_cell(cell)} == {*whole[id_].of_cell(cell)}
-    places = [[CELLS.index(it.cell) for it in query.items] for query in whole.values()]
-    is_sorted = all(one <= other for it in places for one, other in itertools.pairwise(it))
+            assert {*query.of_cell(cell)} == {*query_by_id[id_].of_cell(cell)}
+    places = [[CELLS.index(item.cell) for item in query.items] for query in query_by_id.values()]
+    is_sorted = all(
+        earlier <= later for positions in places for earlier, later in itertools.pairwise(positions)
+    )
     assert is_sorted == (order == "discriminatory")
     # The order is not that in which items were drawn.
     orders = by_id(people(tmp_path / "more", each=10), size=40, order=order).values()
-    assert len({tuple(it.id[1:] for it in query.items) for query in orders}) == 3
+    assert len({tuple(item.id[1:] for item in query.items) for query in orders}) == 3
 
 
 def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
@@ -143,6 +154,7 @@ def test_each_document_is_drawn_equally_often(tmp_path: Path) -> None:
     for seed in range(600):
         items = by_id(collection, size=8, seed=seed)["b"].of_cell("relevant_protected")
         pairs[tuple(sorted(item.id for item in items))] += 1
+
     # Each of the 15 pairs 40 times, within five standard deviations (6.1).
     assert len(pairs) == 15
     assert all(abs(count - 40) < 31 for count in pairs.values())
@@ -152,54 +164,89 @@ def opened(folder: Path, **changes: Any) -> tuple[list[str], list[str]]:
     """Return the names of the collections of an experiment, and what a user is told."""
     watcher = Watcher()
     named = {"sources": (), "size": 8, **changes}
-    asked = listwise(collection=str(folder / "people"), **named)
-    found = probes.open_probe_collections(asked, texts=False, watcher=watcher)
-    return [it.manifest.name for it in found], watcher.notes
+    experiment = listwise(collection=str(folder / "people"), **named)
+    collections = probes.open_probe_collections(experiment, texts=False, watcher=watcher)
+    return [collection.manifest.name for collection in collections], watcher.notes
 
 
-def test_groups_are_named_or_come_from_the_collection(tmp_path: Path) -> None:
-    """By the attribute and its protected group, or by several; what is not there is left out."""
+@pytest.mark.parametrize("named", [{}, {"attribute": "gender"}], ids=["nothing", "an attribute"])
+def test_groups_come_from_the_collection(tmp_path: Path, named: dict[str, Any]) -> None:
     people(tmp_path / "people")
-    women = "people, gender: female"
-    assert opened(tmp_path) == ([women], [])
-    assert opened(tmp_path, attribute="gender") == ([women], [])
-    for protected, name in (
+
+    assert opened(tmp_path, **named) == (["people, gender: female"], [])
+
+
+@pytest.mark.parametrize("named", [{}, {"attribute": "gender"}], ids=["alone", "with attribute"])
+@pytest.mark.parametrize(
+    ("protected", "name"),
+    [
         ("female", "female"),
         ("gender=female", "female"),
         ("male vs female", "male"),
         ("gender=not female", "non-female"),
-    ):
-        for also in ({}, {"attribute": "gender"}):
-            named = opened(tmp_path, protected=protected, sources=["gender=other"], **also)
-            assert named == ([f"people, gender: {name}"], [])
+    ],
+)
+def test_a_protected_group_is_named(
+    tmp_path: Path, protected: str, name: str, named: dict[str, Any]
+) -> None:
+    people(tmp_path / "people")
+
+    probed = opened(tmp_path, protected=protected, sources=["gender=other"], **named)
+
+    assert probed == ([f"people, gender: {name}"], [])
+
+
+def test_words_name_the_groups(tmp_path: Path) -> None:
+    people(tmp_path / "people")
     men = {"attribute": "gender", "protected": "not female", "words": ["men", "women"]}
-    assert opened(tmp_path, **men, sources=["gender=other"]) == (["people, gender: men"], [])
-    both = ["gender=male", "continent=not Europe"]
-    for sources, name in (
-        (both, "people, gender: male"),
-        (both[1:], women),
-    ):
-        names, (note,) = opened(tmp_path, sources=sources)
-        assert names == [name]
-        assert note.startswith(f"'people' has no {sources[-1]}, so we probe gender=")
-    with pytest.raises(InputError, match="no group 'woman'"):  # a slip is no wish for another
+
+    probed = opened(tmp_path, **men, sources=["gender=other"])
+
+    assert probed == (["people, gender: men"], [])
+
+
+@pytest.mark.parametrize(
+    ("sources", "name"),
+    [
+        pytest.param(["gender=male", "continent=not Europe"], "male", id="one of two"),
+        pytest.param(["continent=not Europe"], "female", id="none"),
+    ],
+)
+def test_groups_that_a_collection_lacks_are_left_out(
+    tmp_path: Path, sources: list[str], name: str
+) -> None:
+    people(tmp_path / "people")
+
+    names, (note,) = opened(tmp_path, sources=sources)
+
+    assert names == [f"people, gender: {name}"]
+    assert note.startswith(f"'people' has no {sources[-1]}, so we probe gender=")
+
+
+def test_an_unknown_group_of_a_known_attribute_is_refused(tmp_path: Path) -> None:
+    """A slip is no wish for another group."""
+    people(tmp_path / "people")
+
+    with pytest.raises(InputError, match="no group 'woman'"):
         opened(tmp_path, sources=["gender=woman"])
 
 
 seeds = st.integers(0, 2**32)
-queries = st.lists(st.integers(0, 7), min_size=4, max_size=4).map(lambda it: query_of("q1", *it))
+queries = st.lists(st.integers(0, 7), min_size=4, max_size=4).map(
+    lambda sizes: query_of("q1", *sizes)
+)
 
 EUROPEAN = "Eastern Europe, Northern Europe, Southern Europe, Western Europe"
 PEOPLE_OF = {
     "trec-fair-2021": [
-        {"gender": [gender], "geographic_locations": [place]}
+        {"gender": [gender], "geographic_locations": [region]}
         for gender in ("female", "male", "agender")
-        for place in ("Europe", "Africa")
+        for region in ("Europe", "Africa")
     ],
     "trec-fair-2022": [
-        {"gender": [gender], "page_subcont_regions": [place]}
+        {"gender": [gender], "page_subcont_regions": [region]}
         for gender in ("female", "male", "agender")
-        for place in ("Northern Europe", "Western Africa")
+        for region in ("Northern Europe", "Western Africa")
     ],
 }
 """The labels of the relevant pages of each topic, as the official metadata have them."""
@@ -234,16 +281,21 @@ def test_official_files_are_probed_by_the_recipes_of_the_page(
         for number, people in enumerate(2 * PEOPLE_OF[loader], start=1)
     ]
     ids = [page["page_id"] for page in pages]
-    made = tmp_path / "made"
-    lines(made / "corpus.json", [{"id": id_, "title": f"Page {id_}", "text": "."} for id_ in ids])
+    target_folder = tmp_path / "made"
+    lines(
+        target_folder / "corpus.json",
+        [{"id": id_, "title": f"Page {id_}", "text": "."} for id_ in ids],
+    )
     kind = "metadata" if loader == "trec-fair-2021" else "articles"
-    lines(made / f"{kind}.json", pages)
+    lines(target_folder / f"{kind}.json", pages)
     halves = {"1": ids[:6], "2": ids[6:]}
-    topics = [{"id": id_, "title": f"T{id_}", "rel_docs": own} for id_, own in halves.items()]
-    lines(made / "topics.json", topics)
-    folder, _ = import_collection(loader, [made], "official")
-    asked = listwise(collection=str(folder), size=40, **named)
-    (built,) = probes.open_probe_collections(asked, texts=False, watcher=Watcher())
+    topics = [{"id": id_, "title": f"T{id_}", "rel_docs": ids} for id_, ids in halves.items()]
+    lines(target_folder / "topics.json", topics)
+    folder, _ = import_collection(loader, [target_folder], "official")
+    experiment = listwise(collection=str(folder), size=40, **named)
+
+    (built,) = probes.open_probe_collections(experiment, texts=False, watcher=Watcher())
+
     assert built.manifest.sides.words == words
     assert built.manifest.items == dict.fromkeys(CELLS, 2 * each)
     assert [query.query for query in built.queries] == ["T1", "T2"]
@@ -254,6 +306,7 @@ def test_cells_share_a_list_as_their_parts_say(size: int, cells: str) -> None:
     """By exact fractions: no cell is a whole item off its share, and together they fill it."""
     sizes = listwise(cells=cells, size=size).cell_sizes
     parts = parse_cells(cells)
+
     assert sum(sizes) == size
     for own, part in zip(sizes, parts, strict=True):
         assert abs(own - Fraction(size * part, sum(parts))) < 1
@@ -270,10 +323,11 @@ def test_a_mix_that_is_none_is_refused(cells: str) -> None:
 def test_topics_are_drawn_by_the_seed(tmp_path: Path) -> None:
     """Over seeds each topic is drawn; what is drawn of it stays the same."""
     collection = people(tmp_path)
-    whole = by_id(collection, size=8)
+    query_by_id = by_id(collection, size=8)
     drawn = [draw(collection, size=8, queries=1, topics="drawn", seed=seed) for seed in range(12)]
+
     assert {built.queries[0].id for built in drawn} == {"a", "b", "c"}
-    assert by_id(collection, size=8, topics="drawn") == whole
+    assert by_id(collection, size=8, topics="drawn") == query_by_id
 
 
 @given(query=queries, limit=st.integers(1, 60), seed=seeds)
@@ -284,21 +338,22 @@ def test_crossed_pairs_are_the_cross_product_evenly(
     for kind in GROUP_KINDS:
         sides = [query.of_cell(f"{kind}_{side}") for side in ("protected", "unprotected")]
         pairs = crossed_pairs(query, kind, limit, seed)
-        every = {(one.id, other.id) for one, other in itertools.product(*sides)}
+        crossed = {(first.id, second.id) for first, second in itertools.product(*sides)}
         ids = [(pair.protected.id, pair.unprotected.id) for pair in pairs]
-        assert len(ids) == len(set(ids)) == min(limit, len(every))
-        assert set(ids) <= every
-        probed = [it for it in planned_pairs(query, limit, 0, seed) if it.kind == kind]
+        assert len(ids) == len(set(ids)) == min(limit, len(crossed))
+        assert set(ids) <= crossed
+        probed = [pair for pair in planned_pairs(query, limit, 0, seed) if pair.kind == kind]
         assert pairs[: len(probed)] == probed
-        for place, items in enumerate(sides):
-            counts = Counter(pair[place] for pair in ids)
+        for number, items in enumerate(sides):
+            counts = Counter(pair[number] for pair in ids)
             often = [counts[item.id] for item in items]
-            assert not ids or len(items) > len(sides[1 - place]) or max(often) - min(often) <= 1
+            assert not ids or len(items) > len(sides[1 - number]) or max(often) - min(often) <= 1
 
 
 def test_two_collections_of_one_name_are_refused_first(tmp_path: Path) -> None:
     people(tmp_path / "people")
     (tmp_path / "people" / "documents.jsonl").write_text("no document")
+
     with pytest.raises(InputError, match="are called 'people, gender: male'"):
         opened(tmp_path, sources=["gender=male", "gender=male vs other"])
 
@@ -311,23 +366,26 @@ def test_pairs_are_of_their_cells_and_share_no_item(
     size = {cell: len(query.of_cell(cell)) for cell in CELLS}
     pairs = planned_pairs(query, limit, limit, seed)
     for kind in GROUP_KINDS:
-        own = [pair for pair in pairs if pair.kind == kind]
-        assert len(own) == min(limit, size[f"{kind}_protected"], size[f"{kind}_unprotected"])
-        for pair in own:
-            assert [it.cell for it in pair.items] == [f"{kind}_protected", f"{kind}_unprotected"]
-        check_apart(query, own)
-    own = [pair for pair in pairs if pair.kind == "relevance"]
+        of_kind = [pair for pair in pairs if pair.kind == kind]
+        assert len(of_kind) == min(limit, size[f"{kind}_protected"], size[f"{kind}_unprotected"])
+        for pair in of_kind:
+            assert [item.cell for item in pair.items] == [
+                f"{kind}_protected",
+                f"{kind}_unprotected",
+            ]
+        check_apart(query, of_kind)
+    of_kind = [pair for pair in pairs if pair.kind == "relevance"]
     able = [
         min(size[f"relevant_{side}"], size[f"irrelevant_{side}"])
         for side in ("protected", "unprotected")
     ]
-    assert len(own) == min(limit, sum(able))
-    for pair in own:
-        assert [it.relevant for it in pair.items] == [True, False]
+    assert len(of_kind) == min(limit, sum(able))
+    for pair in of_kind:
+        assert [item.relevant for item in pair.items] == [True, False]
         assert pair.protected.protected == pair.unprotected.protected
-    check_apart(query, own)
-    sides = [pair.protected.protected for pair in own][: 2 * min(able)]
-    assert sides == [place % 2 == 0 for place in range(len(sides))]
+    check_apart(query, of_kind)
+    sides = [pair.protected.protected for pair in of_kind][: 2 * min(able)]
+    assert sides == [number % 2 == 0 for number in range(len(sides))]
 
 
 def check_apart(query: ProbeQuery, pairs: list[Any]) -> None:
@@ -343,9 +401,11 @@ def test_neither_order_nor_limit_changes_the_draw(
 ) -> None:
     items = tuple(data.draw(st.permutations(list(query.items))))
     shuffled = query.model_copy(update={"items": items})
-    whole = planned_pairs(query, 10, 10, seed)
-    assert planned_pairs(shuffled, 10, 10, seed) == whole
-    few = planned_pairs(query, 2, 2, seed)
-    for kind in {pair.kind for pair in whole}:
-        one, other = ([pair for pair in each if pair.kind == kind] for each in (few, whole))
-        assert one == other[:2]
+    many_pairs = planned_pairs(query, 10, 10, seed)
+    assert planned_pairs(shuffled, 10, 10, seed) == many_pairs
+    few_pairs = planned_pairs(query, 2, 2, seed)
+    for kind in {pair.kind for pair in many_pairs}:
+        of_few, of_many = (
+            [pair for pair in planned if pair.kind == kind] for planned in (few_pairs, many_pairs)
+        )
+        assert of_few == of_many[:2]

@@ -26,16 +26,17 @@ from tests.unit.evaluation.probes import made
 COUNTS = st.integers(0, 3)
 
 
-def ranked(folder: Path, probes: Sequence[ProbeCollection], says: Any, **more: Any) -> Any:
+def ranked(folder: Path, probes: Sequence[ProbeCollection], says: Any, **options: Any) -> Any:
     """Write a run on lists down and measure it."""
-    experiment = made.listwise(**{"rankers": [*says], "windows": ["20/10"], **more})
+    experiment = made.listwise(**{"rankers": [*says], "windows": ["20/10"], **options})
     return measures.measure(made.begin(folder, experiment, probes, says).folder)
 
 
-def compared(folder: Path, says: Mapping[str, made.Says], **more: Any) -> Any:
+def compared(folder: Path, says: Mapping[str, made.Says], **options: Any) -> Any:
     """Write a run on pairs down and measure it."""
-    probe, asked = more.pop("probe", made.collection()), made.pairwise(models=[*says], **more)
-    return measures.measure(made.begin(folder, asked, [probe], says).folder)
+    probe = options.pop("probe", made.collection())
+    experiment = made.pairwise(models=[*says], **options)
+    return measures.measure(made.begin(folder, experiment, [probe], says).folder)
 
 
 @st.composite
@@ -52,21 +53,21 @@ def test_the_measures_of_a_list_are_their_definitions(
     query, order = given_
     record = RankedList(collection="c", ranker="monot5", query="q", order=order)
     values = listwise.list_measures(query, record, k)
-    items = [query.items[place] for place in order]
+    items = [query.items[position] for position in order]
     total = sum(item.relevant for item in items)
     assert values["precision"] == pytest.approx(sum(item.relevant for item in items[:k]) / k)
-    dcg = sum(1 / math.log2(r + 1) for r, it in enumerate(items[:k], 1) if it.relevant)
+    dcg = sum(1 / math.log2(r + 1) for r, item in enumerate(items[:k], 1) if item.relevant)
     ideal = sum(1 / math.log2(rank + 1) for rank in range(1, min(k, total) + 1))
     ndcg = dcg / ideal if total else np.nan
     assert values["ndcg"] == pytest.approx(ndcg, nan_ok=True)
-    own, others = (
-        [1 / math.log(1 + rank) for rank, it in enumerate(items, 1) if it.protected == side]
+    own_ranks, other_ranks = (
+        [1 / math.log(1 + rank) for rank, item in enumerate(items, 1) if item.protected == side]
         for side in (True, False)
     )
-    ratio = np.mean(own) / np.mean(others) if own and others else np.nan
+    ratio = np.mean(own_ranks) / np.mean(other_ranks) if own_ranks and other_ranks else np.nan
     assert values["ratio"] == pytest.approx(ratio, nan_ok=True)
-    assert values["share"] == pytest.approx(len(own) / len(items))
-    places = [(rank - 0.5) / len(items) for rank, it in enumerate(items, 1) if it.protected]
+    assert values["share"] == pytest.approx(len(own_ranks) / len(items))
+    places = [(rank - 0.5) / len(items) for rank, item in enumerate(items, 1) if item.protected]
     assert values["places"] == pytest.approx(places)
 
 
@@ -74,7 +75,7 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
     """Nor has a list without a relevant item an nDCG, and one without a group a ratio."""
     sizes = {"failed": (2, 2, 2, 2), "irrelevant": (0, 0, 2, 2), "unprotected": (2, 0, 2, 0)}
     sizes |= {"whole": (2, 2, 2, 2), "missing": (2, 2, 2, 2)}
-    told: dict[str, dict[str, Any]] = {
+    replies: dict[str, dict[str, Any]] = {
         "failed": {"failures": {"timeout": 2, "refused": 1}},
         "irrelevant": {"failures": {"timeout": 2}, "repairs": {"missing": 4}},
         "unprotected": {},
@@ -83,27 +84,29 @@ def test_a_failed_ranking_has_no_measure_and_is_counted(tmp_path: Path) -> None:
 
     def says(_: int, task: Task) -> dict[str, Any] | None:
         query = task.key[-1]
-        return made.ranks(range(len(task.items)), **told[query]) if query in told else None
+        return made.ranks(range(len(task.items)), **replies[query]) if query in replies else None
 
-    probe = made.collection_of(*(made.query_of(name, *own) for name, own in sizes.items()))
-    found = ranked(tmp_path, [probe], {"model": says}, personas=["neutral"], k=4)
-    assert found.missing == 1
-    means = found.means.set_index("measure")
+    probe = made.collection_of(
+        *(made.query_of(name, *sizes_of_query) for name, sizes_of_query in sizes.items())
+    )
+    measured = ranked(tmp_path, [probe], {"model": says}, personas=["neutral"], k=4)
+    assert measured.missing == 1
+    means = measured.means.set_index("measure")
     # All relevant items stand on top of the last list, and none is in the second.
     for name, n, mean in (("P@4", 3, (0 + 2 / 4 + 1) / 3), ("nDCG@4", 2, 1.0)):
         assert (means.loc[name].n, means.loc[name]["mean"]) == (n, pytest.approx(mean))
-    none = {"failed": 1, "not_run": 1}
+    expected_counts = {"failed": 1, "not_run": 1}
     assert means.left_out.to_dict() == {
-        "P@4": none,
-        "nDCG@4": none | {"nothing_relevant": 1},
-        "exposure ratio": none | {"empty_group": 1},
-        "mean place of the protected": none | {"empty_group": 1},
+        "P@4": expected_counts,
+        "nDCG@4": expected_counts | {"nothing_relevant": 1},
+        "exposure ratio": expected_counts | {"empty_group": 1},
+        "mean place of the protected": expected_counts | {"empty_group": 1},
     }
-    assert found.lists.status.tolist() == ["failed", "ok", "ok", "ok", "not_run"]
-    assert (found.lists.asked.sum(), found.lists.tokens.sum()) == (12, 400)
-    assert found.lists.repairs.tolist()[1:3] == [{"missing": 4}, {}]
+    assert measured.lists.status.tolist() == ["failed", "ok", "ok", "ok", "not_run"]
+    assert (measured.lists.asked.sum(), measured.lists.tokens.sum()) == (12, 400)
+    assert measured.lists.repairs.tolist()[1:3] == [{"missing": 4}, {}]
     # A list that was not ranked yet has no line in the table of values, a failed one has.
-    lines = found.table.to_csv(index=False).splitlines()
+    lines = measured.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,ranker,window,persona,query,measure,value,undefined"
     assert len(lines) == 1 + 4 * 4
     assert lines[1].endswith("neutral,failed,P@4,,failed")
@@ -125,16 +128,24 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
     # Of each: two rankers for three personas, two measures, and relevance.
     assert tests.groupby(["collection", "test"]).size().tolist() == [6, 4, 2] * 2
     assert set(tests.tests) == {12}
-    for _, own in tests.groupby("collection"):
-        assert own.p_holm.tolist() == pytest.approx(corrected_by_holm(own.p.tolist()))
+    for _, of_collection in tests.groupby("collection"):
+        assert of_collection.p_holm.tolist() == pytest.approx(
+            corrected_by_holm(of_collection.p.tolist())
+        )
     assert "initial" not in set(tests.ranker)
-    own = tests[tests.collection == "other"]
-    differences = own[(own.test == "exposure_difference") & (own.ranker == "openai:biased")]
+    of_collection = tests[tests.collection == "other"]
+    differences = of_collection[
+        (of_collection.test == "exposure_difference") & (of_collection.ranker == "openai:biased")
+    ]
     # 2 of 2¹² signs, twelve tests.
     assert (set(differences.verdict), set(differences.n)) == ({"above"}, {12})
     assert differences.p_holm.tolist() == pytest.approx([12 * 2 / 2**12] * 3)
     # Of both lists of a query the relevant ones stand on top or at the end; one pair is missing.
-    (between,) = own[(own.measure == "P@10") & (own.test == "personas")].tail(1).itertuples()
+    (between,) = (
+        of_collection[(of_collection.measure == "P@10") & (of_collection.test == "personas")]
+        .tail(1)
+        .itertuples()
+    )
     assert (between.n, between.difference, between.p) == (11, 1.0, 2 / 2**11)
 
 
@@ -142,21 +153,21 @@ def test_all_tests_on_lists_of_a_collection_are_one_family(tmp_path: Path) -> No
 def test_the_ratio_of_relevance_is_the_mean_over_all_such_lists(
     relevant_own: int, own: int, relevant_others: int, others: int
 ) -> None:
-    found = listwise.ratio_of_relevance((relevant_own, own), (relevant_others, others))
+    ratio = listwise.ratio_of_relevance((relevant_own, own), (relevant_others, others))
     weights = 1 / np.log(1 + np.arange(1, 13))
     first = [True] * relevant_own + [False] * relevant_others
-    rest = [True] * own + [False] * others
+    others_first = [True] * own + [False] * others
     if not relevant_own + own or not relevant_others + others:
-        assert math.isnan(found)
+        assert math.isnan(ratio)
         return
     totals = np.zeros(2)
     # Which of the relevant places are the group's; the order within a group does not matter.
-    for one in set(itertools.permutations(first)):
-        for other in set(itertools.permutations(rest)):
-            mask = np.array([*one, *other], dtype=bool)
+    for first_order in set(itertools.permutations(first)):
+        for rest_order in set(itertools.permutations(others_first)):
+            mask = np.array([*first_order, *rest_order], dtype=bool)
             used = weights[: mask.size]
             totals += used[mask].mean(), used[~mask].mean()
-    np.testing.assert_allclose(found, totals[0] / totals[1])
+    np.testing.assert_allclose(ratio, totals[0] / totals[1])
 
 
 def verdicts_of(*rows: Sequence[float], share: float = 0.5, reference: float = 1.0) -> list[str]:
@@ -178,12 +189,14 @@ def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
     """The mean of ln(ratio) is below 0 there; that of the differences that are tested is not."""
     random = np.random.default_rng(0)
     group = np.arange(40) < 3
-    found, logs = 0, []
+    findings = 0
+    logs = []
     for _ in range(60):
         ratios = [exposure_ratio(random.permutation(group)) or 0.0 for _ in range(50)]
-        found += verdicts_of(ratios, share=3 / 40) != ["none"]
+        findings += verdicts_of(ratios, share=3 / 40) != ["none"]
         logs += np.log(ratios).tolist()
-    assert found <= 7
+
+    assert findings <= 7
     assert np.mean(logs) < -0.02
 
 
@@ -214,18 +227,18 @@ def test_pairs_are_counted_by_kind_and_together(tmp_path: Path) -> None:
         is_missing = task.key[2:4] == ("q5", "relevant") and task.items[0].id.endswith("-0")
         return None if is_missing else made.prefers(replies[task.key[3]])(number, task)
 
-    found = compared(tmp_path, {"openai:fake": says}, probe=probe, pairs=3, relevance_pairs=2)
-    assert found.missing == 1
-    assert found.figures.kind.tolist() == ["relevant", "irrelevant", "both", "relevance"]
-    relevant, irrelevant, both, relevance = found.figures.itertuples()
+    comparison = compared(tmp_path, {"openai:fake": says}, probe=probe, pairs=3, relevance_pairs=2)
+    assert comparison.missing == 1
+    assert comparison.figures.kind.tolist() == ["relevant", "irrelevant", "both", "relevance"]
+    relevant, irrelevant, together, relevance = comparison.figures.itertuples()
     assert (relevant.planned, relevant.pairs, relevant.without_pairs) == (27, 26, 1)
     assert (relevant.protected_count, relevant.protected_of, relevant.protected) == (26, 26, 1.0)
     assert (irrelevant.pairs, irrelevant.flips_count, irrelevant.without_pairs) == (20, 20, 0)
-    assert (both.pairs, both.planned, both.tokens) == (46, 47, 46 * 50)
+    assert (together.pairs, together.planned, together.tokens) == (46, 47, 46 * 50)
     assert relevant.verdict == "favours_protected"
     assert "favours female items" in relevant.sentence
     assert (relevance.failures, relevance.votes) == ({"refused": relevance.pairs}, 1.0)
-    lines = found.table.to_csv(index=False).splitlines()
+    lines = comparison.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,model,pairs,measure,value,low,high,count,of"
     assert lines[1].startswith('"notables, gender",openai:fake,relevant,protected,1.0,,,26,26')
 
@@ -237,6 +250,7 @@ def test_all_verdicts_on_a_collection_are_one_family(
     """No entry claims a false preference; p over queries is 2 of 2⁸, in three rows each."""
     says = {f"favours {number}": made.biased for number in range(models)}
     figures = compared(tmp_path, says).figures
+
     assert figures.p_holm.tolist() == pytest.approx([3 * models * 2 / 2**8] * 3 * models)
     assert set(figures.verdict) == {verdict}
     assert figures.favoured.isna().all() == (verdict == "too_few")
@@ -269,8 +283,8 @@ def changed(
 
 def turned(letters: Sequence[str]) -> float:
     """Return |ln| of the ratio of wins, with ½ added to each."""
-    said = "".join(letters)
-    return abs(math.log((said.count("p") + 0.5) / (said.count("u") + 0.5)))
+    text = "".join(letters)
+    return abs(math.log((text.count("p") + 0.5) / (text.count("u") + 0.5)))
 
 
 PAIRS = st.lists(st.tuples(*[st.sampled_from("pufsx")] * 2), min_size=1, max_size=6)
@@ -280,19 +294,23 @@ PAIRS = st.lists(st.tuples(*[st.sampled_from("pufsx")] * 2), min_size=1, max_siz
 @given(st.lists(PAIRS, min_size=1, max_size=6))
 def test_changes_are_those_of_a_loop(said: list[list[tuple[str, str]]]) -> None:
     """In the test, before and after change places; here over all assignments."""
-    sides = [["".join(it[side] for it in group) for group in said] for side in (0, 1)]
-    changes, (before, after) = changed(*sides), map("".join, sides)
-    ratio, consistent = changes["ratio nearer to 1"], changes["consistent"]
+    sides = [["".join(pair[side] for pair in group) for group in said] for side in (0, 1)]
+    changes = changed(*sides)
+    (before, after) = map("".join, sides)
+    ratio = changes["ratio nearer to 1"]
+    consistent = changes["consistent"]
     assert (ratio["pairs"], ratio["n"]) == (len(before), len(said))
     assert ratio["difference"] == pytest.approx(turned(before) - turned(after))
     gained = sum((letter in "pu") for letter in after) - sum(letter in "pu" for letter in before)
     assert consistent["difference"] == pytest.approx(gained / len(before))
     as_far = 0
     for swaps in itertools.product((False, True), repeat=len(said)):
-        each = zip(*sides, swaps, strict=True)
-        swapped = [(other, one) if swap else (one, other) for one, other, swap in each]
-        one, other = map(turned, zip(*swapped, strict=True))
-        as_far += abs(one - other) >= abs(ratio["difference"]) - 1e-9
+        swapped_pairs = zip(*sides, swaps, strict=True)
+        swapped = [
+            (second, first) if swap else (first, second) for first, second, swap in swapped_pairs
+        ]
+        turned_before, turned_after = map(turned, zip(*swapped, strict=True))
+        as_far += abs(turned_before - turned_after) >= abs(ratio["difference"]) - 1e-9
     if all(letter in before for letter in "pu") and all(letter in after for letter in "pu"):
         assert ratio["p"] >= as_far / 2 ** len(said)
         if pd.isna(ratio["low"]):
@@ -303,36 +321,54 @@ def test_changes_are_those_of_a_loop(said: list[list[tuple[str, str]]]) -> None:
         assert ratio["verdict"] == "untested", "a count of 0 gives no certainty"
 
 
-def test_what_a_change_shows_is_told_by_its_test() -> None:
-    """A ratio that came nearer; few queries, whatever their interval; and answers at random."""
+def test_a_ratio_that_came_nearer_is_a_change() -> None:
     nearer = changed(["pppppppu"] * 12, ["ppppuuuu"] * 12)["ratio nearer to 1"]
     assert (nearer["verdict"], nearer["low"]) == ("above", None), "queries that are all alike"
+
+
+def test_few_queries_show_no_change() -> None:
+    """Whatever their interval."""
     before = [*("pppppppu" + "p" * (i % 2) for i in range(5)), "ffff"]
     after = [*("ppppuuuu" + "f" * (i % 2) for i in range(5)), "ffff"]
-    few = changed(before, after)["ratio nearer to 1"]
-    assert few["low"] < few["difference"] < few["high"]
-    assert (few["p"] > 0.05, few["verdict"]) == (True, "too_few")
-    # Few winners before, and many after: the ratio before may have been any.
+    few_changes = changed(before, after)["ratio nearer to 1"]
+
+    assert few_changes["low"] < few_changes["difference"] < few_changes["high"]
+    assert few_changes["p"] > 0.05
+    assert few_changes["verdict"] == "too_few"
+
+
+def test_a_ratio_of_few_winners_shows_no_change() -> None:
+    """Few winners before, and many after: the ratio before may have been any."""
     before = ["ppfffff", "ppfffff", "pffffff", "uffffff"] + ["fffffff"] * 23
-    more = changed(before, ["ppuffff", "ppuuuff", "puufffs"] * 9)["ratio nearer to 1"]
-    assert more["low"] < 0 < more["difference"] < more["high"]
-    assert more["verdict"] == "none"
-    # A ratio of 1 that is bought by positions alone: fewer winners, and less relevance.
-    for kind, measure_, was, now in (
-        ("both", "consistent", "ppppppuu", "pufffsss"),
-        ("relevance", "both orders", "pppp", "pfus"),
-    ):
-        found = changed([was] * 12, [now] * 12, kind)[measure_]
-        assert (found["difference"], found["verdict"]) == (-0.75, "below")
+    many_changes = changed(before, ["ppuffff", "ppuuuff", "puufffs"] * 9)["ratio nearer to 1"]
+
+    assert many_changes["low"] < 0 < many_changes["difference"] < many_changes["high"]
+    assert many_changes["verdict"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("kind", "measure", "before", "after"),
+    [
+        pytest.param("both", "consistent", "ppppppuu", "pufffsss", id="fewer winners"),
+        pytest.param("relevance", "both orders", "pppp", "pfus", id="less relevance"),
+    ],
+)
+def test_a_ratio_bought_by_positions_alone_shows(
+    kind: str, measure: str, before: str, after: str
+) -> None:
+    change = changed([before] * 12, [after] * 12, kind)[measure]
+
+    assert (change["difference"], change["verdict"]) == (-0.75, "below")
 
 
 def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     """Verdicts before and after, changes and relevance; one of them is corrected for all."""
     probe = made.collection(queries=24)
     store = made.begin_tuning(tmp_path, probe, made.biased, made.even)
-    found: Any = measures.measure(store.folder)
-    figures, changes = found.figures, found.changes
-    assert found.missing == 0
+    measured: Any = measures.measure(store.folder)
+    figures = measured.figures
+    changes = measured.changes
+    assert measured.missing == 0
     # Four kinds before and after, their ratio and their winners, and one of relevance.
     assert set(changes.tests) == {8 + 6 + 1}
     differences_p = [max(row.p, row.over_queries) for row in figures.itertuples()]
@@ -343,7 +379,7 @@ def test_all_tests_of_a_tuning_are_one_family(tmp_path: Path) -> None:
     by_measure = changes[changes.kind.isin(["both", "relevance"])].set_index("measure")
     verdicts = {"ratio nearer to 1": "above", "consistent": "none", "both orders": "below"}
     assert by_measure.verdict.to_dict() == verdicts
-    lines = found.table.to_csv(index=False).splitlines()
+    lines = measured.table.to_csv(index=False).splitlines()
     assert lines[0] == "collection,pairs,when,measure,value,low,high,count,of"
     assert '"notables, gender",relevant,after,protected,0.5,,,24,48' in lines
     assert '"notables, gender",relevance,change,both orders,-0.25,,,,48' in lines

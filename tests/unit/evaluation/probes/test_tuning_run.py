@@ -29,8 +29,9 @@ later("peft", "tune")
 
 pytestmark = pytest.mark.usefixtures("plain_jobs")
 
-WORDS, QUERIES = 6, 40
-TITLES = [f"{it[0]}{it[1]}{it[2]}" for it in product("ri", "pu", range(WORDS))]
+WORDS = 6
+QUERIES = 40
+TITLES = [f"{letters[0]}{letters[1]}{letters[2]}" for letters in product("ri", "pu", range(WORDS))]
 """Of relevant and irrelevant, protected and unprotected items."""
 
 VOCABULARY = ["<s>", "</s>", "A", "B", "q", "|", "?", *TITLES]
@@ -48,22 +49,26 @@ def biased(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     folder = tmp_path_factory.mktemp("biased")
-    known = {it: place for place, it in enumerate(VOCABULARY)}
-    tokenizer = Tokenizer(models.WordLevel(known, unk_token="<s>"))
+    number_of = {word: number for number, word in enumerate(VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(number_of, unk_token="<s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     wrapped.chat_template = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
     wrapped.save_pretrained(folder)
-    random, model = np.random.default_rng(1), tiny_llama(len(known), width=32, heads=4)
+    random = np.random.default_rng(1)
+    model = tiny_llama(len(number_of), width=32, heads=4)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for _ in range(250):
         couples = random.choice(TITLES, (64, 2))
-        rows = [[known[it] for it in ("q", one, "|", other, "?")] for one, other in couples]
-        odds = torch.tensor([merit(one) - merit(other) for one, other in couples])
-        target = torch.zeros(len(rows), len(known))
-        target[:, known["A"]] = torch.sigmoid(odds)
-        target[:, known["B"]] = torch.sigmoid(-odds)
+        rows = [
+            [number_of[word] for word in ("q", first, "|", second, "?")]
+            for first, second in couples
+        ]
+        odds = torch.tensor([merit(first) - merit(second) for first, second in couples])
+        target = torch.zeros(len(rows), len(number_of))
+        target[:, number_of["A"]] = torch.sigmoid(odds)
+        target[:, number_of["B"]] = torch.sigmoid(-odds)
         logits = model(torch.tensor(rows)).logits[:, -1]
         torch.nn.functional.cross_entropy(logits, target).backward()
         optimizer.step()
@@ -91,42 +96,44 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     queries = []
     for number in range(QUERIES):
         query = query_of(f"t{number:02}", 4, 4, 4, 4)
-        which = np.concatenate([random.permutation(WORDS)[:4] for _ in range(4)])
+        words = np.concatenate([random.permutation(WORDS)[:4] for _ in range(4)])
         items = [
-            item.model_copy(update={"title": f"{'ir'[item.relevant]}{'up'[item.protected]}{own}"})
-            for item, own in zip(query.items, which, strict=True)
+            item.model_copy(update={"title": f"{'ir'[item.relevant]}{'up'[item.protected]}{word}"})
+            for item, word in zip(query.items, words, strict=True)
         ]
         items[-1] = items[-1].model_copy(update={"id": "everywhere"})
         queries.append(query.model_copy(update={"query": "q", "items": tuple(items)}))
-    made = [collection_of(*queries, name="tiny")]
-    monkeypatch.setattr(running.collection, "open_probe_collections", lambda *_, **__: made)
+    collections = [collection_of(*queries, name="tiny")]
+    monkeypatch.setattr(running.collection, "open_probe_collections", lambda *_, **__: collections)
 
 
-def experiment(model: Path, **more: Any) -> LoraExperiment:
+def experiment(model: Path, **options: Any) -> LoraExperiment:
     settings = {"prompts": {"pairwise": "tiny"}, "model": f"causal:{model}", "train_share": 0.5}
-    return lora(**{**settings, "steps": 200, "batch": 8, "held_out_pairs": 50, **more})
+    return lora(**{**settings, "steps": 200, "batch": 8, "held_out_pairs": 50, **options})
 
 
 async def test_a_planted_bias_is_reduced_in_held_out_queries(
     biased: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
-    told = Watcher()
-    options = RunOptions(tmp_path / "run", told, prompts)
+    watcher = Watcher()
+    options = RunOptions(tmp_path / "run", watcher, prompts)
     measured: Any = running.measure((await run(experiment(biased), options)).folder)
     figures = measured.figures.set_index(["kind", "when"])
     changes = measured.changes.set_index(["kind", "measure"])
-    before = figures.loc["both", "before"]
-    assert before.verdict == "favours_protected"
-    assert before.ratio > 3
+    tuned_before = figures.loc["both", "before"]
+    assert tuned_before.verdict == "favours_protected"
+    assert tuned_before.ratio > 3
     assert changes.loc["both", "ratio nearer to 1"].verdict == "above"
     # The document that stands in all lists is probed with, and so was not trained on.
     assert measured.manifest.tuning.left_out == 1
     # A pair is asked about in both orders.
-    asked = 2 * (before.planned + figures.loc["relevance", "before"].planned)
+    expected_calls = 2 * (tuned_before.planned + figures.loc["relevance", "before"].planned)
     pairs = "questions about pairs {} tuning".format
     titles = [pairs("before"), "training steps", pairs("after")]
-    assert [it[:2] for it in told.stages] == [*zip(titles, (asked, 200, asked), strict=True)]
-    assert told.steps == 2 * asked + 200
+    assert [stage[:2] for stage in watcher.stages] == [
+        *zip(titles, (expected_calls, 200, expected_calls), strict=True)
+    ]
+    assert watcher.steps == 2 * expected_calls + 200
     # It was not for nothing: what became of relevance and of consistent answers is told.
     assert changes.loc["both", "consistent"].verdict == "below"
     assert changes.loc["relevance", "both orders"].verdict == "below"
@@ -142,7 +149,7 @@ async def test_no_held_out_item_or_query_is_trained_on(
     What is trained on has the tokens of the question that the model is probed with.
     """
     plan = await make_probe_plan(experiment(biased), prompts, Watcher())
-    trained = {it.id for batch in plan.batches for e in batch for it in (e.first, e.second)}
+    trained = {item.id for batch in plan.batches for e in batch for item in (e.first, e.second)}
     assert not trained & {item.id for task in plan.tasks for item in task.items}
     tuned = plan.manifest.tuning
     assert tuned
@@ -152,7 +159,8 @@ async def test_no_held_out_item_or_query_is_trained_on(
     # Both orders before and after; to learn counts three times.
     assert remaining_cost(plan, ProbeStore(tmp_path)).calls == 4 * len(plan.tasks) + 3 * 200 * 8
     model = CausalModel(str(biased))
-    pretrained, judge = await model.pretrained(), plan.tasks[0].entrant.open(prompts, model)
+    pretrained = await model.pretrained()
+    judge = plan.tasks[0].entrant.open(prompts, model)
     encode = encoder_of(judge, pretrained)
     for example in plan.batches[0]:
         words = pretrained.tokenizer.convert_ids_to_tokens(encode(example))
@@ -168,9 +176,9 @@ async def test_an_adapter_from_elsewhere_is_refused(
     with pytest.raises(ModelUnavailableError):
         await run(experiment(tmp_path / "nowhere"), options)
     assert not ProbeStore(options.folder).exists()
-    few = experiment(biased, steps=1, held_out_pairs=1, relevance_pairs=0)
-    store = await run(few, options)
+    small = experiment(biased, steps=1, held_out_pairs=1, relevance_pairs=0)
+    store = await run(small, options)
     (store.adapter / "fairqr.json").write_text('{"training": "another"}')
     store.lines("after").path.unlink()
     with pytest.raises(InputError, match="is not the adapter of this run"):
-        await run(few, options)
+        await run(small, options)

@@ -43,7 +43,8 @@ class Namer:
 
     def __init__(self, ends: dict[str, str] | None = None, name: str = "namer") -> None:
         self.asked: list[tuple[str, str]] = []
-        self.ends, self.name = ends or {}, name
+        self.ends = ends or {}
+        self.name = name
 
     async def start(self) -> None:
         """Nothing is needed."""
@@ -86,9 +87,9 @@ class LetterJudge:
         letters = [pair.premise.removeprefix("Text ").removesuffix(".") for pair in pairs]
         return [
             Entailment("empty_document")
-            if it == "e"
-            else Entailment("ok", it != "b" and it in pair.hypothesis.split())
-            for it, pair in zip(letters, pairs, strict=True)
+            if letter == "e"
+            else Entailment("ok", letter != "b" and letter in pair.hypothesis.split())
+            for letter, pair in zip(letters, pairs, strict=True)
         ]
 
 
@@ -108,23 +109,28 @@ class Scorer:
 async def tools_with(**opened: Any) -> Tools:
     """Return tools in which these are open, by their places, under their own names."""
     tools = Tools(PromptLibrary(), ReplyCache())
-    for place, thing in opened.items():
-        await tools.keep(place, thing.name, partial(_itself, thing))
+    for key, tool in opened.items():
+        await tools.keep(key, tool.name, partial(_itself, tool))
     return tools
 
 
-async def _itself(thing: Any) -> Any:
-    return thing
+async def _itself(tool: Any) -> Any:
+    return tool
 
 
 def query_of(name: str, size: int = 5, useful: int = 2) -> RagQuery:
     """A query with documents a, b, c …, of which the first are useful."""
     letters = "abcdefghij"[:size]
     pool = tuple(
-        PoolDocument(f"{name}-{it}", {"title": it}, f"Text {it}.", {"gender": {GROUPS[it]: 1.0}})
-        if it in GROUPS
-        else PoolDocument(f"{name}-{it}", {"title": it}, f"Text {it}.", {})
-        for it in letters
+        PoolDocument(
+            f"{name}-{letter}",
+            {"title": letter},
+            f"Text {letter}.",
+            {"gender": {GROUPS[letter]: 1.0}},
+        )
+        if letter in GROUPS
+        else PoolDocument(f"{name}-{letter}", {"title": letter}, f"Text {letter}.", {})
+        for letter in letters
     )
     return RagQuery(name, f"What of {name}?", name, tuple(letters[:useful]), pool)
 
@@ -176,9 +182,9 @@ def made(
         judge: The name of what judges; empty for nothing.
         changes: Of the experiment.
     """
-    asked = [query_of(f"q{n}", 6, 2 + n % 2) for n in range(queries)]
+    rag_queries = [query_of(f"q{n}", 6, 2 + n % 2) for n in range(queries)]
     of = {"schema": GENDER, **(of or {})}
-    collection = collection_of(*asked, query_of("dropped", 6, 1), **of)
+    collection = collection_of(*rag_queries, query_of("dropped", 6, 1), **of)
     changes = {"generators": ["small", "large"], "retrievers": ["bm25", "dense"], **changes}
     experiment = experiment_of(**{"k": 2, "samples": 20, "generated": 10, **changes})
     named = {collection.name: collection}
@@ -187,13 +193,15 @@ def made(
     async def answers() -> list[PolicyRecord]:
         records: list[PolicyRecord] = []
         for name in experiment.generators:
-            places: dict[str, Any] = {f"retriever {it}": Scorer(it) for it in experiment.retrievers}
+            places: dict[str, Any] = {
+                f"retriever {name}": Scorer(name) for name in experiment.retrievers
+            }
             namer = Namer({"c d": "refuses"} if name == "large" else {}, name)
             tools = await tools_with(**places, generator=namer, attributor=LetterJudge())
             for part, query in plan.tasks:
                 if part.generator == name:
                     records += (await answer_query(tools, part, query, ())).records
-        return [it.model_copy(update={"milliseconds": 12.5}) for it in records]
+        return [record.model_copy(update={"milliseconds": 12.5}) for record in records]
 
     fixed = {"versions": {"fairqr": "1"}, "started": "2026-01-01T00:00:00Z"}
     return Made(plan.manifest.model_copy(update=fixed), asyncio.run(answers()), named)

@@ -51,29 +51,39 @@ def test_notables_are_asked_by_topic(notables: RagCollection) -> None:
             assert sum(document.groups["continent"].values()) in (0, 1)
     small = find_rag_collection("notables", limit=3, pool=4)
     assert small.fingerprint == notables.fingerprint
-    for few, many in zip(small.queries, notables.queries[:3], strict=True):
+    for small_query, whole_query in zip(small.queries, notables.queries[:3], strict=True):
         # In the same order, so that labels of the larger pools have all that is asked.
-        assert list(few.pool) == [document for document in many.pool if document in few.pool]
-        judged = [document.id in collection.relevant(few.id) for document in few.pool]
-        assert (few.id, sorted(judged)) == (many.id, [False, False, True, True])
+        assert list(small_query.pool) == [
+            document for document in whole_query.pool if document in small_query.pool
+        ]
+        judged = [
+            document.id in collection.relevant(small_query.id) for document in small_query.pool
+        ]
+        assert (small_query.id, sorted(judged)) == (whole_query.id, [False, False, True, True])
 
 
 def test_any_collection_with_topics_is_asked_by_them(tmp_path: Path) -> None:
     """By documents that are no people either."""
-    made = write_collection(tmp_path / "crew")
-    found = find_rag_collection(tmp_path / "crew", pool=6)
-    assert [query.question for query in found.queries] == [topic.title for topic in made.topics]
-    assert found.name == "crew"
-    for query in found.queries:
-        relevant = [document.id in made.relevant(query.id) for document in query.pool]
+    written = write_collection(tmp_path / "crew")
+    collection = find_rag_collection(tmp_path / "crew", pool=6)
+    assert [query.question for query in collection.queries] == [
+        topic.title for topic in written.topics
+    ]
+    assert collection.name == "crew"
+    for query in collection.queries:
+        relevant = [document.id in written.relevant(query.id) for document in query.pool]
         assert 0 < sum(relevant) <= len(relevant) <= 6
 
 
 def test_questions_of_ones_own(tmp_path: Path) -> None:
     path = _write(tmp_path, LINE, {**LINE, "id": "2", "query": "counted", "pool": POOL[:1]})
-    found = find_rag_collection(path)
-    first, second = found.queries
-    assert (found.name, found.prompt, found.utility.name) == ("own", "answer", "ROUGE-L")
+    collection = find_rag_collection(path)
+    first, second = collection.queries
+    assert (collection.name, collection.prompt, collection.utility.name) == (
+        "own",
+        "answer",
+        "ROUGE-L",
+    )
     assert (first.id, first.query, first.golds) == ("1", "Who counted?", ("Ada",))
     assert second.query == "counted"
     texts = ["Ada\nShe counted.", "He counted too.", "Nobody did."]
@@ -83,10 +93,10 @@ def test_questions_of_ones_own(tmp_path: Path) -> None:
     assert shares == [[1, 0], [0.25, 0.75], [0, 0]]
     small = find_rag_collection(path, limit=1, pool=2)
     assert [len(query.pool) for query in small.queries] == [2]
-    assert small.fingerprint == found.fingerprint
+    assert small.fingerprint == collection.fingerprint
     by_name = find_rag_collection(path, task="names")
     assert by_name.utility("I think Ada.", ["ada"]) == 1
-    assert by_name.fingerprint != found.fingerprint
+    assert by_name.fingerprint != collection.fingerprint
     with pytest.raises(InputError, match="no metric 'bleu'; name rouge-l"):
         find_rag_collection(path, task="bleu")
     (tmp_path / "schema.yaml").write_text("attributes: 1")
@@ -96,21 +106,37 @@ def test_questions_of_ones_own(tmp_path: Path) -> None:
     assert find_rag_collection(path).schema is None
 
 
-def test_a_line_that_is_no_question_is_named(tmp_path: Path) -> None:
-    for line, what in (
-        ("{", "Invalid JSON"),
-        ({**LINE, "golds": ["a", " "]}, r"golds.1: String"),
-        ({**LINE, "pool": [{"text": "a"}]}, "it has no id"),
-        ({**LINE, "pool": POOL[:1] * 2}, "two documents of its pool have the same id"),
-        ({**LINE, "pool": [{"id": "a", "text": "t", "gender": "x"}]}, "gender is 'x', which is"),
-        (LINE, "the id '1' appears twice"),
-    ):
-        with pytest.raises(CorpusError, match=f"line 3.*{what}") as caught:
-            find_rag_collection(_write(tmp_path, LINE, "", line))
-        assert len(str(caught.value).splitlines()) == 1
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        pytest.param("{", "Invalid JSON", id="no JSON"),
+        pytest.param({**LINE, "golds": ["a", " "]}, r"golds.1: String", id="an empty gold"),
+        pytest.param({**LINE, "pool": [{"text": "a"}]}, "it has no id", id="no id"),
+        pytest.param(
+            {**LINE, "pool": POOL[:1] * 2},
+            "two documents of its pool have the same id",
+            id="an id twice in a pool",
+        ),
+        pytest.param(
+            {**LINE, "pool": [{"id": "a", "text": "t", "gender": "x"}]},
+            "gender is 'x', which is",
+            id="an unknown group",
+        ),
+        pytest.param(LINE, "the id '1' appears twice", id="an id twice"),
+    ],
+)
+def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: Any, sentence: str) -> None:
+    with pytest.raises(CorpusError, match=f"line 3.*{sentence}") as caught:
+        find_rag_collection(_write(tmp_path, LINE, "", line))
+
+    assert len(str(caught.value).splitlines()) == 1
 
 
-def test_what_is_not_there_is_one_sentence() -> None:
-    for name, what in (("", "There is no collection ''"), ("none.jsonl", "cannot be read")):
-        with pytest.raises(CorpusError, match=f"^[^\n]*{what}[^\n]*$"):
-            find_rag_collection(name)
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("", "There is no collection ''"), ("none.jsonl", "cannot be read")],
+    ids=["no name", "no file"],
+)
+def test_an_unknown_collection_is_one_sentence(name: str, sentence: str) -> None:
+    with pytest.raises(CorpusError, match=f"^[^\n]*{sentence}[^\n]*$"):
+        find_rag_collection(name)
