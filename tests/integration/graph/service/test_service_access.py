@@ -226,9 +226,7 @@ CHUNKS = "".join(f"{1000:x}\r\n{'x' * 1000}\r\n" for _ in range(8))
         pytest.param(f"Content-Length: 20000000\r\n\r\n{'x' * 20_000_000}", 413, id="large"),
     ],
 )
-def test_a_body_that_is_slow_or_large_is_refused(
-    impatient: Served, rest: str, status: int
-) -> None:
+def test_a_body_that_is_slow_or_large_is_refused(impatient: Served, rest: str, status: int) -> None:
     address = impatient.client.base_url
     head = f"POST /v1/search HTTP/1.1\r\nHost: {address.host}:{address.port}\r\n"
     head += "Content-Type: application/json\r\n"
