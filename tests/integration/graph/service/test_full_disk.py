@@ -88,8 +88,8 @@ def test_a_run_outlives_a_full_disk_which_readyz_names(
             refused = client.post("/v1/runs", json={"kind": "search", "request": PHYSICIST})
             assert refused.status_code == 503
             assert refused.headers["retry-after"] == "5"
-        gate.set()
 
+        gate.set()
         assert client.get("/healthz").status_code == 200
 
         ballast.unlink()

@@ -54,8 +54,8 @@ def test_a_search_gives_what_the_python_api_gives(
     with FairSearch.open("people", "feedback") as fair:
         context = {name: request[name] for name in ("attributes", "k", "ask", "groups", "target")}
         in_python = fair.search("physicist", **context)
-    without_time = {"usage": {"milliseconds"}}
 
+    without_time = {"usage": {"milliseconds"}}
     assert over_http.model_dump(exclude=without_time) == in_python.model_dump(exclude=without_time)
 
 

@@ -82,8 +82,8 @@ def test_no_audit_waits_for_all_of_another_key(scene: Scene) -> None:
     scene.endpoint.gate.set()
     with running(scene.variables):
         until(lambda: len({*queries}) == 8)
-    order = [query for query in dict.fromkeys(queries) if query != "slow"]
 
+    order = [query for query in dict.fromkeys(queries) if query != "slow"]
     assert longest_wait(order, "other") <= 2, order
     assert longest_wait(order, "one") <= 2, order
 

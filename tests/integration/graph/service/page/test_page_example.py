@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.integration.chromium import PHONE, WIDTH, Pages, faults, shown, slopes_join, status_is
 from tests.integration.service_client import Served, a_key, service_of_a_module
@@ -52,16 +52,28 @@ def ids_of(result: dict[str, Any]) -> list[str]:
     return [document["id"] for document in result["ranking"]]
 
 
-def test_the_empty_start_shows_an_example_until_one_asks(pages: Pages, served: Served) -> None:
+@pytest.fixture
+def page(pages: Pages, served: Served) -> Page:
+    """The empty start on a phone in the dark, with its example."""
     page, _ = pages(color_scheme="dark", **PHONE)
     open_with_key(page, served, served.key)
-    example = page.get_by_role("region", name="An example: mathematician")
-    expect(example.get_by_role("table", name="After: fairqr")).to_be_visible()
+    expect(example_on(page).get_by_role("table", name="After: fairqr")).to_be_visible()
+    return page
+
+
+def example_on(page: Page) -> Locator:
+    return page.get_by_role("region", name="An example: mathematician")
+
+
+def test_the_empty_start_shows_an_example(page: Page, served: Served) -> None:
+    """Its lists and figures are those of the API."""
+    example = example_on(page)
     result = search_of_example(served)
     baseline = result["baseline"]
     assert result["ranking"] != baseline["ranking"]
     assert shown(page, "After: fairqr") == ids_of(result)
     assert shown(page, "Before: baseline ranking") == ids_of(baseline)
+
     expected = []
     for group in ("female", "male"):
         for shares in (baseline["exposure"], result["exposure"], result["target"]):
@@ -69,12 +81,17 @@ def test_the_empty_start_shows_an_example_until_one_asks(pages: Pages, served: S
     rows = example.get_by_role("table", name="Exposure by gender").inner_text()
     percents = [float(number) for number in re.findall(r"([\d.]+)\s*%", rows)]
     assert percents == pytest.approx(expected, abs=0.51)
+
     up = example.locator(".moved:is(.up, .new)").count()
     documents = "1 document" if up == 1 else f"{up} documents"
     paid = f"{cost_sentence(result)} {documents} moved up."
     expect(example.locator(".paid")).to_have_text(f"{paid} No model was needed for this ranking.")
     expect(example).to_contain_text("not refined, since no model was to be asked for words.")
-    # Lines join the rows also once each has a text, and in windows of other widths.
+
+
+def test_the_example_fits_windows_of_all_widths(page: Page) -> None:
+    """Lines join its rows also once each has a text."""
+    example = example_on(page)
     expect(example.locator(".line:empty")).to_have_count(0)
     windows = [(800, 740, ".paid"), (1280, 650, ".paid"), (360, 740, ".big")]
     for width, height, part in windows:
@@ -83,7 +100,10 @@ def test_the_empty_start_shows_an_example_until_one_asks(pages: Pages, served: S
         slopes_join(page, "Before: baseline ranking", "After: fairqr")
         assert page.evaluate(WIDTH) <= width
         assert faults(page) == []
-    # It asks no model, and is not among the runs.
+
+
+def test_the_example_goes_once_one_asks(page: Page, served: Served) -> None:
+    """It asked no model, and is not among the runs."""
     assert served.model.asked == []
     assert served.client.get("/v1/runs", headers=served.key).json()["runs"] == []
 
@@ -93,19 +113,26 @@ def test_the_empty_start_shows_an_example_until_one_asks(pages: Pages, served: S
     expect(page.locator("#example")).to_be_empty()
     expect(page.get_by_role("heading", level=1)).to_have_text("mathematician laboratory")
     expect(page.get_by_role("table", name="After: fairqr")).to_have_count(1)
-    # Where the name of a group is long, its chips end with an ellipsis.
+
+    page.go_back()
+    expect(example_on(page).get_by_role("table", name="After: fairqr")).to_be_visible()
+    page.get_by_role("link", name="Audits").click()
+    expect(page.get_by_text("There are no audits yet.")).to_be_visible()
+
+
+def test_long_names_of_groups_end_with_an_ellipsis(pages: Pages, served: Served) -> None:
     long = "a very long name " * 6
 
     def lengthen(route: Route) -> None:
         route.fulfill(body=route.fetch().text().replace("male", long))
 
+    page, _ = pages(color_scheme="dark", **PHONE)
     page.route("**/v1/search", lengthen)
-    page.go_back()
+    open_with_key(page, served, served.key)
+    example = example_on(page)
     expect(example.get_by_role("table", name="After: fairqr")).to_be_visible()
     name = example.locator(f".mark[title='gender: {long}'] bdi").first
     assert name.evaluate("(it) => 0 < it.clientHeight && it.clientHeight < it.scrollHeight")
-    page.get_by_role("link", name="Audits").click()
-    expect(page.get_by_text("There are no audits yet.")).to_be_visible()
 
 
 def test_where_searching_is_refused_there_is_no_example(pages: Pages, served: Served) -> None:

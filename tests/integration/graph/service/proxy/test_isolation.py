@@ -146,8 +146,8 @@ def test_a_late_page_is_cut_from_the_window(tmp_path: Path, cluster: Server) -> 
             reply = proxy.search(body)
             assert reply.headers["fairqr"] == "passed; slow"
             assert counted.passed == [("POST", "/people/_search")]
-        direct = cluster.ask("POST", "/people/_search", body)
 
+        direct = cluster.ask("POST", "/people/_search", body)
         assert reply.json()["hits"] == direct["hits"]
 
 

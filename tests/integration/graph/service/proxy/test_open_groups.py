@@ -150,7 +150,7 @@ async def test_searches_and_audits_take_the_same_groups(proxy: Fronted) -> None:
 
         queries = [f"shoe number{number}" for number in range(0, COUNT, 8)]
         found = await audit(engine, queries, target="uniform:1", k=10)
-    groups = {it.group for it in found.figures.groups}
 
+    groups = {it.group for it in found.figures.groups}
     assert "shop 0" in groups
     assert "other" in groups

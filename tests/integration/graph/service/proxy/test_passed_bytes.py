@@ -168,8 +168,8 @@ def test_a_dead_cluster_is_told_by_a_sentence_and_nothing_secret(tmp_path: Path)
 
             reason = {"type": "fairqr_proxy", "reason": "The cluster gave no reply: ConnectError."}
             assert reply.json() == {"error": reason, "status": 502}
-        until(lambda: "Nothing of 'people' is re-ranked at present" in proxy.log)
 
+        until(lambda: "Nothing of 'people' is re-ranked at present" in proxy.log)
         assert proxy.end() == 0
         assert SECRET not in proxy.log
         assert "Traceback" not in proxy.log

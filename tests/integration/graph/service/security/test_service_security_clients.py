@@ -470,8 +470,8 @@ def test_streams_that_nobody_reads_keep_no_slot(tmp_path: Path) -> None:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
                 client.connect((base.host, base.port))
                 client.sendall(head.encode())
-            search = {**PHYSICIST, "model": "feedback"}
 
+            search = {**PHYSICIST, "model": "feedback"}
             assert service.client.post("/v1/search", json=search).status_code == 200
 
             ended = 'fairqr_runs_finished_total{kind="search",status="done"} 21.0'
