@@ -7,8 +7,9 @@ What it is made of:
 
 - ``http``: the server, routes, access by keys, metrics. ``page``: the page in the browser. ``mcp``:
   tools for agents. ``proxy``: the door in front of an Elasticsearch.
-- ``execution``: the bodies of requests (``requests``), what they may ask for (``checking``), the
-  search engines, open and lent to runs (``engines``), and what runs a request (``executor``).
+- ``execution``: the bodies of requests (``requests``), what is offered (``capabilities``), whether
+  a request fits that and the limits (``checking``), the search engines, open and lent to runs
+  (``engines``), and what runs a request (``executor``).
 - ``starting``: how a checked request becomes an ephemeral run.
 - ``runs``: the runs that this process does, ``EphemeralRun`` and ``DurableRun`` (``live``); what
   starts the first, and accepts and claims the second (``manager``); and what hands the second to
@@ -45,6 +46,7 @@ The way of a ``POST /v1/search``, from the socket to the answer and back:
 Other ways are shorter. ``http.rerank`` checks its list as a search, and re-ranks it in a slot
 without a run. ``http.openai`` makes a request of a chat, and goes on at 2. An audit is checked by
 ``Executor.check_audit``, and always kept. A call of a tool comes through ``http.app.McpEndpoint``,
-which loads ``http.mcp_endpoint``, or from stdin, to ``mcp.tools``; that makes the ``RunRequest``,
-goes on at 3, always with an ephemeral run (``start_checked``), and reports its steps as progress.
+which loads ``http.mcp_endpoint``, or from stdin, to ``mcp.server``; a tool of ``mcp.tools`` makes
+the ``RunRequest``, goes on at 3, always with an ephemeral run (``start_checked``), and reports its
+steps as progress.
 """

@@ -78,16 +78,18 @@ def run_audit(
         FairqrError: The audit cannot be done.
     """
     steps: asyncio.Queue[Step | None] = asyncio.Queue()
-    last: dict[str, int] = {}
+    reported: dict[str, int] = {}  # how many steps each stage had at its last report
 
-    def report(stage: str, done: int, of: int) -> None:
-        if done == of or (done - last.get(stage, -of)) * PARTS >= of:
-            last[stage] = done
-            progress = {"stage": stage, "done": done, "of": of}
+    def report(stage: str, done: int, total: int) -> None:
+        since_last = done - reported.get(stage, -total)
+        is_due = since_last * PARTS >= total
+        if done == total or is_due:
+            reported[stage] = done
+            progress = {"stage": stage, "done": done, "of": total}
             steps.put_nowait(Step("progress", {"progress": progress}))
 
     async def audit() -> None:
-        found = await auditor(engine, audit_request, folder, report)
-        steps.put_nowait(Step("audit", {"audit": found.model_dump(mode="json")}))
+        result = await auditor(engine, audit_request, folder, report)
+        steps.put_nowait(Step("audit", {"audit": result.model_dump(mode="json")}))
 
     return yield_queued(audit, steps)

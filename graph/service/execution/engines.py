@@ -46,18 +46,20 @@ class _Opened:
 
     @property
     def failed(self) -> bool:
-        done = self.opening
-        return done.done() and (done.cancelled() or done.exception() is not None)
+        if not self.opening.done():
+            return False
+        return self.opening.cancelled() or self.opening.exception() is not None
 
     async def close(self) -> None:
         """Close the engine, or stop opening it."""
         self.opening.cancel()
         await asyncio.wait([self.opening])
-        if not self.failed:
-            try:
-                await self.opening.result().aclose()
-            except Exception as error:
-                log.warning("An engine could not be closed: %s", one_line(error))
+        if self.failed:
+            return
+        try:
+            await self.opening.result().aclose()
+        except Exception as error:
+            log.warning("An engine could not be closed: %s", one_line(error))
 
 
 class Engines:
@@ -89,40 +91,53 @@ class Engines:
             IndexNotFoundError: The index does not exist.
             IndexUnavailableError: It cannot be reached.
         """
-        fixed = self._sources.get(corpus) or (corpus if corpus in BUILT_IN else None)
-        # The stamp of an index or an attached source changes when it is replaced.
-        stamp = "" if fixed else self._catalog.stamp(corpus)
-        key = (corpus, retriever)
-        known = opened = self._opened.get(key)
-        if opened is None or opened.failed or opened.stamp != stamp:
-            # `open` takes only names, so what a client names is never the path of a file.
-            catalog = self._catalog
-            open_ = partial(catalog.resolve, fixed) if fixed else partial(catalog.open, corpus)
-            opening = asyncio.create_task(open_(retriever=retriever, progress=progress))
-            # Nobody may be left to take the error.
-            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
-            opened = self._opened[key] = _Opened(stamp, opening)
-            if known is not None:
-                self._release(known)
+        opened = self._open(corpus, retriever, progress)
         opened.users += 1
         try:
             yield await asyncio.shield(opened.opening)
         finally:
             self._release(opened)
 
+    def _open(self, corpus: str, retriever: str, progress: Announce | None) -> _Opened:
+        """Return the engine that is open, or one that begins to open now."""
+        fixed: Source | str | None = self._sources.get(corpus)
+        if fixed is None and corpus in BUILT_IN:
+            fixed = corpus
+        # The stamp of an index or an attached source changes when it is replaced.
+        stamp = "" if fixed else self._catalog.stamp(corpus)
+
+        key = (corpus, retriever)
+        previous = self._opened.get(key)
+        if previous is not None and not previous.failed and previous.stamp == stamp:
+            return previous
+
+        # `open` takes only names, so what a client names is never the path of a file.
+        open_engine = partial(self._catalog.open, corpus)
+        if fixed:
+            open_engine = partial(self._catalog.resolve, fixed)
+        opening = asyncio.create_task(open_engine(retriever=retriever, progress=progress))
+        # Nobody may be waiting any more to take the error.
+        opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        opened = _Opened(stamp, opening)
+        self._opened[key] = opened
+        if previous is not None:
+            self._release(previous)
+        return opened
+
     def _release(self, opened: _Opened) -> None:
-        """Count a user less, and close the engine after the last one, who may leave meanwhile."""
+        """Count one user less, and close the engine after the last one, who may leave meanwhile."""
         opened.users -= 1
-        if not opened.users:
-            task = asyncio.create_task(opened.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        if opened.users > 0:
+            return
+        closing = asyncio.create_task(opened.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Close all search engines, and stop what is being opened."""
-        opened = [*self._opened.values()]
+        engines = [*self._opened.values()]
         self._opened.clear()
-        await asyncio.gather(*(one.close() for one in opened), *self._closing)
+        await asyncio.gather(*(opened.close() for opened in engines), *self._closing)
 
 
 class ServedDocument(BaseModel):
@@ -152,16 +167,24 @@ async def read_document(engine: SearchEngine, id_: str, link: str | None) -> Ser
     Raises:
         DocumentNotFoundError: The engine does not find it.
     """
-    found = await engine.documents([id_])
-    if not found:
-        known = "" if "read_by_id" in engine.capabilities else " that a search has found"
+    documents = await engine.documents([id_])
+    if not documents:
+        only_searched = "" if "read_by_id" in engine.capabilities else " that a search has found"
         raise DocumentNotFoundError(
-            f"'{engine.name}' has no document '{one_line(id_, 60)}'{known}; check the id."
+            f"'{engine.name}' has no document '{one_line(id_, 60)}'{only_searched}; check the id."
         )
-    title, text, address = found[0].title, found[0].text, _link_of(found[0], link)
-    (hits,) = await engine.search([Query("", 1, only=(id_,))])
+    document = documents[0]
+
+    only_this = Query("", 1, only=(id_,))
+    (hits,) = await engine.search([only_this])
     groups = hits.groups(0, engine.schema) if hits.ids else {}
-    return ServedDocument(id=id_, title=title, text=text, groups=groups, link=address)
+    return ServedDocument(
+        id=id_,
+        title=document.title,
+        text=document.text,
+        groups=groups,
+        link=_link_of(document, link),
+    )
 
 
 class DocumentLine(BaseModel):
@@ -174,21 +197,30 @@ class DocumentLine(BaseModel):
 
 async def read_lines(engine: SearchEngine, ids: Sequence[str]) -> list[DocumentLine]:
     """Return one line for each of these documents that the engine finds."""
-    return [
-        DocumentLine(id=it.id, title=it.title, line=one_line(it.text, LONGEST_LINE))
-        for it in await engine.documents(ids)
-    ]
+    lines = []
+    for document in await engine.documents(ids):
+        text = one_line(document.text, LONGEST_LINE)
+        lines.append(DocumentLine(id=document.id, title=document.title, line=text))
+    return lines
 
 
 async def links_of(engine: SearchEngine, ids: Sequence[str], link: str | None) -> dict[str, str]:
     """Return the web addresses of documents, by id; not every document has one."""
-    documents = await engine.documents(ids) if link and ids else []
-    links = {document.id: _link_of(document, link) for document in documents}
-    return {id_: address for id_, address in links.items() if address}
+    if not (link and ids):
+        return {}
+    links: dict[str, str] = {}
+    for document in await engine.documents(ids):
+        address = _link_of(document, link)
+        if address:
+            links[document.id] = address
+    return links
 
 
 def _link_of(document: Document, field: str | None) -> str | None:
     """Return the web address of a document, if the field holds one."""
-    link = value_at(document.fields, field) if field else None
-    is_link = isinstance(link, str) and len(link) <= LONGEST_LINK and is_web_address(link)
-    return link if is_link else None
+    if not field:
+        return None
+    link = value_at(document.fields, field)
+    if not isinstance(link, str) or len(link) > LONGEST_LINK:
+        return None
+    return link if is_web_address(link) else None

@@ -15,6 +15,7 @@ from contextlib import (
     suppress,
 )
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
@@ -38,6 +39,7 @@ from fairqr.graph.search.models import GivenModel
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.execution import checking
 from fairqr.graph.service.execution.audits import Auditor, run_audit
+from fairqr.graph.service.execution.capabilities import NOTHING, Capabilities
 from fairqr.graph.service.execution.engines import Engines
 from fairqr.graph.service.execution.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
@@ -50,16 +52,19 @@ from fairqr.retrieval.engines.tantivy.store import Announce
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import ProgressFunction
 
-MODELS, GRAPHS = 32, 64
-"""How many of each to keep open."""
+MODELS = 32
+"""How many models to keep open."""
 
+GRAPHS = 64
+"""How many graphs to keep open."""
 
 COMPUTING = 4
 """How many runs over indexes in this process compute at a time. More would only slow each other
 down."""
 
 COMPUTING_SHARE = 1 / COMPUTING
-"""The part of them that one key may have: one run, for which alone those of another key wait."""
+"""The part of these slots that one key may have: one run, so that a key waits for no more than one
+run of each other key."""
 
 REACHED_WITHIN = 3.0
 """Seconds to wait for a model's server, or for a source, when we look whether it responds."""
@@ -71,30 +76,33 @@ def require_usable(settings: ServiceSettings) -> None:
     """Check that what runs leave can be written; make the folders that are missing.
 
     Raises:
-        ConfigError: A folder cannot be written, or the file of replies is none.
+        ConfigError: A folder cannot be written, or the file of replies is of another kind.
     """
-    replies = settings.replies
     folders = {"audits": settings.audits, "traces": settings.traces}
-    folders["replies"] = replies.parent if replies is not None else None
+    if settings.replies is not None:
+        folders["replies"] = settings.replies.parent
     for name, folder in folders.items():
-        if folder is None:
-            continue
-        try:
-            # What is recorded may be private.
-            folder.mkdir(0o700, parents=True, exist_ok=True)
-            is_writable = os.access(folder, os.W_OK | os.X_OK)
-        except OSError:
-            is_writable = False
-        if not is_writable:
+        if folder is not None and not _is_writable(folder):
             raise errors.ConfigError(
                 f"The folder {folder} (service.{name}) cannot be written; name another one, or "
                 "change its permissions."
             )
-    if not ReplyCache(replies).is_usable():
+
+    if not ReplyCache(settings.replies).is_usable():
         raise errors.ConfigError(
-            f"No replies can be kept in {replies} (service.replies); name a file that is new, or "
-            "that fairqr has written."
+            f"No replies can be kept in {settings.replies} (service.replies); name a file that is "
+            "new, or that fairqr has written."
         )
+
+
+def _is_writable(folder: Path) -> bool:
+    """Make a folder if it is missing, and return whether we can write into it."""
+    try:
+        # What is recorded may be private.
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+        return os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        return False
 
 
 class Executor:
@@ -107,22 +115,26 @@ class Executor:
 
     Attributes:
         auditor: Runs audits.
-        learnt_words: Returns what knows the words that a model gave before, by its name; None if it
-            gives none.
+        learnt_words: Returns the words that a model gave before, by its name; None if it gives no
+            words.
     """
 
     def __init__(
         self, settings: ServiceSettings, *, model: str | None = None, auditor: Auditor | None = None
     ) -> None:
-        self.settings, self.auditor, catalog = settings, auditor, Catalog()
-        self.capabilities = checking.Capabilities(settings, catalog, model)
+        self.settings = settings
+        self.auditor = auditor
+        catalog = Catalog()
+        self.capabilities = Capabilities(settings, catalog, model)
         self._engines = Engines(catalog, self.capabilities.sources)
+
         # No model is asked the same twice, or opened twice.
         self._replies = ReplyCache(settings.replies)
         self._model = lru_cache(MODELS)(self._open_model)
         self.learnt_words = lru_cache(MODELS)(self._open_learnt_words)
-        self._computing = Slots(COMPUTING, COMPUTING_SHARE)
         self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
+        self._computing = Slots(COMPUTING, COMPUTING_SHARE)
+
         # One client for all checks, since it takes long to make. Each check opens a new connection.
         self._http = httpx.AsyncClient(
             timeout=REACHED_WITHIN, limits=httpx.Limits(max_keepalive_connections=0)
@@ -131,8 +143,8 @@ class Executor:
     async def start(self, progress: Announce | None = None) -> None:
         """Open the configured sources, or the default corpus, and start the model.
 
-        A source that cannot be reached is told in the log, and is tried again whenever it is asked
-        for. One that does not answer is told, too, and opens when it does.
+        The log names a source that cannot be reached; each request for it tries again. It names a
+        source that does not answer yet, too, which opens when it does.
 
         Args:
             progress: Reports what is being indexed.
@@ -143,14 +155,15 @@ class Executor:
         """
         await asyncio.to_thread(require_usable, self.settings)
         await self._start_model()
+
         names = self.configured_corpora()
-        opened = await asyncio.gather(
-            *(self._open_at_start(name, progress) for name in names), return_exceptions=True
-        )
-        failures = [it for it in opened if isinstance(it, BaseException)]
+        openings = [self._open_at_start(name, progress) for name in names]
+        outcomes = await asyncio.gather(*openings, return_exceptions=True)
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        have_all_failed = len(failures) == len(names)
         for failure in failures:
             is_away = isinstance(failure, errors.IndexUnavailableError)
-            if not is_away or len(failures) == len(names):
+            if not is_away or have_all_failed:
                 raise failure
         for failure in failures:
             log.warning("The service begins without a source: %s", failure)
@@ -161,26 +174,27 @@ class Executor:
         Raises:
             FairqrError: As of :meth:`check_source`.
         """
-        works_here = False
+        is_indexing = False
 
-        def announce(what: str) -> ProgressFunction:
-            nonlocal works_here
-            works_here = True
-            return progress(what) if progress is not None else lambda *_: None
+        def announce(name: str) -> ProgressFunction:
+            nonlocal is_indexing
+            is_indexing = True
+            return progress(name) if progress is not None else lambda *_: None
 
-        checking_source = asyncio.create_task(self.check_source(name, announce))
+        opening = asyncio.create_task(self.check_source(name, announce))
         try:
-            await asyncio.wait({checking_source}, timeout=REACHED_WITHIN)
-            if not checking_source.done() and not works_here:
+            await asyncio.wait({opening}, timeout=REACHED_WITHIN)
+            is_silent = not opening.done() and not is_indexing
+            if is_silent:
                 log.warning(
                     "The service begins without a source: '%s' does not answer yet; it opens when "
                     "it does.",
                     name,
                 )
                 return
-            await checking_source
+            await opening
         finally:
-            checking_source.cancel()  # opening goes on
+            opening.cancel()  # the engine itself opens on
 
     async def close(self) -> None:
         """Close everything."""
@@ -189,8 +203,8 @@ class Executor:
 
     def configured_corpora(self) -> list[str]:
         """Return the names of the configured sources and corpora, or of the default corpus."""
-        exact = [name for name in self.settings.corpora if "*" not in name]
-        configured = list(dict.fromkeys([*exact, *self.capabilities.sources]))
+        exact_names = [name for name in self.settings.corpora if "*" not in name]
+        configured = list(dict.fromkeys([*exact_names, *self.capabilities.sources]))
         return configured or self.capabilities.corpora()[:1]
 
     async def check_source(self, name: str, progress: Announce | None = None) -> None:
@@ -210,13 +224,14 @@ class Executor:
         """Check that the server of the default model responds; we send no prompt.
 
         Raises:
-            ModelUnavailableError: It cannot.
+            ModelUnavailableError: It does not.
         """
         model = await self._start_model()
         if model is None or model.base_url is None:
             return
+        address = f"{model.base_url.rstrip('/')}/models"
         try:
-            await self._http.get(f"{model.base_url.rstrip('/')}/models")
+            await self._http.get(address)
         except httpx.HTTPError:
             raise errors.ModelUnavailableError(
                 f"The server of the model {model.name} cannot be reached; check that it runs."
@@ -239,7 +254,9 @@ class Executor:
             )
         checked = checking.check_audit(audit_request, self.settings.limits, self.capabilities)
         await self.auditor.check(checked.context.options)
-        async with self.lend_engine(checked.body["corpus"], audit_request.retriever) as engine:
+
+        corpus = checked.body["corpus"]
+        async with self.lend_engine(corpus, audit_request.retriever) as engine:
             for name in audit_request.attributes:
                 engine.schema.attribute(name)
         return checked
@@ -263,23 +280,27 @@ class Executor:
         Raises:
             FairqrError: The run fails.
         """
-        async with self.lend_engine(checked.body["corpus"], checked.body["retriever"]) as engine:
-            with self._recorded(id_):
+        corpus = checked.body["corpus"]
+        retriever = checked.body["retriever"]
+        async with self.lend_engine(corpus, retriever) as engine:
+            with self._recording(id_):
                 outputs = await self._outputs_of(checked, engine, id_, journal, steps)
                 try:
                     async with self.computing_in_turns(engine), aclosing(outputs):
                         async for output in outputs:
                             yield output
                 except errors.BudgetError as error:
+                    # A budget that is as high as our limit is refused as the limit would be.
                     if error.limit >= getattr(self.settings.limits, error.unit):
                         self.settings.limits.check(error.unit, error.needed, "What this may take")
                     raise
 
     def computing_in_turns(self, engine: SearchEngine) -> AbstractAsyncContextManager[None]:
-        """Let what is done meanwhile with an engine compute in the turns of its key.
+        """Let work with an engine compute only in the turns of its key.
 
-        A run over an index computes nearly all the time. One over a server waits for that, too, and
-        holds its turn only for what takes a thread.
+        A run over an index computes nearly all the time, and holds its turn from node to node. A
+        run over a server mostly waits for the server, and holds its turn only for what takes a
+        thread.
         """
         turn = partial(self._computing.held, current_key_id.get())
         return in_turns(turn, between_nodes=engine.in_process)
@@ -304,25 +325,38 @@ class Executor:
         journal: RunJournal | None,
         steps: bool,
     ) -> AsyncGenerator[RunOutput, None]:
-        """Return what runs a request."""
-        kind, body, context = checked.kind, checked.body, checked.context
-        if kind == "audit":
+        """Return the stream of outputs of a request."""
+        context = checked.context
+        if checked.kind == "audit":
             folder = self.settings.audits / id_ if journal else None
             return run_audit(cast(Auditor, self.auditor), engine, context, folder)
-        judge = body.get("attributor", checking.NOTHING)
-        graph = self._graph(kind, engine, body["model"], judge)
-        if kind == "answer" and body["k"] is None:
+
+        body = checked.body
+        attributor = body.get("attributor", NOTHING)
+        graph = self._graph(checked.kind, engine, body["model"], attributor)
+        if checked.kind == "answer" and body["k"] is None:
             # The default pool is no larger than the corpus.
-            size = (await engine.info()).documents or context.k
+            info = await engine.info()
+            size = info.documents or context.k
             context = context.model_copy(update={"k": min(context.k, size)})
-        if journal is None and not steps:
-            return _final_step_alone(graph, checked.query, context)
+
         if journal is None:
-            return run_graph(graph, checked.query, context)
-        await journal.start_over((await engine.info()).fingerprint if engine.in_process else "")
-        graph = graph.copy({"checkpointer": journal.saver})
-        how: dict[str, Any] = {"thread": id_, "resume": journal.resumed}
-        return run_graph(graph, checked.query, context, journal=journal, **how)
+            if steps:
+                return run_graph(graph, checked.query, context)
+            return _final_step_alone(graph, checked.query, context)
+
+        version = ""
+        if engine.in_process:
+            version = (await engine.info()).fingerprint
+        await journal.start_over(version)
+        return run_graph(
+            graph.copy({"checkpointer": journal.saver}),
+            checked.query,
+            context,
+            journal=journal,
+            thread=id_,
+            resume=journal.resumed,
+        )
 
     @asynccontextmanager
     async def lend_engine(
@@ -346,13 +380,13 @@ class Executor:
 
     async def infos(self) -> list[tuple[SearchEngine, EngineInfo]]:
         """Return the offered search engines that can be opened."""
-        found = (await self.reached()).values()
-        return [it for it in found if it is not None]
+        reached = await self.reached()
+        return [pair for pair in reached.values() if pair is not None]
 
     async def reached(self) -> dict[str, tuple[SearchEngine, EngineInfo] | None]:
         """Return all offered search engines by name; None for those that cannot be opened now."""
 
-        async def info(name: str) -> tuple[SearchEngine, EngineInfo] | None:
+        async def reach(name: str) -> tuple[SearchEngine, EngineInfo] | None:
             with suppress(errors.FairqrError, TimeoutError):
                 async with asyncio.timeout(REACHED_WITHIN), self._engines.lend(name) as engine:
                     return engine, await engine.info()
@@ -360,7 +394,8 @@ class Executor:
 
         names = await asyncio.to_thread(self.capabilities.corpora)
         # All at the same time, since an engine that is out of reach takes long to fail.
-        return dict(zip(names, await asyncio.gather(*map(info, names)), strict=True))
+        pairs = await asyncio.gather(*map(reach, names))
+        return dict(zip(names, pairs, strict=True))
 
     async def _start_model(self) -> ChatModel | None:
         """Start the default model and return it; None if it needs no start."""
@@ -374,11 +409,16 @@ class Executor:
         """Return a language model; the configured key goes only to the configured address."""
         if name == FeedbackRefiner.name:
             return name  # each graph makes one of its engine
-        if name.partition(":")[0] == SEQ2SEQ:
+        provider = name.partition(":")[0]
+        if provider == SEQ2SEQ:
             return open_generator(name, cache=self._replies)
+
         _, entry = self.capabilities.model(name)
-        options: dict[str, Any] = {"base_url": entry.base_url, "timeout": entry.timeout}
-        options["reasoning_tokens"] = entry.reasoning_tokens
+        options: dict[str, Any] = {
+            "base_url": entry.base_url,
+            "timeout": entry.timeout,
+            "reasoning_tokens": entry.reasoning_tokens,
+        }
         if entry.extra_body:
             options["extra_body"] = entry.extra_body
         if entry.key is not None:
@@ -386,48 +426,80 @@ class Executor:
         return open_model(name, cache=self._replies, **options)
 
     def _open_learnt_words(self, name: str) -> LearntWords | None:
-        """Return what knows the words that a model gave before; None if it gives no words."""
+        """Return the words that a model gave before; None if it gives no words."""
         model = self._model(name)
-        if isinstance(model, ChatModel | RecordedModel):
-            return LearntWords(model, self.capabilities.prompts)
-        return None
+        if not isinstance(model, ChatModel | RecordedModel):
+            return None
+        return LearntWords(model, self.capabilities.prompts)
 
-    def _build_graph(self, kind: Kind, engine: SearchEngine, name: str, judge: str) -> Any:
-        """Return the graph for a kind of run over an engine."""
-        model, more = self._model(name), dict[str, Any]()
-        writes_only = isinstance(model, ModelGenerator)
+    def _build_graph(self, kind: Kind, engine: SearchEngine, model_name: str, judge: str) -> Any:
+        """Return the graph for a kind of run over an engine.
+
+        Args:
+            kind: The kind of the run.
+            engine: The engine.
+            model_name: The name of the model.
+            judge: The name of the attributor, or :data:`NOTHING`; only answers have one.
+        """
+        model = self._model(model_name)
+        refiner: GivenModel | None = None
+        generator: ModelGenerator | None = None
+        if not isinstance(model, ModelGenerator):
+            refiner = cast("GivenModel", model)
+        elif kind == "answer":
+            generator = model
+
+        attributor: Attributor | str | None = None
         if kind == "answer":
-            more["attributor"] = self._judge(judge, name)
-            more["generator"] = model if writes_only else None
-        refines = None if writes_only else cast("GivenModel", model)
-        return open_parts(engine, refines, prompts=self.capabilities.prompts, **more).graph(kind)
+            attributor = self._open_attributor(judge, model_name)
+        parts = open_parts(
+            engine,
+            refiner,
+            generator=generator,
+            attributor=attributor,
+            prompts=self.capabilities.prompts,
+        )
+        return parts.graph(kind)
 
-    def _judge(self, judge: str, name: str) -> Attributor | str | None:
-        """Return what judges answers; a chat model that is not named is the one that writes.
+    def _open_attributor(self, name: str, writer: str) -> Attributor | str | None:
+        """Return the attributor of answers; None for none, and a name for what needs no chat model.
+
+        Args:
+            name: The name of the attributor, or :data:`NOTHING`.
+            writer: The name of the model that writes the answers. It also judges if the attributor
+                is a chat model that is not named.
 
         Raises:
             InputError: The model cannot judge.
         """
-        parts = AttributorName.parse(judge)
-        if parts.kind != "llm":
-            return None if judge == checking.NOTHING else judge
-        judging = parts.model or name
-        chat = self._model(judging)
-        if not isinstance(chat, ChatModel):
-            raise errors.InputError(f"The model '{judging}' cannot judge; choose another one.")
-        return open_attributor(judge, chat=chat, prompts=self.capabilities.prompts)
+        if name == NOTHING:
+            return None
+        parsed_name = AttributorName.parse(name)
+        if parsed_name.kind != "llm":
+            return name
+
+        model_name = parsed_name.model or writer
+        model = self._model(model_name)
+        if not isinstance(model, ChatModel):
+            raise errors.InputError(f"The model '{model_name}' cannot judge; choose another one.")
+        return open_attributor(name, chat=model, prompts=self.capabilities.prompts)
 
     @contextmanager
-    def _recorded(self, id_: str) -> Iterator[None]:
+    def _recording(self, id_: str) -> Iterator[None]:
         """Record a run if that is configured. If recording fails, the run continues."""
-        recorder, folder = None, self.settings.traces
+        folder = self.settings.traces
+        if folder is None:
+            yield
+            return
+
+        file = folder / f"{id_}.jsonl"
+        recorder = None
         with ExitStack() as stack:
-            if folder is not None:
-                file, content = folder / f"{id_}.jsonl", is_on("trace_content")
-                try:
-                    recorder = stack.enter_context(record_to(file, content=content, more=True))
-                except errors.InputError as error:
-                    log.warning("%s", error)
+            recording = record_to(file, content=is_on("trace_content"), more=True)
+            try:
+                recorder = stack.enter_context(recording)
+            except errors.InputError as error:
+                log.warning("%s", error)
             yield
         if recorder is not None and recorder.failure:
             log.warning("The trace of the run %s is incomplete: %s.", id_, recorder.failure)
@@ -436,5 +508,5 @@ class Executor:
 async def _final_step_alone(
     graph: Any, query: str, context: Any
 ) -> AsyncGenerator[RunOutput, None]:
-    """Run a graph whose steps nobody follows, and yield the last one, with the whole state."""
+    """Run a graph whose steps nobody follows, and yield the last step, with the whole state."""
     yield await final_step_of(graph, query, context)

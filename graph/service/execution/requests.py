@@ -20,15 +20,17 @@ from fairqr.retrieval.fairness.target import Target
 NAMED = 80
 """Characters of the first query in the name of an audit."""
 
-_ELSEWHERE = frozenset({"corpus", "question", "keep", "stream"})
+_NOT_IN_CHATS = frozenset({"corpus", "question", "keep", "stream"})
 """Parameters of an answer for which chat completions have another form, or none."""
 
 
-def or_text(made: Callable[[str], object], usual: Any) -> BeforeValidator:
-    """Return a validator that also takes a text, and makes it what is usually given."""
-    return BeforeValidator(
-        lambda it: made(it) if isinstance(it, str) else it, json_schema_input_type=str | usual
-    )
+def or_text(from_text: Callable[[str], object], usual_type: Any) -> BeforeValidator:
+    """Return a validator that also takes a text, and makes the usual type of it."""
+
+    def validate(value: object) -> object:
+        return from_text(value) if isinstance(value, str) else value
+
+    return BeforeValidator(validate, json_schema_input_type=str | usual_type)
 
 
 _Text = Annotated[str, Field(max_length=2000)]
@@ -44,12 +46,12 @@ _Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def example(**values: Any) -> Any:
-    """Return what gives the schema of a model this example."""
+    """Return the configuration that gives the schema of a model this example."""
     return {"json_schema_extra": {"example": values}}
 
 
 def _unless(usual: object = None) -> AfterValidator:
-    """Return a validator that refuses what we do not offer, unless it asks for nothing unusual."""
+    """Return a validator that refuses a value that we do not offer, unless it is the usual one."""
 
     def check(value: Any) -> Any:
         if value and value != usual:
@@ -60,7 +62,7 @@ def _unless(usual: object = None) -> AfterValidator:
 
 
 def _description(parameter: str) -> str | None:
-    """Return what is said of a parameter of a search that has another form in JSON."""
+    """Return the description of a search's parameter that has another form in JSON."""
     return SearchParameters.model_fields[parameter].description
 
 
@@ -284,8 +286,9 @@ class AuditRequest(Frozen):
     @property
     def name(self) -> str:
         """The name of the audit, for lists of runs."""
-        first, more = one_line(self.queries[0].query, NAMED), len(self.queries) - 1
-        return f"{first} and {more:,} more" if more else first
+        first_query = one_line(self.queries[0].query, NAMED)
+        others = len(self.queries) - 1
+        return f"{first_query} and {others:,} more" if others else first_query
 
     @property
     def options(self) -> dict[str, Any]:
@@ -305,24 +308,32 @@ _SPEAKER = re.compile(
 """Who speaks next in a conversation that is quoted."""
 
 
-_OPENING = re.compile(r"<(\w+)>\s*(?:user|human)\s*:")
+_OPENING_TAG = re.compile(r"<(\w+)>\s*(?:user|human)\s*:")
 """Where a conversation between tags begins; perhaps only the user has spoken yet."""
 
-_OPENINGS = 10
-"""So many tags of a text may begin one."""
+_MOST_TAGS = 10
+"""How many opening tags of a text we look at."""
 
 _CONTENT = re.compile(r'^\W*content"\s*:\s*"')
+"""What stands before the words of a message that is quoted as JSON."""
 
 
 def _is_tagged(text: str) -> bool:
     """Return whether a text quotes a conversation between tags."""
     lowered = text.lower()
-    openings = islice(_OPENING.finditer(lowered), _OPENINGS)
-    return any(lowered.find(f"</{it[1]}>", it.end()) >= 0 for it in openings)
+    for opening in islice(_OPENING_TAG.finditer(lowered), _MOST_TAGS):
+        closing_tag = f"</{opening[1]}>"
+        if lowered.find(closing_tag, opening.end()) >= 0:
+            return True
+    return False
 
 
-def _format_named(name: str) -> dict[str, Any]:
+def _format_of_name(name: str) -> dict[str, Any]:
     return {"type": name}
+
+
+def _message_of_user(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
 
 
 _NOT_OFFERED = "Not offered: anything but null or an empty value is an error."
@@ -370,7 +381,7 @@ class ChatRequest(_QuestionToSource):
     functions: Annotated[list[Any] | None, _unless()] = Field(None, description=_NOT_OFFERED)
     logprobs: Annotated[bool | None, _unless()] = Field(None, description=_NOT_OFFERED)
     response_format: Annotated[
-        dict[str, Any] | None, _unless({"type": "text"}), or_text(_format_named, dict[str, Any])
+        dict[str, Any] | None, _unless({"type": "text"}), or_text(_format_of_name, dict[str, Any])
     ] = Field(None, description="Must be text.")
 
     def as_answer(self) -> RunRequest:
@@ -379,27 +390,34 @@ class ChatRequest(_QuestionToSource):
         Raises:
             InputError: There is no question, or a parameter is wrong.
         """
-        if taken := sorted(_ELSEWHERE & self.fairqr.keys()):
-            raise InputError(f"Leave '{taken[0]}' out of 'fairqr'; it is set elsewhere.")
-        own = self.model_dump(include={"temperature", "seed"}, exclude_none=True)
-        if own.get("seed", 0) < 0:
-            del own["seed"]
-        own |= {"corpus": self.model, "question": self._question(), "stream": bool(self.stream)}
-        return parsed("answer", self.fairqr | own)
+        misplaced = sorted(_NOT_IN_CHATS & self.fairqr.keys())
+        if misplaced:
+            raise InputError(f"Leave '{misplaced[0]}' out of 'fairqr'; it is set elsewhere.")
+
+        parameters = self.model_dump(include={"temperature", "seed"}, exclude_none=True)
+        has_no_seed = parameters.get("seed", 0) < 0
+        if has_no_seed:
+            del parameters["seed"]
+        parameters["corpus"] = self.model
+        parameters["question"] = self._question()
+        parameters["stream"] = bool(self.stream)
+        return parsed("answer", {**self.fairqr, **parameters})
 
     @property
     def name_of_chat(self) -> str:
         """The first words of a conversation that is quoted; empty if this is a question."""
         text = self._question()
         turns = [*_SPEAKER.finditer(text)]
-        users = [turn for turn in turns if turn["user"]]
-        are_both = 0 < len(users) < len(turns)
-        if not are_both and not _is_tagged(text):
+        user_turns = [turn for turn in turns if turn["user"]]
+        have_both_spoken = 0 < len(user_turns) < len(turns)
+        if not have_both_spoken and not _is_tagged(text):
             return ""
-        begins = users[0].end() if users else 0
-        said = _CONTENT.sub("", text[begins:]).strip()
-        first = said.partition("\n")[0].partition('"')[0]
-        return one_line(first.strip(" ,{}"), NAMED) or "Chat"
+
+        start = user_turns[0].end() if user_turns else 0
+        first_words = _CONTENT.sub("", text[start:]).strip()
+        first_line = first_words.partition("\n")[0]
+        unquoted = first_line.partition('"')[0]
+        return one_line(unquoted.strip(" ,{}"), NAMED) or "Chat"
 
     def _question(self) -> str:
         """Return the question that the last message of the user is, or ends with.
@@ -407,37 +425,43 @@ class ChatRequest(_QuestionToSource):
         Raises:
             InputError: The user has no message, or one that is not text alone.
         """
-        question = self._last_of_user()
+        question = self._last_message_of_user()
         turns = [*_SPEAKER.finditer(question)]
         if len(turns) < 2:
             return question
+
         last_turn = turns[-1]
-        asks_to_go_on = last_turn["assistant"] and not question[last_turn.end() :].strip()
+        words_of_last_turn = question[last_turn.end() :].strip()
+        asks_to_go_on = last_turn["assistant"] and not words_of_last_turn
         if not asks_to_go_on:
             return question
-        # A prompt to go on with a conversation: what the user said last is the question.
-        last_of_user = next((turn for turn in reversed(turns) if turn["user"]), last_turn)
-        said_last = question[last_of_user.end() : last_turn.start()].strip()
-        return said_last or question
 
-    def _last_of_user(self) -> str:
+        # A prompt to go on with a conversation: the last words of the user are the question.
+        user_turn = next((turn for turn in reversed(turns) if turn["user"]), last_turn)
+        last_words = question[user_turn.end() : last_turn.start()].strip()
+        return last_words or question
+
+    def _last_message_of_user(self) -> str:
         """Return the text of the user's last message."""
-        content = next((m.content for m in reversed(self.messages) if m.role == "user"), None)
+        user_messages = [message for message in self.messages if message.role == "user"]
+        content = user_messages[-1].content if user_messages else None
         parts = content if isinstance(content, list) else [content]
+
         texts = []
-        has_other_parts = False
+        is_only_text = True
         for part in parts:
             text = part
             if isinstance(part, dict):
                 text = part.get("text")
                 if part.get("type") not in _TEXT_PARTS:
-                    has_other_parts = True
+                    is_only_text = False
             if isinstance(text, str):
                 texts.append(text)
-        whole = "\n".join(texts)
-        if not whole or has_other_parts:
+
+        question = "\n".join(texts)
+        if not question or not is_only_text:
             raise InputError("Put the question into the last message of the user, as text alone.")
-        return whole
+        return question
 
 
 class _TextFormat(BaseModel):
@@ -455,9 +479,7 @@ class ResponseRequest(_QuestionToSource):
 
     model_config = example(model="notables", input="Who was born in Vienna?")
 
-    input: Annotated[
-        list[_Message], or_text(lambda it: [{"role": "user", "content": it}], list[_Message])
-    ] = Field(
+    input: Annotated[list[_Message], or_text(_message_of_user, list[_Message])] = Field(
         fail_fast=True,
         description="The question, or messages of which the last of the user is the question.",
     )

@@ -1,11 +1,9 @@
-"""The guard: keys, scopes, rates, the checks without keys, and the bodies of requests."""
+"""The guard: keys, scopes, rates, and the checks without keys."""
 
 from __future__ import annotations
 
 import asyncio
-import codecs
 import ipaddress
-import json
 import re
 import time
 from collections import Counter
@@ -15,7 +13,6 @@ from contextlib import contextmanager
 from fastapi import HTTPException
 from limits import parse_many
 from limits.aio import storage, strategies
-from pydantic_core import from_json
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Send
@@ -24,13 +21,14 @@ from starlette.types import Scope as HttpScope
 from fairqr.base import errors
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.answers import CLOSES, OPENAI, answer_error
+from fairqr.graph.service.http.bodies import RERANK, read_body
 from fairqr.graph.service.http.returning import ReturnTimes
 from fairqr.graph.service.records import KEY_ID, KEY_START, NOBODY, SCOPES, AccessKey, Scope
 from fairqr.graph.service.slots import most_of
 from fairqr.graph.service.store import Store, database
 
-# Paths that need no key; nor do the files of the page.
 OPEN = ("/", "/healthz", "/readyz", "/openapi.json")
+"""Paths that need no key; nor do the files of the page."""
 
 MCP_PATH = "/mcp"
 
@@ -38,34 +36,21 @@ _READS = ("GET", "HEAD", "OPTIONS")
 _ONCE = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "Origin")
 _ONLY_READS = {"Allow": "GET, HEAD", **CLOSES}
 
-# The most values in a body, if audits need no more: each takes memory, and time to check.
-MOST_VALUES = 5_000
-
-# The paths of re-ranking, whose clients always send a token; a document may have as many values.
-RERANK = ("/v1/rerank", "/v2/rerank", "/rerank")
-OF_A_DOCUMENT = 25
-
-OF_A_QUERY = 4  # the most values that a query of an audit has: an object, with its weight
-
-# So many bytes beyond the limit are read and thrown away: who sends all before it reads an answer
-# would see a broken connection, and not what is wrong with its request.
-_DISCARDED = 2**25
-
-# The seconds after which the first of those who found no room may come again.
 SOON = 2.0
+"""The seconds after which the first of those who found no room may come again."""
 
-# If a body takes more seconds, its key is checked again.
 A_MOMENT = 0.2
+"""If a body takes more seconds, its key is checked again."""
 
 _HOST = re.compile(r"(?:(?P<six>\[[0-9a-fA-F:.]+\])|(?P<name>[A-Za-z0-9.-]+))(?::\d{1,5})?")
+"""The header Host: an address of IPv6 or a name, and perhaps a port."""
 
-
-# Who asks if no key is required.
 ANYBODY = AccessKey(id=NOBODY, name="", scopes=SCOPES, created=0, sha256="")
+"""The access key of everybody if no key is required."""
 
 
 def access_key_of(scope: HttpScope) -> AccessKey:
-    """Return whose key a request has, as the guard found it."""
+    """Return the access key of a request, as the guard has set it."""
     access_key: AccessKey = scope["state"]["access_key"]
     return access_key
 
@@ -91,14 +76,21 @@ async def require_a_key(settings: ServiceSettings, store: Store) -> None:
     Raises:
         ConfigError: No key exists.
     """
-    if needs_keys(settings) and not any(key.revoked is None for key in await store.keys()):
-        why = "Keys are required" if settings.require_keys else f"{settings.host} is not loopback"
-        raise errors.ConfigError(
-            f"{why}, and there is no access key; make one with 'fairqr keys create NAME'."
-        )
+    if not needs_keys(settings):
+        return
+    keys = await store.keys()
+    if any(key.revoked is None for key in keys):
+        return
+
+    reason = f"{settings.host} is not loopback"
+    if settings.require_keys:
+        reason = "Keys are required"
+    raise errors.ConfigError(
+        f"{reason}, and there is no access key; make one with 'fairqr keys create NAME'."
+    )
 
 
-def needed(method: str, path: str) -> Scope | None:
+def needed_scope(method: str, path: str) -> Scope | None:
     """Return the scope that a request needs, or None for the few open paths.
 
     Only listed paths are open, so a new route is never open by mistake.
@@ -120,15 +112,22 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings, store: Store) -> None:
-        self._app, self._settings, self._store = app, settings, store
+        self._app = app
+        self._settings = settings
+        self._store = store
         self._needs_keys = needs_keys(settings)
+
         self._rates = parse_many(settings.traffic.rate) if settings.traffic.rate else []
         self._limiter = strategies.SlidingWindowCounterRateLimiter(storage.MemoryStorage())
-        self._known: set[str] = set()
-        """The ids of the keys that were ever right."""
-        self._looking: dict[str, asyncio.Lock] = {}
-        self._next_looks: dict[str, asyncio.Task[AccessKey | None]] = {}
         self._return_times = ReturnTimes()
+
+        self._valid_ids: set[str] = set()
+        """The ids of the keys that were ever valid."""
+        self._look_locks: dict[str, asyncio.Lock] = {}
+        """A lock for each secret that is looked up."""
+        self._next_looks: dict[str, asyncio.Task[AccessKey | None]] = {}
+        """The look for each secret that has not begun yet."""
+
         self._under_way = 0
         self._under_way_by: Counter[str] = Counter()
         """The requests under way of each key, and to open paths from each address."""
@@ -140,226 +139,283 @@ class Guard:
         if scope["path"] == f"{MCP_PATH}/":  # as many clients write it
             scope["path"] = MCP_PATH
         request = Request(scope, receive)
-        messages = list[Message]()
-
-        async def replay() -> Message:
-            return messages.pop() if messages else await receive()
-
         is_probe = scope["path"] == "/healthz"
-        wanted = needed(scope["method"], scope["path"])
+        wanted_scope = needed_scope(scope["method"], scope["path"])
+
+        messages = list[Message]()
         shares = dict[str, int]()
         has_room = is_probe
         try:
             if not is_probe:
                 self._require_room()
             has_room = True
-            access_key = await self._admit(scope, wanted)
+            access_key = await self._admit(scope, wanted_scope)
             scope.setdefault("state", {})["access_key"] = access_key
             database.current_key_id.set(access_key.id)
+
             if scope["method"] == "POST":
                 has_room = False
-                started = time.monotonic()
-                body = await self._body(request, access_key)
-                if access_key.id and time.monotonic() - started > A_MOMENT:
-                    # It may have been revoked meanwhile.
-                    await self._access_key(request.headers["authorization"], scope)
+                body = await self._receive_body(request, access_key)
                 messages.append({"type": "http.request", "body": body, "more_body": False})
                 has_room = True
             if not is_probe:
-                shares = self._shares_of(scope, access_key, is_open=wanted is None)
+                shares = self._shares_of(scope, access_key, is_open=wanted_scope is None)
                 self._require_room(shares)
         except ClientDisconnect:
-            return None
+            return
         except (errors.FairqrError, HTTPException) as error:
             response = await answer_error(request, error)
             if isinstance(error, errors.BusyError) and not has_room:
-                # There is none for those who go on sending.
+                # There is no room either for clients that go on sending.
                 response.headers["connection"] = "close"
-            return await response(scope, receive, send)
+            await response(scope, receive, send)
+            return
+
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
+
         with self._counted(shares.keys()):
-            return await self._app(scope, replay, send)
+            await self._app(scope, replay, send)
 
     def _shares_of(
         self, scope: HttpScope, access_key: AccessKey, *, is_open: bool
     ) -> dict[str, int]:
-        """Return as whose a request counts, and how many of each may be under way.
+        """Return for whom a request counts, and how many of each may be under way.
 
-        Nobody has no share of its own, but for open paths.
+        Clients without a key have no share, except on open paths.
         """
         traffic = self._settings.traffic
         if is_open:
             return {_address(scope): traffic.arriving}
         if access_key.id == NOBODY:
             return {}
+
         shares = {f"key {access_key.id}": most_of(traffic.requests, traffic.share)}
         if scope["method"] == "POST":
             # Each is a run at most, and may end a moment after its run; more are refused anyway.
-            # Tools would refuse them after much work, and with a status that no client waits for.
-            most = traffic.live if scope["path"] == MCP_PATH else 2 * traffic.live
+            most = 2 * traffic.live
+            if scope["path"] == MCP_PATH:
+                # Tools would refuse them after much work, and with a status that no client waits
+                # for.
+                most = traffic.live
             shares[f"POST of key {access_key.id}"] = most
         return shares
 
     @contextmanager
-    def _counted(self, shares: Collection[str]) -> Iterator[None]:
-        """Count a request as under way."""
+    def _counted(self, clients: Collection[str]) -> Iterator[None]:
+        """Count a request as under way, for each of the clients too."""
         self._under_way += 1
-        self._under_way_by.update(shares)
+        self._under_way_by.update(clients)
         try:
             yield
         finally:
             self._under_way -= 1
-            for who in shares:
-                self._under_way_by[who] -= 1
-                if not self._under_way_by[who]:
-                    del self._under_way_by[who]
+            for client in clients:
+                _decrement(self._under_way_by, client)
 
     def _require_room(self, shares: Mapping[str, int] | None = None) -> None:
-        """Refuse a request where there are too many, or too many of its key or its address.
+        """Refuse a request if too many are under way, in all or of one of its clients.
+
+        Args:
+            shares: How many may be under way of each client that the request counts for.
 
         Raises:
-            BusyError: There are.
+            BusyError: There is no room.
         """
         most = self._settings.traffic.requests
         if self._under_way >= most:
-            many = f"The service has {most:,} requests under way; try again later."
-            raise self._busy("everybody", many, own=False)
-        for who, own in (shares or {}).items():
-            if self._under_way_by[who] >= own:
-                whose = "Your address" if who.startswith("address") else "Your key"
-                many = f"{whose} has {own:,} requests under way, streams too; let some end first."
-                raise self._busy(who, many)
+            sentence = f"The service has {most:,} requests under way; try again later."
+            raise self._busy("everybody", sentence, is_own=False)
+
+        for client, share in (shares or {}).items():
+            if self._under_way_by[client] >= share:
+                owner = "Your address" if client.startswith("address") else "Your key"
+                sentence = (
+                    f"{owner} has {share:,} requests under way, streams too; let some end first."
+                )
+                raise self._busy(client, sentence)
+
+    async def _receive_body(self, request: Request, access_key: AccessKey) -> bytes:
+        """Return the body of a request; if it took long, check its key again.
+
+        Raises:
+            FairqrError: The body may not come, is wrong, or its key was revoked meanwhile.
+            HTTPException: The body is wrong.
+        """
+        started = time.monotonic()
+        body = await self._body(request, access_key)
+        took_long = time.monotonic() - started > A_MOMENT
+        if access_key.id and took_long:
+            await self._access_key(request.headers["authorization"], request.scope)
+        return body
 
     async def _body(self, request: Request, access_key: AccessKey) -> bytes:
-        """Return the body of a request. Until it has arrived, it only counts for whose it is.
+        """Return the body of a request. Until it has arrived, it only counts for its client.
 
         Raises:
             BusyError: Too many of the key, or from the address without one, are on their way.
         """
-        who = f"key {access_key.id}" if access_key.id else _address(request.scope)
+        client = _client_of(access_key, request.scope)
         most = self._settings.traffic.arriving
-        if self._arriving[who] >= most:
-            whose = "of your key" if access_key.id else "from your address"
-            many = f"{most:,} bodies {whose} are on their way; send them whole."
-            raise self._busy(who, many)
-        self._arriving[who] += 1
+        if self._arriving[client] >= most:
+            origin = "of your key" if access_key.id else "from your address"
+            sentence = f"{most:,} bodies {origin} are on their way; send them whole."
+            raise self._busy(client, sentence)
+
+        self._arriving[client] += 1
         try:
             return await read_body(request, self._settings)
         finally:
-            self._arriving[who] -= 1
-            if not self._arriving[who]:
-                del self._arriving[who]
+            _decrement(self._arriving, client)
 
-    async def _admit(self, scope: HttpScope, wanted: Scope | None) -> AccessKey:
+    async def _admit(self, scope: HttpScope, wanted_scope: Scope | None) -> AccessKey:
         """Return the access key of a request that may be served.
 
         Args:
             scope: The connection.
-            wanted: The scope that the request needs; None for an open path.
+            wanted_scope: The scope that the request needs; None for an open path.
 
         Raises:
             FairqrError: It may not.
         """
         headers = Headers(scope=scope)
         _require_one_meaning(headers)
-        pages = self._settings.cors_origins
+        allowed_origins = self._settings.cors_origins
         if scope["path"] == MCP_PATH:  # even with a key, as MCP requires
-            _check_origin(headers, pages)
-        given = headers.get("authorization")
-        if wanted is None or (given and not self._needs_keys and _is_foreign(given, scope["path"])):
-            given = None
-        if given is None and not self._needs_keys:
+            _check_origin(headers, allowed_origins)
+
+        authorization: str | None = None
+        if wanted_scope is not None:
+            authorization = self._authorization_of(headers, scope["path"])
+        if authorization is None and not self._needs_keys:
             _check_host(headers)
-            _check_origin(headers, pages)
-        if wanted is None:
+            _check_origin(headers, allowed_origins)
+
+        if wanted_scope is None:
             if scope["method"] not in _READS:  # before its body is read
                 raise HTTPException(
                     405, {"detail": "This path can only be read; send GET."}, _ONLY_READS
                 )
             return ANYBODY
-        if given is not None:
-            access_key = await self._access_key(given, scope)
+
+        if authorization is not None:
+            access_key = await self._access_key(authorization, scope)
         elif self._needs_keys:
             raise errors.AccessError(
                 "An access key is needed; send it as 'Authorization: Bearer fqr_…'."
             )
         else:
             access_key = ANYBODY
-        await self._count(f"key {access_key.id}" if access_key.id else _address(scope))
-        if wanted not in access_key.scopes:  # which name those, too, that the highest includes
-            own = ", ".join(access_key.scopes)
+        await self._count(_client_of(access_key, scope))
+
+        # A key names all scopes that its highest one includes.
+        if wanted_scope not in access_key.scopes:
+            scopes = ", ".join(access_key.scopes)
             raise errors.ScopeError(
-                f"This needs an access key with the scope '{wanted}'; yours has {own}."
+                f"This needs an access key with the scope '{wanted_scope}'; yours has {scopes}."
             )
         return access_key
 
-    async def _access_key(self, given: str, scope: HttpScope) -> AccessKey:
-        kind, _, secret = given.partition(" ")
-        # Guesses wait for each other, and for no key that is known.
-        claimed = secret.strip()[: len(KEY_START) + KEY_ID].removeprefix(KEY_START)
-        database.current_key_id.set(claimed if claimed in self._known else _address(scope))
-        key = await self._look_up(secret.strip()) if kind.lower() == "bearer" else None
-        if key is not None:
-            self._known.add(key.id)
-        else:
+    def _authorization_of(self, headers: Headers, path: str) -> str | None:
+        """Return the header with the access key, unless the token there need not be one."""
+        authorization = headers.get("authorization")
+        if self._needs_keys or not authorization:
+            return authorization
+        return None if _is_foreign(authorization, path) else authorization
+
+    async def _access_key(self, authorization: str, scope: HttpScope) -> AccessKey:
+        """Return the access key that a header holds.
+
+        Raises:
+            AccessError: There is no such key, or it was revoked.
+            BusyError: Too many guesses come from the address.
+        """
+        kind, _, secret = authorization.partition(" ")
+        secret = secret.strip()
+
+        # Guesses wait for each other, and for no valid key.
+        claimed_id = secret[: len(KEY_START) + KEY_ID].removeprefix(KEY_START)
+        is_valid_id = claimed_id in self._valid_ids
+        database.current_key_id.set(claimed_id if is_valid_id else _address(scope))
+
+        key = None
+        if kind.lower() == "bearer":
+            key = await self._look_up(secret)
+        if key is None:
             # Count guesses by address, so that they use up no key's rate.
             await self._count(_address(scope))
             raise errors.AccessError(
                 "This access key does not exist or was revoked; send another one."
             )
+        self._valid_ids.add(key.id)
         return key
 
     async def _look_up(self, secret: str) -> AccessKey | None:
         """Return the key of a secret.
 
-        Requests that come while it is looked up share the next look: none is older than a request.
+        Requests that come while a secret is looked up share the next look, so that no request gets
+        a result that is older than itself.
         """
         if secret not in self._next_looks:
             looking = asyncio.create_task(self._look(secret))
-            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            looking.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._next_looks[secret] = looking
         return await asyncio.shield(self._next_looks[secret])
 
     async def _look(self, secret: str) -> AccessKey | None:
-        one_at_a_time = self._looking.setdefault(secret, asyncio.Lock())
+        one_at_a_time = self._look_locks.setdefault(secret, asyncio.Lock())
         async with one_at_a_time:
             del self._next_looks[secret]
             try:
                 return await self._store.key_for(secret)
             finally:
                 if secret not in self._next_looks:
-                    del self._looking[secret]
+                    del self._look_locks[secret]
 
-    async def _count(self, who: str) -> None:
-        """Count a request of a key, or of an address without one; each process does on its own.
+    async def _count(self, client: str) -> None:
+        """Count a request of a key, or of an address without one; each process does so alone.
 
         Raises:
             BusyError: The rate is exceeded.
         """
         for rate in self._rates:
-            if await self._limiter.hit(rate, who):
+            is_within = await self._limiter.hit(rate, client)
+            if is_within:
                 continue
-            window = await self._limiter.get_window_stats(rate, who)
-            until_reset = min(max(1.0, window.reset_time - time.time()), rate.get_expiry())
-            many = f"You exceeded the limit of {rate}; wait, and ask less often."
-            raise self._busy(who, many, least=until_reset)
+            window = await self._limiter.get_window_stats(rate, client)
+            until_reset = max(1.0, window.reset_time - time.time())
+            sentence = f"You exceeded the limit of {rate}; wait, and ask less often."
+            raise self._busy(client, sentence, least=min(until_reset, rate.get_expiry()))
 
     def _busy(
-        self, who: str, sentence: str, *, least: float = SOON, own: bool = True
+        self, client: str, sentence: str, *, least: float = SOON, is_own: bool = True
     ) -> errors.BusyError:
         """Return the error for a refused request, with a time to return that others do not have.
 
         Args:
-            who: The key or the address that it counts for.
-            sentence: What there is too much of.
-            least: The seconds after which the first of those refused may return.
-            own: Whether it is the client that asks too much, and not all of them.
+            client: The key or the address that it counts for.
+            sentence: Says what there is too much of.
+            least: The seconds after which the first refused client may return.
+            is_own: Whether this client asks too much, and not all of them together.
         """
-        wait = self._return_times.wait(who, least)
-        return errors.BusyError(sentence, retry_after=wait, own=own)
+        wait = self._return_times.wait(client, least)
+        return errors.BusyError(sentence, retry_after=wait, own=is_own)
+
+
+def _client_of(access_key: AccessKey, scope: HttpScope) -> str:
+    """Return for whom a request counts: its key, or its address if it has none."""
+    return f"key {access_key.id}" if access_key.id else _address(scope)
+
+
+def _decrement(counts: Counter[str], client: str) -> None:
+    """Count one less of a client; keys and addresses come and go, so that zeros are removed."""
+    counts[client] -= 1
+    if not counts[client]:
+        del counts[client]
 
 
 def _is_foreign(authorization: str, path: str) -> bool:
-    """Return whether a request to others' paths has a token that cannot be our key.
+    """Return whether a token for a path that others have designed cannot be one of our keys.
 
     Clients of OpenAI and of rerankers always send a token.
     """
@@ -373,10 +429,10 @@ def _require_one_meaning(headers: Headers) -> None:
     Raises:
         HTTPException: They have two meanings.
     """
-    if {"content-length", "transfer-encoding"} <= {*headers.keys()}:
+    if {"content-length", "transfer-encoding"} <= set(headers.keys()):
         # It might believe the other length, and take the rest for somebody else's request.
-        one = "Send either Content-Length or Transfer-Encoding, not both."
-        raise HTTPException(400, {"detail": one}, CLOSES)
+        sentence = "Send either Content-Length or Transfer-Encoding, not both."
+        raise HTTPException(400, {"detail": sentence}, CLOSES)
     for name in _ONCE:
         if len(headers.getlist(name)) > 1:
             raise HTTPException(400, {"detail": f"Send the header {name} once."}, CLOSES)
@@ -405,9 +461,12 @@ def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
         NotAllowedError: The page is not allowed.
     """
     origin = headers.get("origin")
-    if origin is None or "*" in allowed or origin in allowed:
+    if origin is None:
         return
-    if origin.partition("://")[2].lower() != headers.get("host", "").lower():
+    if "*" in allowed or origin in allowed:
+        return
+    host_of_page = origin.partition("://")[2].lower()
+    if host_of_page != headers.get("host", "").lower():
         raise errors.NotAllowedError(
             "The service does not answer web pages of other origins; add this one to cors_origins, "
             "or use a program."
@@ -415,85 +474,7 @@ def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
 
 
 def _address(scope: HttpScope) -> str:
-    return f"address {scope['client'][0] if scope.get('client') else ''}"
-
-
-async def read_body(request: Request, settings: ServiceSettings) -> bytes:
-    """Return the body of a request, checked before anything else happens.
-
-    Raises:
-        HTTPException: It is no JSON, too large, or too slow.
-        InputError: It has too many values.
-        ClientDisconnect: The client left.
-    """
-    most, seconds = settings.limits.body_bytes, settings.traffic.body_seconds
-    body, size = bytearray(), 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for piece in request.stream():
-                size += len(piece)
-                if size <= most:
-                    body += piece
-                elif size > most + _DISCARDED:
-                    break
-    except TimeoutError:
-        late = f"The body did not arrive within {seconds:g} s; send it faster."
-        raise HTTPException(408, {"detail": late}, CLOSES) from None
-    if size > most:
-        large = f"The body has more than {most:,} bytes, the limit (body_bytes); send less."
-        more = {"limit": "body_bytes", "most": most}
-        raise HTTPException(413, {"detail": large, **more}, CLOSES)
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        # Web pages of other origins can send other types without the browser's check.
-        wanted = "Send JSON with the header 'Content-Type: application/json'."
-        raise HTTPException(415, {"detail": wanted})
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise HTTPException(415, {"detail": "Send the body as it is, without Content-Encoding."})
-    limits = settings.limits
-    values = max(MOST_VALUES, OF_A_QUERY * limits.audit_queries)
-    if request.scope["path"] in RERANK:
-        values = max(values, OF_A_DOCUMENT * limits.depth)
-    # Some programs put a byte order mark in front of what they write.
-    unmarked = bytes(body).removeprefix(codecs.BOM_UTF8)
-    check_json(unmarked, values)
-    return unmarked
-
-
-def check_json(body: bytes, most: int = MOST_VALUES) -> None:
-    """Check a body. We count its values before we parse it.
-
-    Raises:
-        HTTPException: It is no JSON, or holds NaN or infinity, a lone surrogate, or NUL, which
-            databases refuse.
-        InputError: It holds too many values, or an object that has two members of one name.
-    """
-    unescaped = _unescaped(body)
-    values = unescaped.count(b'"') // 4  # a name and its value
-    outside = b""
-    if values <= most:
-        outside = _outside_of_strings(unescaped)
-        values = sum(map(outside.count, (b",", b"[", b"{")))
-    if values > most:
-        raise errors.InputError(f"The body has more than {most:,} values; send fewer.")
-    wrong = "Leave the character NUL out of the body."
-    try:
-        text = json.dumps(from_json(body), allow_nan=False)
-    except ValueError:
-        wrong, text = "Send one JSON object in UTF-8.", "\\u0000"
-    if "\\u0000" in text.replace("\\\\", ""):
-        raise HTTPException(400, {"detail": wrong})
-    # Of members with the same name, the parser has kept the last one.
-    members = _outside_of_strings(_unescaped(text.encode())).count(b":")
-    if members < outside.count(b":"):
-        raise errors.InputError("An object in the body has a name twice; send each name once.")
-
-
-def _unescaped(body: bytes) -> bytes:
-    """Return JSON without what looks like the end of a string and is none."""
-    return body.replace(b"\\\\", b"").replace(b'\\"', b"")
-
-
-def _outside_of_strings(unescaped: bytes) -> bytes:
-    """Return what is outside of the strings of JSON: every second part between quotes."""
-    return b"".join(unescaped.split(b'"')[::2])
+    """Return the name by which we count requests from the address of a connection."""
+    client = scope.get("client")
+    host = client[0] if client else ""
+    return f"address {host}"

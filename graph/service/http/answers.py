@@ -25,10 +25,13 @@ from fairqr.graph.service.problems import MEDIA_TYPE, problem, problem_of
 Responses = dict[int | str, dict[str, Any]]
 
 MANY_ERRORS = 10
-OPENAI = "/openai/"  # below this path everything has the form of OpenAI's API, errors included
+"""The most wrong parameters that a problem names."""
 
-# OpenAI's codes for the errors that its clients recognise.
+OPENAI = "/openai/"
+"""Below this path everything has the form of OpenAI's API, errors included."""
+
 _OPENAI_CODES = {"access": "invalid_api_key", "index-not-found": "model_not_found"}
+"""OpenAI's codes for the errors that its clients recognise."""
 
 # The last part of the type, and the title, of problems that no error of ours stands for.
 _HTTP = {
@@ -40,9 +43,11 @@ _HTTP = {
     415: ("media-type", "The media type is not supported"),
     416: ("range", "The file has no such part"),
 }
-_OF_A_BODY = ("content-type", "content-length")  # headers
-CLOSES = {"Connection": "close"}  # headers if we do not wait for the rest of a request
-_LINE_BREAKS = {ord(each): f"\\u{ord(each):04x}" for each in "\u0085\u2028\u2029"}
+CLOSES = {"Connection": "close"}
+"""Headers if we do not wait for the rest of a request."""
+
+_HEADERS_OF_BODIES = ("content-type", "content-length")
+_LINE_BREAKS = {ord(mark): f"\\u{ord(mark):04x}" for mark in "\u0085\u2028\u2029"}
 
 
 class Problem(BaseModel, extra="allow"):
@@ -111,75 +116,113 @@ def refusal(
         document: The problem, as :func:`problem_of` makes it.
         headers: Further headers; Retry-After and WWW-Authenticate are added where they belong.
     """
-    status, sent = document["status"], dict(headers or {})
+    status = document["status"]
+    all_headers = dict(headers or {})
     if "retry_after" in document:
-        sent["Retry-After"] = str(max(1, math.ceil(document["retry_after"])))
+        seconds = max(1, math.ceil(document["retry_after"]))
+        all_headers["Retry-After"] = str(seconds)
     if status == 401:
-        sent["WWW-Authenticate"] = 'Bearer realm="fairqr"'
+        all_headers["WWW-Authenticate"] = 'Bearer realm="fairqr"'
     scope.setdefault("state", {})["problem"] = _slug_of(document)
+
     if not scope["path"].startswith(OPENAI):
-        return Json(document, status, sent, MEDIA_TYPE)
+        return Json(document, status, all_headers, MEDIA_TYPE)
     # OpenAI's clients expect this status for every wrong request.
-    return Json(openai_error(document), 400 if status == 422 else status, sent)
+    openai_status = 400 if status == 422 else status
+    return Json(openai_error(document), openai_status, all_headers)
 
 
 def openai_error(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a problem document in the form of OpenAI's errors."""
-    slug, status = _slug_of(document), document["status"]
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    field = document.get("limit") or next((it["field"] for it in document.get("errors", ())), None)
+    slug = _slug_of(document)
+    status = document["status"]
+    if status == 429:
+        kind = "rate_limit_error"
+    elif status >= 500:
+        kind = "server_error"
+    else:
+        kind = "invalid_request_error"
+
+    wrong_fields = [error["field"] for error in document.get("errors", ())]
+    parameter = document.get("limit") or next(iter(wrong_fields), None)
+    if slug == "index-not-found":
+        parameter = "model"
     error = {
         "message": document["detail"],
-        "type": "rate_limit_error" if status == 429 else kind,
-        "param": "model" if slug == "index-not-found" else field,
+        "type": kind,
+        "param": parameter,
         "code": _OPENAI_CODES.get(slug, slug),
     }
     return {"error": error}
 
 
 def _slug_of(document: Mapping[str, Any]) -> str:
+    """Return the last part of the type of a problem."""
     return str(document["type"]).rpartition(":")[2]
 
 
 async def answer_error(request: Request, error: Any) -> Json:
-    """Return the problem document of an error.
-
-    The detail of an HTTPException of ours has members of the document.
-    """
-    path, headers = request.scope["path"], None
+    """Return the problem document of an error."""
+    path = request.scope["path"]
     if isinstance(error, HTTPException):
-        slug, title = _http_kind(error.status_code)
-        document = problem(slug, error.status_code, title, f"{title}; see /openapi.json.")
-        own: Any = error.detail
-        document, headers = document | (own if isinstance(own, dict) else {}), error.headers
-        if error.status_code == 405 and (methods := _methods_of(request)):
-            headers = {**(headers or {}), "Allow": ", ".join(methods)}
-    elif isinstance(error, RequestValidationError):
-        errors = [
-            {"field": _place(each["loc"]), "reason": _reason(each)}
-            for each in error.errors()[:MANY_ERRORS]
-        ]
-        field, reason = errors[0].values()
-        named = f"The parameter '{field}' is wrong" if field else "The body is wrong"
-        sentence = f"{named}: {reason}."
-        document = problem("input", 422, "A parameter is wrong", sentence, path, errors=errors)
-    else:
-        document = problem_of(error, path)
-    return refusal(request.scope, document, headers)
+        document = _document_of_http(error)
+        headers = _headers_of_http(request, error)
+        return refusal(request.scope, document, headers)
+    if isinstance(error, RequestValidationError):
+        return refusal(request.scope, _document_of_parameters(error, path))
+    return refusal(request.scope, problem_of(error, path))
+
+
+def _document_of_http(error: HTTPException) -> dict[str, Any]:
+    """Return the problem document of an HTTPException.
+
+    The detail of an exception of ours has members of the document.
+    """
+    slug, title = _http_kind(error.status_code)
+    document = problem(slug, error.status_code, title, f"{title}; see /openapi.json.")
+    members: Any = error.detail
+    if isinstance(members, dict):
+        document |= members
+    return document
+
+
+def _headers_of_http(request: Request, error: HTTPException) -> Mapping[str, str] | None:
+    """Return the headers of an HTTPException; if the method is wrong, with those that are right."""
+    if error.status_code != 405:
+        return error.headers
+    methods = _methods_of(request)
+    if not methods:
+        return error.headers
+    return {**(error.headers or {}), "Allow": ", ".join(methods)}
+
+
+def _document_of_parameters(error: RequestValidationError, path: str) -> dict[str, Any]:
+    """Return the problem document of a request with wrong parameters."""
+    wrong_parameters = []
+    for detail in error.errors()[:MANY_ERRORS]:
+        field = _field_of(detail["loc"])
+        wrong_parameters.append({"field": field, "reason": _reason(detail)})
+
+    first = wrong_parameters[0]
+    subject = "The body is wrong"
+    if first["field"]:
+        subject = f"The parameter '{first['field']}' is wrong"
+    sentence = f"{subject}: {first['reason']}."
+    return problem("input", 422, "A parameter is wrong", sentence, path, errors=wrong_parameters)
 
 
 def _methods_of(request: Request) -> list[str]:
-    """Return the methods of a path, which several routes may share; none of a path outside."""
+    """Return the methods of a path, which several routes may share; none for a path of others."""
     routes = request.scope["app"].routes if "app" in request.scope else []
 
-    def has(method: str) -> bool:
+    def is_served(method: str) -> bool:
         scope = {**request.scope, "method": method}
-        found = [route for route in routes if route.matches(scope)[0] is Match.FULL]
-        if found and isinstance(found[0], Mount):  # the files of the page
+        matches = [route for route in routes if route.matches(scope)[0] is Match.FULL]
+        if matches and isinstance(matches[0], Mount):  # the files of the page
             return method in ("GET", "HEAD")
-        return bool(found)
+        return bool(matches)
 
-    return [*filter(has, METHODS)]
+    return [*filter(is_served, METHODS)]
 
 
 class PlainErrors:
@@ -198,31 +241,33 @@ class PlainErrors:
         """Answer a request."""
         is_plain_error = False
 
-        async def sending(message: Message) -> None:
+        async def send_problem(message: Message) -> None:
             nonlocal is_plain_error
             if message["type"] == "http.response.start":
                 headers = Headers(raw=message["headers"])
                 is_text = headers.get("content-type", "").startswith("text/plain")
                 is_plain_error = is_text and message["status"] >= 400
                 if is_plain_error:
-                    response = _unplain(scope, message["status"], headers)
+                    response = _problem_for(scope, message["status"], headers)
                     await response(scope, receive, send)
             if not is_plain_error:
                 await send(message)
 
-        await self._app(scope, receive, sending)
+        await self._app(scope, receive, send_problem)
 
 
-def _unplain(scope: Scope, status: int, headers: Headers) -> Json:
-    """Return the problem document in the place of an error in plain text, with its headers."""
+def _problem_for(scope: Scope, status: int, headers: Headers) -> Json:
+    """Return the problem that takes the place of an error in plain text, with its headers."""
     slug, title = _http_kind(status)
-    wrong = "The service cannot follow a header of the request, such as Range; change it."
-    kept = {it: value for it, value in headers.items() if it not in _OF_A_BODY}
-    return refusal(scope, problem(slug, status, title, wrong), kept)
+    sentence = "The service cannot follow a header of the request, such as Range; change it."
+    kept_headers = {
+        name: value for name, value in headers.items() if name not in _HEADERS_OF_BODIES
+    }
+    return refusal(scope, problem(slug, status, title, sentence), kept_headers)
 
 
 def _http_kind(status: int) -> tuple[str, str]:
-    """Return the last part of the type, and the title, of a problem that no error of ours means."""
+    """Return the last part of the type, and the title, of a problem of HTTP itself."""
     return _HTTP.get(status, ("request", "The request cannot be served"))
 
 
@@ -231,15 +276,18 @@ HANDLERS: dict[Any, Any] = dict.fromkeys(_ERRORS, answer_error)
 
 
 def _reason(error: Mapping[str, Any]) -> str:
+    """Return why a parameter is wrong."""
     if error["type"] == "extra_forbidden":
         return "it does not exist; leave it out"
     return str(error["msg"]).removeprefix("Value error, ")
 
 
-def _place(where: tuple[int | str, ...]) -> str:
-    """Return the place of a value within its part of the request; long names are cut."""
-    inner = where[1:] if where[:1] and where[0] in ("body", "query", "path", "header") else where
-    return one_line(".".join(map(str, inner)), 100)
+def _field_of(location: tuple[int | str, ...]) -> str:
+    """Return the name of a wrong field within its part of the request; long names are cut."""
+    parts = location
+    if parts and parts[0] in ("body", "query", "path", "header"):
+        parts = parts[1:]
+    return one_line(".".join(map(str, parts)), 100)
 
 
 def compact(data: Mapping[str, Any]) -> str:

@@ -27,7 +27,14 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fairqr.graph.service.configuration import ServiceSettings
-from fairqr.graph.service.http import listings, openai, openai_responses, rerank, runs
+from fairqr.graph.service.http import (
+    audits,
+    listings,
+    openai,
+    openai_responses,
+    rerank,
+    runs,
+)
 from fairqr.graph.service.http.access import MCP_PATH, Guard
 from fairqr.graph.service.http.answers import HANDLERS, PROBLEMS, PlainErrors, refusal
 from fairqr.graph.service.http.below import Below
@@ -45,13 +52,16 @@ _DESCRIPTION = (
     "and `error` (the problem), and `data` a JSON object. A `token` has no id, since it is sent "
     "only once. Comments show that a stream is alive."
 )
+# It only describes the keys: the guard checks them.
 _KEY = HTTPBearer(
     scheme_name="key",
-    description="An access key from `fairqr keys create`. Its scope is `read`, `run` (which "
-    "includes `read`) or `admin` (which includes both). On loopback no key is needed, unless the "
-    "service requires one.",
+    description=(
+        "An access key from `fairqr keys create`. Its scope is `read`, `run` (which includes "
+        "`read`) or `admin` (which includes both). On loopback no key is needed, unless the "
+        "service requires one."
+    ),
     auto_error=False,
-)  # it only describes the keys: the guard checks them
+)
 
 # The headers of all responses that have no others.
 _HEADERS = {
@@ -72,7 +82,9 @@ _HEADERS = {
 # contain the texts of errors, which may quote the request.
 _TELEMETRY: Any = {
     "exclude": lambda scope: scope["path"] in ("/healthz", "/readyz", "/metrics"),
-    **dict.fromkeys(("operation_spans", "logs", "auto_configure"), False),
+    "operation_spans": False,
+    "logs": False,
+    "auto_configure": False,
 }
 
 
@@ -99,7 +111,7 @@ def create_app(parts: ServiceParts) -> FastAPI:
         servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     app.state.parts = parts
-    for module in (runs, rerank, listings, openai, openai_responses):
+    for module in (runs, audits, rerank, listings, openai, openai_responses):
         app.include_router(module.router, dependencies=[Depends(_KEY)])
     app.include_router(listings.operation)
     _add_pages(app)
@@ -122,20 +134,20 @@ def create_app(parts: ServiceParts) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def running(
-    settings: ServiceSettings, *how: Any
+    settings: ServiceSettings, *options: Any
 ) -> AsyncIterator[tuple[FastAPI, Callable[[], Awaitable[None]]]]:
     """Start a service, and stop it in the end.
 
     Args:
         settings: The settings of the service.
-        how: See :meth:`Parts.started`.
+        options: See :meth:`ServiceParts.started`.
 
     Yields:
         The application, and a function that drains it within the grace time: it accepts no more
         runs, and those under way end or are handed back.
     """
     async with (
-        ServiceParts.started(settings, *how, listens=True) as parts,
+        ServiceParts.started(settings, *options, listens=True) as parts,
         contextlib.AsyncExitStack() as stack,
     ):
         app = create_app(parts)
@@ -162,16 +174,16 @@ class McpEndpoint:
         self._parts = parts
         self._is_wanted = asyncio.Event()
         self._mcp_app = asyncio.get_running_loop().create_future()
-        self._keeping = asyncio.create_task(self._keep())
+        self._keeping = asyncio.create_task(self._keep_open())
 
-    async def _keep(self) -> None:
+    async def _keep_open(self) -> None:
         await self._is_wanted.wait()
         try:
             module = await asyncio.to_thread(
                 import_module, "fairqr.graph.service.http.mcp_endpoint"
             )
-            async with module.mcp_app(self._parts.executor, self._parts.runs) as mcp:
-                self._mcp_app.set_result(mcp)
+            async with module.mcp_app(self._parts.executor, self._parts.runs) as mcp_app:
+                self._mcp_app.set_result(mcp_app)
                 await asyncio.Event().wait()  # until it is closed
         except Exception as error:
             self._mcp_app.set_exception(error)
@@ -180,7 +192,8 @@ class McpEndpoint:
         """Serve a request."""
         self._is_wanted.set()
         scope["route"] = self.route
-        await (await asyncio.shield(self._mcp_app))(scope, receive, send)
+        mcp_app = await asyncio.shield(self._mcp_app)
+        await mcp_app(scope, receive, send)
 
     async def aclose(self) -> None:
         """Close it."""
@@ -189,26 +202,30 @@ class McpEndpoint:
 
 
 class _Files(StaticFiles):
+    """The files of the page, without those that make their folder a Python package."""
+
     def lookup_path(self, path: str) -> tuple[str, Any]:
-        """Find a file of the page. What makes the folder a Python package is not served."""
-        return ("", None) if "__" in path else super().lookup_path(path)
+        """Find a file; an empty path and None if there is none."""
+        if "__" in path:
+            return "", None
+        return super().lookup_path(path)
 
 
 def _add_pages(app: FastAPI) -> None:
     """Add the page and its files; they need no key."""
-    for ending, kind in ((".js", "text/javascript"), (".css", "text/css")):
-        mimetypes.add_type(kind, ending)  # some systems call them plain text
+    for ending, media_type in ((".js", "text/javascript"), (".css", "text/css")):
+        mimetypes.add_type(media_type, ending)  # some systems call them plain text
     # In a checkout, the glossary is a link to the documentation's.
     files = _Files(packages=[("fairqr.graph.service", "page")], follow_symlink=True)
     app.mount("/page", files)
 
     @cache
-    def written() -> bytes:
+    def schema() -> bytes:
         return json.dumps(app.openapi()).encode()
 
     @app.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
     async def openapi() -> Response:
-        return Response(written(), media_type="application/json")
+        return Response(schema(), media_type="application/json")
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def page(request: Request) -> Response:
@@ -229,9 +246,10 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        started, status = time.perf_counter(), 0
+        started = time.perf_counter()
+        status = 0
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -242,7 +260,7 @@ class Edge:
 
         try:
             try:
-                await self._app(scope, receive, sending)
+                await self._app(scope, receive, send_with_headers)
             except* BrokenResourceError:
                 pass  # FastAPI's stream ends so if its client leaves while an event waits
         except Exception as error:
@@ -250,10 +268,11 @@ class Edge:
             log.error("A request failed because of a bug in fairqr: %s", class_and_place(error))
             if status:
                 raise ConnectionAbortedError from None  # the response has started already
-            await refusal(scope, problem_of(error))(scope, receive, sending)
+            response = refusal(scope, problem_of(error))
+            await response(scope, receive, send_with_headers)
         finally:
             seconds = time.perf_counter() - started
-            problem_kind = scope.get("state", {}).get("problem")
+            problem = scope.get("state", {}).get("problem")
             # The template of the path: it has no ids, and there are only a few.
             route = str(getattr(scope.get("route"), "path", "none"))
-            self._metrics.answered(scope["method"], route, status, seconds, problem_kind)
+            self._metrics.answered(scope["method"], route, status, seconds, problem)

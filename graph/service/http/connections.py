@@ -29,9 +29,9 @@ _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^?#]*)?(\?[^#]*)?", re.IGNORECAS
 """A target with the address of the server: its authority, its path and its query."""
 
 
-# Without warnings: who sends no HTTP hears of it, and could otherwise fill the log.
-_LOG = logging.getLogger(__name__)
-_LOG.setLevel(logging.ERROR)
+# Without warnings: a client that sends no HTTP gets an answer, and could otherwise fill the log.
+log = logging.getLogger(__name__)
+log.setLevel(logging.ERROR)
 
 
 class RequestParser(h11.Connection):
@@ -55,17 +55,22 @@ def _in_origin_form(request: h11.Request) -> h11.Request:
     Raises:
         RemoteProtocolError: The target is neither a path nor such a URI.
     """
+    is_path = request.target.startswith(b"/")
     is_of_server = request.method == b"OPTIONS" and request.target == b"*"
-    if request.target.startswith(b"/") or is_of_server:
+    if is_path or is_of_server:
         return request
+
     match = _ABSOLUTE.fullmatch(request.target)
     if match is None:
         raise h11.RemoteProtocolError("The target is neither a path nor a URI.")
     authority, path, query = match.groups(default=b"")
-    others = [(name, value) for name, value in request.headers if name != b"host"]
+    headers = [(b"host", authority)]
+    for name, value in request.headers:
+        if name != b"host":
+            headers.append((name, value))
     return h11.Request(
         method=request.method,
-        headers=[(b"host", authority), *others],
+        headers=headers,
         target=(path or b"/") + query,
         http_version=request.http_version,
     )
@@ -74,16 +79,16 @@ def _in_origin_form(request: h11.Request) -> h11.Request:
 class Connection(H11Protocol):
     """A connection that ends if its client neither goes on with its headers, nor reads.
 
-    uvicorn itself bounds only the silence after a response. The application hears of an end as if
+    uvicorn itself bounds only the silence after a response. To the application, the end looks as if
     the client had left.
     """
 
     _awaiting_headers: asyncio.TimerHandle | None = None
     _awaiting_reader: asyncio.TimerHandle | None = None
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.logger = _LOG
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.logger = log
         self.conn = RequestParser(h11.SERVER, LONGEST_HEADERS)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -93,15 +98,15 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
-        self._stop_waiting()
+        self._stop_waiting_for_headers()
         self._stop_waiting_for_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Go on waiting, unless a request is there. What comes bit by bit gains no time."""
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_waiting()
+        if self._is_answering:
+            self._stop_waiting_for_headers()
         elif self._awaiting_headers is None:
             self._await_headers()
 
@@ -113,7 +118,7 @@ class Connection(H11Protocol):
     def resume_writing(self) -> None:
         """Go on: it has read."""
         self._stop_waiting_for_reader()
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._is_answering:
             self._await_reader()  # of the rest
         super().resume_writing()
 
@@ -125,14 +130,21 @@ class Connection(H11Protocol):
     def _await_reader(self) -> None:
         self._stop_waiting_for_reader()
         unread = self.transport.get_write_buffer_size()
-        self._awaiting_reader = self.loop.call_later(READ_WITHIN, self._let_go, unread)
+        self._awaiting_reader = self.loop.call_later(READ_WITHIN, self._check_reader, unread)
 
-    def _let_go(self, before: int) -> None:
+    def _check_reader(self, unread_before: int) -> None:
+        """End the connection if its client has read nothing since; wait on if it has not read all.
+
+        Args:
+            unread_before: The bytes that it had not read when the wait began.
+        """
         self._awaiting_reader = None
         unread = self.transport.get_write_buffer_size()
-        if unread and unread >= before:
+        if not unread:
+            return
+        if unread >= unread_before:
             self.transport.abort()
-        elif unread:
+        else:
             self._await_reader()
 
     def _stop_waiting_for_reader(self) -> None:
@@ -167,29 +179,32 @@ class Connection(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        body = json.dumps(problem("request", 400, "The request cannot be served", NO_HTTP)).encode()
+
+        document = problem("request", 400, "The request cannot be served", NO_HTTP)
+        body = json.dumps(document).encode()
         headers = [
             ("content-type", MEDIA_TYPE),
             ("content-length", str(len(body))),
             ("connection", "close"),
         ]
-        answer: list[Any] = [
+        response: list[Any] = [
             h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
             h11.Data(data=body),
             h11.EndOfMessage(),
         ]
-        for event in answer:
-            if (sent := self.conn.send(event)) is not None:
-                self.transport.write(sent)
+        for event in response:
+            data = self.conn.send(event)
+            if data is not None:
+                self.transport.write(data)
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Say nothing: whoever asks for another protocol is answered in this one."""
+        """Log nothing: a client that asks for another protocol is answered in this one."""
 
     def _await_headers(self) -> None:
         self._awaiting_headers = self.loop.call_later(self.timeout_keep_alive, self._end)
 
-    def _stop_waiting(self) -> None:
+    def _stop_waiting_for_headers(self) -> None:
         if self._awaiting_headers is not None:
             self._awaiting_headers.cancel()
             self._awaiting_headers = None

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from fairqr.base.errors import PromptError, StoreUnavailableError
-from fairqr.graph.search.context import METHODS
+from fairqr.graph.search.context import METHODS, Method
 from fairqr.graph.service.execution import engines
 from fairqr.graph.service.execution.requests import REQUESTS, RunRequest
 from fairqr.graph.service.http.access import access_key_of
@@ -148,16 +148,26 @@ class Ready(BaseModel):
 async def list_indexes(request: Request) -> IndexList:
     """List the indexes that can be searched, with their attributes and groups."""
     reached = await parts_of(request).executor.reached()
-    found = []
-    for engine, info in filter(None, reached.values()):
-        attributes = {
-            name: AttributeInfo(groups=[*it.listed], population=it.population)
-            for name, it in engine.schema.attributes.items()
-        }
-        source = {"name": info.name, "engine": info.engine, "documents": info.documents}
-        found.append(IndexDescription.model_validate({**source, "attributes": attributes}))
-    unavailable = [name for name, it in reached.items() if it is None]
-    return IndexList(indexes=found, unavailable=unavailable)
+    indexes = []
+    unavailable = []
+    for name, pair in reached.items():
+        if pair is None:
+            unavailable.append(name)
+            continue
+        engine, info = pair
+        attributes = {}
+        for attribute_name, attribute in engine.schema.attributes.items():
+            attributes[attribute_name] = AttributeInfo(
+                groups=[*attribute.listed], population=attribute.population
+            )
+        index = IndexDescription(
+            name=info.name,
+            engine=info.engine,
+            documents=info.documents,
+            attributes=attributes,
+        )
+        indexes.append(index)
+    return IndexList(indexes=indexes, unavailable=unavailable)
 
 
 @router.get("/v1/documents", response_model=DocumentLines)
@@ -184,60 +194,80 @@ async def get_document(
     An endpoint that only searches by words gives only documents that an earlier search found.
     """
     link = parts_of(request).executor.capabilities.link(corpus)
-    reading = partial(engines.read_document, id_=id, link=link)
-    return Json(await _read(request, corpus, reading))
+    read = partial(engines.read_document, id_=id, link=link)
+    return Json(await _read(request, corpus, read))
 
 
 async def _read(
-    request: Request, corpus: str | None, reading: Callable[[SearchEngine], Awaitable[T]]
+    request: Request, corpus: str | None, read: Callable[[SearchEngine], Awaitable[T]]
 ) -> T:
     """Read documents of a corpus when it is the turn of the key, unless the client leaves first.
 
     Args:
         request: The request.
         corpus: The name of the corpus.
-        reading: Reads from its engine.
+        read: Reads from its engine.
     """
     parts = parts_of(request)
 
-    async def read() -> T:
+    async def lend_and_read() -> T:
         async with parts.executor.lend_engine(corpus) as engine:
-            return await reading(engine)
+            return await read(engine)
 
-    return await in_its_turn(request, parts.reading, read)
+    return await in_its_turn(request, parts.reading, lend_and_read)
 
 
 @router.get("/v1/prompts")
 async def list_prompts(request: Request) -> PromptList:
     """List the current prompts to choose from."""
-    prompts, found = parts_of(request).executor.capabilities.prompts, []
-    for id_, version in prompts.names():
+    library = parts_of(request).executor.capabilities.prompts
+    prompts = []
+    for id_, version in library.names():
+        default_version = DEFAULT_VERSIONS.get(id_, "v1")
         with suppress(PromptError):  # its file is wrong
-            sha256, usual = prompts.get(id_, version).sha256, DEFAULT_VERSIONS.get(id_, "v1")
-            info = PromptInfo(id=id_, version=version, default=version == usual, sha256=sha256)
-            found.append(info)
-    return PromptList(prompts=found)
+            info = PromptInfo(
+                id=id_,
+                version=version,
+                default=version == default_version,
+                sha256=library.get(id_, version).sha256,
+            )
+            prompts.append(info)
+    return PromptList(prompts=prompts)
 
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> ModelList:
     """List the models, methods, retrievers and judges of answers."""
-    capabilities = parts_of(request).executor.capabilities
-    first, usual = capabilities.default_model, RunRequest.model_fields["retriever"].default
-    used = [(kind, form.model_fields["method"].default) for kind, form in REQUESTS.items()]
-    methods = []
-    for name in capabilities.methods():
-        about, refines = METHODS[name].about, METHODS[name].refines
-        kinds = [kind for kind, method in used if method == name]
-        methods.append(MethodInfo(name=name, about=about, refines=refines, default_for=kinds))
+    parts = parts_of(request)
+    capabilities = parts.executor.capabilities
+    models = []
+    for name in capabilities.models():
+        is_default = name == capabilities.default_model
+        models.append(ModelDescription(name=name, default=is_default))
+
+    default_retriever = RunRequest.model_fields["retriever"].default
+    retrievers = []
+    for name, about in RETRIEVERS.items():
+        is_default = name == default_retriever
+        retrievers.append(RetrieverInfo(name=name, about=about, default=is_default))
+
     return ModelList(
-        models=[ModelDescription(name=it, default=it == first) for it in capabilities.models()],
-        methods=methods,
-        retrievers=[
-            RetrieverInfo(name=name, about=about, default=name == usual)
-            for name, about in RETRIEVERS.items()
-        ],
-        attributors=[*parts_of(request).settings.attributors],
+        models=models,
+        methods=[_method_info(method) for method in capabilities.methods()],
+        retrievers=retrievers,
+        attributors=[*parts.settings.attributors],
+    )
+
+
+def _method_info(name: Method) -> MethodInfo:
+    """Return what is listed of a method."""
+    strategy = METHODS[name]
+    default_for = []
+    for kind, form in REQUESTS.items():
+        if form.model_fields["method"].default == name:
+            default_for.append(kind)
+    return MethodInfo(
+        name=name, about=strategy.about, refines=strategy.refines, default_for=default_for
     )
 
 
@@ -263,10 +293,15 @@ async def ready(request: Request) -> Response:
     """
     parts = parts_of(request)
     reached = await parts.readiness.look()
-    status = "ready" if parts.runs.accepting else "draining"
-    if not all(it for name, it in reached.items() if name != "sources"):
+    required = [is_reached for name, is_reached in reached.items() if name != "sources"]
+
+    status = "ready"
+    if not all(required):
         status = "not ready"
-    return JSONResponse({"status": status, "reached": reached}, 200 if status == "ready" else 503)
+    elif not parts.runs.accepting:
+        status = "draining"
+    code = 200 if status == "ready" else 503
+    return JSONResponse({"status": status, "reached": reached}, code)
 
 
 @operation.get(
@@ -274,10 +309,15 @@ async def ready(request: Request) -> Response:
 )
 async def metrics(request: Request) -> Response:
     """Return metrics for Prometheus; a key needs the scope `admin`."""
-    parts, durable = parts_of(request), None
+    parts = parts_of(request)
+    durable = None
     with suppress(StoreUnavailableError, TimeoutError):
         async with asyncio.timeout(COUNTING):
-            durable = DurableCounts(await parts.store.counts(), await parts.store.count_ended())
-    live = parts.runs
-    text = parts.metrics.text(durable, len(live.waiting), len(live.ephemeral))
+            live = await parts.store.counts()
+            ended = await parts.store.count_ended()
+            durable = DurableCounts(live, ended)
+
+    waiting = len(parts.runs.waiting)
+    running = len(parts.runs.ephemeral)
+    text = parts.metrics.text(durable, waiting, running)
     return Response(text, media_type=CONTENT_TYPE_LATEST)

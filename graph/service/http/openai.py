@@ -28,6 +28,8 @@ from fairqr.graph.service.records import Run
 
 router = APIRouter(tags=["openai"], responses=OPENAI_PROBLEMS)
 
+_KINDS_OF_TOKENS = ("prompt_tokens", "completion_tokens")
+
 _CHUNKS: Any = {
     200: {
         "description": "The answer; with `stream`, its chunks as server-sent events.",
@@ -69,20 +71,23 @@ async def complete_chat(chat_request: ChatRequest, request: Request) -> Response
     used.
     """
     await require_source(request, chat_request.model)
-    if name := chat_request.name_of_chat:
+    name = chat_request.name_of_chat
+    if name:
         return _named(chat_request, name)
+
+    answer_request = chat_request.as_answer()
     if chat_request.stream:
-        followed = await unless_gone(
-            request, start_run(request, "answer", chat_request.as_answer())
-        )
+        followed = await unless_gone(request, start_run(request, "answer", answer_request))
         headers = {**followed.headers, "X-Accel-Buffering": "no"}
         chunks = _chunks(request, chat_request, followed)
         return StreamingResponse(chunks, headers=headers, media_type="text/event-stream")
-    followed, result = await run_to_end(request, "answer", chat_request.as_answer())
-    message = {"role": "assistant", "refusal": None}
-    message |= await message_of(request, chat_request.model, result)
-    whole = {**_piece(followed.run, chat_request, message, "stop"), "usage": _usage_of(result)}
-    return Json(whole, headers=followed.headers)
+
+    followed, result = await run_to_end(request, "answer", answer_request)
+    content = await message_of(request, chat_request.model, result)
+    message = {"role": "assistant", "refusal": None, **content}
+    completion = _completion(followed.run, chat_request, message)
+    completion["usage"] = _usage_of(result)
+    return Json(completion, headers=followed.headers)
 
 
 def _named(chat_request: ChatRequest, name: str) -> Response:
@@ -95,16 +100,18 @@ def _named(chat_request: ChatRequest, name: str) -> Response:
         created=time.time(),
         request={},
     )
-    usage = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), 0)
-    if not chat_request.stream:
-        message = {"role": "assistant", "content": name, "refusal": None}
-        return Json({**_piece(run, chat_request, message, "stop"), "usage": usage})
-    chunks = [
-        _line(_piece(run, chat_request, {"role": "assistant", "content": name}, None, of="delta")),
-        _line(_piece(run, chat_request, {}, "stop", of="delta")),
-        format_sse_event(data_str="[DONE]"),
-    ]
-    return Response(b"".join(chunks), media_type="text/event-stream")
+    if chat_request.stream:
+        chunks = [
+            _line(_chunk(run, chat_request, {"role": "assistant", "content": name})),
+            _line(_chunk(run, chat_request, {}, "stop")),
+            format_sse_event(data_str="[DONE]"),
+        ]
+        return Response(b"".join(chunks), media_type="text/event-stream")
+
+    message = {"role": "assistant", "content": name, "refusal": None}
+    completion = _completion(run, chat_request, message)
+    completion["usage"] = dict.fromkeys((*_KINDS_OF_TOKENS, "total_tokens"), 0)
+    return Json(completion)
 
 
 async def require_source(request: Request, name: str) -> None:
@@ -127,10 +134,12 @@ async def _chunks(
     request: Request, chat_request: ChatRequest, followed: FollowedRun
 ) -> AsyncGenerator[bytes, None]:
     """Yield the chunks of a stream, while the model writes the answer."""
+    run = followed.run
 
-    def chunk(delta: Mapping[str, Any], end: str | None = None, **more: Any) -> bytes:
-        return _line({**_piece(followed.run, chat_request, delta, end, of="delta"), **more})
+    def chunk(delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
+        return _line(_chunk(run, chat_request, delta, finish_reason))
 
+    includes_usage = (chat_request.stream_options or {}).get("include_usage")
     is_written = False
     async with followed.events as events, aclosing(events):
         yield chunk({"role": "assistant", "content": ""})
@@ -143,63 +152,96 @@ async def _chunks(
             elif event.name == "end":
                 result = event.data["result"]
                 message = await message_of(request, chat_request.model, result)
-                yield chunk({**message, "content": "" if is_written else message["content"]})
+                if is_written:
+                    message["content"] = ""
+                yield chunk(message)
                 yield chunk({}, "stop")
-                if (chat_request.stream_options or {}).get("include_usage"):
-                    yield chunk({}, choices=[], usage=_usage_of(result))
+                if includes_usage:
+                    last = _chunk(run, chat_request, {})
+                    last["choices"] = []
+                    last["usage"] = _usage_of(result)
+                    yield _line(last)
                 yield format_sse_event(data_str="[DONE]")
 
 
 def _line(data: Mapping[str, Any]) -> bytes:
+    """Return an event of a stream."""
     return format_sse_event(data_str=compact(data))
 
 
-def _piece(
+def _completion(run: Run, chat_request: ChatRequest, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a completion, without its usage."""
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    return _object_of(run, chat_request, "chat.completion", choice)
+
+
+def _chunk(
     run: Run,
     chat_request: ChatRequest,
-    said: Mapping[str, Any],
-    end: str | None,
-    of: str = "message",
+    delta: Mapping[str, Any],
+    finish_reason: str | None = None,
 ) -> dict[str, Any]:
-    """Return a completion, or a chunk of one."""
+    """Return a chunk of a completion."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+    return _object_of(run, chat_request, "chat.completion.chunk", choice)
+
+
+def _object_of(
+    run: Run, chat_request: ChatRequest, kind: str, choice: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{run.id}",
-        "object": "chat.completion" if of == "message" else "chat.completion.chunk",
+        "object": kind,
         "created": int(run.created),
         "model": chat_request.model,
-        "choices": [{"index": 0, of: said, "finish_reason": end, "logprobs": None}],
+        "choices": [choice],
     }
 
 
 async def message_of(request: Request, corpus: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the most frequent answer, with the documents that it used as annotations.
 
-    Their places are those of the whole text, since answers are judged as a whole.
+    Each annotation is of the whole text, since answers are judged as a whole.
     """
     text: str = result["distribution"][0]["text"]
-    titles = {document["id"]: document["title"] for document in result["ranking"]}
-    used = {  # without a judge, there is none; in reading order
-        id_: titles[id_]
-        for answer in result["answers"]
-        if answer["text"] == text
-        for id_, is_used in zip(answer["ids"], answer["used"], strict=False)
-        if is_used
-    }
-    executor, links = parts_of(request).executor, {}
+    used = _used_documents(result, text)
+
+    executor = parts_of(request).executor
+    links: dict[str, str] = {}
     with suppress(FairqrError):  # keep the answer even if its documents cannot be read
         async with executor.lend_engine(corpus) as engine:
             links = await links_of(engine, [*used], executor.capabilities.link(corpus))
-    place, source = {"start_index": 0, "end_index": len(text)}, urlencode({"corpus": corpus})
-    root = parts_of(request).settings.root_path.lstrip("/")
-    own = f"{request.base_url}{root}{'/' if root else ''}v1/documents/"
-    citations = [
-        {"url": links.get(id_, f"{own}{quote(id_, safe='')}?{source}"), "title": title, **place}
-        for id_, title in used.items()
-    ]
-    annotations = [{"type": "url_citation", "url_citation": cited} for cited in citations]
+
+    root_path = parts_of(request).settings.root_path.lstrip("/")
+    if root_path:
+        root_path += "/"
+    documents_url = f"{request.base_url}{root_path}v1/documents/"
+    query = urlencode({"corpus": corpus})
+    annotations = []
+    for id_, title in used.items():
+        url = links.get(id_, f"{documents_url}{quote(id_, safe='')}?{query}")
+        citation = {"url": url, "title": title, "start_index": 0, "end_index": len(text)}
+        annotations.append({"type": "url_citation", "url_citation": citation})
     return {"content": text, "annotations": annotations}
 
 
+def _used_documents(result: Mapping[str, Any], text: str) -> dict[str, str]:
+    """Return the titles of the documents that answers with a text used, by id, in reading order.
+
+    Without an attributor, it is empty.
+    """
+    titles = {document["id"]: document["title"] for document in result["ranking"]}
+    used: dict[str, str] = {}
+    for answer in result["answers"]:
+        if answer["text"] != text:
+            continue
+        for id_, is_used in zip(answer["ids"], answer["used"], strict=False):
+            if is_used:
+                used[id_] = titles[id_]
+    return used
+
+
 def _usage_of(result: Mapping[str, Any]) -> dict[str, int]:
-    kinds, usage = ("prompt_tokens", "completion_tokens"), result["usage"]
-    return {**{kind: usage[kind] for kind in kinds}, "total_tokens": sum(map(usage.get, kinds))}
+    """Return the tokens of a result as OpenAI's API names them."""
+    tokens = {kind: result["usage"][kind] for kind in _KINDS_OF_TOKENS}
+    return {**tokens, "total_tokens": sum(tokens.values())}

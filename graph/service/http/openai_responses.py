@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -28,7 +28,7 @@ _EVENTS: Any = {
     }
 }
 
-_PLACE = {"output_index": 0, "content_index": 0}
+_POSITION = {"output_index": 0, "content_index": 0}
 """Where the only text of a response stands."""
 
 
@@ -40,23 +40,26 @@ async def create_response(response_request: ResponseRequest, request: Request) -
     used. No response is stored.
     """
     await require_source(request, response_request.model)
-    asked = response_request.as_chat().as_answer()
+    answer_request = response_request.as_chat().as_answer()
     if response_request.stream:
-        followed = await unless_gone(request, start_run(request, "answer", asked))
+        followed = await unless_gone(request, start_run(request, "answer", answer_request))
         headers = {**followed.headers, "X-Accel-Buffering": "no"}
         events = _events(request, response_request, followed)
         return StreamingResponse(events, headers=headers, media_type="text/event-stream")
-    followed, result = await run_to_end(request, "answer", asked)
+
+    followed, result = await run_to_end(request, "answer", answer_request)
     part = await _part_of(request, response_request.model, result)
-    whole = _response(followed.run, response_request, part, result)
-    return Json(whole, headers=followed.headers)
+    response = _response(followed.run, response_request, part, result)
+    return Json(response, headers=followed.headers)
 
 
 async def _part_of(request: Request, source: str, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the text of an answer, with the documents that it used as annotations."""
     message = await message_of(request, source, result)
-    cited = [{"type": "url_citation", **it["url_citation"]} for it in message["annotations"]]
-    return _text_part(message["content"], cited)
+    annotations = []
+    for annotation in message["annotations"]:
+        annotations.append({"type": "url_citation", **annotation["url_citation"]})
+    return _text_part(message["content"], annotations)
 
 
 def _text_part(text: str, annotations: list[dict[str, Any]]) -> dict[str, Any]:
@@ -84,18 +87,20 @@ def _response(
 
     Args:
         run: The run that answers.
-        response_request: What was asked.
+        response_request: The request.
         part: The text, once it is whole.
         result: The result of the run, which has its usage.
     """
-    is_whole = part is not None
+    output = []
+    if part is not None:
+        output.append(_item(run, "completed", [part]))
     return {
         "id": f"resp_{run.id}",
         "object": "response",
         "created_at": int(run.created),
         "model": response_request.model,
-        "status": "completed" if is_whole else "in_progress",
-        "output": [_item(run, "completed", [part])] if part is not None else [],
+        "status": "in_progress" if part is None else "completed",
+        "output": output,
         "error": None,
         "incomplete_details": None,
         "instructions": None,
@@ -113,65 +118,96 @@ def _response(
 
 
 def _usage_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tokens of a result as this API names them."""
     usage = result["usage"]
-    read = usage["prompt_tokens"]
-    written = usage["completion_tokens"]
+    input_tokens = usage["prompt_tokens"]
+    output_tokens = usage["completion_tokens"]
     return {
-        "input_tokens": read,
+        "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": written,
+        "output_tokens": output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": read + written,
+        "total_tokens": input_tokens + output_tokens,
     }
+
+
+class _ResponseStream:
+    """Makes the events of a response, numbered in order.
+
+    Args:
+        run: The run that answers.
+        response_request: The request.
+    """
+
+    def __init__(self, run: Run, response_request: ResponseRequest) -> None:
+        self._run = run
+        self._response_request = response_request
+        self._numbers = itertools.count()
+
+    def _event(self, kind: str, **data: Any) -> bytes:
+        event = {"type": kind, "sequence_number": next(self._numbers), **data}
+        return format_sse_event(event=kind, data_str=compact(event))
+
+    def _text_event(self, kind: str, **data: Any) -> bytes:
+        """Return an event about the only text."""
+        return self._event(kind, item_id=f"msg_{self._run.id}", **_POSITION, **data)
+
+    def start(self) -> Iterator[bytes]:
+        """Yield the events before any text."""
+        response = _response(self._run, self._response_request)
+        yield self._event("response.created", response=response)
+        yield self._event("response.in_progress", response=response)
+        item = _item(self._run, "in_progress", [])
+        yield self._event("response.output_item.added", output_index=0, item=item)
+        yield self._text_event("response.content_part.added", part=_text_part("", []))
+
+    def delta(self, text: str) -> bytes:
+        """Return the event of a piece of the text."""
+        return self._text_event("response.output_text.delta", delta=text, logprobs=[])
+
+    def error(self, problem: Mapping[str, Any]) -> bytes:
+        """Return the event of a failed run."""
+        error = openai_error(problem)["error"]
+        members = {name: error[name] for name in ("code", "message", "param")}
+        return self._event("error", **members)
+
+    def end(self, part: dict[str, Any], result: Mapping[str, Any]) -> Iterator[bytes]:
+        """Yield the events after all of the text."""
+        text = part["text"]
+        yield self._text_event("response.output_text.done", text=text, logprobs=[])
+        for number, annotation in enumerate(part["annotations"]):
+            yield self._text_event(
+                "response.output_text.annotation.added",
+                annotation_index=number,
+                annotation=annotation,
+            )
+        yield self._text_event("response.content_part.done", part=part)
+        item = _item(self._run, "completed", [part])
+        yield self._event("response.output_item.done", output_index=0, item=item)
+        response = _response(self._run, self._response_request, part, result)
+        yield self._event("response.completed", response=response)
 
 
 async def _events(
     request: Request, response_request: ResponseRequest, followed: FollowedRun
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a stream, while the model writes the answer."""
-    run = followed.run
-    numbers = itertools.count()
-
-    def event(kind: str, **data: Any) -> bytes:
-        whole = {"type": kind, "sequence_number": next(numbers), **data}
-        return format_sse_event(event=kind, data_str=compact(whole))
-
-    of_text = {"item_id": f"msg_{run.id}", **_PLACE}
-    written = ""
+    stream = _ResponseStream(followed.run, response_request)
+    is_written = False
     async with followed.events as events, aclosing(events):
-        begun = _response(run, response_request)
-        yield event("response.created", response=begun)
-        yield event("response.in_progress", response=begun)
-        empty = _item(run, "in_progress", [])
-        yield event("response.output_item.added", output_index=0, item=empty)
-        yield event("response.content_part.added", **of_text, part=_text_part("", []))
-        async for one in events:
-            if one.name == "token":
-                written += one.data["text"]
-                yield event(
-                    "response.output_text.delta", **of_text, delta=one.data["text"], logprobs=[]
-                )
-            elif one.name == "error":
-                error = openai_error(one.data)["error"]
-                told = {name: error[name] for name in ("code", "message", "param")}
-                yield event("error", **told)
-            elif one.name == "end":
-                result = one.data["result"]
+        for line in stream.start():
+            yield line
+        async for event in events:
+            if event.name == "token":
+                text = event.data["text"]
+                is_written = is_written or text != ""
+                yield stream.delta(text)
+            elif event.name == "error":
+                yield stream.error(event.data)
+            elif event.name == "end":
+                result = event.data["result"]
                 part = await _part_of(request, response_request.model, result)
-                if not written:
-                    yield event(
-                        "response.output_text.delta", **of_text, delta=part["text"], logprobs=[]
-                    )
-                yield event("response.output_text.done", **of_text, text=part["text"], logprobs=[])
-                for number, annotation in enumerate(part["annotations"]):
-                    yield event(
-                        "response.output_text.annotation.added",
-                        **of_text,
-                        annotation_index=number,
-                        annotation=annotation,
-                    )
-                yield event("response.content_part.done", **of_text, part=part)
-                item = _item(run, "completed", [part])
-                yield event("response.output_item.done", output_index=0, item=item)
-                whole = _response(run, response_request, part, result)
-                yield event("response.completed", response=whole)
+                if not is_written:
+                    yield stream.delta(part["text"])
+                for line in stream.end(part, result):
+                    yield line

@@ -37,9 +37,11 @@ from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.documents import ProgressFunction
 
-CHECKED_FOR = 2.0  # seconds for which we reuse the answer of a check
-CHECKED_WITHIN = 5.0  # seconds that a check may take
+CHECKED_FOR = 2.0
+"""Seconds for which we reuse the answer of a check."""
 
+CHECKED_WITHIN = 5.0
+"""Seconds that a check may take."""
 
 Check = Callable[[], Awaitable[object]]
 """Raises an error if something cannot be reached."""
@@ -49,7 +51,7 @@ class Readiness:
     """Checks whether the service can reach what it needs.
 
     Args:
-        sources: Returns the checks of the sources: ``index`` holds if one of them does, and
+        sources: Returns the checks of the sources: ``index`` passes if one of them does, and
             ``sources`` if all do.
         checks: Other checks, by name.
     """
@@ -58,25 +60,29 @@ class Readiness:
         self._sources = sources
         self._checks = checks
         self._lock = asyncio.Lock()
-        self._until = 0.0
-        self._found: dict[str, bool] = {}
+        self._valid_until = 0.0
+        self._outcomes: dict[str, bool] = {}
 
     async def look(self) -> dict[str, bool]:
         """Return for each name whether its check passes."""
         async with self._lock:
-            if time.monotonic() >= self._until:
-                # At the same time, so that one that is out of reach holds up no other.
-                sources, others = await asyncio.gather(
-                    asyncio.gather(*map(_holds, self._sources())),
-                    asyncio.gather(*map(_holds, self._checks.values())),
-                )
-                found = dict(zip(self._checks, others, strict=True))
-                self._found = {"index": any(sources), "sources": all(sources)} | found
-                self._until = time.monotonic() + CHECKED_FOR
-            return self._found
+            if time.monotonic() >= self._valid_until:
+                self._outcomes = await self._check_all()
+                self._valid_until = time.monotonic() + CHECKED_FOR
+            return self._outcomes
+
+    async def _check_all(self) -> dict[str, bool]:
+        # At the same time, so that a server that is out of reach holds up no other check.
+        sources, others = await asyncio.gather(
+            asyncio.gather(*map(_passes, self._sources())),
+            asyncio.gather(*map(_passes, self._checks.values())),
+        )
+        outcomes = {"index": any(sources), "sources": all(sources)}
+        outcomes.update(zip(self._checks, others, strict=True))
+        return outcomes
 
 
-async def _holds(check: Check) -> bool:
+async def _passes(check: Check) -> bool:
     try:
         async with asyncio.timeout(CHECKED_WITHIN):
             await check()
@@ -89,7 +95,8 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120
 _NATS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT", "PATCH")
 _LIVE = partial(Gauge, multiprocess_mode="livesum")
-_TIMES, _DIVERGENCES = partial(Histogram, buckets=_SECONDS), partial(Histogram, buckets=_NATS)
+_TIMES = partial(Histogram, buckets=_SECONDS)
+_DIVERGENCES = partial(Histogram, buckets=_NATS)
 
 READERS = 8
 """How many requests for documents ask sources at a time."""
@@ -116,15 +123,16 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        # It would add a second series for each, of when it began.
+        # For each metric, the client would add a second one: the time when it began.
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         if are_shared():  # the client may have been imported before there was a folder
             values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
+
         self._registry = CollectorRegistry()
-        self._of: dict[str, Any] = {
-            name: kind(f"fairqr_{name}", about, labels.split(), registry=self._registry)
-            for name, (kind, labels, about) in _METRICS.items()
-        }
+        self._metrics: dict[str, Any] = {}
+        for name, (kind, labels, about) in _METRICS.items():
+            metric = kind(f"fairqr_{name}", about, labels.split(), registry=self._registry)
+            self._metrics[name] = metric
 
     def answered(
         self, method: str, route: str, status: int, seconds: float, problem: str | None
@@ -139,50 +147,62 @@ class Metrics:
             problem: The last part of the type of the problem document that was sent, if any.
         """
         method = method if method in _METHODS else "other"
-        self._of["http_requests"].labels(method, route, str(status)).inc()
-        self._of["http_request_seconds"].labels(method, route).observe(seconds)
+        self._metrics["http_requests"].labels(method, route, str(status)).inc()
+        self._metrics["http_request_seconds"].labels(method, route).observe(seconds)
         if problem:
-            self._of["http_problems"].labels(problem).inc()
+            self._metrics["http_problems"].labels(problem).inc()
 
     def finished(self, run: Run) -> None:
         """Count a run that ended."""
-        self._of["runs_finished"].labels(run.kind, run.status).inc()
+        self._metrics["runs_finished"].labels(run.kind, run.status).inc()
         if run.finished is not None:
             seconds = max(0.0, run.finished - run.created)
-            self._of["run_seconds"].labels(run.kind).observe(seconds)
+            self._metrics["run_seconds"].labels(run.kind).observe(seconds)
+
         result = run.result or {}
-        for usage in filter(None, (result.get("usage"), (result.get("probe") or {}).get("usage"))):
-            self._of["model_calls"].inc(usage["model_calls"])
-            self._of["cached_calls"].inc(usage["cached_calls"])
-            for kind in ("prompt", "completion"):
-                self._of["tokens"].labels(kind).inc(usage[f"{kind}_tokens"])
-        for when, found in (("before", result.get("baseline") or {}), ("after", result)):
-            if (divergence := found.get("divergence")) is not None:
-                self._of["divergence_nats"].labels(when).observe(divergence)
+        probe = result.get("probe") or {}
+        for usage in (result.get("usage"), probe.get("usage")):
+            if usage:
+                self._count_usage(usage)
+
+        baseline = result.get("baseline") or {}
+        self._observe_divergence("before", baseline.get("divergence"))
+        self._observe_divergence("after", result.get("divergence"))
+
+    def _count_usage(self, usage: Mapping[str, int]) -> None:
+        self._metrics["model_calls"].inc(usage["model_calls"])
+        self._metrics["cached_calls"].inc(usage["cached_calls"])
+        for kind in ("prompt", "completion"):
+            self._metrics["tokens"].labels(kind).inc(usage[f"{kind}_tokens"])
+
+    def _observe_divergence(self, when: str, divergence: float | None) -> None:
+        if divergence is not None:
+            self._metrics["divergence_nats"].labels(when).observe(divergence)
 
     def text(self, durable: DurableCounts | None, waiting: int, running: int) -> bytes:
         """Return all metrics in Prometheus' format.
 
         Args:
-            durable: What the database says of durable runs; None if it cannot be reached.
+            durable: The counts of durable runs; None if the database cannot be reached.
             waiting: The number of ephemeral runs that wait for a slot.
             running: The number of ephemeral runs under way.
         """
-        self._of["ephemeral_runs"].labels("queued").set(waiting)
-        self._of["ephemeral_runs"].labels("running").set(running)
+        self._metrics["ephemeral_runs"].labels("queued").set(waiting)
+        self._metrics["ephemeral_runs"].labels("running").set(running)
+
         registry = self._registry
         if are_shared():
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        of_database = CollectorRegistry()
+        database_registry = CollectorRegistry()
         if durable is not None:
-            of_database.register(durable)
-        return generate_latest(registry) + generate_latest(of_database)
+            database_registry.register(durable)
+        return generate_latest(registry) + generate_latest(database_registry)
 
 
 @dataclass(frozen=True, eq=False)
 class DurableCounts(Collector):
-    """What the database knows of durable runs, whichever process did them.
+    """The numbers of durable runs in the database, whichever process did them.
 
     Attributes:
         live: The numbers of live runs.
@@ -200,14 +220,15 @@ class DurableCounts(Collector):
         for status in LIVE:
             runs.add_metric([status], self.live.get(status, 0))
         yield runs
-        ended = CounterMetricFamily(
+
+        finished = CounterMetricFamily(
             "fairqr_durable_runs_finished",
             "Durable runs that ended, in any process, by how they ended.",
             labels=["kind", "status"],
         )
-        for (kind, how), number in self.ended.items():
-            ended.add_metric([kind, how], number)
-        yield ended
+        for (kind, status), number in self.ended.items():
+            finished.add_metric([kind, status], number)
+        yield finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +236,9 @@ class ServiceParts:
     """The parts of a running service.
 
     Attributes:
-        encoding: Lets texts of one list be encoded at a time, which takes all processors, keys in
-            turns.
-        reading: Lets some requests for documents ask sources at a time, which others search, keys
-            in turns.
-        bundling: Lets one file of all files of an audit be made at a time, keys in turns.
+        encoding: The only slot for encoding the texts of a list, which takes all processors.
+        reading: Slots for requests for documents, which ask sources that others search.
+        bundling: The only slot for packing the files of an audit.
     """
 
     settings: ServiceSettings
@@ -260,20 +279,23 @@ class ServiceParts:
             store = await stack.enter_async_context(Store.opened(settings.database))
             if listens:
                 await require_a_key(settings, store)
+
             executor = Executor(settings, model=model, auditor=auditor)
             stack.push_async_callback(executor.close)
             await executor.start(progress)
+
             execute_stored = executor.execute_stored if settings.work else None
             metrics = Metrics()
             runs = Runs(store, execute_stored, settings, metrics.finished)
             await runs.start()
             stack.push_async_callback(runs.drain, 0)
-            readiness = Readiness(
-                lambda: [
-                    partial(executor.check_source, name) for name in executor.configured_corpora()
-                ],
-                {"model": executor.check_model, "store": store.check},
-            )
+
+            def source_checks() -> list[Check]:
+                names = executor.configured_corpora()
+                return [partial(executor.check_source, name) for name in names]
+
+            other_checks: dict[str, Check] = {"model": executor.check_model, "store": store.check}
+            readiness = Readiness(source_checks, other_checks)
             yield cls(settings, store, executor, runs, metrics, readiness)
 
 

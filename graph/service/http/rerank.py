@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter
@@ -34,8 +34,9 @@ from fairqr.graph.search.context import OF_FAIR_STEP
 from fairqr.graph.search.result import Shares
 from fairqr.graph.service.execution.checking import CheckedRequest
 from fairqr.graph.service.execution.requests import example, or_text, parsed
-from fairqr.graph.service.http.access import RERANK, access_key_of
+from fairqr.graph.service.http.access import access_key_of
 from fairqr.graph.service.http.answers import Json
+from fairqr.graph.service.http.bodies import RERANK
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import unless_gone
 from fairqr.retrieval.engines.elasticsearch.hit_reader import reader_of
@@ -62,12 +63,21 @@ NO_WORDS = "*"
 """The query of a list that comes without one."""
 
 TOKENS = ("prompt_tokens", "total_tokens")
+
 UNCHANGED = "not re-ranked; no labels"
+"""The header of an answer that keeps the order."""
+
+RANKS = 20
+"""How many ranks count by default, unless fewer are to be returned."""
 
 
 def _or(empty: Any) -> BeforeValidator:
-    """Return a validator that takes null for what is left out."""
-    return BeforeValidator(lambda given: empty if given is None else given)
+    """Return a validator that takes null for a value that is left out."""
+
+    def validate(value: Any) -> Any:
+        return empty if value is None else value
+
+    return BeforeValidator(validate)
 
 
 _Text = Annotated[str, _or("")]
@@ -97,28 +107,40 @@ class RerankDocument(BaseModel, extra="allow", coerce_numbers_to_str=True):
     @property
     def title(self) -> str:
         """Its title; empty if it has none."""
-        title = {**(self.model_extra or {}), **self.fields}.get("title")
+        title = self._all_fields.get("title")
         return title if isinstance(title, str) else ""
 
+    @property
+    def _all_fields(self) -> dict[str, Any]:
+        """Its fields, and other members that count as fields."""
+        return {**(self.model_extra or {}), **self.fields}
+
     def label(self, unread: frozenset[str], attribute: Attribute) -> object:
-        """Return its own label for an attribute; None if it has none.
+        """Return the label for an attribute that it brings; None if it brings none.
 
         Args:
             unread: The attributes whose fields say something else in a document than in the index.
             attribute: The attribute.
         """
-        own = self.labels.get(attribute.name)
-        if own is not None or not attribute.field or attribute.name in unread:
-            return own
-        return value_at({**(self.model_extra or {}), **self.fields}, attribute.field)
+        label = self.labels.get(attribute.name)
+        if label is not None:
+            return label
+        if not attribute.field or attribute.name in unread:
+            return None
+        return value_at(self._all_fields, attribute.field)
 
 
-_Document = Annotated[RerankDocument, _or({}), or_text(lambda text: {"text": text}, RerankDocument)]
+def _document_of_text(text: str) -> dict[str, str]:
+    return {"text": text}
 
 
-def _all_for_none(given: Any) -> Any:
+_Document = Annotated[RerankDocument, _or({}), or_text(_document_of_text, RerankDocument)]
+
+
+def _none_for_all(number: Any) -> Any:
     """Return None for 0 and -1, by which clients of vLLM and others ask for all documents."""
-    return None if given in (0, -1) and not isinstance(given, bool) else given
+    means_all = number in (0, -1) and not isinstance(number, bool)
+    return None if means_all else number
 
 
 def _text_inside(query: Any) -> Any:
@@ -171,7 +193,7 @@ class RerankRequest(BaseModel):
         fail_fast=True,
         description="Texts or objects, best first unless they have scores.",
     )
-    top_n: Annotated[int | None, BeforeValidator(_all_for_none)] = Field(
+    top_n: Annotated[int | None, BeforeValidator(_none_for_all)] = Field(
         None,
         ge=1,
         validation_alias=AliasChoices("top_n", "top_k", "topN"),
@@ -239,18 +261,36 @@ class RerankResult(BaseModel):
     warnings: list[str] = Field(description="What the user should know of this list, in sentences.")
 
 
-def _results_of(rerank_request: RerankRequest, places: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the entries of the answer: places in the request, in their new order, with scores."""
-    size = len(rerank_request.documents)
-    results: list[dict[str, Any]] = [
-        {"index": place, "relevance_score": 1 - rank / size / 2}
-        for rank, place in enumerate(places)
-    ]
-    if rerank_request.return_documents:
-        for result in results:
-            document = rerank_request.documents[result["index"]]
-            result["document"] = document.model_dump(exclude_unset=True)
+def _results_of(rerank_request: RerankRequest, positions: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the entries of the answer, with scores.
+
+    Args:
+        rerank_request: The request.
+        positions: The positions of documents in the request, in their new order.
+    """
+    documents = rerank_request.documents
+    results = []
+    for rank, position in enumerate(positions):
+        score = 1 - rank / len(documents) / 2
+        result: dict[str, Any] = {"index": position, "relevance_score": score}
+        if rerank_request.return_documents:
+            result["document"] = documents[position].model_dump(exclude_unset=True)
+        results.append(result)
     return results
+
+
+class _ListOptions(NamedTuple):
+    """How a list is to be re-ranked.
+
+    Attributes:
+        source: The name of the source whose attributes count.
+        parameters: The parameters of a search.
+        texts_are: ``ids`` or ``texts`` of the source, as the option ``documents`` says; or empty.
+    """
+
+    source: str
+    parameters: dict[str, Any]
+    texts_are: str
 
 
 async def _fair_list(
@@ -266,8 +306,8 @@ async def _fair_list(
         request: The request.
         rerank_request: Its body.
         checked: The search that the list is of.
-        order: The places of its documents, best first.
-        texts_are: ``ids`` or ``texts`` of the source, as the option ``documents`` says; or empty.
+        order: The positions of its documents, best first.
+        texts_are: See :class:`_ListOptions`.
 
     Raises:
         NoLabelsError: No document has a label.
@@ -281,24 +321,42 @@ async def _fair_list(
         parts.executor.lend_engine(checked.body["corpus"]) as engine,
         parts.executor.computing_in_turns(engine),
     ):
-        for attribute in {it for one in documents for it in one.labels}:
+        attributes: set[str] = set()
+        for document in documents:
+            attributes.update(document.labels)
+        for attribute in attributes:
             engine.schema.attribute(attribute)
-        ids = [it.text if texts_are == "ids" else "" for it in documents]
-        if texts_are == "texts":
-            ids = await ids_of(engine, [it.text for it in documents])
-        ranked = ((place, documents[place]) for place in order)
+
+        ids = await _ids_in_source(engine, documents, texts_are)
         unread = _unread(engine)
-        listed = [
-            Given(place, it.id or ids[place], it.text, it.title, partial(it.label, unread))
-            for place, it in ranked
-        ]
+        listed = []
+        for position in order:
+            document = documents[position]
+            id_ = document.id or ids[position]
+            label = partial(document.label, unread)
+            listed.append(Given(position, id_, document.text, document.title, label))
+
         words = rerank_request.query.strip()
+        has_texts = texts_are != "ids"
         has_scores = documents[0].score is not None
         evidence = None
-        if words and not has_scores and texts_are != "ids":
-            learnt = parts.executor.learnt_words(checked.body["model"])
-            evidence = Evidence(parts.evidence, learnt, partial(parts.encoding.held, key))
+        if words and has_texts and not has_scores:
+            learnt_words = parts.executor.learnt_words(checked.body["model"])
+            turn = partial(parts.encoding.held, key)
+            evidence = Evidence(parts.evidence, learnt_words, turn)
         return await fair_list(engine, checked.context, words, listed, evidence)
+
+
+async def _ids_in_source(
+    engine: SearchEngine, documents: Sequence[RerankDocument], texts_are: str
+) -> list[str]:
+    """Return the ids in the source of documents that bring none; empty for those unknown."""
+    texts = [document.text for document in documents]
+    if texts_are == "ids":
+        return texts
+    if texts_are == "texts":
+        return await ids_of(engine, texts)
+    return [""] * len(documents)
 
 
 @router.post(RERANK[2], include_in_schema=False)  # as clients of vLLM and Infinity ask
@@ -314,69 +372,102 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
     replaces the one in the body, which some clients fix.
     """
     parts = parts_of(request)
+    limits = parts.settings.limits
     documents = rerank_request.documents
-    size = len(documents)
-    parts.settings.limits.check("depth", size, "The number of documents")
+    limits.check("depth", len(documents), "The number of documents")
+
     model = request.query_params.get("model", rerank_request.model)
-    name, given, texts_are = _options_of(model, rerank_request)
-    depth = min(rerank_request.top_n or 20, size, parts.settings.limits.k)
-    words = rerank_request.query.strip()
-    given = {"k": depth, **given, "query": words or NO_WORDS, "corpus": name}
-    checked = parts.executor.check("search", parsed("search", given))
-    scores = [it.score for it in documents if it.score is not None]
-    if len(scores) not in (0, size):
-        raise InputError("Some documents have a score, and others have none; give all or none.")
-    order = sorted(range(size), key=lambda place: -scores[place] if scores else 0)
-    answer: dict[str, Any] = {"model": model, "usage": dict.fromkeys(TOKENS, 0)}
-    work = _fair_list(request, rerank_request, checked, order, texts_are)
-    try:
-        found, hits, labelled = await unless_gone(request, work)
-    except NoLabelsError as error:
-        answer |= {"results": _results_of(rerank_request, order[: rerank_request.top_n])}
-        return Json({**answer, "warnings": [str(error)]}, headers={"fairqr": UNCHANGED})
-    answer["results"] = _results_of(
-        rerank_request, [order[it] for it in found.positions[: rerank_request.top_n]]
-    )
-    answer["fairqr"] = {
-        "before": found.before,
-        "after": found.after,
-        "target": found.target,
-        "estimated": hits.relevance is not None,
-        "unlabelled": labelled.unlabelled,
-        "words_of": found.words_of,
+    options = _options_of(model, rerank_request)
+    parameters = {
+        "k": min(rerank_request.top_n or RANKS, len(documents), limits.k),
+        **options.parameters,
+        "query": rerank_request.query.strip() or NO_WORDS,
+        "corpus": options.source,
     }
-    by = "texts" if hits.relevance is not None else "ranks"
-    if found.words_of:
-        by += f", words of {found.words_of}"
-    headers = {"fairqr": f"re-ranked; {by}".encode("ascii", "replace").decode()}
-    notes = labelled.notes
-    if shared := say_shared(hits.claims):
-        notes = [*notes, f"In the target, {shared}."]
-    return Json({**answer, "warnings": notes}, headers=headers)
+    checked = parts.executor.check("search", parsed("search", parameters))
+    order = _best_first(documents)
+
+    answer: dict[str, Any] = {"model": model, "usage": dict.fromkeys(TOKENS, 0)}
+    work = _fair_list(request, rerank_request, checked, order, options.texts_are)
+    try:
+        fair, hits, labelled = await unless_gone(request, work)
+    except NoLabelsError as error:
+        answer["results"] = _results_of(rerank_request, order[: rerank_request.top_n])
+        answer["warnings"] = [str(error)]
+        return Json(answer, headers={"fairqr": UNCHANGED})
+
+    positions = [order[position] for position in fair.positions[: rerank_request.top_n]]
+    is_estimated = hits.relevance is not None
+    answer["results"] = _results_of(rerank_request, positions)
+    answer["fairqr"] = {
+        "before": fair.before,
+        "after": fair.after,
+        "target": fair.target,
+        "estimated": is_estimated,
+        "unlabelled": labelled.unlabelled,
+        "words_of": fair.words_of,
+    }
+    answer["warnings"] = [*labelled.notes]
+    shared = say_shared(hits.claims)
+    if shared:
+        answer["warnings"].append(f"In the target, {shared}.")
+
+    basis = "texts" if is_estimated else "ranks"
+    if fair.words_of:
+        basis += f", words of {fair.words_of}"
+    header = f"re-ranked; {basis}".encode("ascii", "replace").decode()
+    return Json(answer, headers={"fairqr": header})
+
+
+def _best_first(documents: Sequence[RerankDocument]) -> list[int]:
+    """Return the positions of documents by their scores; they keep their order if they have none.
+
+    Raises:
+        InputError: Some have a score, and others have none.
+    """
+    positions = range(len(documents))
+    scores = [document.score for document in documents if document.score is not None]
+    if not scores:
+        return [*positions]
+    if len(scores) < len(documents):
+        raise InputError("Some documents have a score, and others have none; give all or none.")
+    return sorted(positions, key=lambda position: -scores[position])
 
 
 def _unread(engine: SearchEngine) -> frozenset[str]:
-    """Return the attributes that a server makes of a document's fields, as by a normalizer."""
+    """Return the attributes whose fields a server changes before it reads them, as a normalizer."""
     reader = reader_of(engine)
-    labels = () if reader is None else reader.labels
-    return frozenset(it.attribute.name for it in labels if not it.mapped.is_in_source)
+    if reader is None:
+        return frozenset()
+    changed = [field for field in reader.labels if not field.mapped.is_in_source]
+    return frozenset(field.attribute.name for field in changed)
 
 
-def _options_of(model: str, rerank_request: RerankRequest) -> tuple[str, dict[str, Any], str]:
-    """Return the source, the parameters of a search, and what texts of documents are.
+def _options_of(model: str, rerank_request: RerankRequest) -> _ListOptions:
+    """Return the options of a list.
+
+    Args:
+        model: The name of the source, perhaps with options.
+        rerank_request: The request, with more options.
 
     Raises:
         InputError: No source is named, or a list is not re-ranked by such a parameter.
     """
-    name, _, options = model.partition("?")
-    if not name:
+    source, _, query_string = model.partition("?")
+    if not source:
         raise InputError("Name a source as the 'model', such as 'notables?attributes=gender'.")
-    read = parse_qs(options, keep_blank_values=True).items()
-    given: dict[str, Any] = {it: values if values[1:] else values[0] for it, values in read}
-    given |= rerank_request.fairqr
-    texts_are = given.pop("documents") if given.get("documents") in ("ids", "texts") else ""
-    if unknown := given.keys() - {*OPTIONS}:
+
+    parameters: dict[str, Any] = {}
+    for name, values in parse_qs(query_string, keep_blank_values=True).items():
+        parameters[name] = values if len(values) > 1 else values[0]
+    parameters |= rerank_request.fairqr
+
+    texts_are = ""
+    if parameters.get("documents") in ("ids", "texts"):
+        texts_are = parameters.pop("documents")
+    unknown = parameters.keys() - {*OPTIONS}
+    if unknown:
         raise InputError(
             f"A list is not re-ranked by '{one_line(min(unknown), 80)}'; use {', '.join(OPTIONS)}."
         )
-    return name, given, texts_are
+    return _ListOptions(source, parameters, texts_are)

@@ -6,17 +6,19 @@ import time
 from collections.abc import Callable
 
 APART = 0.04
-"""Seconds between the times that two clients of the same key are told."""
+"""Seconds between the return times of two clients of the same key."""
+
 LATEST = 60.0
 """The longest wait in seconds that this adds up to."""
+
 MOST_KEPT = 1_000
-"""So many keys and addresses are remembered before those whose times have passed are forgotten."""
+"""How many keys and addresses we remember before we forget those whose times have passed."""
 
 
 class ReturnTimes:
-    """Tells refused clients of a key to return one after the other.
+    """Gives the refused clients of a key times to return, one after the other.
 
-    If a thousand clients were all told to return in two seconds, they would return all at once, and
+    If a thousand clients were all to return in two seconds, they would return all at once, and
     refusing them again would leave no time for the clients of other keys.
 
     Args:
@@ -25,20 +27,27 @@ class ReturnTimes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._last: dict[str, float] = {}
-        """The last time that a client was told, by whose it is."""
+        self._last_times: dict[str, float] = {}
+        """The last return time that we gave, by key or address."""
 
-    def wait(self, whose: str, least: float) -> float:
+    def wait(self, client: str, least: float) -> float:
         """Return in how many seconds a client that is refused now may come again.
 
         Args:
-            whose: The key or the address that it counts for.
-            least: The seconds after which the first of them may.
+            client: The key or the address that it counts for.
+            least: The seconds after which the first of its clients may.
         """
         now = self._clock()
-        if len(self._last) >= MOST_KEPT:
-            self._last = {name: told for name, told in self._last.items() if told > now}
-        wait = max(least, self._last.get(whose, 0.0) + APART - now)
-        wait = min(wait, max(least, LATEST))
-        self._last[whose] = now + wait
+        if len(self._last_times) >= MOST_KEPT:
+            self._forget_past_times(now)
+
+        after_last = self._last_times.get(client, 0.0) + APART - now
+        longest = max(least, LATEST)
+        wait = min(max(least, after_last), longest)
+        self._last_times[client] = now + wait
         return wait
+
+    def _forget_past_times(self, now: float) -> None:
+        self._last_times = {
+            client: moment for client, moment in self._last_times.items() if moment > now
+        }

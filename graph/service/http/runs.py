@@ -1,43 +1,26 @@
-"""The routes of runs and audits: starting, listing, showing, following and ending them."""
+"""The routes of runs: starting, listing, showing, following and ending them."""
 
 # No annotation is delayed here: those of streams name what they depend on.
 import asyncio
-import os
 import shutil
-import threading
-import zipfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
-from functools import partial
-from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Query
 from fastapi import Path as InPath
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, BeforeValidator
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import Response
 
 from fairqr.base import telemetry
-from fairqr.base.errors import (
-    FairqrError,
-    InputError,
-    LimitError,
-    RunInterruptedError,
-    RunNotFoundError,
-)
+from fairqr.base.errors import FairqrError, RunInterruptedError
 from fairqr.graph.answer.result import AnswerResult
 from fairqr.graph.probe.result import ProbeResult
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.service.execution.checking import CheckedRequest
-from fairqr.graph.service.execution.requests import (
-    REQUESTS,
-    AuditRequest,
-    BackgroundRun,
-    RunRequest,
-)
+from fairqr.graph.service.execution.requests import REQUESTS, BackgroundRun, RunRequest
 from fairqr.graph.service.http.access import access_key_of
 from fairqr.graph.service.http.answers import Json, compact
 from fairqr.graph.service.http.parts import parts_of
@@ -46,16 +29,8 @@ from fairqr.graph.service.runs.manager import STEPLESS
 from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.starting import start_checked
 
-PIECE = 2**16
-"""How many bytes of a file are read at a time."""
-
-CLIENT_GONE = 499  # the status in the metrics if the client disconnected
-
-# A report may only bring its own styles.
-REPORT_POLICY = (
-    "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'self'"
-)
+CLIENT_GONE = 499
+"""The status in the metrics if the client disconnected."""
 
 Events = AsyncGenerator[Event, None]
 T = TypeVar("T")
@@ -72,26 +47,50 @@ The events are `run`, a `step` for each step of the graph, and in the end `end` 
 piece, unless `stream` is false. If the client disconnects, the run is cancelled, unless `keep` is
 true: then `GET /v1/runs/{{id}}/events` with `Last-Event-ID` continues the stream."""
 
-_PLACE = {"Location": {"description": "The path of the run.", "schema": {"type": "string"}}}
-_LOCATED = {"description": "The result, or the accepted run.", "headers": _PLACE}
+_LOCATION = {"Location": {"description": "The path of the run.", "schema": {"type": "string"}}}
+_LOCATED = {"description": "The result, or the accepted run.", "headers": _LOCATION}
 _RUNS: dict[str, Any] = {"tags": ["runs"]}
-_AUDITS: dict[str, Any] = {"tags": ["audits"]}
-_ACCEPTED: dict[str, Any] = {"status_code": 202, "responses": {202: _LOCATED}}
 
-_Id = Annotated[str, InPath(description="The id of the run.", examples=["0" * 32], max_length=100)]
-_BEFORE = "Only runs before this; for the next page, give `created` of the last run."
-_Before = Annotated[  # every JSON parser reads numbers up to 2**53 exactly
-    float | None, Query(ge=0, le=2**53, allow_inf_nan=False, description=_BEFORE)
+ACCEPTED: dict[str, Any] = {"status_code": 202, "responses": {202: _LOCATED}}
+"""Options of a route that answers with an accepted run."""
+
+RunId = Annotated[
+    str, InPath(description="The id of the run.", examples=["0" * 32], max_length=100)
 ]
-_KNOWN = "The id of the last event that you have; later ones follow."
-_empty = BeforeValidator(lambda known: known or 0)
-_Known = Annotated[int, Header(alias="Last-Event-ID", ge=0, lt=2**31, description=_KNOWN), _empty]
-_NAMED = (
-    "Your name for this request. If you send it again, as after a lost connection, you get the "
-    "same run, and no second one."
-)
-_Named = Annotated[
-    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255, description=_NAMED)
+
+_Before = Annotated[
+    float | None,
+    Query(
+        ge=0,
+        le=2**53,  # every JSON parser reads numbers up to here exactly
+        allow_inf_nan=False,
+        description=("Only runs before this; for the next page, give `created` of the last run."),
+    ),
+]
+
+_empty_as_zero = BeforeValidator(lambda number: number or 0)
+_LastEventId = Annotated[
+    int,
+    Header(
+        alias="Last-Event-ID",
+        ge=0,
+        lt=2**31,
+        description="The id of the last event that you have; later ones follow.",
+    ),
+    _empty_as_zero,
+]
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=255,
+        description=(
+            "Your name for this request. If you send it again, as after a lost connection, you get "
+            "the same run, and no second one."
+        ),
+    ),
 ]
 
 
@@ -135,17 +134,20 @@ async def start_run(
     Raises:
         FairqrError: The request is wrong or not allowed, or the service is too busy.
     """
-    parts, key = parts_of(request), access_key_of(request.scope).id
+    parts = parts_of(request)
+    key = access_key_of(request.scope).id
     checked = parts.executor.check(kind, run_request)
     if run_request.keep:
         # A client that leaves takes nothing back.
         run = await asyncio.shield(accept_run(request, checked, idempotency))
-        events = aclosing(parts.runs.events(run, key, 0 if steps else STEPLESS))
-        return FollowedRun(run, events, _place(request, run))
-    started = await start_checked(
+        after = 0 if steps else STEPLESS
+        events = aclosing(parts.runs.events(run, key, after))
+        return FollowedRun(run, events, location_of(request, run))
+
+    ephemeral = await start_checked(
         parts.executor, parts.runs, checked, key=key, carrier=carrier_of(request), steps=steps
     )
-    return FollowedRun(started.run, started, {"X-Request-ID": started.run.id})
+    return FollowedRun(ephemeral.run, ephemeral, {"X-Request-ID": ephemeral.run.id})
 
 
 async def accept_run(request: Request, checked: CheckedRequest, idempotency: str | None) -> Run:
@@ -160,8 +162,10 @@ async def accept_run(request: Request, checked: CheckedRequest, idempotency: str
     )
 
 
-def _place(request: Request, run: Run) -> dict[str, str]:
-    return {"Location": f"{parts_of(request).settings.root_path}{path_of(run.id)}"}
+def location_of(request: Request, run: Run) -> dict[str, str]:
+    """Return the header with the address of a run."""
+    root_path = parts_of(request).settings.root_path
+    return {"Location": f"{root_path}{path_of(run.id)}"}
 
 
 async def run_to_end(
@@ -201,19 +205,20 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         HTTPException: The client disconnected.
     """
 
-    async def gone() -> None:
+    async def wait_for_leaving() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(wait_for_leaving())
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise HTTPException(CLIENT_GONE)
         return working.result()
     finally:
-        for task in (working, leaving):
-            task.cancel()
+        working.cancel()
+        leaving.cancel()
         await asyncio.wait({working, leaving})
 
 
@@ -241,18 +246,24 @@ def carrier_of(request: Request) -> dict[str, str]:
 
     If FastAPI traces the request, the run becomes a part of that span.
     """
+    carrier = telemetry.carrier()
+    if carrier:
+        return carrier
     traceparent = request.headers.get("traceparent", "")[:512]  # no right one is as long
-    return telemetry.carrier() or ({"traceparent": traceparent} if traceparent else {})
+    return {"traceparent": traceparent} if traceparent else {}
 
 
-def _streaming(following: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
+def _streaming(follow: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
     """Return a route that streams events; what they depend on may fail before the stream begins.
 
     If the database is away, the stream ends, and the run still goes on. A client that misses the
     last event knows that it should reconnect.
+
+    Args:
+        follow: The dependency that yields the events.
     """
 
-    async def stream(events: Annotated[Any, Depends(following)]) -> AsyncIterator[ServerSentEvent]:
+    async def stream(events: Annotated[Any, Depends(follow)]) -> AsyncIterator[ServerSentEvent]:
         with suppress(FairqrError):
             async for event in events:
                 number = str(event.number) if event.number else None
@@ -266,13 +277,16 @@ def _add_routes(path: str, kind: Kind, about: str, result: type[BaseModel]) -> N
     shared: dict[str, Any] = {"tags": ["ask"], "responses": {200: _LOCATED}}
 
     async def wait_for_result(
-        run_request: RunRequest, request: Request, idempotency: _Named = None
+        run_request: RunRequest, request: Request, idempotency: IdempotencyKey = None
     ) -> Response:
-        followed, found = await run_to_end(request, kind, run_request, idempotency)
-        return Json(found, headers=followed.headers)
+        followed, run_result = await run_to_end(request, kind, run_request, idempotency)
+        return Json(run_result, headers=followed.headers)
 
     async def stream_new_run(
-        run_request: RunRequest, request: Request, response: Response, idempotency: _Named = None
+        run_request: RunRequest,
+        request: Request,
+        response: Response,
+        idempotency: IdempotencyKey = None,
     ) -> AsyncIterator[Events]:
         if kind == "answer" and "stream" not in run_request.model_fields_set:
             run_request = run_request.model_copy(update={"stream": True})
@@ -284,10 +298,20 @@ def _add_routes(path: str, kind: Kind, about: str, result: type[BaseModel]) -> N
 
     for route in (wait_for_result, stream_new_run):
         route.__annotations__["run_request"] = REQUESTS[kind]
-    shared["description"] = _WAITED.format(about, kind)
-    router.post(path, name=kind, response_model=result, **shared)(wait_for_result)
-    shared |= {"description": _STREAMED.format(about), "response_class": EventSourceResponse}
-    router.post(f"{path}/stream", name=f"stream_{kind}", **shared)(_streaming(stream_new_run))
+    router.post(
+        path,
+        name=kind,
+        response_model=result,
+        description=_WAITED.format(about, kind),
+        **shared,
+    )(wait_for_result)
+    router.post(
+        f"{path}/stream",
+        name=f"stream_{kind}",
+        description=_STREAMED.format(about),
+        response_class=EventSourceResponse,
+        **shared,
+    )(_streaming(stream_new_run))
 
 
 _add_routes("/v1/search", "search", "Search fairly", SearchResult)
@@ -295,9 +319,9 @@ _add_routes("/v1/answer", "answer", "Answer a question from sampled rankings", A
 _add_routes("/v1/probe", "probe", "Test whether the model that ranks prefers a group", ProbeResult)
 
 
-@router.post("/v1/runs", response_model=Run, **_RUNS, **_ACCEPTED)
+@router.post("/v1/runs", response_model=Run, **_RUNS, **ACCEPTED)
 async def begin_run(
-    background_run: BackgroundRun, request: Request, idempotency: _Named = None
+    background_run: BackgroundRun, request: Request, idempotency: IdempotencyKey = None
 ) -> Response:
     """Start a run in the background.
 
@@ -317,19 +341,23 @@ async def list_runs(
     status: Annotated[Status | None, Query(description="Only these.")] = None,
 ) -> RunList:
     """List the runs of this key, the newest first."""
-    store, key = parts_of(request).store, access_key_of(request.scope).id
-    found = await store.runs(key, limit=limit, before=before, kind=kind, status=status)
-    return RunList(runs=found)
+    store = parts_of(request).store
+    key = access_key_of(request.scope).id
+    runs = await store.runs(key, limit=limit, before=before, kind=kind, status=status)
+    return RunList(runs=runs)
 
 
 @router.get("/v1/runs/{id}", response_model=Run, **_RUNS)
-async def get_run(request: Request, id: _Id) -> Response:
+async def get_run(request: Request, id: RunId) -> Response:
     """Return a run: what was asked for, how far it is, and its result or its problem."""
-    return Json(await _run(request, id))
+    return Json(await run_of(request, id))
 
 
-async def _stream_kept_run(request: Request, id: _Id, known: _Known = 0) -> AsyncIterator[Events]:
-    run, key = await _run(request, id), access_key_of(request.scope).id
+async def _stream_kept_run(
+    request: Request, id: RunId, known: _LastEventId = 0
+) -> AsyncIterator[Events]:
+    run = await run_of(request, id)
+    key = access_key_of(request.scope).id
     async with aclosing(parts_of(request).runs.events(run, key, known)) as events:
         yield events
 
@@ -344,138 +372,26 @@ router.get(
 
 
 @router.delete("/v1/runs/{id}", status_code=204, **_RUNS)
-async def delete_run(request: Request, id: _Id) -> Response:
+async def delete_run(request: Request, id: RunId) -> Response:
     """Cancel a run that is not over, or remove one that is."""
-    parts, key = parts_of(request), access_key_of(request.scope).id
-    if (await _run(request, id)).live:
+    parts = parts_of(request)
+    key = access_key_of(request.scope).id
+    run = await run_of(request, id)
+    if run.live:
         await parts.runs.cancel(id, key)
-    elif (run := await parts.store.delete(id, key)).kind == "audit":
-        folder = parts.settings.audits / run.id
+        return Response(status_code=204)
+
+    deleted = await parts.store.delete(id, key)
+    if deleted.kind == "audit":
+        folder = parts.settings.audits / deleted.id
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return Response(status_code=204)
 
 
-@router.post("/v1/audits", response_model=Run, **_AUDITS, **_ACCEPTED)
-async def begin_audit(
-    audit_request: AuditRequest, request: Request, idempotency: _Named = None
-) -> Response:
-    """Start an audit of a source in the background.
-
-    It is a durable run of kind `audit`: `GET /v1/runs/{id}` has its findings and figures in the
-    end, `GET /v1/runs/{id}/events` reports its progress, and `DELETE /v1/runs/{id}` cancels it, or
-    removes it with its files.
-    """
-    checked = await parts_of(request).executor.check_audit(audit_request)
-    run = await accept_run(request, checked, idempotency)
-    return Json(run, 202, _place(request, run))
-
-
-def _file(media_type: str) -> dict[str, Any]:
-    """Return the description of a route that sends a file of an audit."""
-    answer = {"description": "The file.", "content": {media_type: {}}}
-    return {"response_class": Response, "responses": {200: answer}, **_AUDITS}
-
-
-@router.get("/v1/audits/{id}/report.html", **_file("text/html"))
-async def get_report(request: Request, id: _Id) -> Response:
-    """Return the report of a finished audit, as one HTML file."""
-    folder = await _folder(request, id)
-    headers = {"Content-Security-Policy": REPORT_POLICY, "X-Frame-Options": "SAMEORIGIN"}
-    return FileResponse(folder / "report.html", headers=headers, media_type="text/html")
-
-
-@router.get("/v1/audits/{id}/bundle.zip", **_file("application/zip"))
-async def get_bundle(request: Request, id: _Id) -> Response:
-    """Return all files of a finished audit; unpacked, `fairqr audit verify` checks them."""
-    folder = await _folder(request, id)
-    parts = parts_of(request)
-    zipping = partial(zipped, folder, parts.settings.limits.bundle_bytes)
-    file = await in_its_turn(request, parts.bundling, zipping)
-    headers = {
-        "Content-Disposition": f'attachment; filename="audit-{id}.zip"',
-        "Content-Length": str(file.seek(0, os.SEEK_END)),
-    }
-    return StreamingResponse(_pieces_of(file), media_type="application/zip", headers=headers)
-
-
-async def zipped(folder: Path, most: int) -> IO[bytes]:
-    """Write all files of a folder into a file without a name, which is gone when it is closed.
-
-    If this is cancelled, it ends when its thread has, which is soon: whoever asked keeps their turn
-    until then, and cannot have a second thread at work.
+async def run_of(request: Request, id: str) -> Run:
+    """Return a run of the key of a request.
 
     Raises:
-        LimitError: They have more than ``most`` bytes.
+        RunNotFoundError: The key has no such run.
     """
-    given_up = threading.Event()
-    zipping = asyncio.ensure_future(asyncio.to_thread(_zip, folder, most, given_up))
-    try:
-        return await asyncio.shield(zipping)
-    except asyncio.CancelledError:
-        given_up.set()
-        await asyncio.wait({zipping})
-        zipping.exception()  # nobody is left to hear of it
-        raise
-
-
-def _zip(folder: Path, most: int, given_up: threading.Event) -> IO[bytes]:
-    paths = [it for it in sorted(folder.rglob("*")) if it.is_file() and it.name != ".lock"]
-    size = sum(path.stat().st_size for path in paths)
-    if size > most:
-        raise LimitError(
-            "bundle_bytes",
-            most,
-            f"The files of this audit have {size:,} bytes, and this service packs at most {most:,} "
-            "(bundle_bytes); ask whoever runs it for them.",
-        )
-    file = TemporaryFile()  # noqa: SIM115 (closed by who sends it)
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in paths:
-            info = zipfile.ZipInfo.from_file(
-                path, f"audit-{folder.name}/{path.relative_to(folder)}"
-            )
-            info.compress_type = zipfile.ZIP_DEFLATED
-            with path.open("rb") as source, archive.open(info, "w") as sink:
-                while not given_up.is_set() and (piece := source.read(PIECE)):
-                    sink.write(piece)
-    return file
-
-
-async def _pieces_of(file: IO[bytes]) -> AsyncIterator[bytes]:
-    """Yield a file from its beginning, and close it, also if nobody reads on.
-
-    It was just written, so that reading waits for no disk, and needs no thread.
-    """
-    with file:
-        file.seek(0)
-        while piece := file.read(PIECE):
-            yield piece
-
-
-async def _run(request: Request, id: str) -> Run:
-    """Return a run of this key; there may be none."""
     return await parts_of(request).store.run(id, access_key_of(request.scope).id)
-
-
-async def _folder(request: Request, id: str) -> Path:
-    """Return the folder of a finished audit of this key.
-
-    Raises:
-        RunNotFoundError: The key has no such audit, or its files are not on this machine.
-        InputError: It is not finished.
-    """
-    run = await _run(request, id)
-    if run.kind != "audit":
-        raise RunNotFoundError(f"The run {id} is not an audit; ask for it at /v1/runs/{id}.")
-    if run.status != "done":
-        raise InputError(
-            f"The audit {id} is {run.status}, and only a finished audit has files; follow it at "
-            f"/v1/runs/{id}/events."
-        )
-    folder = parts_of(request).settings.audits / run.id
-    if not await asyncio.to_thread((folder / "report.html").is_file):
-        raise RunNotFoundError(
-            "The files of this audit are not on this machine; ask the worker that made it, or give "
-            "all workers the same folder 'audits'."
-        )
-    return folder

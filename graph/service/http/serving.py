@@ -27,11 +27,20 @@ from fairqr.base.errors import ConfigError
 from fairqr.graph.service.http.connections import Connection
 from fairqr.graph.service.http.shared_metrics import forget_worker
 
-KEPT_ALIVE = 30  # seconds that a connection may be idle, or may take to send headers
-AGAIN = 1.0  # seconds until a killed worker is replaced
-LAST_REQUESTS = 2  # seconds for the requests under way, once connections are told to end
-TICK = 0.02  # seconds until it looks again whether all is answered
-QUIET = 0.5  # seconds in which nothing may come on connections that are closed at the end
+KEPT_ALIVE = 30
+"""Seconds that a connection may be idle, or may take to send headers."""
+
+AGAIN = 1.0
+"""Seconds until a killed worker is replaced."""
+
+LAST_REQUESTS = 2
+"""Seconds for the requests under way, once connections are told to end."""
+
+TICK = 0.02
+"""Seconds between two looks whether all requests are answered."""
+
+QUIET = 0.5
+"""Seconds without a request after which the last connections are closed."""
 
 new_loop = auto_loop_factory()
 """Returns an event loop: uvloop's, which takes a quarter less of a search, but on Windows."""
@@ -46,7 +55,7 @@ class Server(uvicorn.Server):
         app: The application.
         drain: Awaited before the server stops listening.
         last_requests: Seconds for the requests under way, once it does not listen any more.
-        how: More of uvicorn's options.
+        options: More of uvicorn's options.
     """
 
     def __init__(
@@ -54,7 +63,7 @@ class Server(uvicorn.Server):
         app: ASGIApp,
         drain: Callable[[], Awaitable[None]],
         last_requests: float = LAST_REQUESTS,
-        **how: Any,
+        **options: Any,
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -67,13 +76,13 @@ class Server(uvicorn.Server):
             server_header=False,
             timeout_keep_alive=KEPT_ALIVE,
             timeout_graceful_shutdown=LAST_REQUESTS,
-            **how,
+            **options,
         )
         super().__init__(config)
         self._drain = drain
         self._last_requests = last_requests
         self._ending: asyncio.Task[None] | None = None
-        self._taken: list[asyncio.Task[None]] = []
+        self._accepting: list[asyncio.Task[None]] = []
 
     async def run_on(self, listener: socket.socket, started: Callable[[], None]) -> None:
         """Serve on a socket until SIGTERM or SIGINT; a second signal stops at once.
@@ -85,7 +94,8 @@ class Server(uvicorn.Server):
             started: Called when the server takes requests.
         """
         let_open_files_be_many()
-        self._announce, self._loop = started, asyncio.get_running_loop()
+        self._announce = started
+        self._loop = asyncio.get_running_loop()
         self._ignored = {sig for sig in SIGNALS if signal.getsignal(sig) is signal.SIG_IGN}
         await self.serve([listener])
         if self._ending is not None:
@@ -94,9 +104,11 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what clients have sent, unless it is to stop at once."""
         self._stop_listening(sockets or [])
-        self.server_state.default_headers = [*self.server_state.default_headers, CLOSE_HEADER]
+        state = self.server_state
+        state.default_headers = [*state.default_headers, CLOSE_HEADER]
         for connection in self._connections():
             connection.answer_last()
+
         await self._answer_all()
         if self.force_exit:
             for connection in self._connections():
@@ -107,19 +119,20 @@ class Server(uvicorn.Server):
         return [*cast(set[Connection], self.server_state.connections)]
 
     def _stop_listening(self, sockets: Sequence[socket.socket]) -> None:
-        """Take those who have connected already, since closing a socket resets them."""
+        """Accept clients that have connected already, since closing a socket resets them."""
         for listener in sockets:
             while True:
                 try:
                     client, _ = listener.accept()
                 except OSError:  # nobody waits
                     break
-                self._taken.append(self._loop.create_task(self._take(client)))
+                accepting = self._loop.create_task(self._accept(client))
+                self._accepting.append(accepting)
         for server in self.servers:
             server.close()
 
-    async def _take(self, client: socket.socket) -> None:
-        def protocol() -> Connection:
+    async def _accept(self, client: socket.socket) -> None:
+        def make_connection() -> Connection:
             return Connection(
                 config=self.config,
                 server_state=self.server_state,
@@ -128,17 +141,21 @@ class Server(uvicorn.Server):
             )
 
         with contextlib.suppress(OSError):  # it has left
-            await self._loop.connect_accepted_socket(protocol, client, ssl=self.config.ssl)
+            await self._loop.connect_accepted_socket(make_connection, client, ssl=self.config.ssl)
 
     async def _answer_all(self) -> None:
-        """Wait until nothing comes any more and all that came is answered."""
+        """Wait until no more requests come and all are answered, or until it takes too long."""
         started = self._loop.time()
-        while (self._taken or self.server_state.connections) and not self.force_exit:
+        while not self.force_exit:
+            if not self._accepting and not self.server_state.connections:
+                return
             await asyncio.sleep(TICK)
-            self._taken = [task for task in self._taken if not task.done()]
+            self._accepting = [task for task in self._accepting if not task.done()]
+
             passed = self._loop.time() - started
-            is_quiet = not any(it.has_request for it in self._connections())
-            if passed > self._last_requests or (is_quiet and passed > QUIET):
+            has_requests = any(connection.has_request for connection in self._connections())
+            is_quiet = not has_requests and passed > QUIET
+            if is_quiet or passed > self._last_requests:
                 return
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -147,7 +164,7 @@ class Server(uvicorn.Server):
         self._announce()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop because of a signal."""
+        """Stop because of a signal, unless it was ignored when we started."""
         if sig not in self._ignored:
             self._loop.call_soon_threadsafe(self.end)
 
@@ -188,43 +205,105 @@ def bound(host: str, port: int) -> socket.socket:
         ConfigError: The address is not on this machine, is in use, or may not be used.
     """
     try:
-        name, kind, passive = host.strip("[]"), socket.SOCK_STREAM, socket.AI_PASSIVE
-        family, *_, address = socket.getaddrinfo(name, port, type=kind, flags=passive)[0]
-        return _bound(family, address, socket.SO_REUSEADDR)
+        resolved = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, *_, address = resolved[0]
+        return _bind(family, address, socket.SO_REUSEADDR)
     except (OSError, UnicodeError) as error:
-        why = (getattr(error, "strerror", None) or "there is no such address").lower()
+        reason = (getattr(error, "strerror", None) or "there is no such address").lower()
         raise ConfigError(
-            f"The service cannot listen on {host}, port {port}: {why}; choose another host or port."
+            f"The service cannot listen on {host}, port {port}: {reason}; choose another host or "
+            "port."
         ) from None
 
 
-def _bound(family: int, address: Any, *options: int) -> socket.socket:
+def _bind(family: int, address: Any, *options: int) -> socket.socket:
+    """Return a socket with these options, bound to an address; it is closed if that fails."""
     with contextlib.ExitStack() as stack:
-        made = stack.enter_context(socket.socket(family))
+        listener = stack.enter_context(socket.socket(family))
         for option in options:
-            made.setsockopt(socket.SOL_SOCKET, option, 1)
-        made.bind(address)
-        made.setblocking(False)
+            listener.setsockopt(socket.SOL_SOCKET, option, 1)
+        listener.bind(address)
+        listener.setblocking(False)
         stack.pop_all()
-    return made
+    return listener
+
+
+class _Workers:
+    """The processes that this one has forked and waits for.
+
+    It hands SIGTERM and SIGINT on to them. A signal that is ignored stays ignored, as SIGINT is in
+    the background of a shell's script.
+
+    Attributes:
+        children: The ids of the processes that live.
+        code: The exit code, once all are to end; None until then.
+    """
+
+    def __init__(self) -> None:
+        self.children: set[int] = set()
+        self.code: int | None = None
+        handlers = {sig: signal.getsignal(sig) for sig in SIGNALS}
+        self._earlier_handlers = {
+            sig: handler for sig, handler in handlers.items() if handler is not signal.SIG_IGN
+        }
+
+    def fork(self) -> bool:
+        """Start one more process; return whether this is the new one."""
+        signals = self._earlier_handlers.keys()
+        # Until both processes know which one they are, no signal may come.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+        child = os.fork()
+        is_child = child == 0
+        for sig, handler in self._earlier_handlers.items():
+            signal.signal(sig, handler if is_child else self.end)
+        if not is_child:
+            self.children.add(child)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        return is_child
+
+    def end(self, *_: object) -> None:
+        """End all of them."""
+        self.code = self.code or 0
+        for child in self.children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+
+    def wait_for_one(self) -> None:
+        """Wait until one has ended. If it was not killed, the others end, too."""
+        child, status = os.wait()
+        self.children.discard(child)
+        forget_worker(child)
+        if self.code is not None:
+            return
+
+        if os.WIFEXITED(status):
+            self.code = os.WEXITSTATUS(status)
+            self.end()
+        else:
+            log.warning(
+                "A worker was killed by signal %d; another one starts.", os.WTERMSIG(status)
+            )
+            time.sleep(AGAIN)
 
 
 def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
-    """Return in so many new processes at the address; those that are killed come back.
+    """Start processes for an address, and return in each of them; one that is killed is replaced.
 
     Each gets a socket of its own, among which the system shares connections out: of one that all
     listen on, whoever wakes first takes all connections that wait.
 
-    This process waits for them, hands SIGTERM and SIGINT on, and then exits: with 0, or with the
-    code of the first that ended alone, whereupon the others are ended. If it is killed, they
-    end.
+    This process never returns. It waits for the others, hands SIGTERM and SIGINT on, and then
+    exits: with 0, or with the code of the first that ended alone, whereupon the others are ended.
+    If it is killed, they end.
 
     Args:
         number: The number of processes.
         listener: The socket; see :func:`bound`. It keeps the port from other programs.
 
     Returns:
-        Whether this is the first of them, and the socket to listen on.
+        Whether this is the first process, and the socket to listen on.
 
     Raises:
         ConfigError: This system has no fork.
@@ -232,52 +311,27 @@ def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
     if not hasattr(os, "fork"):
         raise ConfigError("Several workers need a system like Linux; leave out --workers.")
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    # What is ignored stays so, as SIGINT is in the background of a shell's script.
-    taken = [sig for sig in SIGNALS if signal.getsignal(sig) is not signal.SIG_IGN]
-    before = {sig: signal.getsignal(sig) for sig in taken}
-    children: set[int] = set()
-    code: int | None = None
 
-    def end(*_: object) -> None:
-        nonlocal code
-        code = code or 0
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGTERM)
-
+    workers = _Workers()
     is_first = True
-    ending, never_written = os.pipe()  # it ends with this process
-    while code is None or children:
-        while code is None and len(children) < number:
-            signal.pthread_sigmask(signal.SIG_BLOCK, taken)  # it is not known yet whose child it is
-            child = os.fork()
-            for sig in taken:
-                signal.signal(sig, end if child else before[sig])
-            if child:
-                children.add(child)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, taken)
-            if not child:
+    ending, never_written = os.pipe()  # the pipe ends with this process
+    while workers.code is None or workers.children:
+        while workers.code is None and len(workers.children) < number:
+            is_child = workers.fork()
+            if is_child:
                 os.close(never_written)
                 threading.Thread(target=_end_after, args=(ending,), daemon=True).start()
-                os.setpgrp()  # a terminal's Ctrl-C comes by the parent alone, and so but once
+                # Ctrl-C in a terminal reaches this process through its parent alone, and so once.
+                os.setpgrp()
                 options = (socket.SO_REUSEADDR, socket.SO_REUSEPORT)
-                return is_first, _bound(listener.family, listener.getsockname(), *options)
+                return is_first, _bind(listener.family, listener.getsockname(), *options)
             is_first = False
-        child, status = os.wait()
-        children.discard(child)
-        forget_worker(child)
-        if code is None and os.WIFEXITED(status):
-            code = os.WEXITSTATUS(status)
-            end()
-        elif code is None:
-            log.warning(
-                "A worker was killed by signal %d; another one starts.", os.WTERMSIG(status)
-            )
-            time.sleep(AGAIN)
-    raise SystemExit(code)
+        workers.wait_for_one()
+    raise SystemExit(workers.code)
 
 
 def _end_after(pipe: int) -> None:
+    """Tell this process to end when the other end of a pipe is closed."""
     os.read(pipe, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -285,5 +339,8 @@ def _end_after(pipe: int) -> None:
 def url_of(listener: socket.socket) -> str:
     """Return the address to open in a browser on this machine."""
     host, port, *_ = listener.getsockname()
-    named: Any = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104
-    return f"http://[{named}]:{port}" if ":" in named else f"http://{named}:{port}"
+    loopback_of = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+    name = loopback_of.get(host, host)
+    if ":" in name:
+        name = f"[{name}]"
+    return f"http://{name}:{port}"

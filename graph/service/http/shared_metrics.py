@@ -1,4 +1,4 @@
-"""The folder in which the workers of a command keep their metrics, so that each can tell all.
+"""The folder in which the workers of a command keep their metrics, so that each can report all.
 
 It imports nothing of Prometheus: its client looks for the folder when it is imported.
 """
@@ -23,7 +23,8 @@ def share_metrics() -> None:
     """Make a folder for the processes that are forked later; this one removes it when it ends."""
     process = os.getpid()
     _remove_abandoned()
-    folder = os.environ[SHARED_FOLDER] = mkdtemp(prefix=f"{PREFIX}{process}-")
+    folder = mkdtemp(prefix=f"{PREFIX}{process}-")
+    os.environ[SHARED_FOLDER] = folder
 
     def remove() -> None:
         if os.getpid() == process:
@@ -57,7 +58,7 @@ def are_shared() -> bool:
 
 
 def forget_worker(process: int) -> None:
-    """Forget what only holds for a process that lives, as it has ended."""
+    """Remove the metrics of a process that has ended which only count while it lives."""
     if are_shared():
         from prometheus_client.multiprocess import mark_process_dead
 

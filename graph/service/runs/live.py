@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessageChunk
@@ -42,7 +43,10 @@ LOSSES = 5
 """After this many attempts that ended without a word, we blame the run and fail it."""
 
 _FINAL = ("ok", "parse_error", "refused", "invalid_request", "unsupported")
-"""Asking again would not change these statuses. After others, such as a timeout, we ask again."""
+"""The statuses of replies that asking again would not change.
+
+After others, such as a timeout, we ask again.
+"""
 
 T = TypeVar("T")
 
@@ -58,9 +62,9 @@ class LiveRun(ABC):
         path: What its problems are about.
         seconds: The time limit.
         carrier: The headers of the caller's trace.
-        finished: Hears of the end of the run, which is stored by then; it must not raise.
+        finished: Called with the run at its end, which is stored by then; it must not raise.
         over: Whether this process is done with the run.
-        stopped: Why the run is to end, if somebody has stopped it.
+        stopped: The problem for which somebody has stopped the run, if anybody has.
         task: Does the run; None before and after it can be stopped.
         last: The number of the last event.
     """
@@ -90,7 +94,9 @@ class LiveRun(ABC):
             while position < len(self._published):
                 event = self._published[position]
                 position += 1
-                if event.last or event.number > after or not event.number:
+                is_piece = event.number == 0
+                is_new = event.number > after
+                if is_piece or is_new or event.last:
                     yield event
             if self.over:
                 return
@@ -107,14 +113,14 @@ class LiveRun(ABC):
         self.over = True
         self.publish()
 
-    def stop(self, why: Exception | None = None) -> None:
+    def stop(self, problem: Exception | None = None) -> None:
         """End the run, unless it is over or was stopped before.
 
         Args:
-            why: The problem of the run; by default it was cancelled.
+            problem: The problem of the run; by default it was cancelled.
         """
         if self.stopped is None and self.task is not None:
-            self.stopped = why or RunCancelledError(CANCELLED)
+            self.stopped = problem or RunCancelledError(CANCELLED)
             self.task.cancel()
 
     def event(self, name: EventName, data: dict[str, Any], step: str | None = None) -> Event:
@@ -135,23 +141,13 @@ class LiveRun(ABC):
         Raises:
             asyncio.CancelledError: The task was cancelled, and nobody has stopped the run.
         """
-        kind = self.run.kind
-        name = "result" if kind == "search" else kind  # in the update of the last step
-        result: dict[str, Any] | None = None
         limit = asyncio.timeout(self.seconds)
         try:
             async with limit, contextlib.aclosing(outputs):
                 with continued(self.carrier):
-                    async for output in outputs:
-                        if isinstance(output, Step):
-                            result = output.update.get(name) or result
-                            if output.name != WHOLE_STATE:  # else no node has just ended
-                                self.step_from_stream(output)
-                        elif isinstance(output, AIMessageChunk):
-                            data = {"text": str(output.text)}
-                            self.publish_piece(Event(number=0, name="token", data=data))
+                    result = await self._publish_all(outputs)
             if result is None:
-                raise LookupError(name)
+                raise LookupError(f"The {self.run.kind} has no result.")
             return self.run.model_copy(update={"status": "done", "result": result})
         except asyncio.CancelledError:
             if self.stopped is None or self.task is None:
@@ -166,9 +162,24 @@ class LiveRun(ABC):
                 )
             return failed(self.run, error, self.path)
 
+    async def _publish_all(self, outputs: AsyncGenerator[RunOutput, None]) -> dict[str, Any] | None:
+        """Publish all outputs of the run, and return its result, which the last step has."""
+        kind = self.run.kind
+        name = "result" if kind == "search" else kind
+        result: dict[str, Any] | None = None
+        async for output in outputs:
+            if isinstance(output, Step):
+                result = output.update.get(name) or result
+                if output.name != WHOLE_STATE:  # else no node has just ended
+                    self.step_from_stream(output)
+            elif isinstance(output, AIMessageChunk):
+                data = {"text": str(output.text)}
+                self.publish_piece(Event(number=0, name="token", data=data))
+        return result
+
     @abstractmethod
     def step_from_stream(self, step: Step) -> None:
-        """Take note of a step that the outputs of the run have brought."""
+        """Take note of a step that is among the outputs of the run."""
 
     def publish_piece(self, piece: Event) -> None:
         """Publish a piece of an answer."""
@@ -205,15 +216,18 @@ class EphemeralRun(LiveRun):
         self.publish(self.event("step", event_data(self.run.kind, step)))
 
     def conclude(self, final: Run | None = None) -> None:
-        """End the run if it is not over; by default, as whoever stopped it has said."""
-        if not self.over:
-            why = self.stopped or RunCancelledError(CANCELLED)
-            final = final or failed(self.run, why, self.path)
-            finished = max(time.time(), final.started or 0.0)  # the clock may be set back
-            self.run = final.model_copy(update={"finished": finished})
-            self.publish(last_event(self.run, self.last + 1))
-            self.leave()
-            self.finished(self.run)
+        """End the run if it is not over; by default, with the problem it was stopped for."""
+        if self.over:
+            return
+        if final is None:
+            problem = self.stopped or RunCancelledError(CANCELLED)
+            final = failed(self.run, problem, self.path)
+
+        finished = max(time.time(), final.started or 0.0)  # the clock may be set back
+        self.run = final.model_copy(update={"finished": finished})
+        self.publish(last_event(self.run, self.last + 1))
+        self.leave()
+        self.finished(self.run)
 
 
 @dataclass(eq=False)
@@ -221,9 +235,9 @@ class DurableRun(LiveRun, RunJournal):
     """An attempt at a stored run. Its events are kept first, and its end is written once.
 
     Attributes:
-        run: What the store knows of the attempt.
+        run: The attempt, as it is in the store.
         store: Keeps its events and its end.
-        saver: Keeps where it is.
+        saver: Keeps its checkpoints.
         resumed: Whether there are checkpoints to go on from.
     """
 
@@ -235,14 +249,16 @@ class DurableRun(LiveRun, RunJournal):
         self.stopped = RunCancelledError(CANCELLED) if self.run.cancel else None
         self.last = self.run.last
         self.resumed = False
-        self._known = {key for key in self.run.step_keys.values() if key}
+        self._noted_keys = {key for key in self.run.step_keys.values() if key}
         """The keys of the steps that were noted or stored."""
-        self._stored: set[str] = set()
-        """The questions whose replies this attempt has kept."""
-        # What is to be stored.
+        self._stored_replies: set[str] = set()
+        """The ids of the questions whose replies this attempt has kept."""
+
+        # These are to be stored.
         self._events: list[Event] = []
         self._replies: dict[str, dict[str, Any]] = {}
         self._writes: list[Write] = []
+
         self._flushing = asyncio.Lock()
         self._soon: asyncio.Task[None] | None = None
         self._checkpoint_at = time.monotonic() + CHECKPOINTED
@@ -280,11 +296,14 @@ class DurableRun(LiveRun, RunJournal):
     ) -> AsyncGenerator[RunOutput, None]:
         if self.stopped is not None:
             raise self.stopped
-        if self.run.attempts - 1 - self.run.handed_over > LOSSES:
+        earlier_attempts = self.run.attempts - 1
+        losses = earlier_attempts - self.run.handed_over
+        if losses > LOSSES:
             raise RunInterruptedError(
                 "Every worker that started this run stopped before its end; ask for less."
             )
-        if self.run.attempts > 1:
+
+        if earlier_attempts > 0:
             config: Any = {"configurable": {"thread_id": self.run.id, "checkpoint_ns": ""}}
             self.resumed = await self.saver.aget_tuple(config) is not None
         self._note(self.first_event())
@@ -307,20 +326,23 @@ class DurableRun(LiveRun, RunJournal):
     async def start_over(self, version: str) -> None:
         """Forget the checkpoints if they are over another version of the index."""
         self._version = version
-        if self.run.version not in (None, version):
-            self.resumed = False
-            self._known.clear()
-            await self._lasting(lambda: self.store.start_over(self.run))
+        if self.run.version in (None, version):
+            return
+        self.resumed = False
+        self._noted_keys.clear()
+        await self._lasting(partial(self.store.start_over, self.run))
 
     async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the kept reply to a question, or ask it and keep the reply."""
         id_ = hashlib.sha256(key.encode()).hexdigest()[:32]
-        if (kept := self.run.replies.get(id_)) is not None:
+        kept = self.run.replies.get(id_)
+        if kept is not None:
             value = check(kept["value"]) if kept["status"] == "ok" else {}
             return Reply(kept["status"], value, kept["message"], Usage(**kept["usage"]))
+
         reply = await ask()
-        if reply.status in _FINAL and id_ not in self._stored:
-            self._stored.add(id_)
+        if reply.status in _FINAL and id_ not in self._stored_replies:
+            self._stored_replies.add(id_)
             self._replies[id_] = {**asdict(reply), "value": dict(reply.value)}
             await self.flush()
         return reply
@@ -328,10 +350,10 @@ class DurableRun(LiveRun, RunJournal):
     def step_from_node(self, step: Step) -> None:
         """Note a step that a node itself reports, unless an earlier attempt has stored it.
 
-        LangGraph's stream tells of a node only after it has kept its changes.
+        LangGraph streams a step only after it has kept the changes of its node.
         """
-        if step.key not in self._known:
-            self._known.add(step.key)
+        if step.key not in self._noted_keys:
+            self._noted_keys.add(step.key)
             self._note(self.event("step", event_data(self.run.kind, step), step.key))
 
     def write(self, write: Write) -> None:
@@ -369,36 +391,46 @@ class DurableRun(LiveRun, RunJournal):
             asyncio.CancelledError: The run is not this process's any more.
         """
         async with self._flushing:
-            events, replies = [*self._events], dict(self._replies)
+            events = [*self._events]
+            replies = dict(self._replies)
             writes = [*self._writes] if checkpoints else []
-            self._has_checkpoints = self._has_checkpoints or bool(writes)
+            if writes:
+                self._has_checkpoints = True
+
             if events or replies or writes:
-                given = (self.run, events, replies, self._version, writes)
-                if not await self._lasting(lambda: self.store.add(*given)):
+                add = partial(self.store.add, self.run, events, replies, self._version, writes)
+                if not await self._lasting(add):
                     raise asyncio.CancelledError
-                del self._events[: len(events)], self._writes[: len(writes)]
-                self._replies = {k: v for k, v in self._replies.items() if k not in replies}
+                del self._events[: len(events)]
+                del self._writes[: len(writes)]
+                for id_ in replies:
+                    self._replies.pop(id_, None)
                 self.publish(*events)
             if writes:
                 self._checkpoint_at = time.monotonic() + CHECKPOINTED
 
     async def _finish(self, final: Run) -> None:
-        async with self._flushing:  # the end makes all that is not stored yet needless but events
+        async with self._flushing:  # at the end, nothing needs to be stored any more but events
             if self.over:  # this process has left it to the next one
                 return
-            given = (final, self._events, self._has_checkpoints)
-            if over := await self._lasting(lambda: self.store.finish(*given)):
-                self.publish(*self._events, last_event(over, self.last + 1))
-                self._events, self._replies, self._writes = [], {}, []
-                self.finished(over)
+            finish = partial(self.store.finish, final, self._events, self._has_checkpoints)
+            stored = await self._lasting(finish)
+            if stored:
+                self.publish(*self._events, last_event(stored, self.last + 1))
+                self._events = []
+                self._replies = {}
+                self._writes = []
+                self.finished(stored)
 
     async def _hand_over(self) -> None:
-        with contextlib.suppress(Exception, asyncio.CancelledError):  # the next attempt does more
+        # What cannot be stored now, the next attempt does again.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
             async with asyncio.timeout(HANDING_OVER):
                 await self.flush(checkpoints=True)
-        with contextlib.suppress(TimeoutError):  # its lease ends, and hands it over
+        # What cannot be released now, the end of its lease hands over.
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HANDING_OVER):
-                await self._lasting(lambda: self.store.release(self.run))
+                await self._lasting(partial(self.store.release, self.run))
 
     async def _lasting(self, write: Callable[[], Awaitable[T]]) -> T | None:
         """Write something, also if the database is away for a while.
@@ -406,12 +438,15 @@ class DurableRun(LiveRun, RunJournal):
         Returns:
             None or False if a later attempt has started; this one ends then.
         """
-        if self._lost or not (written := await lasting(write)):
-            if not self._lost and self.task is not None:
-                self._lost = True
-                self.task.cancel()
+        if self._lost:
             return None
-        return written
+        written = await lasting(write)
+        if written:
+            return written
+        if self.task is not None and not self._lost:
+            self._lost = True
+            self.task.cancel()
+        return None
 
 
 ExecuteStored = Callable[[Run, DurableRun], AsyncGenerator[RunOutput, None]]
@@ -422,13 +457,16 @@ def event_data(kind: Kind, step: Step) -> dict[str, Any]:
     """Return the data of the event of a step."""
     if kind != "audit":
         return step_data(kind, step)
-    return {"step": step.name} | ({} if step.name == "audit" else step.update)
+    if step.name == "audit":
+        return {"step": step.name}
+    return {"step": step.name, **step.update}
 
 
 async def wait_for(tasks: Iterable[asyncio.Task[Any] | None], seconds: float) -> None:
     """Wait until tasks have ended, but no longer than this."""
-    if left := {task for task in tasks if task is not None}:
-        await asyncio.wait(left, timeout=seconds)
+    unfinished = {task for task in tasks if task is not None}
+    if unfinished:
+        await asyncio.wait(unfinished, timeout=seconds)
 
 
 def last_event(run: Run, number: int) -> Event:

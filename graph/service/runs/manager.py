@@ -25,16 +25,19 @@ from fairqr.graph.service.store.database import Checkpoints, current_key_id, las
 from fairqr.graph.stream import RunOutput
 
 SOON = 0.02
+"""Seconds between the first two looks at a run that is not done here."""
+
 FOLLOW = 0.2
+"""The most seconds between two looks at a run that has started."""
+
 FOLLOW_WAITING = 1.0
-"""Seconds between the first two looks at a run that is not done here, between later ones, and at
-most between looks at one that has not started."""
+"""The most seconds between two looks at a run that has not started."""
 
 SHARED = 0.1
 """Seconds for which the followers of a run share what one of them has read."""
 
 STEPLESS = 2**31 - 1
-"""Who follows a run from this event on hears of its end alone."""
+"""A follower of a run after an event of this number receives only its end."""
 
 TICK = 1.0
 """Seconds between two looks for what is to be cancelled or done again."""
@@ -52,7 +55,7 @@ class EphemeralRuns:
 
     Args:
         settings: The settings of the service.
-        finished: Hears of the end of each run.
+        finished: Called with each run at its end.
 
     Attributes:
         accepting: Whether runs are accepted; false once :meth:`drain` was called.
@@ -94,7 +97,6 @@ class EphemeralRuns:
             BusyError: The key has too many runs, too many runs wait, no slot became free in time,
                 or the service is stopping.
         """
-        longest = self._settings.limits.seconds
         await self._wait_for_slot(self._slots_for(kind), key)
         now = time.time()
         run = Run(
@@ -107,12 +109,14 @@ class EphemeralRuns:
             attempts=1,
             request={},
         )
-        seconds = min(seconds or longest, longest)
-        started = live.EphemeralRun(run, f"/v1/{kind}", seconds, carrier, self._finished, key)
-        self.ephemeral.add(started)
-        started.task = asyncio.create_task(started.do(execute(run.id)))
-        started.task.add_done_callback(lambda _: self._over(started))
-        return started
+
+        longest = self._settings.limits.seconds
+        limit = min(seconds or longest, longest)
+        ephemeral = live.EphemeralRun(run, f"/v1/{kind}", limit, carrier, self._finished, key)
+        self.ephemeral.add(ephemeral)
+        ephemeral.task = asyncio.create_task(ephemeral.do(execute(run.id)))
+        ephemeral.task.add_done_callback(lambda _: self._over(ephemeral))
+        return ephemeral
 
     @contextlib.asynccontextmanager
     async def slot(self, key: str) -> AsyncIterator[None]:
@@ -133,14 +137,15 @@ class EphemeralRuns:
     async def _wait_for_slot(self, slots: Slots, key: str) -> None:
         """Wait for a slot; raises as :meth:`start_ephemeral`."""
         traffic = self._settings.traffic
-        own = [*self.waiting, *(run.key for run in self.ephemeral)].count(key)
-        accepting = self.accepting
-        if not accepting:
+        was_accepting = self.accepting
+        if not was_accepting:
             raise busy("draining", traffic.live)
-        if own >= traffic.live:
+        keys = [*self.waiting, *(run.key for run in self.ephemeral)]
+        if keys.count(key) >= traffic.live:
             raise busy("live", traffic.live)
         if len(self.waiting) >= traffic.queue:
             raise busy("queue", traffic.live)
+
         self.waiting.append(key)
         try:
             async with asyncio.timeout(traffic.wait):
@@ -163,7 +168,8 @@ class EphemeralRuns:
         if self.accepting:
             self.accepting = False
             for slots in (self._slots, self._audit_slots):
-                slots.open()  # whoever waits for one sees that
+                slots.open()  # runs that wait for one see that they are not accepted
+
         await live.wait_for((run.task for run in self.ephemeral), grace)
         for run in self.ephemeral:
             run.stop(
@@ -194,7 +200,7 @@ class Runs(EphemeralRuns):
         execute_stored: Runs a durable run; always closed in the task that started it. None if this
             process does none.
         settings: The settings of the service.
-        finished: Hears of the end of each run.
+        finished: Called with each run at its end.
 
     Attributes:
         durable: The durable runs under way here, by id.
@@ -210,12 +216,14 @@ class Runs(EphemeralRuns):
         super().__init__(settings, finished)
         self._store = store
         self._execute_stored = execute_stored
-        self._queue = (LocalQueue if store.database.file else SharedQueue)(store, settings)
-        self._clean_at = 0.0
-        self._away = -settings.lease
-        """When the database was away last: after that, all workers look as if they were silent."""
-        self._drained = False
+        queue_class = LocalQueue if store.database.file else SharedQueue
+        self._queue = queue_class(store, settings)
         self.durable: dict[str, live.DurableRun] = {}
+        self._drained = False
+
+        self._clean_at = 0.0
+        self._last_failure = -settings.lease
+        """When the database was away last: after that, all workers look as if they were silent."""
         self._looks: dict[tuple[Any, ...], asyncio.Task[Any]] = {}
         """What followers of runs have just read."""
 
@@ -288,14 +296,14 @@ class Runs(EphemeralRuns):
         while True:
             # A run that is over elsewhere may still wait for a model here, in an older attempt.
             here = self.durable.get(run.id) if run.live else None
-            # What earlier attempts have stored, and what is stored elsewhere.
-            if run.attempts if here is None else after < here.run.last:
-                # What was read before it was over is none of the last events.
+            if _may_have_stored_events(run, here, after):
+                # What was read in another state of the run may lack its last events.
                 state = (run.live, run.attempts)
-                while stored := await self._shared(self._store.events, run.id, after, state):
+                while stored := await self._shared(self._store.events, run.id, after, state=state):
                     for event in stored:
                         yield event
                     after = stored[-1].number
+
             if not run.live:
                 # The same number each time, whatever the caller has.
                 number = await self._shared(self._store.last_number, run.id)
@@ -310,21 +318,31 @@ class Runs(EphemeralRuns):
                         after = max(after, event.number)
             if self._drained:
                 return
+
             await asyncio.sleep(pause)
             # One that waits for its turn has no events, and may have many followers.
-            pause = min(FOLLOW if run.started else FOLLOW_WAITING, 1.5 * pause)
+            longest_pause = FOLLOW if run.started else FOLLOW_WAITING
+            pause = min(longest_pause, 1.5 * pause)
             run = await self._shared(self._store.run, run.id, key)
 
-    async def _shared(self, look: Callable[..., Awaitable[T]], *what: Any) -> T:
-        """Return what the store says; who asks the same within a moment shares the answer."""
-        key = (look.__name__, *what)
+    async def _shared(
+        self, look: Callable[..., Awaitable[T]], *arguments: Any, state: object = None
+    ) -> T:
+        """Return what a look into the store gives; the same looks within a moment share it.
+
+        Args:
+            look: A method of the store.
+            arguments: Its arguments.
+            state: Looks in different states are not shared.
+        """
+        key = (look.__name__, *arguments, state)
         if key not in self._looks:
-            looking: asyncio.Task[Any] = asyncio.create_task(lasting(partial(look, *what[:2])))
-            looking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            looking: asyncio.Task[Any] = asyncio.create_task(lasting(partial(look, *arguments)))
+            looking.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._looks[key] = looking
             asyncio.get_running_loop().call_later(SHARED, self._looks.pop, key)
-        found: T = await asyncio.shield(self._looks[key])
-        return found
+        outcome: T = await asyncio.shield(self._looks[key])
+        return outcome
 
     async def cancel(self, id_: str, key: str) -> None:
         """Cancel a run; one under way ends a little later, and one that is over stays unchanged.
@@ -334,7 +352,8 @@ class Runs(EphemeralRuns):
             StoreUnavailableError: The database cannot be used.
         """
         await self._store.cancel(id_, key)
-        if here := self.durable.get(id_):
+        here = self.durable.get(id_)
+        if here is not None:
             here.stop()
 
     async def _do(
@@ -345,13 +364,22 @@ class Runs(EphemeralRuns):
         async with self._slots_for(kind).held(key):
             if not self.accepting:
                 return
-            attempt = await lasting(lambda: self._store.claim(id_))
+            attempt = await lasting(partial(self._store.claim, id_))
             if attempt is None:
                 return
+
             limits = self._settings.limits
             seconds = limits.audit_seconds if attempt.kind == "audit" else limits.seconds
-            about = (path_of(id_), seconds, attempt.carrier, self._finished)
-            run = self.durable[id_] = live.DurableRun(attempt, *about, self._store, saver)
+            run = live.DurableRun(
+                run=attempt,
+                path=path_of(id_),
+                seconds=seconds,
+                carrier=attempt.carrier,
+                finished=self._finished,
+                store=self._store,
+                saver=saver,
+            )
+            self.durable[id_] = run
             try:
                 await run.do(execute_stored)
             finally:
@@ -359,29 +387,42 @@ class Runs(EphemeralRuns):
                     del self.durable[id_]
 
     async def _tick(self) -> None:
-        """Cancel what is to be, hand out again what nobody does, and remove what is old."""
-        loop, retention = asyncio.get_running_loop(), self._settings.retention
+        """Do all that is to be done again and again."""
         while True:
             await asyncio.sleep(TICK)
             try:
-                for id_ in {*await self._store.to_cancel()} & self.durable.keys():
-                    self.durable[id_].stop()
-                if keys := {run.key for run in self.ephemeral} - {NOBODY}:
-                    self.stop_runs_of(await self._store.revoked(keys))
-                if loop.time() > self._away + self._settings.lease:
-                    await self._queue.put_back()
-                if loop.time() > self._clean_at:
-                    await self._clean(retention)
-                    self._clean_at = loop.time() + min(CLEAN_EVERY, retention)
+                await self._stop_cancelled()
+                await self._put_back_and_clean()
             except FairqrError as error:
-                self._away = loop.time()
+                self._last_failure = asyncio.get_running_loop().time()
                 _log.warning("Runs wait: %s", error)
             except Exception as error:
                 _log.error("Runs wait because of a bug in fairqr: %s", class_and_place(error))
 
+    async def _stop_cancelled(self) -> None:
+        """Stop the runs here that are to be cancelled, and those of revoked keys."""
+        to_cancel = set(await self._store.to_cancel())
+        for id_ in to_cancel & self.durable.keys():
+            self.durable[id_].stop()
+
+        keys = {run.key for run in self.ephemeral if run.key != NOBODY}
+        if keys:
+            revoked = await self._store.revoked(keys)
+            self.stop_runs_of(revoked)
+
+    async def _put_back_and_clean(self) -> None:
+        """Hand out again what nobody does, and remove what is old."""
+        loop = asyncio.get_running_loop()
+        if loop.time() > self._last_failure + self._settings.lease:
+            await self._queue.put_back()
+        if loop.time() > self._clean_at:
+            retention = self._settings.retention
+            await self._clean(retention)
+            self._clean_at = loop.time() + min(CLEAN_EVERY, retention)
+
     async def _clean(self, retention: float) -> None:
-        """Remove old runs, and old traces and audits but those of live runs."""
-        forgotten = {*await self._store.forget(retention, self._settings.kept)}
+        """Remove old runs, and old traces and audits except those of live runs."""
+        forgotten = set(await self._store.forget(retention, self._settings.kept))
         unfinished = {run.id for run in await self._store.unfinished()}
         for folder in (self._settings.traces, self._settings.audits):
             if folder is not None:
@@ -389,20 +430,35 @@ class Runs(EphemeralRuns):
                 await asyncio.to_thread(_remove_old, folder, before, unfinished, forgotten)
 
 
+def _may_have_stored_events(run: Run, here: live.DurableRun | None, after: int) -> bool:
+    """Return whether the store may have later events of a run than this process has.
+
+    Args:
+        run: The run.
+        here: The run in this process, if it is done here; the events of earlier attempts are only
+            in the store.
+        after: Only events with higher numbers count.
+    """
+    if here is None:
+        return run.attempts > 0
+    return after < here.run.last
+
+
 def _remove_old(
     folder: Path, before: float, unfinished: Collection[str], forgotten: Collection[str]
 ) -> None:
-    """Remove the files and folders of runs that were last written to before; users may keep others.
+    """Remove the files and folders of old or forgotten runs; files of users stay.
 
     Args:
         folder: Where they are. A service with another database may share it.
-        before: In seconds since the epoch.
+        before: What was last written to before this is old; in seconds since the epoch.
         unfinished: The ids of runs whose files stay.
         forgotten: The ids of runs whose files do not, whenever they were written to.
     """
     for path in folder.glob("*"):
         with contextlib.suppress(OSError):  # another process removes it, or we may not
             is_old = path.stem in forgotten or path.stat().st_mtime < before
-            if is_id(path.stem) and path.stem not in unfinished and is_old:
+            is_of_past_run = is_id(path.stem) and path.stem not in unfinished
+            if is_of_past_run and is_old:
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ class LocalQueue:
         self._lock = FileLock(f"{store.database.file}.lock")
 
     async def start(self, do: Do | None) -> None:
-        """Do runs, those too that an earlier process has left.
+        """Do runs, including those that an earlier process did not finish.
 
         Raises:
             ConfigError: Another process serves this file.
@@ -73,21 +73,24 @@ class LocalQueue:
         A transaction keeps all others waiting.
 
         Raises:
-            NotAllowedError: This process does none, and nobody else could.
+            NotAllowedError: This process does no runs, and no other one could.
         """
         if not self._works:
             raise NotAllowedError(
                 "This service keeps no runs, and does no audits, since it has no PostgreSQL "
                 "database; ask without 'keep', and wait for the result."
             )
-        if self._do is not None and run.id not in self._tasks:
-            doing = self._do(run.id, run.key, run.kind)
-            task = self._tasks[run.id] = asyncio.create_task(doing)
-            task.add_done_callback(lambda _: self._tasks.pop(run.id))
+        if self._do is None or run.id in self._tasks:
+            return
+        task = asyncio.create_task(self._do(run.id, run.key, run.kind))
+        self._tasks[run.id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(run.id))
 
     async def put_back(self) -> None:
-        """Do the runs that are not over and have no task, as those that a process has left."""
-        for run in await self._store.unfinished() if self._works else ():
+        """Do the live runs that have no task, such as those that an earlier process left."""
+        if not self._works:
+            return
+        for run in await self._store.unfinished():
             await self.enqueue(None, run)
 
     async def drain(self, grace: float, under_way: Collection[str]) -> None:
@@ -159,8 +162,8 @@ class JobsInTurns(JobManager):
 
     Args:
         connector: Of procrastinate.
-        most: How many jobs of one key a worker of each queue takes at most. It bounds nobody
-            without a key.
+        most: How many jobs of one key a worker of each queue takes at most. Runs without a key
+            have no such bound.
     """
 
     def __init__(self, connector: BaseConnector, most: Mapping[str, int]) -> None:
@@ -184,9 +187,12 @@ class SharedQueue:
         self._settings = settings
         self._draining = False
         self._app = store.database.queue(4)
-        self._places = {"runs": settings.concurrency, "audits": settings.audit_concurrency}
-        most = {**self._places, "runs": most_of(settings.concurrency, settings.traffic.share)}
-        self._app.job_manager = JobsInTurns(self._app.connector, most)
+        self._concurrency = {"runs": settings.concurrency, "audits": settings.audit_concurrency}
+        most_per_key = {
+            "runs": most_of(settings.concurrency, settings.traffic.share),
+            "audits": settings.audit_concurrency,
+        }
+        self._app.job_manager = JobsInTurns(self._app.connector, most_per_key)
         self._workers: list[asyncio.Task[None]] = []
 
     async def start(self, do: Do | None) -> None:
@@ -195,29 +201,35 @@ class SharedQueue:
         asyncio.get_running_loop().set_exception_handler(_log_briefly)
         # It says with tracebacks what we say in a line when the database is away.
         logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
-        if do is not None:
-            self._app.task(name="fairqr.run")(do)
-            self._workers = [asyncio.create_task(self._work(queue)) for queue in self._places]
+        if do is None:
+            return
+        self._app.task(name="fairqr.run")(do)
+        for queue in self._concurrency:
+            self._workers.append(asyncio.create_task(self._work(queue)))
 
     async def enqueue(self, connection: AsyncConnection, run: Queued) -> None:
         """Defer the job of a run in a transaction; procrastinate notifies its workers."""
-        await self._app.configure_task(
+        queue = "audits" if run.kind == "audit" else "runs"
+        task = self._app.configure_task(
             "fairqr.run",
-            queue="audits" if run.kind == "audit" else "runs",
+            queue=queue,
             queueing_lock=run.id,
             connection=await self._store.database.driver_of(connection),
-        ).defer_async(id_=run.id, key=run.key, kind=run.kind)
+        )
+        await task.defer_async(id_=run.id, key=run.key, kind=run.kind)
 
     async def put_back(self) -> None:
         """Defer new jobs for runs whose worker is silent, and for those that have lost theirs.
 
-        A worker that wakes up may still end the old job, but that is none of the run any more.
+        A worker that wakes up may still end the old job, which does not affect the run any more.
         """
         async with self._store.database.begin() as connection:
-            if not await connection.scalar(_LOCK):  # somebody else is just doing it
+            is_ours = await connection.scalar(_LOCK)
+            if not is_ours:  # another process is just doing it
                 return
             await connection.execute(_FORSAKEN, {"silent": self._settings.lease})
-            for row in (await connection.execute(_WITHOUT_JOB)).all():
+            rows = await connection.execute(_WITHOUT_JOB)
+            for row in rows.all():
                 await self.enqueue(connection, Queued(*row))
 
     async def drain(self, grace: float, under_way: Collection[str]) -> None:
@@ -225,20 +237,34 @@ class SharedQueue:
         self._draining = True
         for worker in self._workers:
             worker.cancel()
-        loop = asyncio.get_running_loop()
-        end, left = loop.time() + grace + STOPPING, {*self._workers}
+
         try:
-            while left and (rest := end - loop.time()) > 0:
-                _, left = await asyncio.wait(left, timeout=min(rest, self._settings.lease / 3))
-                if left:  # procrastinate's own heart has stopped, and somebody else would take over
-                    async with self._store.database.begin() as connection:
-                        await connection.execute(_BEAT, {"ids": [*under_way]})
+            await self._wait_for_workers(grace + STOPPING, under_way)
             if self._workers:
                 await self.put_back()
         except StoreUnavailableError:
             pass  # others find out
         finally:
             await self._app.close_async()
+
+    async def _wait_for_workers(self, seconds: float, under_way: Collection[str]) -> None:
+        """Wait until all workers have ended, but no longer than this.
+
+        Meanwhile we send their heartbeats: procrastinate does not any more, and other processes
+        would take over the runs under way.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        workers = {*self._workers}
+        while workers:
+            remaining = end - loop.time()
+            if remaining <= 0:
+                return
+            timeout = min(remaining, self._settings.lease / 3)
+            _, workers = await asyncio.wait(workers, timeout=timeout)
+            if workers:
+                async with self._store.database.begin() as connection:
+                    await connection.execute(_BEAT, {"ids": [*under_way]})
 
     async def _work(self, queue: str) -> None:
         """Work on a queue; begin again whenever procrastinate ends its worker.
@@ -251,7 +277,7 @@ class SharedQueue:
                 await self._app.run_worker_async(
                     queues=[queue],
                     name=queue,
-                    concurrency=self._places[queue],
+                    concurrency=self._concurrency[queue],
                     install_signal_handlers=False,
                     fetch_job_polling_interval=POLL,
                     update_heartbeat_interval=lease / 3,

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from fairqr.graph.service.store.store import Attempt as Attempt
+from fairqr.graph.service.store.attempts import Attempt as Attempt
 from fairqr.graph.service.store.store import Store as Store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import hmac
@@ -15,8 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from typing import Any, NamedTuple, Self
 
 import sqlalchemy as sa
-from pydantic import Field
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fairqr.base.errors import (
@@ -26,13 +23,11 @@ from fairqr.base.errors import (
     RunNotFoundError,
     one_line,
 )
-from fairqr.graph.journal import Write
 from fairqr.graph.service.configuration import Traffic
 from fairqr.graph.service.problems import CANCELLED, REVOKED, busy, problem_of
 from fairqr.graph.service.records import (
     KEY_ID,
     KEY_START,
-    LIVE,
     SCOPES,
     AccessKey,
     Event,
@@ -44,23 +39,23 @@ from fairqr.graph.service.records import (
     is_id,
     path_of,
 )
-from fairqr.graph.service.store.database import ACCEPTING, CONNECTIONS, Database
-from fairqr.graph.service.store.tables import ENDED, EVENTS, KEYS, LAYOUT, REPLIES, RUNS
+from fairqr.graph.service.store.attempts import IS_LIVE, AttemptStore, delete_rows
+from fairqr.graph.service.store.database import ACCEPTING, Database
+from fairqr.graph.service.store.tables import ENDED, EVENTS, KEYS, LAYOUT, RUNS
 
 DELETED_AT_ONCE = 50
 """How many old runs are deleted in one transaction."""
 
 TRIAL = 16_384
-"""Bytes."""
-
-_LIVE = RUNS.c.status.in_(LIVE)
+"""Bytes that a check writes."""
 
 _SECRET = re.compile(rf"{KEY_START}([0-9a-f]{{{KEY_ID}}})_[A-Za-z0-9_-]{{43}}", re.ASCII)
-_NAME = 100  # characters
+_LONGEST_NAME = 100
+"""The most characters of the name of a key."""
 
 
 class Queued(NamedTuple):
-    """What a queue knows of a run.
+    """A run in a queue.
 
     Attributes:
         key: The id of the key that asked for it.
@@ -75,45 +70,8 @@ Enqueue = Callable[[AsyncConnection, Queued], Awaitable[None]]
 """Hands a run to whoever does it."""
 
 
-class Attempt(Run):
-    """An attempt at a run. The store takes what it writes while no later one has started."""
-
-    attempts: int = Field(0, description="The number of this one, from 1.")
-
-    handed_over: int = Field(description="How many earlier attempts have said that they end.")
-    carrier: dict[str, str] = Field(description="The headers of the caller's trace.")
-    cancel: bool = Field(description="Whether the run is to be cancelled.")
-    version: str | None = Field(
-        description=(
-            "The version of the index that the run's checkpoints are over; None if there are none."
-        )
-    )
-    step_keys: dict[int, str | None] = Field(
-        description=(
-            "The keys of the steps that earlier attempts have stored, by the numbers of their "
-            "events."
-        )
-    )
-    replies: dict[str, dict[str, Any]] = Field(
-        description="The replies of models in earlier attempts, by key."
-    )
-
-    @property
-    def last(self) -> int:
-        """The number of the last event that earlier attempts have stored."""
-        return max(self.step_keys, default=0)
-
-
-class Store:
+class Store(AttemptStore):
     """The database of the service. All methods raise StoreUnavailableError if it cannot be used."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self._checkpointing = asyncio.Semaphore(CONNECTIONS - 2)
-        names = ("writes",) if database.file else ("checkpoint_blobs", "checkpoint_writes")
-        # LangGraph's tables, by the column with the id of the run.
-        tables = [sa.table(name, sa.column("thread_id")) for name in ("checkpoints", *names)]
-        self._checkpoints = [table.c.thread_id for table in tables]
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -135,13 +93,16 @@ class Store:
 
     async def check(self) -> None:
         """Check that something can be written now."""
+        # As much as an event, and nothing that could be written in the place of the last trial.
+        trial = os.urandom(TRIAL)
         async with self.database.begin() as connection:
-            # As much as an event, and nothing that could be written in the place of what is there.
-            await connection.execute(LAYOUT.update().values(trial=os.urandom(TRIAL)))
+            await connection.execute(LAYOUT.update().values(trial=trial))
 
     async def _all(self, query: sa.Select[Any]) -> Sequence[Mapping[str, Any]]:
+        """Return all rows of a query."""
         async with self.database.begin() as connection:
-            return [dict(row) for row in (await connection.execute(query)).mappings()]
+            rows = await connection.execute(query)
+            return [dict(row) for row in rows.mappings()]
 
     # --- runs, as their keys see them -------------------------------------------------------------
 
@@ -152,20 +113,20 @@ class Store:
             enqueue: Hands it to whoever does it, in the same transaction.
             traffic: How many runs may wait, and how many of this key may be live.
             key: The id of the key that asked for it.
-            values: What the other columns of the table say of it. If the key has a run with the
-                same ``idempotency``, that one is returned, and none is accepted.
+            values: The other columns of its row. If the key has a run with the same
+                ``idempotency``, that one is returned, and none is accepted.
 
         Raises:
             BusyError: One of these limits is reached.
             InputError: The key has used ``idempotency`` for another request.
             AccessError: The key was revoked while its request was on its way.
         """
-        # Who revokes the key meanwhile waits, and then cancels this run, too.
+        # A transaction that revokes the key meanwhile waits, and then cancels this run, too.
         revoked = sa.select(KEYS.c.revoked).where(KEYS.c.id == key).with_for_update(read=True)
         counts = sa.select(
             sa.func.count().filter(RUNS.c.key_id == key),
             sa.func.count().filter(RUNS.c.status == "queued"),
-        ).where(_LIVE)
+        ).where(IS_LIVE)
         async with self.database.begin() as connection:
             if not self.database.file:  # two would both count before either is there
                 await connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ACCEPTING)))
@@ -175,14 +136,17 @@ class Store:
                 repeated = await _repeated_run(connection, key, values)
                 if repeated is not None:
                     return repeated
-            own, waiting = (await connection.execute(counts)).one()
-            if own >= traffic.live:
+
+            live_of_key, waiting = (await connection.execute(counts)).one()
+            if live_of_key >= traffic.live:
                 raise busy("live", traffic.live)
             if waiting >= traffic.queue:
                 raise busy("queue", traffic.live)
+
             values |= {"id": uuid.uuid4().hex, "key_id": key, "created": self.database.now()}
-            accepted = RUNS.insert().values(status="queued", **values).returning(*RUNS.c)
-            run = _run_of((await connection.execute(accepted)).mappings().one())
+            accepting = RUNS.insert().values(status="queued", **values).returning(*RUNS.c)
+            rows = await connection.execute(accepting)
+            run = _run_of(rows.mappings().one())
             await enqueue(connection, Queued(run.id, run.kind, key))
             return run
 
@@ -193,7 +157,7 @@ class Store:
             RunNotFoundError: The key has no such run.
         """
         async with self.database.begin() as connection:
-            return await _own(connection, id, key)
+            return await _run_of_key(connection, id, key)
 
     async def runs(
         self, key: str, *, limit: int = 50, before: float | None = None, **only: str | None
@@ -207,8 +171,8 @@ class Store:
             only: Only runs of this ``kind`` or with this ``status``; None means all.
         """
         query = sa.select(*(RUNS.c[name] for name in RunSummary.model_fields))
-        wanted = {name: value for name, value in only.items() if value is not None}
-        query = query.filter_by(key_id=key, **wanted)
+        filters = {name: value for name, value in only.items() if value is not None}
+        query = query.filter_by(key_id=key, **filters)
         if before is not None:
             query = query.where(RUNS.c.created < before)
         query = query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
@@ -224,7 +188,8 @@ class Store:
         """
         query = sa.select(*(EVENTS.c[name] for name in Event.model_fields))
         query = query.where(EVENTS.c.run_id == id, EVENTS.c.number > after)
-        return [Event(**it) for it in await self._all(query.order_by(EVENTS.c.number).limit(limit))]
+        query = query.order_by(EVENTS.c.number).limit(limit)
+        return [Event(**row) for row in await self._all(query)]
 
     async def last_number(self, id: str) -> int:
         """Return the number of the last stored event of a run; 0 if there is none."""
@@ -242,12 +207,12 @@ class Store:
             RunNotFoundError: The key has no such run.
         """
         async with self.database.begin() as connection:
-            await _own(connection, id, key)
+            await _run_of_key(connection, id, key)
             await self._cancel(connection, RUNS.c.id == id)
-            return await _own(connection, id, key)
+            return await _run_of_key(connection, id, key)
 
-    async def _cancel(self, connection: AsyncConnection, which: sa.ColumnElement[bool]) -> None:
-        """Cancel live runs: those that wait end now, and processes see to those under way."""
+    async def _cancel(self, connection: AsyncConnection, condition: sa.ColumnElement[bool]) -> None:
+        """Cancel live runs: those that wait end now, and processes end those under way."""
         waits = RUNS.c.status == "queued"
         cancelling = (
             RUNS.update()
@@ -256,11 +221,11 @@ class Store:
                 status=sa.case((waits, "cancelled"), else_=RUNS.c.status),
                 finished=sa.case((waits, self._now_after(RUNS.c.created))),
             )
-            .where(_LIVE, which)
+            .where(IS_LIVE, condition)
             .returning(RUNS.c.kind, RUNS.c.status)
         )
-        rows = (await connection.execute(cancelling)).all()
-        ended = Counter(row.kind for row in rows if row.status == "cancelled")
+        rows = await connection.execute(cancelling)
+        ended = Counter(row.kind for row in rows.all() if row.status == "cancelled")
         for kind in sorted(ended):  # in one order, so that no two transactions wait for each other
             await self._count_end(connection, kind, "cancelled", ended[kind])
 
@@ -272,187 +237,39 @@ class Store:
             InputError: The run is not over.
         """
         async with self.database.begin() as connection:
-            run = await _own(connection, id, key)
+            run = await _run_of_key(connection, id, key)
             if run.live:
                 raise InputError(f"The run {id} is not over; cancel it first.")
-            await _delete(connection, [id], RUNS.c.id, *self._checkpoints)
+            await delete_rows(connection, [id], RUNS.c.id, *self._checkpoints)
             return run
-
-    # --- attempts ---------------------------------------------------------------------------------
-
-    async def claim(self, id: str) -> Attempt | None:
-        """Begin the next attempt at a run, and end what earlier ones may write.
-
-        Returns:
-            The attempt; None if the run is over or gone.
-        """
-        claiming = RUNS.update().where(RUNS.c.id == id, _LIVE)
-        claiming = claiming.values(
-            status="running",
-            attempts=RUNS.c.attempts + 1,
-            started=sa.func.coalesce(RUNS.c.started, self._now_after(RUNS.c.created)),
-        )
-        stored = sa.select(EVENTS.c.number, EVENTS.c.step).where(EVENTS.c.run_id == id)
-        kept = sa.select(REPLIES.c.id, REPLIES.c.reply).where(REPLIES.c.run_id == id)
-        async with self.database.begin() as connection:
-            found = await connection.execute(claiming.returning(*RUNS.c))
-            if (row := found.mappings().first()) is None:
-                return None
-            again = row["attempts"] > 1
-            events = (await connection.execute(stored)).all() if again else ()
-            replies = (await connection.execute(kept)).all() if again else ()
-        more = {"step_keys": dict(map(tuple, events)), "replies": dict(map(tuple, replies))}
-        return Attempt(**{name: row[name] for name in row if name in Attempt.model_fields}, **more)
-
-    async def add(
-        self,
-        run: Run,
-        events: Sequence[Event],
-        replies: Mapping[str, Mapping[str, Any]],
-        version: str | None = None,
-        writes: Sequence[Write] = (),
-    ) -> bool:
-        """Write what happened in a run; what is there already stays unchanged.
-
-        Args:
-            run: The run of an attempt.
-            events: Events; pieces of text, whose number is 0, are not kept.
-            replies: Replies of models as plain data, by the key of the question; the key counts
-                how often it was asked before.
-            version: The version of the index that the checkpoints are over, if there are any.
-            writes: Checkpoints, and what steps have changed.
-
-        Returns:
-            False if a later attempt has started or the run is over; nothing was written.
-        """
-        values = {"version": version}
-        return await self._write(run, values, events, replies, writes=writes) is not None
-
-    async def start_over(self, run: Run) -> bool:
-        """Delete the checkpoints of a run; see :meth:`add`."""
-        values = {"version": None}
-        return await self._write(run, values, deleted=self._checkpoints) is not None
-
-    async def finish(
-        self, run: Run, events: Sequence[Event] = (), has_checkpoints: bool = True
-    ) -> Run | None:
-        """Write the last events of a run and its end; see :meth:`add`.
-
-        Args:
-            run: The run at its end.
-            events: Events that are not stored yet.
-            has_checkpoints: Whether there may be checkpoints of the run.
-
-        Returns:
-            The run with the time of its end; None if nothing was written.
-        """
-        end = {name: getattr(run, name) for name in ("status", "result", "problem")}
-        end["finished"] = self._now_after(RUNS.c.started)
-        # Only what is live needs them.
-        deleted = [REPLIES.c.run_id, *(self._checkpoints if has_checkpoints else ())]
-        written = await self._write(run, end, events, deleted=deleted)
-        return written and run.model_copy(update={"finished": written.finished})
-
-    async def release(self, run: Run) -> bool:
-        """Hand a run over to the next attempt, or end it if it is to be; see :meth:`add`."""
-        values = {
-            "handed_over": RUNS.c.handed_over + 1,
-            "status": sa.case((RUNS.c.cancel, "cancelled"), else_="queued"),
-            "finished": sa.case((RUNS.c.cancel, self._now_after(RUNS.c.started))),
-        }
-        return await self._write(run, values) is not None
-
-    def _now_after(self, earlier: sa.ColumnElement[float]) -> sa.ColumnElement[float]:
-        """Return the time, or that of something earlier if the clock was set back meanwhile."""
-        now = self.database.now()
-        return sa.case((now > earlier, now), else_=earlier)
-
-    async def _write(
-        self,
-        run: Run,
-        values: Mapping[str, Any],
-        events: Sequence[Event] = (),
-        replies: Mapping[str, Mapping[str, Any]] | None = None,
-        deleted: Sequence[sa.ColumnClause[Any]] = (),
-        writes: Sequence[Write] = (),
-    ) -> Any:
-        """Write something of an attempt in one transaction; None if it may not write any more."""
-        mine = RUNS.update().where(
-            RUNS.c.id == run.id, RUNS.c.attempts == run.attempts, RUNS.c.status == "running"
-        )
-        mine = mine.values(**values).returning(RUNS.c.finished, RUNS.c.status)
-        event_rows = [{"run_id": run.id, **event.model_dump()} for event in events if event.number]
-        kept = [{"run_id": run.id, "id": id_, "reply": it} for id_, it in (replies or {}).items()]
-        insert = self._insert
-        # To make a checkpoint plain data takes a thread. If none is free, keys are still checked.
-        few = self._checkpointing if writes else contextlib.nullcontext()
-        async with few, self.database.begin() as connection:
-            driver: Any = await self.database.driver_of(connection) if writes else None
-            # In PostgreSQL, before the row is locked: LangGraph's saver uses a pipeline, in which a
-            # process that is frozen keeps its locks.
-            for write in () if self.database.file else writes:
-                await write(driver)
-            if (written := (await connection.execute(mine)).first()) is None:
-                await connection.rollback()
-                return None
-            for table, rows in ((EVENTS, event_rows), (REPLIES, kept)):
-                if rows:
-                    # Without what it returns, psycopg would open a pipeline, too.
-                    adding = insert(table).on_conflict_do_nothing().returning(table.c.run_id)
-                    await connection.execute(adding, rows)
-            await _delete(connection, [run.id], *deleted)
-            if written.finished is not None:
-                await self._count_end(connection, run.kind, written.status)
-            # In SQLite, last: the saver commits each of them.
-            for write in writes if self.database.file else ():
-                if not driver.in_transaction:
-                    await driver.execute("BEGIN IMMEDIATE")
-                await write(driver)
-            return written
-
-    async def _count_end(
-        self, connection: AsyncConnection, kind: Kind, status: Status, number: int = 1
-    ) -> None:
-        """Count that runs have ended; see :meth:`count_ended`."""
-        first = self._insert(ENDED).values(kind=kind, status=status, number=number)
-        more = {"number": ENDED.c.number + number}
-        await connection.execute(
-            first.on_conflict_do_update(index_elements=["kind", "status"], set_=more)
-        )
-
-    @property
-    def _insert(self) -> Any:
-        """The statement that inserts, as the database's dialect has it."""
-        return sqlite.insert if self.database.file else postgresql.insert
 
     # --- what processes look for ------------------------------------------------------------------
 
     async def to_cancel(self) -> list[str]:
         """Return the ids of the runs under way that are to be cancelled."""
-        query = sa.select(RUNS.c.id).where(_LIVE, RUNS.c.cancel)
+        query = sa.select(RUNS.c.id).where(IS_LIVE, RUNS.c.cancel)
         return [row["id"] for row in await self._all(query)]
 
     async def unfinished(self) -> list[Queued]:
         """Return all live runs, the oldest first."""
         query = sa.select(RUNS.c.id, RUNS.c.kind, RUNS.c.key_id.label("key"))
-        return [
-            Queued(**row) for row in await self._all(query.where(_LIVE).order_by(RUNS.c.created))
-        ]
+        query = query.where(IS_LIVE).order_by(RUNS.c.created)
+        return [Queued(**row) for row in await self._all(query)]
 
     async def counts(self) -> dict[Status, int]:
         """Return the numbers of live runs, by status; zeros are left out."""
         # Past runs are not counted each time.
-        query = sa.select(RUNS.c.status, sa.func.count().label("number")).where(_LIVE)
-        found = await self._all(query.group_by(RUNS.c.status))
-        return {row["status"]: row["number"] for row in found}
+        query = sa.select(RUNS.c.status, sa.func.count().label("number"))
+        rows = await self._all(query.where(IS_LIVE).group_by(RUNS.c.status))
+        return {row["status"]: row["number"] for row in rows}
 
     async def count_ended(self) -> dict[tuple[Kind, Status], int]:
         """Return how many runs ever ended, by kind and status."""
-        found = await self._all(sa.select(ENDED))
-        return {(row["kind"], row["status"]): row["number"] for row in found}
+        rows = await self._all(sa.select(ENDED))
+        return {(row["kind"], row["status"]): row["number"] for row in rows}
 
     async def forget(self, seconds: float, most: int) -> list[str]:
-        """Delete ended runs, which are old or too many of one key.
+        """Delete ended runs that are old, or too many of one key.
 
         Args:
             seconds: How long ago they ended at most, by the database's clock.
@@ -461,32 +278,33 @@ class Store:
         Returns:
             The ids of the deleted runs.
         """
-        old = RUNS.c.finished < self.database.now() - seconds
+        is_old = RUNS.c.finished < self.database.now() - seconds
         deleted = list[str]()
-        while some := await self._delete_ended(old):
-            deleted += some
+        while batch := await self._delete_ended(is_old):
+            deleted += batch
+
         surplus = await self._surplus(most)
         for start in range(0, len(surplus), DELETED_AT_ONCE):
-            some = surplus[start : start + DELETED_AT_ONCE]
-            deleted += await self._delete_ended(RUNS.c.id.in_(some))
+            batch = surplus[start : start + DELETED_AT_ONCE]
+            deleted += await self._delete_ended(RUNS.c.id.in_(batch))
         return deleted
 
     async def _surplus(self, most: int) -> list[str]:
-        """Return the ids of all ended runs but the last ones of each key."""
+        """Return the ids of all ended runs except the last ones of each key."""
         newest_first = (RUNS.c.finished.desc(), RUNS.c.id)
-        place = sa.func.row_number().over(partition_by=RUNS.c.key_id, order_by=newest_first)
-        ended = sa.select(RUNS.c.id, place.label("place")).where(~_LIVE).subquery()
-        rows = await self._all(sa.select(ended.c.id).where(ended.c.place > most))
+        age_rank = sa.func.row_number().over(partition_by=RUNS.c.key_id, order_by=newest_first)
+        ended = sa.select(RUNS.c.id, age_rank.label("age_rank")).where(~IS_LIVE).subquery()
+        rows = await self._all(sa.select(ended.c.id).where(ended.c.age_rank > most))
         return [row["id"] for row in rows]
 
-    async def _delete_ended(self, which: sa.ColumnElement[bool]) -> list[str]:
+    async def _delete_ended(self, condition: sa.ColumnElement[bool]) -> list[str]:
         """Delete some of the ended runs that a condition is true of, and return their ids."""
         # Another process may be deleting some just now.
-        ended = sa.select(RUNS.c.id).where(which, ~_LIVE)
+        ended = sa.select(RUNS.c.id).where(condition, ~IS_LIVE)
         ended = ended.limit(DELETED_AT_ONCE).with_for_update(skip_locked=True)
         async with self.database.begin() as connection:
             ids = list(await connection.scalars(ended))
-            await _delete(connection, ids, RUNS.c.id, *self._checkpoints)
+            await delete_rows(connection, ids, RUNS.c.id, *self._checkpoints)
         return ids
 
     # --- access keys: we only keep their SHA-256 --------------------------------------------------
@@ -505,15 +323,17 @@ class Store:
         Raises:
             InputError: The name cannot be shown, or there is no such scope.
         """
-        if not (name.strip() and len(name) <= _NAME and name.isprintable()):
-            raise InputError(f"The name of a key is one line of 1 to {_NAME} characters.")
-        if not scopes or not {*scopes} <= {*SCOPES}:
+        is_short = len(name) <= _LONGEST_NAME and name.isprintable()
+        if not name.strip() or not is_short:
+            raise InputError(f"The name of a key is one line of 1 to {_LONGEST_NAME} characters.")
+        if not scopes or not set(scopes) <= set(SCOPES):
             given = one_line(", ".join(scopes), 40)
             raise InputError(f"There is no scope '{given}'; choose from {', '.join(SCOPES)}.")
+
         highest = max(SCOPES.index(scope) for scope in scopes)
         id_ = secrets.token_hex(6)
         secret = f"{KEY_START}{id_}_{secrets.token_urlsafe(32)}"
-        made = KEYS.insert().values(
+        inserting = KEYS.insert().values(
             id=id_,
             name=name.strip(),
             scopes=SCOPES[: highest + 1],
@@ -521,8 +341,9 @@ class Store:
             sha256=_sha256(secret),
         )
         async with self.database.begin() as connection:
-            found = await connection.execute(made.returning(*KEYS.c))
-            return AccessKey(**found.mappings().one()), secret
+            rows = await connection.execute(inserting.returning(*KEYS.c))
+            access_key = AccessKey(**rows.mappings().one())
+            return access_key, secret
 
     async def keys(self) -> list[AccessKey]:
         """Return all access keys, the oldest first, including revoked ones."""
@@ -540,10 +361,11 @@ class Store:
         Raises:
             InputError: The key does not exist.
         """
-        if re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII):  # PostgreSQL refuses some other texts
+        may_exist = re.fullmatch(r"[0-9a-f]{12}", id_, re.ASCII) is not None
+        if may_exist:  # PostgreSQL refuses some other texts
             async with self.database.begin() as connection:
-                revoked = KEYS.update().where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
-                await connection.execute(revoked.values(revoked=self.database.now()))
+                revoking = KEYS.update().where(KEYS.c.id == id_, KEYS.c.revoked.is_(None))
+                await connection.execute(revoking.values(revoked=self.database.now()))
                 await self._cancel(connection, RUNS.c.key_id == id_)
         for key in await self.keys():
             if key.id == id_:
@@ -557,26 +379,24 @@ class Store:
 
     async def key_for(self, secret: str) -> AccessKey | None:
         """Return the access key of a secret, or None if it does not exist or was revoked."""
-        if (form := _SECRET.fullmatch(secret)) is None:
+        match = _SECRET.fullmatch(secret)
+        if match is None:
             return None
-        found = await self._all(sa.select(KEYS).where(KEYS.c.id == form[1]))
+        rows = await self._all(sa.select(KEYS).where(KEYS.c.id == match[1]))
+
         # An unknown id takes as long as a wrong secret.
-        expected = found[0]["sha256"] if found else "0" * 64
-        same = hmac.compare_digest(_sha256(secret), expected)
-        if not same or not found or found[0]["revoked"] is not None:
+        expected = rows[0]["sha256"] if rows else "0" * 64
+        is_right = hmac.compare_digest(_sha256(secret), expected)
+        if not rows or not is_right:
             return None
-        return AccessKey(**found[0])
+        if rows[0]["revoked"] is not None:
+            return None
+        return AccessKey(**rows[0])
 
 
 def _sha256(secret: str) -> str:
     # The secret has 256 random bits, so a slow hash would add nothing.
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-async def _delete(connection: AsyncConnection, ids: Sequence[str], *columns: Any) -> None:
-    """Delete the rows of some runs from tables, named by their columns with the id of the run."""
-    for column in columns:
-        await connection.execute(sa.delete(column.table).where(column.in_(ids)))
 
 
 async def _repeated_run(
@@ -587,11 +407,13 @@ async def _repeated_run(
     Raises:
         InputError: It was another request.
     """
-    query = sa.select(RUNS).where(RUNS.c.key_id == key, RUNS.c.idempotency == values["idempotency"])
+    idempotency = values["idempotency"]
+    query = sa.select(RUNS).where(RUNS.c.key_id == key, RUNS.c.idempotency == idempotency)
     row = (await connection.execute(query)).mappings().first()
     if row is None:
         return None
-    if (row["kind"], row["request"]) != (values["kind"], values["request"]):
+    is_same = row["kind"] == values["kind"] and row["request"] == values["request"]
+    if not is_same:
         raise InputError(
             f"The Idempotency-Key belongs to another request, whose run is {row['id']}; send a new "
             "one."
@@ -599,12 +421,12 @@ async def _repeated_run(
     return _run_of(row)
 
 
-async def _own(connection: AsyncConnection, id: str, key: str) -> Run:
+async def _run_of_key(connection: AsyncConnection, id: str, key: str) -> Run:
     """Return a run that belongs to the key.
 
     Raises:
-        RunNotFoundError: There is none, or it belongs to another key; the message does not say
-            which.
+        RunNotFoundError: There is no such run, or it belongs to another key; the message does not
+            say which.
     """
     row = None
     if is_id(id):  # PostgreSQL refuses some other texts
@@ -617,8 +439,10 @@ async def _own(connection: AsyncConnection, id: str, key: str) -> Run:
     return _run_of(row)
 
 
-def _run_of(row: Any) -> Run:
+def _run_of(row: sa.RowMapping) -> Run:
+    """Return the run of a row."""
     values = {name: row[name] for name in Run.model_fields}
-    if row["status"] == "cancelled" and row["problem"] is None:  # nobody was doing it
+    was_cancelled_in_queue = row["status"] == "cancelled" and row["problem"] is None
+    if was_cancelled_in_queue:
         values["problem"] = problem_of(RunCancelledError(CANCELLED), path_of(row["id"]))
     return Run(**values)

@@ -11,9 +11,10 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 
 from fairqr.base.errors import ModelError
+from fairqr.cli.answers import answer_lines
 from fairqr.cli.common import RunSettings
+from fairqr.cli.following import follow
 from fairqr.cli.output import say
-from fairqr.cli.render import answer_lines, follow
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.answer.result import AnswerResult
 from tests.golden import record

@@ -347,7 +347,7 @@ def test_a_preference_in_one_segment_is_found_there(fairqr: Fairqr) -> None:
 def test_versions_with_texts_need_something_that_reads_texts(fairqr: Fairqr) -> None:
     write_texts(Path("texts.csv"))
     _, stderr = fairqr(*JUDGED, "--pairs", "texts.csv", "-o", "out", code=2)
-    assert "choose --pairs-by bm25 or dense" in stderr
+    assert "choose --pairs-by bm25, dense, rerank:URL, monot5 or monobert" in stderr
 
 
 def test_what_reads_texts_needs_pairs(fairqr: Fairqr) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from fairqr.base.errors import InputError
-from fairqr.cli.options import checked, explain, parameters_of, read_parameters
+from fairqr.cli.parameters import checked, explain, parameters_of, read_parameters
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import Context

@@ -6,7 +6,7 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS, agree
-from fairqr.cli.output import Progress
+from fairqr.cli.progress import Progress
 from fairqr.evaluation.experiments.progress import time_left
 
 
@@ -37,7 +37,7 @@ def test_a_log_tells_every_ten_seconds_of_what_takes_long(
 ) -> None:
     """Such as texts that are encoded."""
     clock = iter(range(0, 1000, 4))
-    monkeypatch.setattr("fairqr.cli.output.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("fairqr.cli.progress.time.monotonic", lambda: next(clock))
     with Progress() as stages:
         advance = stages.prepare("vectors of people")
         for done in range(128, 1000, 128):

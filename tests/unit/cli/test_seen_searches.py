@@ -73,7 +73,7 @@ def show(seen: Seen, *queries: str, shown: dict[str, Any] = SHOWN, share: float 
     """Show a list for each query: a fair one if there is a share, else the engine's own."""
     outcome = "re-ranked" if share else "shadow"
     for query in queries:
-        seen.shown(search(query, share=share), outcome, shown)
+        seen.add_shown(search(query, share=share), outcome, shown)
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
@@ -214,11 +214,11 @@ def counted(opened: Callable[..., Seen]) -> dict[str, float]:
     seen = opened(log=None)
     show(seen, "a", "b", "c")
     show(seen, "d", share=1.0)
-    seen.unseen(search("d", 2, 1.0), "re-ranked", "further page")  # of the same list
+    seen.add_unseen(search("d", 2, 1.0), "re-ranked", "further page")  # of the same list
     for number in range(200):
-        seen.unseen(search("e"), f"field of a client {number}", "empty")
-    seen.shown(search("f"), "sort", {"exposure": {"target": HALVES, "shown": HALVES}})
-    seen.unseen(search("a", share=1.0), "slow", "busy")
+        seen.add_unseen(search("e"), f"field of a client {number}", "empty")
+    seen.add_shown(search("f"), "sort", {"exposure": {"target": HALVES, "shown": HALVES}})
+    seen.add_unseen(search("a", share=1.0), "slow", "busy")
     return figures(seen)
 
 
@@ -263,7 +263,7 @@ def test_thousands_of_groups_are_in_the_log_and_are_no_series(
     seen = opened()
     sellers = {"seller": {"one": 0.5, "all others": 0.5}}
     shares = {"exposure": {"target": sellers, "shown": sellers}, "ids": [], "groups": {}}
-    seen.shown(search("a"), "sort", shares)
+    seen.add_shown(search("a"), "sort", shares)
     wait_for_records(tmp_path / "log", 1)
 
     assert read_log(tmp_path / "log")[0]["exposure"]["shown"] == sellers
@@ -289,7 +289,7 @@ def names_of_figures(opened: Callable[..., Seen]) -> set[str]:
     seen = opened()
     show(seen, "a")
     show(seen, "b", shown={**SHOWN, "seconds": 0.1}, share=1.0)
-    seen.unseen(search("c"), "slow", "busy")
+    seen.add_unseen(search("c"), "slow", "busy")
     seen._lost.labels("slow")
     return {name.split("{")[0] for name in figures(seen)}
 
@@ -424,7 +424,7 @@ def test_each_list_of_a_query_counts_as_often_as_it_was_shown(
     def add(times: int, women: float, shown: dict[str, Any], outcome: str, share: float) -> None:
         for _ in range(times):
             shares.append(women)
-            seen.shown(search("a", share=share), outcome, shown)
+            seen.add_shown(search("a", share=share), outcome, shown)
 
     second = 1 / math.log2(3)
     add(9, 0.0, SHOWN, "shadow", 0.0)
@@ -437,7 +437,7 @@ def test_each_list_of_a_query_counts_as_often_as_it_was_shown(
     add(2, 1.0, {**WOMEN, "quality": {}}, "shadow", 0.0)  # with pinned documents
     for number in range(8):  # so that there are intervals
         shares.append(0.0)
-        seen.shown(search(f"other {number}"), "shadow", SHOWN)
+        seen.add_shown(search(f"other {number}"), "shadow", SHOWN)
     wait_for_records(tmp_path / "log", len(shares))
 
     report = audit_log(fairqr)
@@ -550,7 +550,7 @@ def log_of_two_indexes(opened: Callable[..., Seen], tmp_path: Path) -> Path:
     seen = opened()
     for index in ("it", "other"):
         for number in range(9):
-            seen.shown(search(f"a {number}", index=index), "shadow", SHOWN)
+            seen.add_shown(search(f"a {number}", index=index), "shadow", SHOWN)
     wait_for_records(tmp_path / "log", 18)
     return tmp_path / "log"
 

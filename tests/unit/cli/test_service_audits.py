@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import InputError
-from fairqr.cli.service import ServiceAuditor
+from fairqr.cli.service_audits import ServiceAuditor
 from fairqr.graph.service.execution.audits import AuditResult
 from fairqr.graph.service.execution.requests import AuditedQuery, AuditRequest
 from fairqr.retrieval.engines.engine import SearchEngine

@@ -213,7 +213,7 @@ def test_a_name_that_is_taken_is_refused_before_the_check(
 ) -> None:
     fairqr("attach", "embedded.source.yaml")
     fairqr("index", "create", "mine", "people.jsonl", "--schema", "people.schema.yaml")
-    monkeypatch.setattr("fairqr.cli.sources._checked", None)
+    monkeypatch.setattr("fairqr.cli.sources._check", None)
     Path("other.source.yaml").write_text(EMBEDDED.replace("embedded", name))
 
     assert reason in fairqr("attach", "other.source.yaml", code=2)[1]

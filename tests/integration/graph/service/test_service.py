@@ -15,16 +15,16 @@ import pytest
 from fairqr.api import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.graph.stream import StepData
-from tests.integration.model_server import says
-from tests.integration.page_service import events_of
-from tests.integration.service_client import (
+from tests.patience import until
+from tests.servers.model_server import says
+from tests.servers.page_service import events_of
+from tests.servers.service_client import (
     PHYSICIST,
     Served,
     answers_all,
     index_people,
     service_of_a_module,
 )
-from tests.patience import until
 from tests.unit.graph.corpora import write_corpus
 
 service = service_of_a_module(

@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from fairqr.retrieval.sources.corpus import find_corpus
-from tests.integration.filled_elasticsearch import fill, write_source
-from tests.integration.model_server import Answer, Main, ModelServer, failure, says, write_people
-from tests.integration.page_service import Wire, events_of, run_command, running, settings_for
-from tests.integration.service_client import (
+from tests.patience import PATIENCE, until
+from tests.servers.filled_elasticsearch import fill, write_source
+from tests.servers.model_server import Answer, Main, ModelServer, failure, says, write_people
+from tests.servers.page_service import Wire, events_of, run_command, running, settings_for
+from tests.servers.service_client import (
     PHYSICIST,
     Served,
     a_key,
     a_service,
     service_of_a_module,
 )
-from tests.patience import PATIENCE, until
 
 FEEDBACK = {**PHYSICIST, "model": "feedback"}
 HELD = {"keywords": ["woman"]}

@@ -19,8 +19,8 @@ from fairqr.graph.service.configuration import FIRST_PARTS
 from fairqr.graph.service.http.parts import READERS
 from fairqr.graph.service.records import NOBODY
 from fairqr.graph.service.store import Store
-from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
 from tests.patience import PATIENCE
+from tests.servers.service_client import ACCEPT, INITIALIZE, in_process
 
 OPEN = {"/", "/healthz", "/readyz", "/openapi.json"}
 """The page and its files, health, and the description of the API."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.base.errors import LimitError
-from fairqr.graph.service.http.runs import PIECE, zipped
+from fairqr.graph.service.http.audits import PIECE, zipped
 from tests.patience import PATIENCE
 
 

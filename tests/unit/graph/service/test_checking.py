@@ -12,7 +12,8 @@ from fairqr.graph.answer.context import AnswerSettings
 from fairqr.graph.probe.context import ProbeSettings
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.configuration import ModelEntry, ServiceLimits, ServiceSettings
-from fairqr.graph.service.execution.checking import Capabilities, CheckedRequest, check_request
+from fairqr.graph.service.execution.capabilities import Capabilities
+from fairqr.graph.service.execution.checking import CheckedRequest, check_request
 from fairqr.graph.service.execution.requests import REQUESTS, parsed
 from fairqr.graph.service.records import Kind
 from fairqr.retrieval.sources.catalog import Catalog

@@ -19,8 +19,8 @@ from fairqr.graph.running import compute, in_turns
 from fairqr.graph.service.execution.executor import COMPUTING
 from fairqr.graph.service.slots import Slots
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.service_client import in_process
 from tests.patience import PATIENCE
+from tests.servers.service_client import in_process
 from tests.unit.graph.corpora import AlteredEngine, KnownRefiner, corpus, engine
 
 __all__ = ["corpus", "engine"]

@@ -19,7 +19,7 @@ from fairqr.graph.service.configuration import (
     setting_names,
     source_of,
 )
-from tests.integration.model_server import clean_environment
+from tests.servers.model_server import clean_environment
 
 __all__ = ["clean_environment"]
 

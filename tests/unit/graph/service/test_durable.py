@@ -24,7 +24,7 @@ from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
 from fairqr.graph.stream import RunOutput, run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.stores import over
+from tests.servers.stores import over
 from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.graph.service.test_runs import running, submitted, until
 from tests.unit.graph.test_answering import KnownAttributor, KnownGenerator

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairqr import FairSearch
-from tests.integration.model_server import clean_environment
+from tests.servers.model_server import clean_environment
 
 __all__ = ["clean_environment"]
 

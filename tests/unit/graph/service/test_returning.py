@@ -54,4 +54,4 @@ def test_keys_whose_times_have_passed_are_forgotten(monkeypatch: pytest.MonkeyPa
     for number in range(1_000):
         clock.now += 3.0
         times.wait(f"address {number}", 2.0)
-    assert len(times._last) <= 10
+    assert len(times._last_times) <= 10

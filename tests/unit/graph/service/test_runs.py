@@ -23,8 +23,8 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
 from fairqr.graph.stream import WHOLE_STATE, RunOutput
-from tests.integration.stores import accepted, done, over, started
 from tests.patience import PATIENCE
+from tests.servers.stores import accepted, done, over, started
 
 KEY = "k"
 RESULT = {"ranking": ["d1"]}

@@ -16,7 +16,7 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.execution import executor as execution
 from fairqr.graph.service.execution.executor import Executor
 from tests.patience import PATIENCE
-from tests.unit.retrieval.http_servers import Answer, Received, answering, of_json
+from tests.servers.http_servers import Answer, Received, answering, of_json
 
 MAPPING = {"properties": {"bio": {"type": "text"}, "sex": {"type": "keyword"}}}
 
