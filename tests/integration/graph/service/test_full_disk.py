@@ -77,7 +77,7 @@ def test_a_run_outlives_a_full_disk_which_readyz_names(
             return reached
 
         until(can_write)
-        place = client.in_background(PHYSICIST)
+        location = client.in_background(PHYSICIST)
         model_server.wait_for(1)
         ballast = small_disk / "ballast"
         with ballast.open("wb", buffering=0) as file, suppress(OSError):
@@ -94,8 +94,8 @@ def test_a_run_outlives_a_full_disk_which_readyz_names(
 
         ballast.unlink()
         until(can_write)
-        assert client.events(place)[-1][0] == "end"
-        assert client.get(place).json()["attempts"] == 1
+        assert client.events(location)[-1][0] == "end"
+        assert client.get(location).json()["attempts"] == 1
 
         service.send(signal.SIGTERM)
         service.ends()

@@ -124,14 +124,14 @@ def test_after_kill_9_a_run_goes_on_and_asks_for_nothing_again(
         variables = settings_for(model, tmp_path, f'{SETTINGS}\ndatabase = "{database}"')
         index_people(variables, write_people(tmp_path / "people"))
         with running(variables) as service:
-            place = service.client.in_background(request_, kind)
-            id_ = place.rpartition("/")[2]
+            location = service.client.in_background(request_, kind)
+            id_ = location.rpartition("/")[2]
             until(lambda: is_all_stored_but_what_is_held(model, database, tmp_path, id_))
             time.sleep(4 * CHECKPOINTED)
             service.kill()
         model.gate.set()
         with running(variables) as service:
-            run, events = over(service.client, place)
+            run, events = over(service.client, location)
             assert run["attempts"] == 2
             assert [name for name, _ in events].count("run") == 2
 
@@ -186,10 +186,10 @@ def count(connection: Any, rows: str) -> int:
     return number
 
 
-def over(client: ServiceClient, place: str) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+def over(client: ServiceClient, location: str) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
     """Wait until a run is done; return it and its events."""
-    run = client.ended(place)
-    events = client.events(place)
+    run = client.ended(location)
+    events = client.events(location)
     assert run["status"] == "done", run
     assert events[-1][0] == "end"
     return run, events
@@ -216,14 +216,14 @@ def test_workers_do_what_a_server_accepts_though_one_is_killed(
 
         client = service.client
         places = [client.in_background(SEARCH) for _ in range(4)]
-        assert {client.get(place).json()["status"] for place in places} == {"queued"}
+        assert {client.get(location).json()["status"] for location in places} == {"queued"}
 
         killed = work()
         model_server.wait_for(1)
         killed.kill()
         worker = work()
         gate.set()
-        runs = [over(client, place)[0] for place in places]
+        runs = [over(client, location)[0] for location in places]
 
         assert max(run["attempts"] for run in runs) == 2
 

@@ -110,14 +110,14 @@ def finish_what_another_began(
     ending, other = workers
     other.send(signal.SIGSTOP)  # so that the first does the run
     request = {**SEARCH, "query": "physicist workshop"}
-    place = ending.client.in_background(request, **keyed)
+    location = ending.client.in_background(request, **keyed)
     model.wait_for(1)
     other.send(signal.SIGCONT)
     ending.send(signal.SIGTERM)
     ending.ends()
     gate.set()
 
-    run = client.ended(place)
+    run = client.ended(location)
     assert run["status"] == "done", run
     assert run["attempts"] > 1
     assert len(run["result"]["ranking"]) == 10
