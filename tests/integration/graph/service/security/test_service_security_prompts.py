@@ -118,7 +118,9 @@ def test_a_template_reads_nothing_but_its_variables(tmp_path: Path, placeholder:
         load_template(path)
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+@pytest.fixture
+def folder_of_no_files(tmp_path: Path) -> Path:
+    """A folder of prompts that are pipes, endless, lost, round, folders or of elsewhere."""
     folder = tmp_path / "refine"
     folder.mkdir()
     os.mkfifo(folder / "pipe.yaml")
@@ -128,11 +130,14 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     (folder / "folder.yaml").mkdir()
     (tmp_path / "elsewhere").write_text("root:x:0:0")
     (folder / "elsewhere.yaml").symlink_to(tmp_path / "elsewhere")
-    started = time.monotonic()
-    library = PromptLibrary(tmp_path)
+    return tmp_path
 
-    for version in ("pipe", "endless", "lost", "round", "folder", "elsewhere"):
-        with pytest.raises(PromptError) as refused:
-            library.get("refine", version)
-        assert "root:" not in str(refused.value)
+
+@pytest.mark.parametrize("version", ["pipe", "endless", "lost", "round", "folder", "elsewhere"])
+def test_what_is_no_file_is_not_waited_for(folder_of_no_files: Path, version: str) -> None:
+    started = time.monotonic()
+    library = PromptLibrary(folder_of_no_files)
+    with pytest.raises(PromptError) as refused:
+        library.get("refine", version)
+    assert "root:" not in str(refused.value)
     assert time.monotonic() - started < 20
