@@ -150,7 +150,7 @@ def test_each_query_keeps_its_segment(fairqr: Fairqr) -> None:
     assert [query["segment"] for query in queries] == [str(asks) for asks in range(1, 11)]
 
 
-def test_an_audit_with_a_target_of_its_own_compares_it_with_nothing(fairqr: Fairqr) -> None:
+def test_a_target_of_its_own_is_compared_with_nothing(fairqr: Fairqr) -> None:
     stdout, _ = fairqr(*JUDGED, "--attribute", "gender", "--target", "uniform:1", "-o", "out")
     assert "aims at" not in stdout
 

@@ -30,8 +30,8 @@ def test_an_attempt_of_the_client_of_elasticsearch_is_one_line(log: io.StringIO)
         raise ConnectionResetError("by a peer whose address is private")
     except ConnectionResetError as error:
         client.warning("Retrying (attempt %r of %r)", 1, 3, exc_info=error)
-    (line,) = log.getvalue().splitlines()
 
+    (line,) = log.getvalue().splitlines()
     assert "Retrying (attempt 1 of 3): ConnectionResetError" in line
     assert "Traceback" not in line
     assert "private" not in line

@@ -150,6 +150,7 @@ def test_an_unmeasured_model_counts_little_and_that_is_said(fairqr: Callable[...
         (("openai:test", "--base-url", "http://127.0.0.1:9/v1"), "127.0.0.1:9"),
         (("feedback", "--attribute", "age"), "age"),
     ],
+    ids=["collection", "ranker", "replies", "server", "attribute"],
 )
 def test_what_cannot_be_measured_is_refused(
     fairqr: Callable[..., Any],

@@ -23,8 +23,8 @@ def test_a_log_tells_the_time_left_at_each_tenth(
         stages.stage("answers", 110, 10)
         for _ in range(100):
             stages.advance()
-    lines = capsys.readouterr().err.splitlines()
 
+    lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "answers: 10 of 110 done"
 
     steps = [f"  {done} of 110" for done in (15, 26, 37, 48, 59, 70, 81, 92, 103)]
@@ -42,8 +42,8 @@ def test_a_log_tells_every_ten_seconds_of_what_takes_long(
         advance = stages.prepare("vectors of people")
         for done in range(128, 1000, 128):
             advance(done, 1000)
-    lines = capsys.readouterr().err.splitlines()
 
+    lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("preparing vectors of people: 128 of 1000, about ")
     assert 2 <= len(lines) < 7
 

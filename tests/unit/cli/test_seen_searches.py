@@ -324,9 +324,9 @@ def audit_log(
 def test_an_audit_of_a_log_says_who_was_seen_by_whom_asked(
     opened: Callable[..., Seen], fairqr: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The log of a proxy is audited with the weights of its queries, so that a query counts as
-    often as it was asked and nothing that was shown is hidden; damaged lines are counted and left
-    out.
+    """An audit of the log of a proxy counts each query as often as it was asked, so that lists
+    which few people saw, such as those that make up a deficit, hide nothing; damaged lines are
+    counted and left out.
 
     All the exposure of women is where nobody looks: by lists they have half, by people 1 %.
     """

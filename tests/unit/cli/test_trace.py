@@ -103,8 +103,8 @@ def test_a_terminal_is_not_steered(show: Show, file: Path) -> None:
     odd = "a\u2028b\x85c \x1b[31mred [bold]d[/] \ud800"
     with record_to(file, content=True), span("run") as step:
         step.content("fairqr.query", odd)
-    (recorded,) = read_spans(file)
 
+    (recorded,) = read_spans(file)
     assert recorded["attributes"]["fairqr.query"] == odd
 
     text = show()

@@ -58,9 +58,11 @@ def database(request: pytest.FixtureRequest, small_disk: Path) -> Iterator[str]:
         yield f"{server.url}/{name}"
 
 
-def test_a_full_disk_is_told_and_a_run_under_way_ends_once_there_is_space(
+@pytest.mark.promise("service")
+def test_a_run_outlives_a_full_disk_which_readyz_names(
     tmp_path: Path, model_server: ModelServer, database: str, small_disk: Path
 ) -> None:
+    """A full disk is told by `/readyz`, and a run that is under way ends once there is space."""
     gate = threading.Event()
     model_server.does(says({"topic": ["physicist"], "keywords": ["asia"]}, gate=gate))
     variables = settings_for(model_server, tmp_path, f'database = "{database}"')
@@ -69,13 +71,13 @@ def test_a_full_disk_is_told_and_a_run_under_way_ends_once_there_is_space(
         client = service.client
 
         def can_write() -> bool:
-            found = client.get("/readyz")
-            reached: bool = found.json()["reached"]["store"]
-            assert found.status_code == (200 if reached else 503)
+            answer = client.get("/readyz")
+            reached: bool = answer.json()["reached"]["store"]
+            assert answer.status_code == (200 if reached else 503)
             return reached
 
         until(can_write)
-        place = client.in_background(PHYSICIST)
+        location = client.in_background(PHYSICIST)
         model_server.wait_for(1)
         ballast = small_disk / "ballast"
         with ballast.open("wb", buffering=0) as file, suppress(OSError):
@@ -84,13 +86,17 @@ def test_a_full_disk_is_told_and_a_run_under_way_ends_once_there_is_space(
         until(lambda: not can_write())
         if database.startswith("sqlite"):  # PostgreSQL still has room for a row
             refused = client.post("/v1/runs", json={"kind": "search", "request": PHYSICIST})
-            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            assert refused.status_code == 503
+            assert refused.headers["retry-after"] == "5"
+
         gate.set()
         assert client.get("/healthz").status_code == 200
+
         ballast.unlink()
         until(can_write)
-        assert client.events(place)[-1][0] == "end"
-        assert client.get(place).json()["attempts"] == 1
+        assert client.events(location)[-1][0] == "end"
+        assert client.get(location).json()["attempts"] == 1
+
         service.send(signal.SIGTERM)
         service.ends()
         assert service.said.count(b"The database of runs:") < 10

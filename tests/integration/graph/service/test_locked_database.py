@@ -25,6 +25,7 @@ def test_metrics_come_without_what_a_locked_database_counts(
             other.execute("BEGIN EXCLUSIVE")
             reply = service.client.get("/metrics", timeout=SCRAPE)
             other.execute("COMMIT")
+
         assert reply.status_code == 200
         assert COUNTING <= reply.elapsed.total_seconds() < SCRAPE
         assert "fairqr_durable_runs_finished" in whole

@@ -27,13 +27,13 @@ pytestmark = pytest.mark.skipif(not Path(PGBOUNCER).exists(), reason="install pg
 
 
 @contextlib.contextmanager
-def pgbouncer(url: str, more: str = "", **settings: str) -> Iterator[str]:
+def pgbouncer(url: str, connecting: str = "", **settings: str) -> Iterator[str]:
     """Run PgBouncer before the database of a URL; yields the URL that goes through it."""
     port = free_port()
-    at = conninfo_to_dict(url)
+    parts = conninfo_to_dict(url)
     with new_folder("pgbouncer") as folder:
         users = folder / "users.txt"
-        users.write_text(f'"{at["user"]}" "{PASSWORD}"\n')
+        users.write_text(f'"{parts["user"]}" "{PASSWORD}"\n')
         lines = {
             "listen_addr": "127.0.0.1",
             "listen_port": str(port),
@@ -42,30 +42,31 @@ def pgbouncer(url: str, more: str = "", **settings: str) -> Iterator[str]:
             "unix_socket_dir": "",
             **settings,
         }
-        written = folder / "pgbouncer.ini"
-        server = f"host=127.0.0.1 port={at['port']} dbname={at['dbname']} {more}"
+        configuration = folder / "pgbouncer.ini"
+        server = f"host=127.0.0.1 port={parts['port']} dbname={parts['dbname']} {connecting}"
         options = "\n".join(f"{name} = {value}" for name, value in lines.items())
-        written.write_text(f"[databases]\n{at['dbname']} = {server}\n[pgbouncer]\n{options}\n")
-        for path in (folder, users, written):
+        databases = f"[databases]\n{parts['dbname']} = {server}\n"
+        configuration.write_text(f"{databases}[pgbouncer]\n{options}\n")
+        for path in (folder, users, configuration):
             path.chmod(0o755)
-        command = [*as_nobody(), PGBOUNCER, "-q", str(written)]
-        child = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        command = [*as_nobody(), PGBOUNCER, "-q", str(configuration)]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
         def listens() -> bool:
-            assert child.poll() is None
+            assert process.poll() is None
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", port)) == 0
 
         try:
             until(listens)
-            yield url.replace(f":{at['port']}/", f":{port}/")
+            yield url.replace(f":{parts['port']}/", f":{port}/")
         finally:
-            child.terminate()
-            child.wait(PATIENCE)
+            process.terminate()
+            process.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("mode", ["session", "transaction", "statement"])
-@pytest.mark.parametrize("ignored", ["", "options"])
+@pytest.mark.parametrize("ignored", ["", "options"], ids=["no options", "options"])
 async def test_a_pooler_is_refused_in_a_sentence(
     postgres_url: str, mode: str, ignored: str
 ) -> None:
@@ -78,7 +79,7 @@ async def test_a_pooler_is_refused_in_a_sentence(
     assert PASSWORD not in str(refused.value)
 
 
-async def test_a_session_for_each_transaction_is_noticed_where_settings_are_kept(
+async def test_a_session_for_each_transaction_is_noticed(
     postgres_url: str,
 ) -> None:
     """As by newer poolers, which pass settings on: what tells is another session's number."""
@@ -92,7 +93,7 @@ async def test_a_session_for_each_transaction_is_noticed_where_settings_are_kept
             pass
 
 
-async def test_a_pooler_that_keeps_sessions_and_settings_is_as_good_as_none(
+async def test_a_pooler_that_keeps_sessions_and_settings_is_accepted(
     postgres_url: str,
 ) -> None:
     settings = {"pool_mode": "session", "ignore_startup_parameters": "options"}

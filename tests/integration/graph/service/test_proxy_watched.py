@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import httpx
@@ -26,8 +30,8 @@ SHADOW = 'fairqr_proxy_searches_total{index="people",outcome="shadow"}'
 Running = Callable[..., Any]
 
 
-def asked(word: str, **more: Any) -> dict[str, Any]:
-    return {"query": {"match": {"bio": word}}, **more}
+def search_body(word: str, **options: Any) -> dict[str, Any]:
+    return {"query": {"match": {"bio": word}}, **options}
 
 
 @pytest.fixture
@@ -36,9 +40,9 @@ def watched(elasticsearch_url: str, tmp_path: Path) -> Iterator[Running]:
     usual = {"window": 50, "parameters": {"target": "gender=female:0.5,male:0.5", "k": 10}}
 
     @contextmanager
-    def run(index: dict[str, Any], **more: Any) -> Iterator[httpx.Client]:
-        own = {**usual, **index}
-        with proxied(tmp_path, elasticsearch_url, index=own, within=10, **more) as proxy:
+    def run(index: dict[str, Any], **options: Any) -> Iterator[httpx.Client]:
+        settings = {**usual, **index}
+        with proxied(tmp_path, elasticsearch_url, index=settings, within=10, **options) as proxy:
             yield proxy.client
             assert proxy.end() == 0
 
@@ -54,153 +58,213 @@ def logged(folder: Path) -> list[dict[str, Any]]:
 
 def records(folder: Path) -> list[dict[str, Any]]:
     """Return what is logged of searches whose lists are known."""
-    return [it for it in logged(folder) if "unseen" not in it]
+    return [record for record in logged(folder) if "unseen" not in record]
 
 
 def ready(client: httpx.Client, holds: Callable[[httpx.Response], Any]) -> None:
     """Ask until the worker has started."""
-    until(lambda: holds(client.post("/people/_search", json=asked("novel"))))
+    until(lambda: holds(client.post("/people/_search", json=search_body("novel"))))
+
+
+def is_reranked(reply: httpx.Response) -> bool:
+    return reply.headers["fairqr"].startswith("re-ranked")
 
 
 def figures(port: int) -> dict[str, float]:
     text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
-    return {name: float(it) for name, it in re.findall(r"^([^# ].*) (\S+)$", text, re.MULTILINE)}
+    samples = re.findall(r"^([^# ].*) (\S+)$", text, re.MULTILINE)
+    return {name: float(number) for name, number in samples}
 
 
+def series(report: dict[str, Any], lists: str, name: str) -> dict[str, Any]:
+    """Return a series of the lists that a report compares."""
+    (matching,) = [row for row in report["lists"][lists] if row["name"] == name]
+    return dict(matching)
+
+
+def compare_replies(number: int, proxy: httpx.Client, engine: httpx.Client) -> None:
+    """Check that a proxy in the shadow answers what the engine does."""
+    body = search_body(TOPICS[number % 8], size=10, _source=["headline"])
+    replies = [client.post("/people/_search", json=body) for client in (proxy, engine)]
+    first, second = (re.sub(rb'^\{"took":\d+', b"", reply.content) for reply in replies)
+    assert first == second
+    assert replies[0].headers["fairqr"] == "passed; shadow"
+
+
+def record_each_topic(client: httpx.Client, log: Path) -> None:
+    """Search for each topic until its list is recorded; of many at once not all are looked at."""
+    for word in TOPICS:
+
+        def is_recorded(word: str = word) -> bool:
+            client.post("/people/_search", json=search_body(word))
+            return word in {record["words"] for record in records(log)}
+
+        until(is_recorded)
+
+
+def mean_gap(log_records: list[dict[str, Any]], order: str) -> float:
+    """Return how far from a half the share of women in an order is, over the queries."""
+    shares = {}
+    for record in log_records:
+        shares[record["words"]] = record["exposure"][order]["gender"]["female"]
+    return fmean(abs(share - 0.5) for share in shares.values())
+
+
+@pytest.mark.promise("service")
 def test_shadow_changes_nothing_and_its_log_is_audited(
     watched: Running, elasticsearch_url: str, quick: Main, tmp_path: Path
 ) -> None:
-    log, port = tmp_path / "log", free_port()
+    """In the shadow a proxy changes nothing of what the engine replies, and its log is audited with
+    the weights of its searches.
+    """
+    log = tmp_path / "log"
+    port = free_port()
     with watched({"mode": "shadow"}, log="log", log_words=True, metrics_port=port) as client:
         ready(client, lambda _: records(log))
-        direct = httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE)
-
-        def ask(number: int) -> None:
-            body = asked(TOPICS[number % 8], size=10, _source=["headline"])
-            pair = [it.post("/people/_search", json=body) for it in (client, direct)]
-            one, two = (re.sub(rb'^\{"took":\d+', b"", it.content) for it in pair)
-            assert one == two
-            assert pair[0].headers["fairqr"] == "passed; shadow"
-
+        engine = httpx.Client(base_url=elasticsearch_url, timeout=PATIENCE)
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(ask, range(160)))
+            list(pool.map(partial(compare_replies, proxy=client, engine=engine), range(160)))
 
-        for word in TOPICS:  # many at once are not all looked at
-
-            def recorded(word: str = word) -> bool:
-                client.post("/people/_search", json=asked(word))
-                return word in {it["words"] for it in records(log)}
-
-            until(recorded)
+        record_each_topic(client, log)
         until(lambda: figures(port)[SHADOW] == len(logged(log)))
-        each = {it["words"]: it["exposure"] for it in records(log)}.values()
-        far = {
-            which: sum(abs(it[which]["gender"]["female"] - 0.5) for it in each) / len(each)
-            for which in ("fair", "engine")
-        }
-        assert far["fair"] < 0.01 < far["engine"]
+        assert mean_gap(records(log), "fair") < 0.01 < mean_gap(records(log), "engine")
+
         second = quick("proxy", tmp_path / "proxy.yaml")
         assert (second.code, second.stderr.count("\n")) == (2, 1)
         assert "another proxy uses it" in second.stderr or "metrics_port" in second.stderr
-    told = quick(*("audit", "--from-log", log, "-o", tmp_path / "out", "--json"))
-    audit = json.loads(told.stdout)
-    assert audit["queries"]["weight"] == len(records(log))
-    relevance = next(it for it in audit["lists"]["both"] if it["name"] == "relevance")
+
+    ended = quick("audit", "--from-log", log, "-o", tmp_path / "out", "--json")
+    report = json.loads(ended.stdout)
+    assert report["queries"]["weight"] == len(records(log))
+
+    relevance = series(report, "both", "relevance")
     cost = relevance["fair"]["value"] - relevance["engine"]["value"]
     assert relevance["change"]["value"] == pytest.approx(cost)  # what fair re-ranking would cost
-    women = next(it for it in audit["lists"]["both"] if it["name"] == "gender: female")
-    every = [it["exposure"]["engine"]["gender"]["female"] for it in records(log)]
-    assert women["engine"]["value"] == pytest.approx(sum(every) / len(every))
+
+    women = series(report, "both", "gender: female")
+    shares = [record["exposure"]["engine"]["gender"]["female"] for record in records(log)]
+    assert women["engine"]["value"] == pytest.approx(fmean(shares))
 
 
+def queries_of(log: Path) -> set[str]:
+    """Return the hashes of the queries that a log has records of."""
+    return {record["query"] for record in records(log)}
+
+
+@pytest.mark.promise("service")
 def test_clicks_on_swapped_lists_say_how_users_look(
     watched: Running, quick: Main, tmp_path: Path
 ) -> None:
-    """Made users look at the second rank half as often as at the first, and at no other."""
+    """A report on the log has the attention that clicks on swapped lists show.
+
+    Made users look at the second rank half as often as at the first, and at no other.
+    """
     rng = np.random.default_rng(64)
+    log = tmp_path / "log"
     clicks: list[dict[str, str]] = []
     headers = set[str]()
     parameters = {"target": "gender=female:0.5,male:0.5", "k": 2}
-    how = {"mode": "fair", "share": 0.8, "swap": 0.7, "parameters": parameters}
-    with watched(how, log="log") as client:
+    settings = {"mode": "fair", "share": 0.8, "swap": 0.7, "parameters": parameters}
+    words_of_queries = [" ".join(words) for words in product(TOPICS, repeat=3)]
+    with watched(settings, log="log") as client:
         engine = Elasticsearch(str(client.base_url))
-        ready(client, lambda _: records(tmp_path / "log"))
-        queries = [f"{one} {two} {three}" for one in TOPICS for two in TOPICS for three in TOPICS]
-        for words in queries[::2]:
-            found = engine.search(index="people", **asked(words), size=5)
-            headers.add(found.meta.headers["fairqr"])
-            for hit, looks in zip(found["hits"]["hits"], (1, 0.5), strict=False):
+        ready(client, lambda _: records(log))
+        for words in words_of_queries[::2]:
+            reply = engine.search(index="people", **search_body(words), size=5)
+            headers.add(reply.meta.headers["fairqr"])
+            for hit, looks in zip(reply["hits"]["hits"], (1, 0.5), strict=False):
                 if rng.random() < looks * 0.8:
-                    id_ = found.meta.headers["fairqr-search"]
+                    id_ = reply.meta.headers["fairqr-search"]
                     clicks.append({"query_id": id_, "document": hit["_id"]})
-        until(lambda: len({it["query"] for it in records(tmp_path / "log")}) > len(queries) / 2)
-    assert {it.endswith(", ranks 1 and 2 swapped") for it in headers} == {True, False}
+        until(lambda: len(queries_of(log)) > len(words_of_queries) / 2)
+
+    assert {header.endswith(", ranks 1 and 2 swapped") for header in headers} == {True, False}
+
     file = tmp_path / "clicks.jsonl"
     file.write_text("".join(json.dumps(click) + "\n" for click in clicks))
-    found = quick(
-        *("audit", "--from-log", tmp_path / "log", "--clicks", file, "-o", tmp_path / "out")
-    )
-    assert found.code == 0, found.stderr
-    assert "searches show by intervention: rank 2 is looked at" in found.stdout
-    assert "Of a fair list, users clicked" in found.stdout
-    figures = json.loads((tmp_path / "out" / "audit.json").read_text())["clicks"]
-    examined = figures["examination"]
+    ended = quick("audit", "--from-log", log, "--clicks", file, "-o", tmp_path / "out")
+
+    assert ended.code == 0, ended.stderr
+    assert "searches show by intervention: rank 2 is looked at" in ended.stdout
+    assert "Of a fair list, users clicked" in ended.stdout
+
+    report = json.loads((tmp_path / "out" / "audit.json").read_text())["clicks"]
+    examined = report["examination"]
     low = examined["low"][1]
     high = examined["high"][1]
+
     assert abs(np.log(examined["values"][1] / 0.5)) < np.log(high / low)
-    assert figures["trial"]["decision"] in ("go on", "differs")
-    assert figures["trial"]["low"] < 0 < figures["trial"]["high"]
-    untossed = {it["query"] for it in records(tmp_path / "log") if "swap" not in it}
-    assert sum(figures["trial"]["queries"].values()) == len(untossed)
+
+    trial = report["trial"]
+    untossed = {record["query"] for record in records(log) if "swap" not in record}
+    assert trial["decision"] in ("go on", "differs")
+    assert trial["low"] < 0 < trial["high"]
+    assert sum(trial["queries"].values()) == len(untossed)
     assert quick("audit", "verify", tmp_path / "out").code == 0
 
 
-def test_a_share_of_the_queries_gets_fair_lists_and_the_arms_are_compared(
+def width_of_change(row: dict[str, Any]) -> float:
+    """Return how wide the interval of a change is."""
+    low, high = row["change"]["interval"]
+    return float(high - low)
+
+
+@pytest.mark.promise("service")
+def test_a_share_of_the_queries_gets_fair_lists(
     watched: Running, quick: Main, tmp_path: Path
 ) -> None:
-    got: dict[str, str] = {}
+    """A share of the queries gets fair lists, each query always the same kind, and an audit of the
+    log compares both arms.
+    """
+    arms: dict[str, str] = {}
+    log = tmp_path / "log"
     with watched({"mode": "fair", "share": 0.5}, log="log") as client:
-        queries = [f"{one} {two}" for one in TOPICS for two in TOPICS[:5]]
+        queries = [f"{first} {second}" for first in TOPICS for second in TOPICS[:5]]
         engine = Elasticsearch(str(client.base_url))
-        ready(client, lambda _: records(tmp_path / "log"))
-        for words in queries * 2:
-            for start in (0, 10):
-                it = engine.search(index="people", **asked(words), from_=start, size=10)
-                assert got.setdefault(words, it.meta.headers["fairqr"][:4]) in ("re-r", "pass")
-        until(lambda: len({it["query"] for it in records(tmp_path / "log")}) >= len(queries))
-    assert 8 < sum(it == "re-r" for it in got.values()) < 32
-    found = quick("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out")
-    assert found.code == 0, found.stderr
-    assert "queries that get fair lists, beside the others: relevance" in found.stdout
-    audit = json.loads((tmp_path / "out" / "audit.json").read_text())
-    both, arms = (
-        next(it["change"] for it in audit["lists"][of] if it["name"] == "gender: female")
-        for of in ("both", "arms")
-    )
-    widths = [high - low for low, high in (both["interval"], arms["interval"])]
-    assert 0 < widths[0] < widths[1]  # the arms have other queries
+        ready(client, lambda _: records(log))
+        for words, start in product(queries * 2, (0, 10)):
+            body = search_body(words)
+            reply = engine.search(index="people", **body, from_=start, size=10)
+            arm = reply.meta.headers["fairqr"][:4]
+
+            assert arms.setdefault(words, arm) in ("re-r", "pass")
+        until(lambda: len(queries_of(log)) >= len(queries))
+
+    assert 8 < Counter(arms.values())["re-r"] < 32
+
+    ended = quick("audit", "--from-log", log, "-o", tmp_path / "out")
+    assert ended.code == 0, ended.stderr
+    assert "queries that get fair lists, beside the others: relevance" in ended.stdout
+
+    report = json.loads((tmp_path / "out" / "audit.json").read_text())
+    by_query = width_of_change(series(report, "both", "gender: female"))
+    by_arm = width_of_change(series(report, "arms", "gender: female"))
+
+    assert 0 < by_query < by_arm  # the arms have other queries
 
 
+@pytest.mark.promise("service")
 def test_amortised_deficits_are_kept_over_a_restart(watched: Running, tmp_path: Path) -> None:
+    """Amortised deficits of a proxy outlast its restarts."""
     file = tmp_path / "deficit.json"
 
     def deficit() -> float:
-        found: float = json.loads(file.read_text())["gender"]["female"] if file.exists() else 0.0
-        return found
+        if not file.exists():
+            return 0.0
+        return float(json.loads(file.read_text())["gender"]["female"])
 
-    settings, narrow = (
-        {"mode": "fair", "amortised": "deficit.json"},
-        {"fairness_weight": 0.2, "k": 3},
-    )
-    settings |= {"parameters": {"target": "uniform:1", **narrow}}
+    parameters = {"target": "uniform:1", "fairness_weight": 0.2, "k": 3}
+    settings = {"mode": "fair", "amortised": "deficit.json", "parameters": parameters}
     with watched(settings) as client:
-        ready(client, lambda it: it.headers["fairqr"].startswith("re-ranked"))
+        ready(client, is_reranked)
         for word in TOPICS:
-            client.post("/people/_search", json=asked(word))
+            client.post("/people/_search", json=search_body(word))
         until(lambda: deficit() != 0)
+
     before = deficit()
     assert before != 0
+
     with watched(settings) as client:
-        ready(client, lambda it: it.headers["fairqr"].startswith("re-ranked"))
+        ready(client, is_reranked)
         until(lambda: deficit() != before)
         assert abs(deficit() - 0.99 * before) <= 1.0  # one list more, and none forgotten

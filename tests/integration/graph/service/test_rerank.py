@@ -44,8 +44,12 @@ JSON = {"Content-Type": "application/json"}
 
 def without_some_labels(document: dict[str, Any]) -> dict[str, Any]:
     number = int(document["id"][1:])
-    every = {"gender": 7, "continent": 5}
-    return {it: value for it, value in document.items() if it not in every or number % every[it]}
+    left_out = set()
+    if number % 7 == 0:
+        left_out.add("gender")
+    if number % 5 == 0:
+        left_out.add("continent")
+    return {name: field for name, field in document.items() if name not in left_out}
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +60,25 @@ def world(
     folder = tmp_path_factory.mktemp("rerank")
     path = write_people(folder / "partly", without_some_labels)
     (folder / "partly" / "schema.yaml").unlink()
-    known = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [f"{it['id']},{it['gender']}" for it in known if "gender" in it]
+    people = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [f"{person['id']},{person['gender']}" for person in people if "gender" in person]
     (folder / "gender.csv").write_text("\n".join(["id,group", *rows]))
-    server, fields = Server(elasticsearch_url), ["title", "text"]
-    at = {"engine": server.engine, "url": server.url, "index": "rerank", "text": fields}
-    local = {"engine": "tantivy", "documents": str(path), "attributes": FIELDED}
-    for name, parts in (("fielded", local), ("filed", {**at, "attributes": FILED})):
-        (folder / f"{name}.yaml").write_text(yaml.safe_dump({"name": name, **parts}))
+    server = Server(elasticsearch_url)
+    local = {"name": "fielded", "engine": "tantivy", "documents": str(path), "attributes": FIELDED}
+    remote = {
+        "name": "filed",
+        "engine": server.engine,
+        "url": server.url,
+        "index": "rerank",
+        "text": ["title", "text"],
+        "attributes": FILED,
+    }
+    for source in (local, remote):
+        (folder / f"{source['name']}.yaml").write_text(yaml.safe_dump(source))
     mapping = {"properties": {"continent": {"type": "keyword"}}}
-    with closing(server.client), server.index("rerank", {it["id"]: it for it in known}, mapping):
-        yield folder, known
+    by_id = {person["id"]: person for person in people}
+    with closing(server.client), server.index("rerank", by_id, mapping):
+        yield folder, people
 
 
 @pytest.fixture(scope="module")
@@ -77,73 +89,110 @@ def service(world: tuple[Path, list[dict[str, Any]]]) -> Iterator[Served]:
         yield running
 
 
-def as_sent(how: str, person: dict[str, Any]) -> Any:
-    """Return a document as a client sends it that knows labels in this way."""
-    own = {"gender": person.get("gender"), "place": person.get("continent")}
-    return {
-        "members": {"text": "", **{it: person.get(it) for it in ("gender", "continent")}},
-        "fields": {"fields": {it: person.get(it) for it in ("gender", "continent")}},
-        "labels": {"labels": {it: label for it, label in own.items() if label}},
+def as_sent(form: str, person: dict[str, Any]) -> Any:
+    """Return a document as a client sends it that knows labels in this form."""
+    fields = {"gender": person.get("gender"), "continent": person.get("continent")}
+    labels = {"gender": person.get("gender"), "place": person.get("continent")}
+    documents = {
+        "members": {"text": "", **fields},
+        "fields": {"fields": fields},
+        "labels": {"labels": {name: label for name, label in labels.items() if label}},
         "id": {"id": person["id"]},
         "ids": person["id"],
         "texts": person["text"],
-    }[how]
+    }
+    return documents[form]
 
 
 def order_of(reply: dict[str, Any]) -> list[int]:
-    scores = [one["relevance_score"] for one in reply["results"]]
-    assert all(one > other for one, other in pairwise(scores))
-    return [one["index"] for one in reply["results"]]
+    scores = [result["relevance_score"] for result in reply["results"]]
+    assert all(higher > lower for higher, lower in pairwise(scores))
+    return [result["index"] for result in reply["results"]]
 
 
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"attributes": ["gender"]},
+    {"attributes": ["gender", "place"], "intersect": True},
+    {"target": "gender=female:0.5,male:0.5", "k": 7},
+    {"fairness_weight": 4, "discount": "rbp(0.8)", "k": 30},
+]
+FORMS = ["members", "fields", "labels", "id", "ids", "texts"]
+
+
+def in_order_of_scores(data: st.DataObject, documents: list[Any]) -> tuple[list[Any], list[int]]:
+    """Give documents that are objects scores, or not; return them and the order as it came."""
+    order = list(range(len(documents)))
+    if not isinstance(documents[0], dict) or not data.draw(st.booleans()):
+        return documents, order
+    number = len(documents)
+    scores = data.draw(st.lists(st.integers(-3, 3), min_size=number, max_size=number))
+    order.sort(key=lambda position: -scores[position])
+    scored = [{**sent, "score": score} for sent, score in zip(documents, scores, strict=True)]
+    return scored, order
+
+
+def fair_order(people: list[dict[str, Any]], order: list[int], context: Context) -> list[int]:
+    """Return the order that the re-ranker of the Python API gives, with what it leaves out."""
+    passages = []
+    for position in order:
+        person = people[position]
+        labels = {"gender": person.get("gender"), "continent": person.get("continent")}
+        passages.append(Passage("", metadata={**labels, "position": position}))
+    ranker = FairReranker(labels={"attributes": FIELDED}, context=context)
+    fair = [doc.metadata["position"] for doc in ranker.compress_documents(passages, "any")]
+    return [*fair, *(position for position in order if position not in fair)]
+
+
+@pytest.mark.promise("service")
 @settings(max_examples=60)
 @given(data=st.data())
 def test_the_list_is_that_of_the_re_ranker(
     service: Served, world: tuple[Path, list[dict[str, Any]]], data: st.DataObject
 ) -> None:
-    """Exactly, however labels come, with scores and without, whatever is asked for."""
-    labelled = st.sampled_from([it for it in world[1] if {"gender", "continent"} <= it.keys()])
-    people = [data.draw(labelled), *data.draw(st.lists(st.sampled_from(world[1]), max_size=40))]
-    how = data.draw(st.sampled_from(["members", "fields", "labels", "id", "ids", "texts"]))
-    source = "fielded" if how in ("members", "fields") else "filed"
-    options: dict[str, Any] = data.draw(
-        st.sampled_from(
-            [
-                {},
-                {"attributes": ["gender"]},
-                {"attributes": ["gender", "place"], "intersect": True},
-                {"target": "gender=female:0.5,male:0.5", "k": 7},
-                {"fairness_weight": 4, "discount": "rbp(0.8)", "k": 30},
-            ]
-        )
+    """A re-ranked list is exactly that of `FairReranker`.
+
+    Exactly, however labels come, with scores and without, whatever is asked for.
+    """
+    labelled = st.sampled_from(
+        [person for person in world[1] if {"gender", "continent"} <= person.keys()]
     )
-    documents = [as_sent(how, person) for person in people]
-    first = list(range(len(people)))
-    if data.draw(st.booleans()) and isinstance(documents[0], dict):
-        scores = data.draw(st.lists(st.integers(-3, 3), min_size=len(first), max_size=len(first)))
-        documents = [{**one, "score": it} for one, it in zip(documents, scores, strict=True)]
-        first.sort(key=lambda place: -scores[place])
+    people = [data.draw(labelled), *data.draw(st.lists(st.sampled_from(world[1]), max_size=40))]
+    form = data.draw(st.sampled_from(FORMS))
+    options = data.draw(st.sampled_from(OPTIONS))
+    documents, order = in_order_of_scores(data, [as_sent(form, person) for person in people])
     top_n = data.draw(st.none() | st.integers(1, 50))
-    own = [(people[place].get("gender"), people[place].get("continent")) for place in first]
-    passages = [
-        Passage("", metadata={"gender": gender, "continent": place, "place": first[number]})
-        for number, (gender, place) in enumerate(own)
-    ]
     context = Context.of(**{"k": top_n or 20, **options})
-    ranker = FairReranker(labels={"attributes": FIELDED}, context=context)
-    fair = [it.metadata["place"] for it in ranker.compress_documents(passages, "any")]
-    query = {"model": source, "query": "physicist", "fairqr": options, "top_n": top_n}
-    query["model"] += f"?documents={how}" if how in ("ids", "texts") else ""
-    body = {**query, "documents": documents, "return_documents": True}
+
+    model = "fielded" if form in ("members", "fields") else "filed"
+    if form in ("ids", "texts"):
+        model += f"?documents={form}"
+    body = {
+        "model": model,
+        "query": "physicist",
+        "fairqr": options,
+        "top_n": top_n,
+        "documents": documents,
+        "return_documents": True,
+    }
     answer = service.client.post("/v1/rerank", json=body)
+
     assert answer.status_code == 200, answer.text
+
     reply = answer.json()
-    assert order_of(reply) == [*fair, *(it for it in first if it not in fair)][:top_n]
-    sent = [{"text": one} if isinstance(one, str) else one for one in documents]
-    assert [one["document"] for one in reply["results"]] == [sent[it] for it in order_of(reply)]
-    told, named = reply["fairqr"], options.get("attributes", ["gender", "place"])
-    missing = {"gender": sum(not it for it, _ in own), "place": sum(not it for _, it in own)}
-    assert told["unlabelled"] == {name: missing[name] for name in named}
+    assert order_of(reply) == fair_order(people, order, context)[:top_n]
+
+    sent = [{"text": text} if isinstance(text, str) else text for text in documents]
+    returned = [result["document"] for result in reply["results"]]
+    assert returned == [sent[position] for position in order_of(reply)]
+
+    missing = {
+        "gender": sum(not person.get("gender") for person in people),
+        "place": sum(not person.get("continent") for person in people),
+    }
+    attributes = options.get("attributes", ["gender", "place"])
+
+    assert reply["fairqr"]["unlabelled"] == {name: missing[name] for name in attributes}
 
 
 IDS = ["p01", "p04", "p08", "p03", "p10", "p06"]
@@ -152,46 +201,62 @@ FAIR = [0, 3, 1, 2, 5, 4]
 MODEL = "filed?attributes=gender&k=6&documents=ids"
 
 
-@pytest.mark.parametrize("kind", [cohere.ClientV2, cohere.Client])
+@pytest.mark.promise("service")
+@pytest.mark.parametrize("kind", [cohere.ClientV2, cohere.Client], ids=["v2", "v1"])
 def test_the_client_of_cohere(service: Served, kind: Any) -> None:
+    """The clients of Cohere, in both versions, re-rank lists with the service."""
     client = kind(api_key="theirs", base_url=service.url.rstrip("/"))
-    found = client.rerank(model=MODEL, query="physicist", documents=IDS)
-    assert [it.index for it in found.results] == FAIR
+    reply = client.rerank(model=MODEL, query="physicist", documents=IDS)
+    assert [result.index for result in reply.results] == FAIR
+
     unknown = client.rerank(model="filed", query="physicist", documents=["a", "b"])
-    assert [it.index for it in unknown.results] == [0, 1]
+    assert [result.index for result in unknown.results] == [0, 1]
 
 
+@pytest.mark.promise("service")
 def test_the_client_of_langchain(service: Served) -> None:
+    """LangChain's re-ranker of Cohere re-ranks lists with the service."""
     ranker = CohereRerank(
         base_url=service.url.rstrip("/"), cohere_api_key="theirs", model=MODEL, top_n=4
     )
-    assert [it["index"] for it in ranker.rerank(IDS, "physicist")] == FAIR[:4]
+    assert [result["index"] for result in ranker.rerank(IDS, "physicist")] == FAIR[:4]
+
     by_text = ranker.model_copy(update={"model": "filed?attributes=gender&documents=texts"})
-    passages = [Passage(f"A physicist. {it}") for it in IDS]
+    passages = [Passage(f"A physicist. {id_}") for id_ in IDS]
     assert by_text.compress_documents(passages, "physicist")
 
 
-OBJECTS = [{"id": it, "text": "a physicist"} for it in IDS]
+OBJECTS = [{"id": id_, "text": "a physicist"} for id_ in IDS]
 BY_ID = {"model": MODEL, "query": "physicist", "documents": IDS}
 BY_OBJECT = {"model": "filed?attributes=gender&k=6", "query": "physicist", "documents": OBJECTS}
 BY_JINA = {**BY_ID, "model": "jina-reranker-v2-base-multilingual"}
-FOR_IT = f"/v1/rerank?{urlencode({'model': MODEL})}"
+WITH_MODEL = f"/v1/rerank?{urlencode({'model': MODEL})}"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"top_n": 0}, {"documents": [{"text": "a" * 1_000_000}]}, {"documents": None}],
+    ids=["list", "nothing", "large", "wrong"],
+)
+@pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
+def test_another_path_is_the_same(service: Served, path: str, change: dict[str, Any]) -> None:
+    """With what is refused."""
+    body = {**BY_ID, **change}
+    first = service.client.post("/v1/rerank", json=body)
+    other = service.client.post(path, json=body)
+
+    assert other.status_code == first.status_code
+    assert other.headers.get("fairqr") == first.headers.get("fairqr")
+    assert {**other.json(), "instance": ""} == {**first.json(), "instance": ""}
 
 
 @pytest.mark.parametrize("path", ["/v2/rerank", "/rerank"])
-def test_another_path_is_the_same(service: Served, path: str) -> None:
-    """With what is refused; only one path is described."""
-    large = [{**WOMAN, "text": "a" * 1_000_000}]
-    for body in (BY_ID, {**BY_ID, "top_n": 0}, {**BY_ID, "documents": large}, {}):
-        first = service.client.post("/v1/rerank", json=body)
-        other = service.client.post(path, json=body)
-        assert other.status_code == first.status_code
-        assert other.headers.get("fairqr") == first.headers.get("fairqr")
-        assert {**other.json(), "instance": ""} == {**first.json(), "instance": ""}
+def test_only_one_path_is_described(service: Served, path: str) -> None:
     assert path not in service.client.get("/openapi.json").json()["paths"]
     assert service.client.get(path).status_code == service.client.get("/v1/rerank").status_code
 
 
+@pytest.mark.promise("service")
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -204,37 +269,54 @@ def test_another_path_is_the_same(service: Served, path: str) -> None:
         ("/rerank", {**BY_OBJECT, "truncate_prompt_tokens": -1, "top_n": 6}),
         ("/rerank", {**BY_ID, "top_n": 4, "return_documents": True, "raw_scores": False}),
         ("/rerank", {**BY_OBJECT, "rank_fields": ["text"], "top_n": 4}),
-        (FOR_IT, {**BY_JINA, "top_n": 5, "return_documents": True}),
+        (WITH_MODEL, {**BY_JINA, "top_n": 5, "return_documents": True}),
         ("/rerank", {**BY_OBJECT, "top_n": 0, "return_documents": False}),
         (f"/rerank?{urlencode({'model': MODEL})}", {"query": "physicist", "documents": IDS}),
-        (FOR_IT, {**BY_ID, "model": None, "top_n": -1}),
+        (WITH_MODEL, {**BY_ID, "model": None, "top_n": -1}),
     ],
     ids=[
-        *("jina", "litellm-jina", "litellm-cohere", "cohere", "vllm", "open-webui"),
-        *("vllm-without-version", "infinity", "together", "librechat"),
-        *("infinity-without-texts", "llama.cpp", "dify"),
+        "jina",
+        "litellm-jina",
+        "litellm-cohere",
+        "cohere",
+        "vllm",
+        "open-webui",
+        "vllm-without-version",
+        "infinity",
+        "together",
+        "librechat",
+        "infinity-without-texts",
+        "llama.cpp",
+        "dify",
     ],
 )
-def test_the_requests_of_other_clients(service: Served, path: str, body: dict[str, Any]) -> None:
-    """They always send a token of their own, as text and score in the order that we chose."""
-    for token in ("Bearer theirs", "Bearer"):
-        headers = {"Authorization": token}
-        reply = service.client.post(path, json=body, headers=headers).json()
-        returned = body.get("top_n") or 0
-        assert order_of(reply) == (FAIR[:returned] if returned > 0 else FAIR)
-        assert reply["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+@pytest.mark.parametrize("token", ["Bearer theirs", "Bearer"], ids=["token", "no token"])
+def test_the_requests_of_other_clients(
+    service: Served, path: str, body: dict[str, Any], token: str
+) -> None:
+    """Requests of Jina's, LiteLLM's, vLLM's, Infinity's, open-webui's, LibreChat's, Dify's and
+    other clients are served as our page configures them.
+
+    They always send a token of their own, as text and score in the order that we chose.
+    """
+    reply = service.client.post(path, json=body, headers={"Authorization": token}).json()
+    top_n = body.get("top_n") or 0
+    expected = FAIR[:top_n] if top_n > 0 else FAIR
+
+    assert order_of(reply) == expected
+    assert reply["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+
     if body.get("return_documents"):
-        texts = [it if isinstance(it, str) else it["text"] for it in body["documents"]]
-        assert [one["document"]["text"] for one in reply["results"]] == [texts[i] for i in FAIR][
-            : body["top_n"]
-        ]
+        texts = [sent if isinstance(sent, str) else sent["text"] for sent in body["documents"]]
+        returned = [result["document"]["text"] for result in reply["results"]]
+        assert returned == [texts[position] for position in expected]
 
 
 def configured(title: str) -> Any:
     """Return a configuration that our page gives."""
-    found = re.search(rf'```json title="{title}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    block = re.search(rf'```json title="{title}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    assert block
+    return json.loads(block[1])
 
 
 def filled(template: str, **values: str) -> bytes:
@@ -244,42 +326,65 @@ def filled(template: str, **values: str) -> bytes:
     return template.replace("people?", "filed?attributes=gender&k=6&").encode()
 
 
+def values_at(path: str, reply: dict[str, Any]) -> list[Any]:
+    """Return what a JSON path below the results names."""
+    results = "$.results[*]."
+    assert path.startswith(results)
+    return [result[path.removeprefix(results)] for result in reply["results"]]
+
+
+@pytest.mark.promise("service")
 def test_the_requests_of_elasticsearch(service: Served) -> None:
-    """As its custom service makes them, which takes every document's score, and sorts by them."""
-    told = configured("inference.json")["service_settings"]
-    assert filled(told["headers"]["Authorization"], key="fqr_1") == b"Bearer fqr_1"
-    body = filled(told["request"], query=json.dumps('a "b"'), input=json.dumps(IDS))
-    headers = {"Content-Type": told["headers"]["Content-Type"]}
+    """Elasticsearch re-ranks with the service by the configuration of our page.
+
+    As its custom service makes them, which takes every document's score, and sorts by them.
+    """
+    configuration = configured("inference.json")["service_settings"]
+    assert filled(configuration["headers"]["Authorization"], key="fqr_1") == b"Bearer fqr_1"
+
+    body = filled(configuration["request"], query=json.dumps('a "b"'), input=json.dumps(IDS))
+    headers = {"Content-Type": configuration["headers"]["Content-Type"]}
     reply = service.client.post("/v1/rerank", content=body, headers=headers).json()
-    paths = {name: path.split(".") for name, path in told["response"]["json_parser"].items()}
-    found = {name: [it[last] for it in reply["results"]] for name, (_, _, last) in paths.items()}
-    assert {tuple(path[:2]) for path in paths.values()} == {("$", "results[*]")}
-    by_place = dict(zip(found["reranked_index"], found["relevance_score"], strict=True))
-    assert sorted(range(len(IDS)), key=by_place.__getitem__, reverse=True) == FAIR
+    paths = configuration["response"]["json_parser"]
+    indexes = values_at(paths["reranked_index"], reply)
+    scores = values_at(paths["relevance_score"], reply)
+    score_of = dict(zip(indexes, scores, strict=True))
+
+    assert sorted(range(len(IDS)), key=score_of.__getitem__, reverse=True) == FAIR
 
 
+@pytest.mark.promise("service")
 def test_the_requests_of_opensearch(service: Served) -> None:
-    """As its connector makes them, with Cohere's functions: every document needs a score."""
-    told = configured("connector.json")
-    (action,) = told["actions"]
+    """OpenSearch re-ranks with the service by the configuration of our page.
+
+    As its connector makes them, with Cohere's functions: every document needs a score.
+    """
+    connector = configured("connector.json")
+    (action,) = connector["actions"]
     assert {action["pre_process_function"], action["post_process_function"]} == {
         "connector.pre_process.cohere.rerank",
         "connector.post_process.cohere.rerank",
     }
-    given = {"query": "physicist", "documents": json.dumps(IDS), **told["parameters"]}
-    body = filled(action["request_body"], **{f"parameters.{it}": v for it, v in given.items()})
+
+    values = {"query": "physicist", "documents": json.dumps(IDS), **connector["parameters"]}
+    parameters = {f"parameters.{name}": value for name, value in values.items()}
+    body = filled(action["request_body"], **parameters)
     reply = service.client.post("/v1/rerank", content=body, headers=JSON).json()
     scores = [0.0] * len(IDS)
-    for one in reply["results"]:
-        scores[one["index"]] = one["relevance_score"]
-    assert sorted(range(len(IDS)), key=lambda place: -scores[place]) == FAIR
+    for result in reply["results"]:
+        scores[result["index"]] = result["relevance_score"]
+
+    assert sorted(range(len(IDS)), key=lambda position: -scores[position]) == FAIR
+
     (processor,) = configured("pipeline.json")["response_processors"]
     assert processor["rerank"]["context"]["document_fields"] == ["id"]
 
 
-WOMAN, MAN = {"text": "a", "gender": "female"}, {"text": "b", "gender": "male"}
+WOMAN = {"text": "a", "gender": "female"}
+MAN = {"text": "b", "gender": "male"}
 
 
+@pytest.mark.promise("service")
 @pytest.mark.parametrize(
     ("change", "status", "sentence"),
     [
@@ -303,18 +408,42 @@ WOMAN, MAN = {"text": "a", "gender": "female"}, {"text": "b", "gender": "male"}
         ({"documents": [{**WOMAN, "more": [0] * 25_000}]}, 422, "more than 25,000 values"),
         ({"documents": [{**WOMAN, "text": "a" * 1_000_000}]}, 413, "more than 1,000,000 bytes"),
     ],
+    ids=[
+        "no documents",
+        "no document",
+        "score as text",
+        "some scores",
+        "label",
+        "long query",
+        "no model",
+        "top_n",
+        "unknown source",
+        "path",
+        "attribute",
+        "method",
+        "twice",
+        "documents",
+        "k",
+        "target",
+        "many documents",
+        "many values",
+        "many bytes",
+    ],
 )
 def test_a_wrong_list_is_told_in_a_sentence(
     service: Served, change: dict[str, Any], status: int, sentence: str
 ) -> None:
-    """Never a wrong order in silence."""
+    """What is wrong with a list that is to be re-ranked is told in a sentence, and never a wrong
+    order given in silence.
+    """
     right = {"model": "fielded", "query": "physicist", "documents": [MAN, WOMAN]}
     answer = service.client.post("/v1/rerank", json={**right, **change})
-    assert (answer.status_code, sentence in answer.json()["detail"]) == (status, True), answer.text
+    assert answer.status_code == status, answer.text
+    assert sentence in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
-    ("body", "there"),
+    ("body", "fields"),
     [
         (
             {"query": "a", "texts": ["b", "c"], "raw_scores": False},
@@ -326,21 +455,21 @@ def test_a_wrong_list_is_told_in_a_sentence(
         ),
         ({"query": "a", "text_1": "a", "text_2": ["b"]}, "'query', 'text_1', 'text_2'"),
         ({"model": "fielded", "input": "a"}, "'model', 'input'"),
+        ({}, "nothing"),
     ],
+    ids=["tei", "nvidia", "vllm score", "embeddings", "nothing"],
 )
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
-def test_a_list_in_the_form_of_other_servers_is_told_what_the_body_must_have(
-    service: Served, path: str, body: dict[str, Any], there: str
+def test_a_list_in_another_form_is_told_what_it_must_have(
+    service: Served, path: str, body: dict[str, Any], fields: str
 ) -> None:
     """They would not understand our answer either."""
     answer = service.client.post(path, json=body)
     assert answer.status_code == 422
     assert answer.json()["detail"] == (
         "The body is wrong: it needs 'documents', a list of texts or objects, beside 'model' and "
-        f"'query', as in Jina's and Cohere's format; it has {there}."
+        f"'query', as in Jina's and Cohere's format; it has {fields}."
     )
-    empty = service.client.post(path, json={})
-    assert (empty.status_code, "it has nothing" in empty.json()["detail"]) == (422, True)
 
 
 def reranked(service: Served, **change: Any) -> tuple[dict[str, Any], str]:
@@ -360,35 +489,41 @@ def reranked(service: Served, **change: Any) -> tuple[dict[str, Any], str]:
         [{"text": "a", "gender": {"female": -1}}, {"text": "b", "gender": [[]]}],
         [{"id": "nobody", "text": "a"}],
     ],
+    ids=["one text", "texts", "other labels", "odd labels", "unknown id"],
 )
 def test_a_list_of_which_nothing_is_known_keeps_its_order(
     service: Served, documents: list[Any]
 ) -> None:
     """Elasticsearch tries an endpoint with one made-up document before it accepts it."""
-    found, said = reranked(service, documents=documents)
-    assert [it["index"] for it in found["results"]] == list(range(len(documents)))
-    assert said == "not re-ranked; no labels"
-    assert "No document has a label of gender" in found["warnings"][0]
-    assert found.get("fairqr") is None
+    reply, header = reranked(service, documents=documents)
+    assert [result["index"] for result in reply["results"]] == list(range(len(documents)))
+    assert header == "not re-ranked; no labels"
+    assert "No document has a label of gender" in reply["warnings"][0]
+    assert reply.get("fairqr") is None
 
 
 def test_copies_share_a_claim_by_merit_and_that_is_told(service: Served) -> None:
     """The claim of the man is that of the first rank, however often his document comes."""
     documents = [MAN, WOMAN, *[{**MAN, "text": MAN["text"].upper()}] * 8]
-    found, _ = reranked(service, documents=documents, fairqr={"target": "merit:1"})
-    assert found["warnings"] == ["In the target, 9 near duplicates count as 1."]
-    assert found["fairqr"]["estimated"] is False
-    assert found["fairqr"]["target"]["gender"]["male"] == pytest.approx(1 / (1 + 61 / 62))
+    reply, _ = reranked(service, documents=documents, fairqr={"target": "merit:1"})
+    assert reply["warnings"] == ["In the target, 9 near duplicates count as 1."]
+    assert reply["fairqr"]["estimated"] is False
+    assert reply["fairqr"]["target"]["gender"]["male"] == pytest.approx(1 / (1 + 61 / 62))
+
     other, _ = reranked(service, documents=documents, fairqr={"target": "retrieved:1"})
     assert other["warnings"] == []
 
 
-@pytest.mark.parametrize("unread", ["f", ["x"], {"female": -1}, [{"a": "b"}]])
+@pytest.mark.parametrize(
+    "unread",
+    ["f", ["x"], {"female": -1}, [{"a": "b"}]],
+    ids=["text", "list", "shares", "objects"],
+)
 def test_one_label_that_cannot_be_read_is_unknown_and_told(service: Served, unread: Any) -> None:
-    found, _ = reranked(service, documents=[MAN, WOMAN, {"text": "c", "gender": unread}])
-    assert sorted(it["index"] for it in found["results"]) == [0, 1, 2]
-    assert found["fairqr"]["unlabelled"] == {"gender": 1}
-    assert found["warnings"][0].startswith("1 of 3 documents have a gender of no group")
+    reply, _ = reranked(service, documents=[MAN, WOMAN, {"text": "c", "gender": unread}])
+    assert sorted(result["index"] for result in reply["results"]) == [0, 1, 2]
+    assert reply["fairqr"]["unlabelled"] == {"gender": 1}
+    assert reply["warnings"][0].startswith("1 of 3 documents have a gender of no group")
 
 
 @pytest.mark.parametrize(
@@ -403,18 +538,28 @@ def test_one_label_that_cannot_be_read_is_unknown_and_told(service: Served, unre
         {"documents": [MAN, {**WOMAN, "labels": {"gender": None}}]},
         {"query": " "},
     ],
+    ids=[
+        "null options",
+        "null fields",
+        "empty query",
+        "null query",
+        "query as object",
+        "null document",
+        "null label",
+        "blank query",
+    ],
 )
 def test_nulls_and_empty_texts_are_what_is_left_out(
     service: Served, change: dict[str, Any]
 ) -> None:
-    found, said = reranked(service, **change)
-    assert len(found["results"]) == 2
-    assert said.startswith("re-ranked; ")
+    reply, header = reranked(service, **change)
+    assert len(reply["results"]) == 2
+    assert header.startswith("re-ranked; ")
 
 
 def test_a_client_that_cuts_at_one_half_loses_nothing(service: Served) -> None:
-    found, _ = reranked(service, documents=[MAN, WOMAN] * 50)
-    scores = [it["relevance_score"] for it in found["results"]]
+    reply, _ = reranked(service, documents=[MAN, WOMAN] * 50)
+    scores = [result["relevance_score"] for result in reply["results"]]
     assert scores == sorted(scores, reverse=True)
     assert (max(scores), len(set(scores))) == (1.0, 100)
     assert min(scores) > 0.5
@@ -422,13 +567,15 @@ def test_a_client_that_cuts_at_one_half_loses_nothing(service: Served) -> None:
 
 def test_a_thousand_documents_with_fields_are_a_list_like_any(service: Served) -> None:
     """Same ids and texts twice are two documents; a list is longer than what k may be."""
-    documents = [
-        {"id": number % 500, "text": "x" * 400, "score": -number, "gender": ("female", "male")[it]}
-        | {f"field{more}": more for more in range(15)}
-        for number, it in enumerate(number % 4 > 0 for number in range(1000))
-    ]
+    fields = {f"field{number}": number for number in range(15)}
+    documents = []
+    for number in range(1000):
+        gender = "male" if number % 4 else "female"
+        document = {"id": number % 500, "text": "x" * 400, "score": -number, "gender": gender}
+        documents.append({**document, **fields})
     body = {"model": "fielded?attributes=gender", "query": "physicist", "documents": documents}
     reply = service.client.post("/v1/rerank", json={**body, "top_n": 1000}).json()
+
     assert sorted(order_of(reply)) == list(range(1000))
     assert reply["fairqr"]["unlabelled"] == {"gender": 0}
     assert reply["fairqr"]["estimated"] is False
@@ -437,25 +584,32 @@ def test_a_thousand_documents_with_fields_are_a_list_like_any(service: Served) -
 async def test_texts_tell_which_documents_are_relevant(minilm_cache: Path) -> None:
     """Only the first 200 are read, and none twice."""
     texts = ["A recipe for onion soup"] * 3 + ["She studied the physics of atoms", " "]
-    ids = [str(place) for place in range(300)]
+    ids = [str(number) for number in range(300)]
     missing: list[str] = []
-    hits, known = Hits(ids[:5], [1.0] * 5, {}), ListEvidence()
+    hits = Hits(ids[:5], [1.0] * 5, {})
+    known = ListEvidence()
     patient = ListEvidence(encode_later=missing.extend)
     (later,) = await patient.estimated(["physicist"], texts, hits)
+
     assert later.relevance is None
     assert {"physicist", *texts} == set(missing)  # to be encoded afterwards
+
     estimated, of_another = await known.estimated(["physicist", "onion soup"], texts, hits)
     assert of_another.relevance is not None
     assert of_another.relevance[:3].min() > of_another.relevance[3]
+
     probabilities = estimated.relevance
     assert probabilities is not None
     assert probabilities[3] > 0.5 > probabilities[:3].max()
+
     (again,) = await patient.estimated(["physicist"], texts, hits)
     assert again.relevance is not None
     assert again.relevance.tolist() == probabilities.tolist()
+
     (long,) = await known.estimated(["physicist"], texts * 60, Hits(ids, [1.0] * 300, {}))
     assert long.relevance is not None
     assert len(long.relevance) == 300
+
     (blank,) = await known.estimated(["physicist"], [" "] * 5, hits)
     assert blank.relevance is None
 
@@ -469,14 +623,16 @@ async def test_a_short_list_waits_for_no_long_lists_of_another_key(minilm_cache:
     async def estimate(key: str, name: str, size: int) -> None:
         texts = [f"{name}: physicist {number}" for number in range(size)]
         hits = Hits([*map(str, range(size))], [1.0] * size, {})
-        (found,) = await evidence.estimated(["x"], texts, hits, partial(encoding.held, key))
-        assert found.relevance is not None
+        (estimate_,) = await evidence.estimated(["x"], texts, hits, partial(encoding.held, key))
+        assert estimate_.relevance is not None
         ended.append(name)
 
-    long = [asyncio.create_task(estimate("one", f"long {it}", 100)) for it in range(3)]
+    long = [asyncio.create_task(estimate("one", f"long {number}", 100)) for number in range(3)]
     await asyncio.sleep(0.05)
     await estimate("other", "short", 3)
+
     assert ended == ["short"]
+
     await asyncio.gather(*long)
 
 
@@ -486,12 +642,13 @@ async def test_the_lists_of_a_service_are_encoded_in_turns(
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path))
     people = [("She studied atoms", "female"), ("He studied stars", "male")]
     documents = [{"text": text, "labels": {"gender": group}} for text, group in people]
-    asked = {"model": "notables?attributes=gender", "query": "physicist", "documents": documents}
+    request = {"model": "notables?attributes=gender", "query": "physicist", "documents": documents}
     async with in_process() as client:
         parts = client._transport.app.state.parts  # type: ignore[attr-defined]
         async with parts.encoding.held("other"):
-            asking = asyncio.create_task(client.post("/v1/rerank", json=asked))
+            asking = asyncio.create_task(client.post("/v1/rerank", json=request))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(asking), 1)
         answer = await asking
+
     assert answer.json()["fairqr"]["estimated"] is True

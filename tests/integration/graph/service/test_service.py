@@ -54,8 +54,8 @@ def test_a_search_gives_what_the_python_api_gives(
     with FairSearch.open("people", "feedback") as fair:
         context = {name: request[name] for name in ("attributes", "k", "ask", "groups", "target")}
         in_python = fair.search("physicist", **context)
-    without_time = {"usage": {"milliseconds"}}
 
+    without_time = {"usage": {"milliseconds"}}
     assert over_http.model_dump(exclude=without_time) == in_python.model_dump(exclude=without_time)
 
 
@@ -169,7 +169,7 @@ def test_every_example_of_the_description_works(service: Served) -> None:
             background.append(service.client.in_background(example, kind))
 
     assert len(background) == 7
-    assert {service.client.ended(place)["status"] for place in background} == {"done"}
+    assert {service.client.ended(location)["status"] for location in background} == {"done"}
 
 
 EventOfRun = tuple[int, str, dict[str, Any]]
@@ -182,8 +182,8 @@ def kept_stream(service: Served) -> tuple[str, list[EventOfRun]]:
     request = {**PHYSICIST, "keep": True}
     with service.client.stream("POST", "/v1/search/stream", json=request) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
-        place = response.headers["location"]
-        return place, [event for event in events_of(response) if event[1]]
+        location = response.headers["location"]
+        return location, [event for event in events_of(response) if event[1]]
 
 
 def test_a_stream_tells_each_step(kept_stream: tuple[str, list[EventOfRun]]) -> None:
@@ -207,14 +207,14 @@ def test_a_stream_ends_once_with_the_result(
     """The events of a run are numbered without gaps, and its end, with the result, has
     one number.
     """
-    place, events = kept_stream
+    location, events = kept_stream
     assert [number for number, _, _ in events] == [*range(1, len(events) + 1)]
 
     last_step = events[-2][2]
     assert last_step["step"] == "rerank"
     assert "result" not in last_step, "it comes once"
     assert events[-1][1] == "end"
-    assert events[-1][2]["result"] == service.client.get(place).json()["result"]
+    assert events[-1][2]["result"] == service.client.get(location).json()["result"]
 
 
 @pytest.mark.promise("service")
@@ -223,11 +223,11 @@ def test_a_stream_goes_on_where_it_was_left(
     service: Served, kept_stream: tuple[str, list[EventOfRun]], last: str
 ) -> None:
     """A stream goes on after a lost connection where it was left, and tells no event twice."""
-    place, events = kept_stream
+    location, events = kept_stream
     rests = {"3": events[3:], "": events, "the end": events[-1:], "2147483647": events[-1:]}
     number = str(events[-1][0]) if last == "the end" else last
     headers = {"Last-Event-ID": number}
-    with service.client.stream("GET", f"{place}/events", headers=headers) as response:
+    with service.client.stream("GET", f"{location}/events", headers=headers) as response:
         assert [event for event in events_of(response) if event[1]] == rests[last]
 
 
@@ -258,15 +258,15 @@ def test_a_kept_search_that_is_sent_again_is_the_same_run(service: Served) -> No
     """As a run that was asked for in the background; its first answer was lost on the way."""
     request = {**PHYSICIST, "ask": "never", "keep": True}
     headers = {"Idempotency-Key": "kept"}
-    places = {
+    locations = {
         service.client.post("/v1/search", json=request, headers=headers).headers["location"]
         for _ in range(3)
     }
     sent = {"json": request, "headers": headers}
     with service.client.stream("POST", "/v1/search/stream", **sent) as response:
-        places.add(response.headers["location"])
+        locations.add(response.headers["location"])
 
-    assert len(places) == 1
+    assert len(locations) == 1
 
 
 @pytest.mark.parametrize("path", ["0" * 101, "0/events", "0" * 101 + "/events"])
@@ -282,10 +282,10 @@ def test_whatever_a_model_writes_can_be_told_and_kept(service: Served) -> None:
 
     assert answer.status_code == 200, answer.text
 
-    place = answer.headers["location"]
-    assert service.client.get(place).json()["result"] == answer.json()
+    location = answer.headers["location"]
+    assert service.client.get(location).json()["result"] == answer.json()
 
-    with service.client.stream("GET", f"{place}/events") as response:
+    with service.client.stream("GET", f"{location}/events") as response:
         events = [*events_of(response)]
     assert [name for _, name, _ in events].count("end") == 1
     assert events[-1][2]["result"] == answer.json()
@@ -390,18 +390,18 @@ def test_a_kept_run_goes_on_without_its_client(
 def test_runs_in_the_background_are_listed_cancelled_and_removed(
     service: Served, gate: threading.Event
 ) -> None:
-    place = service.client.in_background({**PHYSICIST, "query": "physicist later"})
+    location = service.client.in_background({**PHYSICIST, "query": "physicist later"})
     service.model.wait_for(1)
     live = service.client.get("/v1/runs", params={"status": "running"}).json()["runs"]
 
-    assert [f"/v1/runs/{run['id']}" for run in live] == [place]
-    assert service.client.delete(place).status_code == 204
+    assert [f"/v1/runs/{run['id']}" for run in live] == [location]
+    assert service.client.delete(location).status_code == 204
 
-    name, data = service.client.events(place)[-1]
+    name, data = service.client.events(location)[-1]
     assert (name, data["type"]) == ("error", "urn:fairqr:error:cancelled")
-    assert service.client.ended(place)["status"] == "cancelled"
-    assert service.client.delete(place).status_code == 204
-    assert service.client.get(place).status_code == 404
+    assert service.client.ended(location)["status"] == "cancelled"
+    assert service.client.delete(location).status_code == 204
+    assert service.client.get(location).status_code == 404
 
     gate.set()
 

@@ -398,8 +398,8 @@ def test_what_clients_leave_half_done_at_the_end_is_no_failure(
         started = time.monotonic()
         for _ in range(signals):
             service.send(signal.SIGTERM)
-        service.ends()
 
+        service.ends()
         assert time.monotonic() - started < PATIENCE / 2
         assert b"rror" not in service.said[before:], service.said.decode()
         assert b"xception" not in service.said[before:]

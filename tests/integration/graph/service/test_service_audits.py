@@ -19,7 +19,7 @@ from tests.servers.page_service import ServiceClient, run_command, running, sett
 from tests.servers.service_client import Served, a_key, service_of_a_module
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
-ASKED = {"corpus": "people", "queries": QUERIES, "attributes": ["gender"], "retriever": "bm25"}
+REQUEST = {"corpus": "people", "queries": QUERIES, "attributes": ["gender"], "retriever": "bm25"}
 
 
 service = service_of_a_module("--require-keys")
@@ -32,12 +32,12 @@ def over(client: ServiceClient, id_: str) -> dict[str, Any]:
 
 def deleted_files(pid: int) -> set[str]:
     """Return the files without a name that a process has open."""
-    found = set()
-    for number in Path(f"/proc/{pid}/fd").iterdir():
+    names = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            if (file := os.readlink(number)).endswith(" (deleted)"):
-                found.add(file)
-    return found
+            if (name := os.readlink(descriptor)).endswith(" (deleted)"):
+                names.add(name)
+    return names
 
 
 def leave_early(client: ServiceClient, path: str) -> None:
@@ -46,126 +46,197 @@ def leave_early(client: ServiceClient, path: str) -> None:
         next(answer.iter_raw(1))
 
 
-def test_an_audit_runs_in_the_background_and_leaves_evidence(
-    service: Served, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def audit(service: Served) -> dict[str, Any]:
+    """An audit that ran in the background, with its events."""
     service.client.headers.update(service.key)
-    started = service.client.post("/v1/audits", json=ASKED)
-    assert started.status_code == 202, started.text
-    id_ = started.json()["id"]
-    assert started.headers["location"] == f"/v1/runs/{id_}"
-    assert started.json()["query"] == "physicist and 3 more"
+    accepted = service.client.post("/v1/audits", json=REQUEST)
+    assert accepted.status_code == 202, accepted.text
+    id_ = accepted.json()["id"]
+    assert accepted.headers["location"] == f"/v1/runs/{id_}"
+    assert accepted.json()["query"] == "physicist and 3 more"
     events = service.client.events(f"/v1/runs/{id_}")
-    steps = [data for name, data in events if name == "step"]
-    told = [it["progress"] for it in steps if it["step"] == "progress"]
-    assert steps[-1] == {"step": "audit"}, "the result comes once"
-    assert [(it["done"], it["of"]) for it in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    return {**over(service.client, id_), "events": events}
 
-    audit = over(service.client, id_)
+
+def test_an_audit_in_the_background_tells_its_progress(audit: dict[str, Any]) -> None:
+    steps = [data for name, data in audit["events"] if name == "step"]
+    progress = [step["progress"] for step in steps if step["step"] == "progress"]
+    assert steps[-1] == {"step": "audit"}, "the result comes once"
+    assert [(step["done"], step["of"]) for step in progress] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_an_audit_in_the_background_ends_with_its_figures(audit: dict[str, Any]) -> None:
     assert (audit["status"], audit["kind"]) == ("done", "audit"), audit
+
     result = audit["result"]
     assert result["findings"]
     assert result["figures"]["queries"]["answered"] == 4
     assert result["figures"]["queries"]["weight"] == 6
-    assert events[-1][1]["result"] == result
+    assert audit["events"][-1][1]["result"] == result
 
-    report = service.client.get(f"/v1/audits/{id_}/report.html")
+
+def test_the_report_of_an_audit_runs_no_script(service: Served, audit: dict[str, Any]) -> None:
+    report = service.client.get(f"/v1/audits/{audit['id']}/report.html")
     assert report.headers["content-type"].startswith("text/html")
     assert report.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
     assert "Who gets seen" in report.text
-    held = deleted_files(service.process.child.pid)
+
+
+@pytest.mark.promise("service")
+def test_an_audit_in_the_background_leaves_evidence(
+    service: Served, audit: dict[str, Any], tmp_path: Path
+) -> None:
+    """An audit in the background leaves evidence that verifies and does not say where
+    the index is.
+    """
+    id_ = audit["id"]
     bundle = service.client.get(f"/v1/audits/{id_}/bundle.zip")
     assert bundle.headers["content-disposition"].endswith(f'"audit-{id_}.zip"')
+
     zipfile.ZipFile(io.BytesIO(bundle.content)).extractall(tmp_path)
-    place = tmp_path / f"audit-{id_}"
-    assert (place / "audit.json").exists()
-    assert not (place / ".lock").exists()
-    run_command(service.variables, "audit", "verify", place, "--digest", result["digest"])
-    # Neither says where the index is.
-    for file in place.rglob("*.*"):
+    folder = tmp_path / f"audit-{id_}"
+    assert (folder / "audit.json").exists()
+    assert not (folder / ".lock").exists()
+
+    digest = audit["result"]["digest"]
+    run_command(service.variables, "audit", "verify", folder, "--digest", digest)
+    for file in folder.rglob("*.*"):
         assert str(service.folder).encode() not in file.read_bytes(), file
 
-    leave_early(service.client, f"/v1/audits/{id_}/bundle.zip")
-    until(lambda: deleted_files(service.process.child.pid) == held)
 
-    (listed,) = service.client.get("/v1/runs?kind=audit").json()["runs"]
-    assert listed["id"] == id_
-    # To another key it is as if there were none, and a run of another kind is no audit.
+def test_a_bundle_that_is_given_up_leaves_no_file_open(
+    service: Served, audit: dict[str, Any]
+) -> None:
+    before = deleted_files(service.process.child.pid)
+    leave_early(service.client, f"/v1/audits/{audit['id']}/bundle.zip")
+    until(lambda: deleted_files(service.process.child.pid) == before)
+
+
+def test_the_audits_of_a_key_are_listed(service: Served, audit: dict[str, Any]) -> None:
+    listed = service.client.get("/v1/runs?kind=audit").json()["runs"]
+    assert audit["id"] in [run["id"] for run in listed]
+
+
+@pytest.mark.parametrize("file", ["report.html", "bundle.zip"])
+def test_to_another_key_an_audit_is_none(service: Served, audit: dict[str, Any], file: str) -> None:
     _, theirs = a_key(service.variables, "theirs", "admin")
     assert service.client.get("/v1/runs?kind=audit", headers=theirs).json() == {"runs": []}
-    search = service.client.in_background({"query": "physicist", "model": "feedback"})
-    for end in ("report.html", "bundle.zip"):
-        assert service.client.get(f"/v1/audits/{id_}/{end}", headers=theirs).status_code == 404
-        assert service.client.get(f"{search.replace('runs', 'audits')}/{end}").status_code == 404
+
+    path = f"/v1/audits/{audit['id']}/{file}"
+    assert service.client.get(path, headers=theirs).status_code == 404
 
 
-def test_clicks_of_users_give_the_discount_of_an_audit(service: Served) -> None:
-    """Each list is turned around; the first rank is clicked twice as often as the second."""
+@pytest.mark.parametrize("file", ["report.html", "bundle.zip"])
+def test_a_run_of_another_kind_is_no_audit(service: Served, file: str) -> None:
     service.client.headers.update(service.key)
+    search = service.client.in_background({"query": "physicist", "model": "feedback"})
+    assert service.client.get(f"{search.replace('runs', 'audits')}/{file}").status_code == 404
+
+
+def made_clicks() -> list[dict[str, Any]]:
+    """Searches and clicks; each list is turned around, and the first rank is clicked twice."""
     rows: list[dict[str, Any]] = []
     for number in range(240):
         ids = ["a", "b"] if number // 40 % 2 else ["b", "a"]
         search = {"query_id": f"{number}", "user_query": f"q{number % 40}"}
+        is_second = number // 80 % 3 == 0
+        clicked = {"object": {"object_id": ids[1 if is_second else 0]}}
         rows.append({**search, "query_response_hit_ids": ids})
-        clicked = {"object": {"object_id": ids[number // 80 % 3 == 0]}}
         rows.append({**search, "action_name": "click", "event_attributes": clicked})
-    started = service.client.post("/v1/audits", json={**ASKED, "clicks": rows})
-    audit = over(service.client, started.json()["id"])
-    figures = audit["result"]["figures"]
+    return rows
+
+
+def audit_with_clicks(service: Served, clicks: list[dict[str, Any]]) -> dict[str, Any]:
+    service.client.headers.update(service.key)
+    accepted = service.client.post("/v1/audits", json={**REQUEST, "clicks": clicks})
+    return over(service.client, accepted.json()["id"])
+
+
+@pytest.mark.promise("service")
+def test_clicks_of_users_give_the_discount_of_an_audit(service: Served) -> None:
+    """Clicks that come over HTTP give the discount of an audit.
+
+    The first rank is clicked twice as often as the second.
+    """
+    result = audit_with_clicks(service, made_clicks())["result"]
+    figures = result["figures"]
+    sentence = "Attention by rank is not log2"
+
     assert figures["clicks"]["examination"]["values"] == [1, pytest.approx(0.5)]
     assert figures["spec"]["discount"] == "weights(1, 0.5)"
-    assert any(it.startswith("Attention by rank is not log2") for it in audit["result"]["findings"])
-    nothing = service.client.post("/v1/audits", json={**ASKED, "clicks": rows[:2]})
-    problem = over(service.client, nothing.json()["id"])["problem"]
+    assert any(finding.startswith(sentence) for finding in result["findings"])
+
+
+def test_too_few_clicks_are_no_discount(service: Served) -> None:
+    problem = audit_with_clicks(service, made_clicks()[:2])["problem"]
     assert "do not say how likely ranks are looked at" in problem["detail"]
 
 
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[WaitingEndpoint]:
-    with contextlib.closing(WaitingEndpoint(tmp_path, "query 3")) as found:
-        yield found
+    with contextlib.closing(WaitingEndpoint(tmp_path, "query 3")) as waiting:
+        yield waiting
 
 
-def settings_of(endpoint: WaitingEndpoint, folder: Path, more: str = "") -> dict[str, str]:
-    lines = f'sources = ["{endpoint.file}"]\ncorpora = ["elsewhere"]\n{more}'
-    return settings_for(endpoint.server, folder, lines) | {"FAIRQR_MODEL": "feedback"}
+def settings_of(endpoint: WaitingEndpoint, folder: Path, lines: str = "") -> dict[str, str]:
+    settings = f'sources = ["{endpoint.file}"]\ncorpora = ["elsewhere"]\n{lines}'
+    return settings_for(endpoint.server, folder, settings) | {"FAIRQR_MODEL": "feedback"}
 
 
-MANY = {"corpus": "elsewhere", "queries": [f"query {n}" for n in range(8)], "target": "uniform:1"}
+MANY = {
+    "corpus": "elsewhere",
+    "queries": [f"query {number}" for number in range(8)],
+    "target": "uniform:1",
+}
 
 
-def started(client: ServiceClient, folder: Path) -> tuple[str, Path]:
+def begin_audit(client: ServiceClient, folder: Path) -> tuple[str, Path]:
     """Begin an audit; return its id and folder once all have been answered but the one that waits.
 
     Four are asked at a time.
     """
     id_ = client.post("/v1/audits", json=MANY).json()["id"]
-    place = folder / "data/service/audits" / id_
-    kept = place / "raw/observations.jsonl"
-    until(lambda: kept.exists() and len(kept.read_text().splitlines()) == 7)
-    return id_, place
+    audit = folder / "data/service/audits" / id_
+    answers = audit / "raw/observations.jsonl"
+    until(lambda: answers.exists() and len(answers.read_text().splitlines()) == 7)
+    return id_, audit
 
 
-@pytest.mark.parametrize("its_files", ["are there", "are not"])
+@pytest.mark.promise("service")
 def test_an_audit_goes_on_after_kill_9_and_asks_nothing_again(
-    endpoint: WaitingEndpoint, tmp_path: Path, its_files: str
+    endpoint: WaitingEndpoint, tmp_path: Path
 ) -> None:
-    """It begins again where its files are not, as on a machine that does not share the folder."""
+    """An audit in the background goes on after kill -9 and asks nothing again."""
     variables = settings_of(endpoint, tmp_path)
     with running(variables) as process:
-        id_, place = started(process.client, tmp_path)
+        id_, _ = begin_audit(process.client, tmp_path)
         process.kill()
-    if its_files == "are not":
-        shutil.rmtree(place)
     before = len(endpoint.queries)
     endpoint.gate.set()
     with running(variables) as process:
         audit = over(process.client, id_)
+
     assert (audit["status"], audit["attempts"]) == ("done", 2), audit
     assert audit["result"]["figures"]["queries"]["answered"] == 8
-    again = endpoint.queries[before:]
-    assert {*again} == ({"query 3"} if its_files == "are there" else {*MANY["queries"]})
-    assert its_files == "are not" or len(again) == 1
+    assert endpoint.queries[before:] == ["query 3"]
+
+
+def test_an_audit_without_its_files_begins_again(endpoint: WaitingEndpoint, tmp_path: Path) -> None:
+    """As on a machine that does not share the folder."""
+    variables = settings_of(endpoint, tmp_path)
+    with running(variables) as process:
+        id_, folder = begin_audit(process.client, tmp_path)
+        process.kill()
+    shutil.rmtree(folder)
+    before = len(endpoint.queries)
+    endpoint.gate.set()
+    with running(variables) as process:
+        audit = over(process.client, id_)
+
+    assert (audit["status"], audit["attempts"]) == ("done", 2), audit
+    assert audit["result"]["figures"]["queries"]["answered"] == 8
+    assert {*endpoint.queries[before:]} == {*MANY["queries"]}
 
 
 def test_one_audit_at_a_time_and_searches_beside_it(
@@ -175,10 +246,15 @@ def test_one_audit_at_a_time_and_searches_beside_it(
         client = process.client
         first = client.post("/v1/audits", json=MANY).json()["id"]
         until(lambda: "query 3" in endpoint.queries)
-        asked = {**MANY, "queries": ["another query"]}
-        second = client.post("/v1/audits", json=asked).json()["id"]
-        search = {"query": "physicist", "corpus": "elsewhere", "target": "uniform:1"}
-        search["method"] = "baseline"
+        request = {**MANY, "queries": ["another query"]}
+        second = client.post("/v1/audits", json=request).json()["id"]
+        search = {
+            "query": "physicist",
+            "corpus": "elsewhere",
+            "target": "uniform:1",
+            "method": "baseline",
+        }
+
         assert client.post("/v1/search", json=search).status_code == 200
         assert client.get(f"/v1/runs/{second}").json()["status"] == "queued"
         assert client.get(f"/v1/audits/{first}/report.html").status_code == 422
@@ -195,7 +271,9 @@ def test_one_audit_at_a_time_and_searches_beside_it(
         assert client.get(f"/v1/runs/{second}").status_code == 404
 
 
+@pytest.mark.promise("service")
 def test_files_go_when_their_run_does(endpoint: WaitingEndpoint, tmp_path: Path) -> None:
+    """The files of an audit go with its run, and other files in their folder stay."""
     endpoint.gate.set()
     audits = tmp_path / "audits"
     (audits / "mine").mkdir(parents=True)
@@ -207,4 +285,5 @@ def test_files_go_when_their_run_does(endpoint: WaitingEndpoint, tmp_path: Path)
     with running(variables | {"FAIRQR_SERVICE_RETENTION": "1"}) as process:
         until(lambda: process.client.get(f"/v1/runs/{id_}").status_code == 404)
         until(lambda: not (audits / id_).exists())
+
     assert (audits / "mine").exists()

@@ -30,8 +30,12 @@ from tests.servers.service_client import PHYSICIST, Served, a_service
 
 EXAMPLES = int(os.environ.get("FAIRQR_TEST_FUZZ", "4"))
 pytestmark = pytest.mark.timeout(max(600, 30 * EXAMPLES))
-CHECKS = [not_a_server_error, status_code_conformance]
-CHECKS += [content_type_conformance, response_schema_conformance]
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
 OFFERED = {"corpus": "people", "retriever": "bm25", "model": "openai:fake"}
 """What every request to run something is given, so that most of them begin."""
 
@@ -86,52 +90,72 @@ def service(tmp_path_factory: pytest.TempPathFactory, postgres_server: str) -> I
             yield running
 
 
+@pytest.mark.promise("service")
 def test_nothing_that_is_sent_makes_it_fail(service: Served) -> None:
+    """Nothing that is sent makes the service fail: what its description does not allow is refused
+    in the form that it describes.
+    """
     assert len(fuzzed(service, GenerationMode.NEGATIVE)) >= 12
 
 
+@pytest.mark.promise("service")
 def test_no_run_that_begins_makes_it_fail(service: Served) -> None:
-    """Half of what is sent is for what is there, with any figures that the description allows."""
-    ended: list[int] = []
-    half = itertools.cycle([True, False])
+    """No run that begins ends with an internal error, whatever figures the description allows.
 
-    def offered(case: Any) -> None:
+    Half of what is sent is for what is there, with any figures that the description allows.
+    """
+    statuses: list[int] = []
+    half = itertools.cycle([False, True])
+
+    def change_half(case: Any) -> None:
         if next(half):
-            return
-        kind = case.path.removeprefix("/v1/").partition("/")[0]
-        if case.method == "POST" and kind in OF_THE_RUN:
-            kept = {name: it for name, it in case.body.items() if name not in LEFT_OUT}
-            for name, most in WITHIN.items():
-                if isinstance(kept.get(name), int):
-                    kept[name] = 1 + kept[name] % most
-            if (kept.get("depth") or 1000) <= (kept.get("k") or 1):
-                del kept["depth"]
-            case.body = {**kept, **OF_THE_RUN[kind]}
-        if case.path == "/openai/v1/chat/completions":
-            kept = {name: it for name, it in case.body.items() if name not in REFUSED}
-            case.body = {**kept, **CHAT}
+            name_what_is_offered(case)
 
     def look(case: Any, answer: Any) -> None:
         # A stream has started with 200 before it can tell of an error.
         assert "urn:fairqr:error:internal" not in answer.text
         if case.method == "POST":
-            ended.append(answer.status_code)
+            statuses.append(answer.status_code)
 
-    tried = fuzzed(service, GenerationMode.POSITIVE, offered, look)
-    described = service.client.get("/openapi.json").json()["paths"]
-    assert tried == {f"{it.upper()} {path}" for path, its in described.items() for it in its}
-    assert ended.count(200) >= EXAMPLES
+    operations = fuzzed(service, GenerationMode.POSITIVE, change_half, look)
+    assert operations == described_operations(service)
+    assert statuses.count(200) >= EXAMPLES
+
     failed = service.client.get("/v1/runs?limit=200&status=failed").json()["runs"]
     for run in failed:
-        found = service.client.get(f"/v1/runs/{run['id']}").json()
-        assert found["problem"]["type"] != "urn:fairqr:error:internal"
+        problem = service.client.get(f"/v1/runs/{run['id']}").json()["problem"]
+        assert problem["type"] != "urn:fairqr:error:internal"
+
+
+def name_what_is_offered(case: Any) -> None:
+    """Let a request name what is there, so that its run begins; its figures stay as they are."""
+    kind = case.path.removeprefix("/v1/").partition("/")[0]
+    if case.method == "POST" and kind in OF_THE_RUN:
+        body = {name: value for name, value in case.body.items() if name not in LEFT_OUT}
+        for name, most in WITHIN.items():
+            if isinstance(body.get(name), int):
+                body[name] = 1 + body[name] % most
+        if (body.get("depth") or 1000) <= (body.get("k") or 1):
+            del body["depth"]
+        case.body = {**body, **OF_THE_RUN[kind]}
+    if case.path == "/openai/v1/chat/completions":
+        body = {name: value for name, value in case.body.items() if name not in REFUSED}
+        case.body = {**body, **CHAT}
+
+
+def described_operations(service: Served) -> set[str]:
+    """Return the methods and paths of all operations that the description has."""
+    operations = set()
+    for path, methods in service.client.get("/openapi.json").json()["paths"].items():
+        operations |= {f"{method.upper()} {path}" for method in methods}
+    return operations
 
 
 def fuzzed(
     service: Served,
     mode: GenerationMode,
     change: Callable[[Any], None] = lambda case: None,
-    told: Callable[[Any, Any], None] = lambda case, answer: None,
+    look: Callable[[Any, Any], None] = lambda case, answer: None,
 ) -> set[str]:
     """Send requests to all operations that may be wrong or right so, and return their names.
 
@@ -139,12 +163,12 @@ def fuzzed(
         service: What is attacked.
         mode: Requests that the description allows, or that it does not.
         change: Changes a request before it is sent.
-        told: Of each request and its answer.
+        look: Looks at each request and its answer.
     """
     description = schemathesis.openapi.from_url(f"{service.url}/openapi.json")
-    tried = set()
-    for found in description.get_all_operations():
-        operation = found.ok()
+    operations = set()
+    for described in description.get_all_operations():
+        operation = described.ok()
         if mode is GenerationMode.NEGATIVE and "{id}" in operation.path:
             continue  # nearly each text may be an id, so hundreds would be drawn for nothing
 
@@ -159,15 +183,15 @@ def fuzzed(
             # A key that is made up is refused, and the rest of the request never looked at.
             case.headers.pop("Authorization", None)
             # No encoder is pulled here, which a service tells by 503.
-            for asked in (case.body, isinstance(case.body, dict) and case.body.get("fairqr")):
-                if isinstance(asked, dict) and asked.get("retriever") in ("dense", "hybrid"):
-                    asked["retriever"] = "bm25"
+            for options in (case.body, isinstance(case.body, dict) and case.body.get("fairqr")):
+                if isinstance(options, dict) and options.get("retriever") in ("dense", "hybrid"):
+                    options["retriever"] = "bm25"
             change(case)
-            told(case, case.call_and_validate(checks=CHECKS, timeout=PATIENCE))
+            look(case, case.call_and_validate(checks=CHECKS, timeout=PATIENCE))
 
         try:
             send()
         except Unsatisfiable:
             continue  # nor is there anything else to be wrong with
-        tried.add(operation.label)
-    return tried
+        operations.add(operation.label)
+    return operations

@@ -34,12 +34,13 @@ def question(text: str = "Which physicist has a workshop?") -> list[Any]:
     return [{"role": "user", "content": f"{text} unlike{next(_numbers)}"}]
 
 
-def answers(text: str, *pieces: str, **how: Any) -> Any:
+def answers(text: str, *pieces: str, **options: Any) -> Any:
     """Play a model that says this, in pieces where it is asked to stream."""
 
     def answer(asked: Asked) -> Answer:
-        streamed = asked.body.get("stream")
-        return stream(pieces or [text], **how) if streamed else says(text, **how)
+        if asked.body.get("stream"):
+            return stream(pieces or [text], **options)
+        return says(text, **options)
 
     return answer
 
@@ -89,25 +90,34 @@ def client(service: Served) -> Iterator[openai.OpenAI]:
 
 
 def text_of(chunks: list[ChatCompletionChunk]) -> str:
-    return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
 def annotations_of(chunks: list[ChatCompletionChunk]) -> list[dict[str, Any]]:
     """Return the annotations, which the client keeps as they came."""
-    found = [(c.choices[0].delta.model_extra or {}).get("annotations") for c in chunks if c.choices]
-    (annotations,) = [one for one in found if one is not None]
+    entries = [
+        (chunk.choices[0].delta.model_extra or {}).get("annotations")
+        for chunk in chunks
+        if chunk.choices
+    ]
+    (annotations,) = [entry for entry in entries if entry is not None]
     return list(annotations)
 
 
+@pytest.mark.promise("service")
 def test_each_source_is_a_model(client: openai.OpenAI) -> None:
-    listed = {model.id: model.owned_by for model in client.models.list()}
-    assert listed == {"people": "fairqr", "linked": "fairqr"}
-    for name in ("gpt-5", "../people", "people.yaml", "notables"):
-        with pytest.raises(openai.NotFoundError) as refused:
-            client.chat.completions.create(model=name, messages=question())
-        assert refused.value.code == "model_not_found"
-        assert refused.value.param == "model"
-        assert "GET /openai/v1/models" in refused.value.message
+    """OpenAI's clients find each source as a model."""
+    owners = {model.id: model.owned_by for model in client.models.list()}
+    assert owners == {"people": "fairqr", "linked": "fairqr"}
+
+
+@pytest.mark.parametrize("name", ["gpt-5", "../people", "people.yaml", "notables"])
+def test_what_is_no_source_is_no_model(client: openai.OpenAI, name: str) -> None:
+    with pytest.raises(openai.NotFoundError) as refused:
+        client.chat.completions.create(model=name, messages=question())
+    assert refused.value.code == "model_not_found"
+    assert refused.value.param == "model"
+    assert "GET /openai/v1/models" in refused.value.message
 
 
 def test_one_source_is_a_model_too(client: openai.OpenAI) -> None:
@@ -117,19 +127,24 @@ def test_one_source_is_a_model_too(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "more"),
+    ("content", "parameters"),
     [
         (["Which physicist is it?"], {}),
         ([{"type": "input_text", "text": "Which physicist is it?"}], {}),
         ("Which physicist is it?", {"seed": -1, "response_format": "text", "n": None}),
         ("Which physicist is it?", {"logprobs": False, "tools": None, "stream_options": None}),
     ],
+    ids=["list of texts", "parts", "odd values", "nulls"],
 )
-def test_questions_come_in_many_forms(service: Served, content: Any, more: dict[str, Any]) -> None:
-    asked = {"model": "people", "messages": [{"role": "user", "content": content}], **more}
-    found = service.client.post("/openai/v1/chat/completions", json=asked)
-    assert found.status_code == 200, found.text
-    assert found.json()["choices"][0]["message"]["content"] == SENTENCE
+def test_questions_come_in_many_forms(
+    service: Served, content: Any, parameters: dict[str, Any]
+) -> None:
+    messages = [{"role": "user", "content": content}]
+    body = {"model": "people", "messages": messages, **parameters}
+    answer = service.client.post("/openai/v1/chat/completions", json=body)
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] == SENTENCE
 
 
 @pytest.mark.parametrize(
@@ -142,49 +157,51 @@ def test_questions_come_in_many_forms(service: Served, content: Any, more: dict[
         '||>User:\n"Who won in 1903?"\n||>Response:\n"Curie."',
         '[{"role": "user", "content": "Who won in 1903?"},\n{"role": "assistant", "content": 1}]',
     ],
+    ids=["title", "tags", "name", "queries", "quoted", "json"],
 )
-@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
 def test_what_a_chat_interface_asks_for_itself_costs_nothing(
     service: Served, client: openai.OpenAI, text: str, streams: bool
 ) -> None:
     """It wants a name for a conversation: it gets that conversation's first words."""
     service.model.does(failure(500))
-    found: Any = client.chat.completions.create(
+    reply: Any = client.chat.completions.create(
         model="people", messages=[{"role": "user", "content": text}], stream=streams
     )
     if streams:
-        said = text_of(list(found))
+        name = text_of(list(reply))
     else:
-        said = found.choices[0].message.content
-        assert found.usage.total_tokens == 0
-    assert "Who won in 1903?" in said
+        name = reply.choices[0].message.content
+        assert reply.usage.total_tokens == 0
+
+    assert "Who won in 1903?" in name
     assert service.model.asked == []
 
 
-def test_a_prompt_to_go_on_with_a_conversation_is_the_last_question(
+def test_a_prompt_to_continue_a_chat_is_its_last_question(
     service: Served, client: openai.OpenAI
 ) -> None:
     """As LangChain's chains of conversations write it."""
     text = "Human: Hi there!\nAI: Hello.\nHuman: Which physicist is it?\nAI:"
-    found = client.chat.completions.create(
+    reply = client.chat.completions.create(
         model="people", messages=[{"role": "user", "content": text}]
     )
-    assert found.choices[0].message.content == SENTENCE
+    assert reply.choices[0].message.content == SENTENCE
     assert "Which physicist is it?" in service.model.asked[-1].last_message
     assert "Hi there" not in service.model.asked[-1].last_message
 
 
 def test_a_question_with_colons_is_a_question(client: openai.OpenAI) -> None:
     text = "User: is that a word?\nModels: which ones did physicists use"
-    found = client.chat.completions.create(
+    reply = client.chat.completions.create(
         model="people", messages=[{"role": "user", "content": text}]
     )
-    assert found.choices[0].message.content == SENTENCE
+    assert reply.choices[0].message.content == SENTENCE
 
 
 def test_the_last_message_of_the_user_is_answered(service: Served, client: openai.OpenAI) -> None:
     parts: Any = [{"type": "text", "text": "Which physicist"}, {"type": "text", "text": "is it?"}]
-    found = client.chat.completions.create(
+    reply = client.chat.completions.create(
         model="people",
         messages=[
             {"role": "system", "content": "Be brief."},
@@ -200,55 +217,88 @@ def test_the_last_message_of_the_user_is_answered(service: Served, client: opena
         # What asks for nothing is no reason to refuse.
         extra_body={"tools": [], "n": 1, "logprobs": False, "response_format": {"type": "text"}},
     )
-    assert (found.model, found.object) == ("people", "chat.completion")
-    assert found._request_id
-    (choice,) = found.choices
+
+    assert (reply.model, reply.object) == ("people", "chat.completion")
+    assert reply._request_id
+
+    (choice,) = reply.choices
     assert (choice.message.content, choice.finish_reason) == (SENTENCE, "stop")
-    assert found.usage
-    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (100, 10)
-    assert found.usage.total_tokens == 110
+    assert reply.usage
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (100, 10)
+    assert reply.usage.total_tokens == 110
+
     (asked,) = service.model.asked
     assert "Which physicist is it?" in asked.last_message
     assert "An earlier" not in json.dumps(asked.body)
     assert asked.body["temperature"] == 0.5
-    # The same by our own route.
-    question = {"question": "Which physicist\nis it?", "corpus": "people", "temperature": 0.5}
-    ours = service.client.post("/v1/answer", json={**question, "seed": 7}).json()
-    (own,) = ours["answers"]
-    titles = {document["id"]: document["title"] for document in ours["ranking"]}
-    used = [titles[id_] for id_, was in zip(own["ids"], own["used"], strict=True) if was]
-    citations = [one.url_citation for one in choice.message.annotations or []]
-    assert [one.title for one in citations] == used
-    assert {(one.start_index, one.end_index) for one in citations} == {(0, len(SENTENCE))}
 
 
-def test_what_was_used_can_be_read_and_a_link_is_cited_if_it_is_one(
+def test_the_sources_cited_are_those_of_our_own_route(
     service: Served, client: openai.OpenAI
 ) -> None:
+    content = "Which physicist\nis it?"
+    reply = client.chat.completions.create(
+        model="people",
+        messages=[{"role": "user", "content": content}],
+        temperature=0.5,
+        seed=7,
+    )
+    annotations = reply.choices[0].message.annotations or []
+    question = {"question": content, "corpus": "people", "temperature": 0.5}
+    ours = service.client.post("/v1/answer", json={**question, "seed": 7}).json()
+    (own_answer,) = ours["answers"]
+    titles = {document["id"]: document["title"] for document in ours["ranking"]}
+    used = [
+        titles[id_]
+        for id_, is_used in zip(own_answer["ids"], own_answer["used"], strict=True)
+        if is_used
+    ]
+    citations = [annotation.url_citation for annotation in annotations]
+
+    assert [citation.title for citation in citations] == used
+    assert {(citation.start_index, citation.end_index) for citation in citations} == {
+        (0, len(SENTENCE))
+    }
+
+
+def test_what_was_used_can_be_read(service: Served, client: openai.OpenAI) -> None:
+    """A document with a link is cited by it, and any other by its address here."""
     service.model.does(answers("A physicist."))
     everything = {"fairqr": {"documents": 20, "k": 60}}
-    found = client.chat.completions.create(
+    reply = client.chat.completions.create(
         model="linked", messages=question("physicist"), extra_body=everything
     )
-    cited = [one.url_citation for one in found.choices[0].message.annotations or []]
-    assert len(cited) == 20
-    for citation in cited:
+    annotations = reply.choices[0].message.annotations or []
+    citations = [annotation.url_citation for annotation in annotations]
+
+    assert len(citations) == 20
+
+    for citation in citations:
         if citation.title == "Person 0":
             assert citation.url == LINK
+
             continue
         assert citation.url.startswith(f"{service.url.rstrip('/')}/v1/documents/")
+
         document = service.client.get(citation.url).json()
         assert (document["title"], document["link"]) == (citation.title, None)
         assert "physicist" in document["text"]
         assert sum(document["groups"]["gender"].values()) == 1
-    shown = service.client.get(f"/v1/documents/{quote(ODD_ID)}?corpus=linked").json()
-    assert (shown["id"], shown["link"]) == (ODD_ID, LINK)
+
+
+def test_a_document_is_read_by_its_id_and_another_one_is_missing(service: Served) -> None:
+    document = service.client.get(f"/v1/documents/{quote(ODD_ID)}?corpus=linked").json()
+    assert (document["id"], document["link"]) == (ODD_ID, LINK)
+
     missing = service.client.get("/v1/documents/p99?corpus=linked")
     assert missing.status_code == 404
     assert missing.json()["type"] == "urn:fairqr:error:document-not-found"
+
+
+def test_an_answer_that_used_nothing_cites_nothing(service: Served, client: openai.OpenAI) -> None:
     service.model.does(answers("None of them is a goldsmith from Atlantis."))
-    other = client.chat.completions.create(model="people", messages=question())
-    assert other.choices[0].message.annotations == []
+    reply = client.chat.completions.create(model="people", messages=question())
+    assert reply.choices[0].message.annotations == []
 
 
 def test_an_answer_is_streamed_as_it_is_written(service: Served, client: openai.OpenAI) -> None:
@@ -262,32 +312,45 @@ def test_an_answer_is_streamed_as_it_is_written(service: Served, client: openai.
         chunks.append(chunk)
         if text_of(chunks):
             gate.set()  # the model had more to say when its first word was here
+
     assert gate.is_set()
     assert text_of(chunks).split() == "".join(pieces).split()
     assert chunks[0].choices[0].delta.role == "assistant"
     assert len({(chunk.id, chunk.model, chunk.object) for chunk in chunks}) == 1
-    assert [c.choices[0].finish_reason for c in chunks if c.choices][-2:] == [None, "stop"]
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-2:] == [
+        None,
+        "stop",
+    ]
     assert chunks[-1].choices == []
     assert chunks[-1].usage
     assert chunks[-1].usage.total_tokens == 110
 
 
 def test_a_stream_says_what_the_whole_says(client: openai.OpenAI) -> None:
-    asked: Any = {"model": "people", "messages": question(), "seed": 3}
-    whole = client.chat.completions.create(**asked)
-    chunks = list(client.chat.completions.create(**asked, stream=True))
+    request: Any = {"model": "people", "messages": question(), "seed": 3}
+    whole = client.chat.completions.create(**request)
+    chunks = list(client.chat.completions.create(**request, stream=True))
+
     assert text_of(chunks) == whole.choices[0].message.content
-    wholes = [one.model_dump() for one in whole.choices[0].message.annotations or []]
-    assert annotations_of(chunks) == wholes
+
+    annotations = [
+        annotation.model_dump() for annotation in whole.choices[0].message.annotations or []
+    ]
+    assert annotations_of(chunks) == annotations
     assert not [chunk for chunk in chunks if chunk.usage]
-    # Several rankings have several answers, and the commonest comes at once.
+
+
+def test_of_several_answers_the_commonest_is_streamed(client: openai.OpenAI) -> None:
+    """Several rankings have several answers; it comes at once."""
+    request: Any = {"model": "people", "messages": question(), "seed": 3}
     several = {"fairqr": {"samples": 5, "alpha": 0}}
-    chunks = list(client.chat.completions.create(**asked, stream=True, extra_body=several))
+    chunks = list(client.chat.completions.create(**request, stream=True, extra_body=several))
+
     assert text_of(chunks) == SENTENCE
 
 
 @pytest.mark.parametrize(
-    ("more", "param"),
+    ("parameters", "param"),
     [
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"n": 2}, "n"),
@@ -301,14 +364,31 @@ def test_a_stream_says_what_the_whole_says(client: openai.OpenAI) -> None:
         ({"fairqr": {"keep": True}}, None),
         ({"fairqr": {"methods": "baseline"}}, None),
     ],
+    ids=[
+        "tools",
+        "several answers",
+        "logprobs",
+        "form",
+        "no question",
+        "long question",
+        "image",
+        "no messages",
+        "samples",
+        "kept",
+        "misspelt",
+    ],
 )
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 def test_what_is_not_offered_is_refused_in_their_form(
-    service: Served, client: openai.OpenAI, more: dict[str, Any], param: str | None, streamed: bool
+    service: Served,
+    client: openai.OpenAI,
+    parameters: dict[str, Any],
+    param: str | None,
+    streamed: bool,
 ) -> None:
-    asked: dict[str, Any] = {"model": "people", "messages": question(), "stream": streamed, **more}
+    usual = {"model": "people", "messages": question(), "stream": streamed}
     with pytest.raises(openai.BadRequestError) as refused:
-        client.post("/chat/completions", cast_to=object, body=asked)
+        client.post("/chat/completions", cast_to=object, body={**usual, **parameters})
     assert refused.value.type == "invalid_request_error"
     assert refused.value.param == param
     assert refused.value.message
@@ -319,14 +399,15 @@ def test_a_model_that_fails_is_an_error_and_no_answer(
     service: Served, client: openai.OpenAI
 ) -> None:
     service.model.does(failure(400))
-    asked: Any = {"model": "people", "messages": question()}
+    request: Any = {"model": "people", "messages": question()}
     with pytest.raises(openai.InternalServerError) as failed:
-        client.chat.completions.create(**asked)
+        client.chat.completions.create(**request)
     assert (failed.value.status_code, failed.value.type) == (502, "server_error")
     with pytest.raises(openai.APIError) as broken:
-        list(client.chat.completions.create(**asked, stream=True))
+        list(client.chat.completions.create(**request, stream=True))
     assert broken.value.code == "model"
-    raw = service.client.post("/openai/v1/chat/completions", json={**asked, "stream": True})
+
+    raw = service.client.post("/openai/v1/chat/completions", json={**request, "stream": True})
     assert raw.status_code == 200
     assert "[DONE]" not in raw.text
 
@@ -335,27 +416,50 @@ def test_hostile_texts_are_only_texts(service: Served, client: openai.OpenAI) ->
     text = "\n\ndata: [DONE]\n\nevent: error\ndata: {} \u2028 \u0085 and \x0b\x1c \x00 \x1b[31m"
     service.model.does(answers(text))
     whole = client.chat.completions.create(model="people", messages=question())
+
     assert whole.choices[0].message.content == text.strip()
+
     pieces = client.chat.completions.create(model="people", messages=question(), stream=True)
     assert text_of(list(pieces)).strip() == text.strip()
+
     service.model.does(answers(SENTENCE))
-    asking = question(f"physicist {text}".replace("\0", ""))
-    found = client.chat.completions.create(model="people", messages=asking)
-    assert found.choices[0].message.content == SENTENCE
+    messages = question(f"physicist {text}".replace("\0", ""))
+    reply = client.chat.completions.create(model="people", messages=messages)
+
+    assert reply.choices[0].message.content == SENTENCE
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b"[]", 400), (b"x" * 2_000_000, 413)])
+@pytest.mark.promise("service")
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"{", 400), (b"[]", 400), (b"x" * 2_000_000, 413)],
+    ids=["half", "list", "large"],
+)
 def test_every_error_has_their_form(service: Served, body: bytes, status: int) -> None:
-    kind = {"Content-Type": "application/json"}
-    found = service.client.post("/openai/v1/chat/completions", content=body, headers=kind)
-    assert (found.status_code, found.headers["content-type"]) == (status, "application/json")
-    assert found.json()["error"].keys() == {"message", "type", "param", "code"}
-    for path, expected in (("/openai/v1/embeddings", 404), ("/openai/v1/chat/completions", 405)):
-        found = service.client.get(path)
-        assert (found.status_code, *found.json()) == (expected, "error")
+    """Every error on the paths of OpenAI's API has OpenAI's form."""
+    headers = {"Content-Type": "application/json"}
+    answer = service.client.post("/openai/v1/chat/completions", content=body, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/openai/v1/embeddings", 404), ("/openai/v1/chat/completions", 405)],
+    ids=["path", "method"],
+)
+def test_a_wrong_path_or_method_is_an_error_in_their_form(
+    service: Served, path: str, status: int
+) -> None:
+    answer = service.client.get(path)
+    assert answer.status_code == status
+    assert [*answer.json()] == ["error"]
+
+
+@pytest.mark.promise("service")
 def test_langchain_asks_it_as_a_chat_model(service: Served) -> None:
+    """LangChain can ask the service as a chat model, whole and as a stream."""
     model = ChatOpenAI(
         model="people",
         base_url=f"{service.url.rstrip('/')}/openai/v1",
@@ -365,43 +469,61 @@ def test_langchain_asks_it_as_a_chat_model(service: Served) -> None:
         http_client=httpx.Client(trust_env=False),
     )
     message = model.invoke("Which physicist has a workshop?")
+
     assert message.usage_metadata
     assert message.usage_metadata["total_tokens"] in (0, 110)  # the service may have it cached
+
     first, *rest = model.stream("Which physicist has a workshop?")
-    for said in (message, sum(rest, first)):  # type: ignore[arg-type]
-        assert said.content == SENTENCE
-        assert said.response_metadata["finish_reason"] == "stop"
+    for reply in (message, sum(rest, first)):  # type: ignore[arg-type]
+        assert reply.content == SENTENCE
+        assert reply.response_metadata["finish_reason"] == "stop"
     with pytest.raises(openai.BadRequestError):
         model.bind_tools([{"type": "function", "function": {"name": "f"}}]).invoke("Which?")
 
 
-def test_the_responses_api_gives_the_same_answer(service: Served, client: openai.OpenAI) -> None:
-    """Whole and in pieces, with the documents that it used; and by LangChain's client of it."""
-    asked = question()
+@pytest.mark.promise("command")
+def test_the_responses_api_gives_the_same_answer(client: openai.OpenAI) -> None:
+    """OpenAI's client gets the same answer by the Responses API as by chat completions, with the
+    same sources.
+    """
+    messages = question()
     seeded: Any = {"fairqr": {"seed": 3}}
-    chat = client.chat.completions.create(model="people", messages=asked, extra_body=seeded)
-    found = client.responses.create(model="people", input=asked[0]["content"], extra_body=seeded)
-    assert (found.status, found.model, found.output_text) == ("completed", "people", SENTENCE)
-    (message,) = found.output
-    (part,) = message.content  # type: ignore[union-attr]
-    cited = [one.url_citation.title for one in chat.choices[0].message.annotations or []]
-    assert [one.title for one in part.annotations] == cited  # type: ignore[union-attr]
-    assert found.usage
+    chat = client.chat.completions.create(model="people", messages=messages, extra_body=seeded)
+    content = messages[0]["content"]
+    response = client.responses.create(model="people", input=content, extra_body=seeded)
 
-    parts: Any = [{"type": "input_text", "text": question()[0]["content"]}]
-    messages: Any = [{"role": "developer", "content": "Be brief."}]
-    messages.append({"role": "user", "content": parts})
-    asking: Any = {"model": "people", "input": messages, "store": True, "text": {"format": TEXT}}
-    with client.responses.stream(**asking) as stream:
+    assert (response.status, response.model) == ("completed", "people")
+    assert response.output_text == SENTENCE
+    assert response.usage
+
+    (message,) = response.output
+    (part,) = message.content  # type: ignore[union-attr]
+    annotations = chat.choices[0].message.annotations or []
+    titles = [annotation.url_citation.title for annotation in annotations]
+
+    assert [cited.title for cited in part.annotations] == titles  # type: ignore[union-attr]
+
+
+def test_a_response_comes_in_pieces(client: openai.OpenAI) -> None:
+    parts = [{"type": "input_text", "text": question()[0]["content"]}]
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]
+    request: Any = {"model": "people", "input": messages, "store": True, "text": {"format": TEXT}}
+    with client.responses.stream(**request) as stream:
         events = list(stream)
         whole = stream.get_final_response()
+
     assert whole.output_text == SENTENCE
-    deltas = [it.delta for it in events if it.type == "response.output_text.delta"]
+
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
     assert len(deltas) > 1
     assert "".join(deltas) == SENTENCE
     assert events[0].type == "response.created"
-    assert [it.sequence_number for it in events] == list(range(len(events)))  # type: ignore[union-attr]
 
+    numbers = [event.sequence_number for event in events]  # type: ignore[union-attr]
+    assert numbers == list(range(len(events)))
+
+
+def test_langchain_asks_by_the_responses_api(service: Served) -> None:
     model = ChatOpenAI(
         model="people",
         base_url=f"{service.url.rstrip('/')}/openai/v1",
@@ -409,11 +531,13 @@ def test_the_responses_api_gives_the_same_answer(service: Served, client: openai
         use_responses_api=True,
         http_client=httpx.Client(trust_env=False),
     )
+
     assert model.invoke("Which physicist has a workshop?").text == SENTENCE
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize(
-    ("more", "param"),
+    ("parameters", "param"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),
@@ -424,12 +548,26 @@ def test_the_responses_api_gives_the_same_answer(service: Served, client: openai
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, None),
         ({"fairqr": {"keep": True}}, None),
     ],
+    ids=[
+        "tools",
+        "form",
+        "previous response",
+        "background",
+        "logprobs",
+        "output of a tool",
+        "image",
+        "kept",
+    ],
 )
 def test_what_responses_cannot_have_here_is_refused(
-    service: Served, client: openai.OpenAI, more: dict[str, Any], param: str | None
+    service: Served, client: openai.OpenAI, parameters: dict[str, Any], param: str | None
 ) -> None:
+    """What the Responses API has and the service does not offer is refused, with the parameter that
+    asks for it.
+    """
+    body = {"model": "people", "input": "Who?", **parameters}
     with pytest.raises(openai.BadRequestError) as refused:
-        client.post("/responses", cast_to=object, body={"model": "people", "input": "Who?", **more})
+        client.post("/responses", cast_to=object, body=body)
     assert refused.value.param == param
     assert "\n" not in refused.value.message
     assert service.model.asked == []
@@ -439,10 +577,11 @@ def test_a_response_whose_model_fails_ends_with_an_error(
     service: Served, client: openai.OpenAI
 ) -> None:
     service.model.does(failure(400))
-    asked: Any = {"model": "people", "input": question()[0]["content"]}
+    request: Any = {"model": "people", "input": question()[0]["content"]}
     with pytest.raises(openai.InternalServerError):
-        client.responses.create(**asked)
-    *_, last = client.responses.create(**asked, stream=True)
+        client.responses.create(**request)
+
+    *_, last = client.responses.create(**request, stream=True)
     assert (last.type, last.code) == ("error", "model")
     assert last.message
 
@@ -458,35 +597,41 @@ def test_its_runs_are_in_the_figures_and_end_with_their_clients(
     cancelled = 'fairqr_runs_finished_total{kind="answer",status="cancelled"} 1.0'
     until(lambda: cancelled in service.client.get("/metrics").text)
     gate.set()
+
     assert service.client.get("/v1/runs").json() == {"runs": []}
 
 
-def test_a_refusal_has_its_status_before_any_stream_and_our_key_is_the_api_key(
+def test_our_key_is_the_api_key_and_refusals_precede_streams(
     tmp_path: Path,
 ) -> None:
     gate = threading.Event()
     limits = "concurrency = 1\ntraffic.live = 1"
     with a_service(tmp_path, "--require-keys", settings=limits) as service:
-        asked: Any = {"model": "people", "messages": question()}
+        request: Any = {"model": "people", "messages": question()}
         with client_of(service) as stranger, pytest.raises(openai.AuthenticationError) as refused:
-            stranger.chat.completions.create(**asked)
+            stranger.chat.completions.create(**request)
         assert refused.value.code == "invalid_api_key"
+
         with client_of(service, service.key["Authorization"].removeprefix("Bearer ")) as client:
             service.model.does(answers(SENTENCE))
-            (choice,) = client.chat.completions.create(**asked).choices
+            (choice,) = client.chat.completions.create(**request).choices
             url = (choice.message.annotations or [])[0].url_citation.url
+
             assert service.client.get(url).status_code == 401
+
             service.client.headers.update(service.key)
             assert service.client.get(url).status_code == 200
 
             service.model.does(answers(SENTENCE, gate=gate))
-            asked["messages"] = question()
-            held = client.chat.completions.create(**asked, stream=True)
+            request["messages"] = question()
+            held = client.chat.completions.create(**request, stream=True)
             next(iter(held))
+
             with pytest.raises(openai.RateLimitError) as busy:
-                client.chat.completions.create(**asked, stream=True)
+                client.chat.completions.create(**request, stream=True)
             assert (busy.value.status_code, busy.value.code) == (429, "busy")
             assert int(busy.value.response.headers["retry-after"]) >= 1
+
             service.client.in_background(PHYSICIST)
             for keep in (False, True):
                 answer = service.client.post("/v1/search/stream", json={**PHYSICIST, "keep": keep})

@@ -28,17 +28,22 @@ class Scene:
 
     def audit(self, process: Process, key: str, query: str) -> str:
         """Begin an audit of one query; return its path."""
-        asked = {"corpus": "elsewhere", "queries": [query], "target": "uniform:1"}
-        answer = process.client.post("/v1/audits", json=asked, headers=self.keys[key])
+        request = {"corpus": "elsewhere", "queries": [query], "target": "uniform:1"}
+        answer = process.client.post("/v1/audits", json=request, headers=self.keys[key])
         assert answer.status_code == 202, answer.text
         place: str = answer.headers["location"]
         return place
 
     def search(self, process: Process, key: str, query: str) -> str:
         """Begin a search in the background; return its path."""
-        asked = {"corpus": "elsewhere", "query": query, "method": "baseline", "model": "feedback"}
-        asked["target"] = "uniform:1"
-        return process.client.in_background(asked, headers=self.keys[key])
+        request = {
+            "corpus": "elsewhere",
+            "query": query,
+            "method": "baseline",
+            "model": "feedback",
+            "target": "uniform:1",
+        }
+        return process.client.in_background(request, headers=self.keys[key])
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -57,7 +62,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
 
 def longest_wait(queries: list[str], key: str) -> int:
     """Return the most audits of others in a row that come before one of a key."""
-    last = max(place for place, query in enumerate(queries) if query.startswith(key))
+    last = max(position for position, query in enumerate(queries) if query.startswith(key))
     waits = "".join("x" if query.startswith(key) else "." for query in queries[:last])
     return max(map(len, waits.split("x")))
 
@@ -77,12 +82,13 @@ def test_no_audit_waits_for_all_of_another_key(scene: Scene) -> None:
     scene.endpoint.gate.set()
     with running(scene.variables):
         until(lambda: len({*queries}) == 8)
+
     order = [query for query in dict.fromkeys(queries) if query != "slow"]
     assert longest_wait(order, "other") <= 2, order
     assert longest_wait(order, "one") <= 2, order
 
 
-def test_who_asks_for_one_audit_after_the_other_does_not_always_come_first(scene: Scene) -> None:
+def test_one_audit_after_the_other_does_not_always_come_first(scene: Scene) -> None:
     queries = scene.endpoint.queries
     with running(scene.variables) as process:
         scene.audit(process, "one", "slow")
@@ -97,6 +103,7 @@ def test_who_asks_for_one_audit_after_the_other_does_not_always_come_first(scene
             process.client.ended(first, headers=scene.keys["other"])
             first = following
         process.client.ended(last, headers=scene.keys["one"])
+
     assert longest_wait(queries, "one") <= 3, queries
 
 
@@ -105,10 +112,11 @@ def test_slow_kept_runs_of_a_key_leave_places_for_another_key(scene: Scene) -> N
         for number in range(8):
             scene.search(process, "one", f"slow {number}")
         until(lambda: len(scene.endpoint.queries) == SHARE)
-        found = process.client.ended(
-            scene.search(process, "other", "other"), headers=scene.keys["other"]
-        )
-        assert found["status"] == "done", found
+        search = scene.search(process, "other", "other")
+        run = process.client.ended(search, headers=scene.keys["other"])
+
+        assert run["status"] == "done", run
+
         # An audit waits for none of the slots that its key has taken.
         scene.audit(process, "one", "one's audit")
         audit = scene.audit(process, "other", "other's audit")

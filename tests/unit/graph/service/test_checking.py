@@ -166,7 +166,7 @@ def test_models_are_named_exactly_or_by_a_pattern(tmp_path: Path) -> None:
     assert capabilities.model("openai:gpt-4o")[1].timeout == 5
 
 
-def test_the_default_model_is_named_or_the_first_that_is_no_pattern(tmp_path: Path) -> None:
+def test_the_default_model_is_named_or_the_first_one(tmp_path: Path) -> None:
     unnamed = make_capabilities(tmp_path, models=PATTERN_AND_NAME)
     named = make_capabilities(tmp_path, "openai:gpt-y", models=PATTERN_AND_NAME)
     assert unnamed.default_model == "openai:gpt-x"

@@ -81,7 +81,7 @@ async def test_a_key_with_many_runs_computes_only_its_share(
     assert [task.result() for task in running] == [expected] * len(keys)
 
 
-async def test_a_run_whose_model_is_asked_keeps_no_other_from_computing(
+async def test_a_run_that_asks_a_model_lets_others_compute(
     engine: SearchEngine,
 ) -> None:
     turns = WatchedTurns()

@@ -145,7 +145,7 @@ def test_a_variable_names_models_that_the_file_describes(
     assert source_of("models", {}) == variable
 
 
-def test_a_key_of_the_file_never_goes_to_the_server_of_an_argument(settings_file: Path) -> None:
+def test_a_key_of_the_file_goes_to_no_server_of_an_argument(settings_file: Path) -> None:
     """A model that is given replaces the file's entry as a whole, in its place; others stay."""
     settings_file.write_text(
         '[service.models.a]\nbase_url = "http://one/v1"\napi_key = "sk-hidden"\n'

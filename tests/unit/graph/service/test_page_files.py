@@ -60,8 +60,8 @@ def test_every_term_that_the_page_explains_is_in_the_glossary() -> None:
     lists = set(re.findall(r'data-terms="([^"]+)"', FILES["index.html"].read_text()))
     for script in SCRIPTS:
         lists |= terms_explained_by(script)
-    terms = {term.strip(' "') for terms in lists for term in terms.split(",")}
 
+    terms = {term.strip(' "') for terms in lists for term in terms.split(",")}
     assert len(terms) > 15
     assert terms <= glossary
 

@@ -207,7 +207,7 @@ def test_a_host_that_does_not_exist_is_refused_in_one_sentence() -> None:
         "postgresql://user:s3cret@host/name?unknown=1",
     ],
 )
-async def test_a_url_that_cannot_be_read_is_refused_without_being_shown(url: str) -> None:
+async def test_a_url_that_cannot_be_read_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigError, match="postgresql://user:password@host:port/name") as refused:
         Database(url)
     assert "cret" not in str(refused.value)

@@ -72,8 +72,8 @@ async def test_nothing_is_looked_at_while_a_client_waits_for_a_list(
             watcher.page(PAGE, SHOWN)
         await settle()
         assert not worker.looks
-    await settle()
 
+    await settle()
     assert len(worker.looks) == 1
 
 
@@ -88,6 +88,6 @@ async def test_what_was_got_ready_waits_as_well(worker: HeldWorker, watcher: Wat
         worker.answer()
         await settle()
         assert not worker.looks
-    await settle()
 
+    await settle()
     assert len(worker.looks) == 1

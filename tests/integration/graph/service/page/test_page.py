@@ -87,7 +87,7 @@ OPENING = r"^female (\d+)% → (\d+)% in \d+ documents? target (\d+)%$"
 """The figures in large, of the group that lacked most: before, after and its target."""
 
 
-def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_after(
+def test_a_run_is_shown_round_by_round_then_before_and_after(
     page: Page, model: ModelServer
 ) -> None:
     gate = threading.Event()
@@ -103,18 +103,19 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     expect(headings).to_have_text(["gender", "exposure", "target"])
     expect(cards.nth(0).get_by_role("row", name="female")).to_contain_text("%")
     expect(cards.nth(1)).to_contain_text("Asking for words")
-    told = page.get_by_role("status").filter(has_text="Asking for words")
-    expect(told).to_have_count(1)
-    lit = page.get_by_role("img", name="Now: ask for words")
-    expect(lit.locator(".now")).to_have_text("ask for words")
-    expect(lit.locator(".worked")).to_have_text(["search", "measure"])
-    expect(lit).to_contain_text("round 1")
+    status = page.get_by_role("status").filter(has_text="Asking for words")
+    expect(status).to_have_count(1)
+    diagram = page.get_by_role("img", name="Now: ask for words")
+    expect(diagram.locator(".now")).to_have_text("ask for words")
+    expect(diagram.locator(".worked")).to_have_text(["search", "measure"])
+    expect(diagram).to_contain_text("round 1")
     assert faults(page) == []
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     assert page.get_by_role("heading", name="Before and after").count() == 0
+
     gate.set()
     status_is(page)
-    expect(lit).to_have_count(0)
+    expect(diagram).to_have_count(0)
     expect(cards.nth(1)).to_contain_text("woman")
     before = page.get_by_role("table", name="Before: baseline ranking")
     expect(before.get_by_role("row")).to_have_count(11)
@@ -123,13 +124,13 @@ def test_a_run_is_shown_round_by_round_while_it_goes_on_and_then_before_and_afte
     expect(rows.nth(1).get_by_role("cell").nth(1)).to_have_text(re.compile("female|male"))
     cost = page.get_by_role("region", name="Cost")
     expect(cost).to_contain_text(re.compile(r"Model calls\s*[1-9]"))
-    made = page.get_by_role("region", name="Made with")
-    expect(made).to_contain_text("openai:fake")
-    expect(made).to_contain_text(re.compile(r"refine v4\s*[0-9a-f]{12}"))
+    provenance = page.get_by_role("region", name="Made with")
+    expect(provenance).to_contain_text("openai:fake")
+    expect(provenance).to_contain_text(re.compile(r"refine v4\s*[0-9a-f]{12}"))
     # First, in large, who lacked most: how it was and is seen, and its target.
     large = page.locator(".big").inner_text()
-    ((was, became, target),) = re.findall(OPENING, large)
-    assert int(was) <= int(became) <= int(target) + 5
+    ((share_before, share_after, target),) = re.findall(OPENING, large)
+    assert int(share_before) <= int(share_after) <= int(target) + 5
     expect(page.locator(".paid")).to_contain_text("Refined by openai:fake.")
     expect(page.locator(".figures")).to_contain_text("; the list is then re-ranked by the original")
 
@@ -142,7 +143,7 @@ def test_it_is_said_that_a_model_with_a_server_is_sent_the_query(page: Page) -> 
     expect(hint).to_be_hidden()
 
 
-def sent(page: Page, act: Callable[[], None]) -> Any:
+def body_sent_by(page: Page, act: Callable[[], None]) -> Any:
     """Return the body of the request that something leads to."""
     with page.expect_request(lambda request: request.method == "POST") as posted:
         act()
@@ -157,13 +158,13 @@ def test_the_target_is_set_by_sliders_that_sum_to_one_hundred(page: Page) -> Non
     expect(sliders).to_have_count(3)
     for share in (70, 13, 100, 0, 41):
         sliders.nth(share % 3).fill(str(share))
-        values = [int(sliders.nth(at).input_value()) for at in range(3)]
+        values = [int(sliders.nth(position).input_value()) for position in range(3)]
         assert sum(values) == 100
         assert values[share % 3] == share
     sliders.nth(0).fill("60")
-    asked = sent(page, lambda: ask(page, "physicist"))["request"]
-    assert asked["attributes"] == ["continent"]
-    assert asked["target"]["shares"]["continent"]["Asia"] == 0.6
+    request = body_sent_by(page, lambda: ask(page, "physicist"))["request"]
+    assert request["attributes"] == ["continent"]
+    assert request["target"]["shares"]["continent"]["Asia"] == 0.6
     status_is(page)
     expect(page.locator(".figures")).to_contain_text("60%")
     # Of one document, no group is below a target that is wholly its own.
@@ -207,12 +208,12 @@ def test_two_runs_of_the_past_are_compared(page: Page) -> None:
     expect(page.get_by_role("searchbox", name="Query")).to_have_value("physicist man")
 
 
-def test_an_answer_is_read_while_it_is_written_and_shows_its_sources_with_who_was_used(
+def test_an_answer_is_read_as_it_is_written_with_its_sources(
     page: Page, model: ModelServer
 ) -> None:
     gate = threading.Event()
-    written = stream(["A physicist. ", "She is a woman with a laboratory."], gate=gate)
-    model.does(dataclasses.replace(written, gate_after=written.body.index(b"She is")))
+    answer = stream(["A physicist. ", "She is a woman with a laboratory."], gate=gate)
+    model.does(dataclasses.replace(answer, gate_after=answer.body.index(b"She is")))
     ask_question(page, "Which physicist?", samples=1)
     expect(page.locator(".writing")).to_have_text("A physicist. ")
     gate.set()
@@ -229,16 +230,22 @@ def test_an_answer_is_read_while_it_is_written_and_shows_its_sources_with_who_wa
     # First, in large, who was read and used too little.
     count = r"\((\d+) documents?\)"
     opening = rf"female \d+% of what was read {count}, (\d+% of what was used {count}, )?target"
-    told = re.match(rf"{opening} \d+%\s+1 sample, 1", page.locator(".at-answer").inner_text())
-    assert told
+    text = page.locator(".at-answer").inner_text()
+    opening_match = re.match(rf"{opening} \d+%\s+1 sample, 1", text)
+    assert opening_match
     # Beside it stands how many documents of the group had that exposure.
     of_women = page.get_by_role("region", name="Who was read").get_by_role("row", name="female")
     number = exposures.locator("tr:not(.never)", has_text="female").count()
-    assert int(told[1]) == number
+    assert int(opening_match[1]) == number
     expect(of_women.locator(".carried")).to_contain_text(re.compile(rf"^{number} documents? read"))
 
 
+@pytest.mark.promise("service")
 def test_all_is_done_by_the_keyboard(page: Page, service: str) -> None:
+    """The page works by keyboard: everything can be reached and used, and the focus is
+    always seen.
+    """
+
     def tab_to(name: str) -> None:
         for _ in range(60):
             page.keyboard.press("Tab")
@@ -282,9 +289,9 @@ def test_an_audit_is_begun_followed_and_read(page: Page, tmp_path: Path) -> None
     log.write_text(LOG)
     page.get_by_label("Or take them from a file").set_input_files(log)
     expect(page.get_by_text("3 queries")).to_be_visible()
-    asked = sent(page, page.get_by_role("button", name="Audit", exact=True).click)
-    assert asked["queries"][1] == {"query": "person, laboratory", "weight": 3}
-    assert asked["attributes"] == ["gender"]
+    request = body_sent_by(page, page.get_by_role("button", name="Audit", exact=True).click)
+    assert request["queries"][1] == {"query": "person, laboratory", "weight": 3}
+    assert request["attributes"] == ["gender"]
 
     status_is(page)
     expect(page.get_by_role("heading", level=1)).to_have_text("physicist and 2 more")
@@ -321,37 +328,40 @@ def test_a_probe_is_asked_for_by_its_form(page: Page) -> None:
     page.get_by_role("spinbutton", name="Pairs").fill("2")
     page.get_by_role("spinbutton", name="Results").fill("40")
     page.get_by_role("searchbox", name="Query").fill("physicist")
-    asked = sent(page, page.get_by_role("button", name="Run", exact=True).click)["request"]
-    chosen = {"attribute": "gender", "protected": "female", "kinds": ["pairwise"], "pairs": 2}
-    assert asked.items() >= chosen.items()
+    request = body_sent_by(page, page.get_by_role("button", name="Run", exact=True).click)[
+        "request"
+    ]
+    choices = {"attribute": "gender", "protected": "female", "kinds": ["pairwise"], "pairs": 2}
+    assert request.items() >= choices.items()
     status_is(page)
     expect(page.get_by_role("region", name="Probe")).to_contain_text("Protected wins")
     page.get_by_role("button", name="Change and run again").click()
     expect(page.get_by_role("combobox", name="What the model is asked")).to_have_value("pairwise")
 
 
-def test_a_run_is_copied_as_a_command_as_a_program_and_as_a_link(
+def test_a_run_is_copied_as_a_command_a_program_and_a_link(
     page: Page, pages: Pages, served: Served
 ) -> None:
     ask(page, 'physicist\'s "woman"', "greedy", results=7)
     status_is(page)
 
-    def copied(way: str) -> str:
-        page.get_by_role("button", name=f"Copy as {way}").click()
-        expect(page.get_by_text(f"Copied as {way}.")).to_be_visible()
+    def copied(form: str) -> str:
+        page.get_by_role("button", name=f"Copy as {form}").click()
+        expect(page.get_by_text(f"Copied as {form}.")).to_be_visible()
         text: str = page.evaluate("navigator.clipboard.readText()")
         return text
 
     def printed(*command: str) -> list[str]:
-        done = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
-        return [it["id"] for it in json.loads(done.stdout)["ranking"]]
+        ended = subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+        return [document["id"] for document in json.loads(ended.stdout)["ranking"]]
 
     ids = shown(page, "After: greedy")
     assert len(ids) == 7
     assert printed("sh", "-c", copied("curl")) == ids
     assert printed(sys.executable, "-c", copied("Python")) == ids
 
-    link, before = copied("a link"), served.newest()["id"]
+    link = copied("a link")
+    before = served.newest()["id"]
     other, _ = pages()
     other.goto(link)
     expect(other.get_by_role("alert")).to_contain_text("nothing was asked yet")
@@ -362,7 +372,7 @@ def test_a_run_is_copied_as_a_command_as_a_program_and_as_a_link(
     assert shown(other, "After: greedy") == ids
 
 
-def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
+def test_the_weight_of_fairness_re_ranks_without_a_model(
     page: Page, served: Served, model: ModelServer
 ) -> None:
     searches: list[dict[str, Any]] = []
@@ -377,7 +387,7 @@ def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
     drawing = page.get_by_role("img", name=re.compile("Relevance against fairness"))
     expect(drawing.locator("circle:not(.now)")).to_have_count(41)
     headline = page.locator(".headline")
-    own = headline.text_content() or ""
+    own_headline = headline.text_content() or ""
     note = "Documents that only the model's queries found"
     expect(page.get_by_role("region", name="Weight of fairness")).not_to_contain_text(note)
     before = len(model.asked)
@@ -390,24 +400,24 @@ def test_the_weight_of_fairness_re_ranks_at_once_and_asks_no_model(
             page.clock.run_for(100)
         page.clock.resume()
     expect(page.get_by_text("Re-ranked without asking a model")).to_be_visible()
-    asked = json.loads(answered.value.request.post_data or "")
-    assert asked["fairness_weight"] == 0
-    found = served.client.post("/v1/search", json=asked).json()
-    assert shown(page, "After: fairqr") == [it["id"] for it in found["ranking"]]
-    got = found["objective"]
+    request = json.loads(answered.value.request.post_data or "")
+    assert request["fairness_weight"] == 0
+    result = served.client.post("/v1/search", json=request).json()
+    assert shown(page, "After: fairqr") == [document["id"] for document in result["ranking"]]
+    objective = result["objective"]
     expect(page.get_by_role("region", name="Weight of fairness")).to_contain_text(
-        f"Relevance {got['relevance']:.2f}, fairness {got['fairness']:.2f}."
+        f"Relevance {objective['relevance']:.2f}, fairness {objective['fairness']:.2f}."
     )
     slopes_join(page, "Before: baseline ranking", "After: fairqr")
     expect(headline).to_contain_text("No model was needed for this ranking.")
     of_front, of_slider = searches
     assert (len(of_front["front"]), of_slider["fairness_weight"]) == (41, 0)
-    found = served.client.post("/v1/search", json=of_front).json()["front"]
-    assert found[0]["relevance"] == pytest.approx(got["relevance"])
-    assert found[0]["fairness"] == pytest.approx(got["fairness"])
+    result = served.client.post("/v1/search", json=of_front).json()["front"]
+    assert result[0]["relevance"] == pytest.approx(objective["relevance"])
+    assert result[0]["fairness"] == pytest.approx(objective["fairness"])
     assert len(model.asked) == before
     page.get_by_role("button", name="Back to the run").click()
-    expect(headline).to_have_text(own)
+    expect(headline).to_have_text(own_headline)
 
 
 def test_the_first_results_are_fair_at_a_click(page: Page, served: Served) -> None:
@@ -422,20 +432,23 @@ def test_the_first_results_are_fair_at_a_click(page: Page, served: Served) -> No
     with page.expect_request(asks_for_a_list) as sent_request:
         first.check()
     expect(page.get_by_text("Re-ranked without asking a model")).to_be_visible()
-    asked = json.loads(sent_request.value.post_data or "")
-    assert asked["spread"] == [5, 10]
-    found = served.client.post("/v1/search", json=asked).json()
-    assert found["objective"]["leaves_out"] == ["spread"]
-    assert shown(page, "After: fairqr") == [it["id"] for it in found["ranking"]]
+    body = json.loads(sent_request.value.post_data or "")
+    assert body["spread"] == [5, 10]
+    result = served.client.post("/v1/search", json=body).json()
+    assert result["objective"]["leaves_out"] == ["spread"]
+    assert shown(page, "After: fairqr") == [document["id"] for document in result["ranking"]]
     page.get_by_role("button", name="Back to the run").click()
     expect(first).not_to_be_checked()
 
 
+@pytest.mark.promise("service")
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
     pages: Pages, service: str, scheme: str
 ) -> None:
-    """And all that can be used has a name."""
+    """The page fits a phone, in the dark and in the light, and everything on it can be read and has
+    a name.
+    """
     page, _ = pages(color_scheme=scheme, **PHONE)
 
     def fits() -> None:
@@ -469,6 +482,11 @@ def test_it_fits_a_phone_in_the_dark_and_all_can_be_read(
     fits()
 
 
+def main_groups(document: dict[str, Any]) -> list[str]:
+    """Return for each attribute the group that has the greatest share of a document."""
+    return [max(shares, key=shares.__getitem__) for shares in document["groups"].values()]
+
+
 def test_what_cannot_be_asked_for_is_said_in_a_sentence(pages: Pages, service: str) -> None:
     page, _ = pages()
     page.goto(f"{service}/#/ask/search/%7B%22query%22%3A%22x%22%2C%22corpus%22%3A%22none%22%7D")
@@ -483,11 +501,11 @@ def test_what_cannot_be_asked_for_is_said_in_a_sentence(pages: Pages, service: s
     expect(page.get_by_role("alert")).to_contain_text("allows at most 2,000")
 
 
-@pytest.mark.parametrize("how", [{}, PHONE], ids=["laptop", "phone"])
-def test_each_document_shows_its_groups_and_a_line_and_opens_in_a_drawer(
-    pages: Pages, service: str, served: Served, how: dict[str, Any]
+@pytest.mark.parametrize("device", [{}, PHONE], ids=["laptop", "phone"])
+def test_each_document_shows_its_groups_and_opens_in_a_drawer(
+    pages: Pages, service: str, served: Served, device: dict[str, Any]
 ) -> None:
-    page, watched = pages(**how)
+    page, watched = pages(**device)
     page.goto(service)
     open_settings(page)
     page.get_by_role("checkbox", name="continent").check()
@@ -495,21 +513,18 @@ def test_each_document_shows_its_groups_and_a_line_and_opens_in_a_drawer(
     status_is(page)
     rows = page.get_by_role("table", name="After: baseline").locator("tbody tr")
     expect(rows).to_have_count(10)
-    marked = rows.evaluate_all(MARKED)
-    ranking = served.client.get(f"/v1/runs/{page.url.rpartition('/')[2]}").json()["result"]
-    assert marked == [
-        [max(shares, key=shares.__getitem__) for shares in it["groups"].values()]
-        for it in ranking["ranking"]
-    ]
+    run = served.client.get(f"/v1/runs/{page.url.rpartition('/')[2]}").json()
+    ranking = run["result"]["ranking"]
+    assert rows.evaluate_all(MARKED) == [main_groups(document) for document in ranking]
     names = page.locator(".bars tbody bdi")
     assert max(names.evaluate_all("all => all.map((it) => it.clientHeight)")) < 30
     expect(page.locator(".line:empty")).to_have_count(0)
     lines = rows.locator(".line").all_inner_texts()
     assert all("physicist" in line and len(line) <= 160 for line in lines)
-    assert len([it for it in watched.requests if "/v1/documents?" in it]) == 1
+    assert len([url for url in watched.requests if "/v1/documents?" in url]) == 1
     # Who gets seen stands first, then the numbers.
-    came = page.get_by_role("region", name="What came of it").inner_text()
-    assert came.index("Who gets seen") < came.index("KL from the target")
+    outcome = page.get_by_role("region", name="What came of it").inner_text()
+    assert outcome.index("Who gets seen") < outcome.index("KL from the target")
 
     title = rows.first.get_by_role("button")
     title.press("Enter")
@@ -527,5 +542,5 @@ def test_each_document_shows_its_groups_and_a_line_and_opens_in_a_drawer(
     page.set_viewport_size({"width": 700, "height": 740})
     slopes_join(page, "Before: baseline ranking", "After: baseline")
     first = page.locator(".slopes .strong[data-document]")
-    expect(first).to_have_attribute("data-document", ranking["ranking"][0]["id"])
+    expect(first).to_have_attribute("data-document", ranking[0]["id"])
     assert watched.failures == []

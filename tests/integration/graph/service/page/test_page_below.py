@@ -60,18 +60,21 @@ def test_a_search_on_the_page_goes_there(below: str, pages: Pages) -> None:
     page.goto(below)  # without its slash
     ask(page, "physicist", "baseline")
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
+
     assert watched.failures == []
     assert all(url.startswith(f"{below}/") for url in watched.requests if url != below)
 
 
 def test_what_the_api_names_is_below_the_path(below: str) -> None:
-    asked = {"query": "physicist", "attributes": ["gender"], "model": "feedback"}
+    request = {"query": "physicist", "attributes": ["gender"], "model": "feedback"}
     with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
-        found = client.post(f"{below}/v1/search", json=asked)
-        assert found.status_code == 200, found.text
-        started = client.post(f"{below}/v1/runs", json={"kind": "search", "request": asked})
-        run = client.get(str(started.url.join(started.headers["location"])))
-        assert run.json()["id"] == started.json()["id"]
+        answer = client.post(f"{below}/v1/search", json=request)
+        assert answer.status_code == 200, answer.text
+
+        accepted = client.post(f"{below}/v1/runs", json={"kind": "search", "request": request})
+        run = client.get(str(accepted.url.join(accepted.headers["location"])))
+        assert run.json()["id"] == accepted.json()["id"]
+
         (server,) = client.get(f"{below}/openapi.json").json()["servers"]
         assert server["url"] == "/intranet/fair"
         assert client.get(f"{below}/healthz").json() == {"status": "ok"}
@@ -87,8 +90,10 @@ def test_all_that_is_answered_there_has_the_headers_of_the_page(served: Served) 
     """What leads to the page, too."""
     paths = ("/intranet/fair", "/intranet/fair/", "/intranet/fair/healthz", "/intranet/fair/no")
     answers = [served.client.get(path) for path in paths]
-    assert [it.status_code for it in answers] == [307, 200, 200, 404]
-    names = {name for name in answers[1].headers if name.startswith(("x-", "c")) and "-" in name}
+    assert [answer.status_code for answer in answers] == [307, 200, 200, 404]
+
+    page = answers[1]
+    names = {name for name in page.headers if name.startswith(("x-", "c")) and "-" in name}
     assert {"content-security-policy", "x-frame-options", "x-content-type-options"} <= names
-    for each in answers:
-        assert names - {"content-type"} <= {*each.headers}, each.url
+    for answer in answers:
+        assert names - {"content-type"} <= {*answer.headers}, answer.url

@@ -53,7 +53,7 @@ def opened(pages: Pages, key: str) -> tuple[Page, Watched]:
     return page, watched
 
 
-def test_a_model_that_fails_is_told_of_and_the_baseline_ranking_stays(
+def test_a_failing_model_is_told_of_and_the_baseline_stays(
     opened: tuple[Page, Watched], service: str, served: Served
 ) -> None:
     served.model.does(failure(401, "Incorrect API key provided."))
@@ -86,9 +86,13 @@ def test_a_model_that_fails_is_told_of_and_the_baseline_ranking_stays(
     expect(page.locator("#form-problem")).to_contain_text("k")
 
 
-def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
+@pytest.mark.promise("service")
+def test_after_a_lost_connection_the_run_goes_on_where_it_was(
     opened: tuple[Page, Watched], service: str, served: Served, request: pytest.FixtureRequest
 ) -> None:
+    """The page tells of a lost connection and then goes on where the run was, without telling a
+    step twice or leaving one out.
+    """
     gate = threading.Event()
     served.model.does(says({"topic": [], "keywords": ["woman", "laboratory"]}, gate=gate))
     wire = Wire(service)
@@ -109,14 +113,16 @@ def test_a_lost_connection_is_told_of_and_the_run_goes_on_where_it_was(
     numbers = cards.evaluate_all("all => all.map((it) => Number(it.dataset.round))")
     assert numbers == sorted(set(numbers))
     # What had been told was not told again, and nothing was left out.
-    told = [int(number) for number in re.findall(rb"(?m)^id: (\d+)$", bytes(wire.received))]
-    assert told == list(range(1, len(told) + 1))
+    ids = [int(id_) for id_ in re.findall(rb"(?m)^id: (\d+)$", bytes(wire.received))]
+    assert ids == list(range(1, len(ids) + 1))
     assert re.search(rb"(?i)last-event-id: [1-9]", bytes(wire.sent))
 
 
-def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_runs(
+@pytest.mark.promise("service")
+def test_hostile_documents_and_replies_are_only_text(
     opened: tuple[Page, Watched], service: str, served: Served
 ) -> None:
+    """Hostile documents and replies are text on the page, and nothing of them runs."""
     served.model.does(
         says({"reason": f"since {MARKUP}", "topic": [], "keywords": [MARKUP, "woman"], "drop": []})
     )
@@ -154,8 +160,13 @@ def test_hostile_documents_and_replies_are_shown_as_text_and_nothing_of_them_run
     assert watched.failures == []
 
 
+@pytest.mark.promise("service")
 def test_a_policy_that_is_broken_would_be_seen(opened: tuple[Page, Watched], service: str) -> None:
-    """The proof that the test above can fail: what breaks the policy is stopped, and is told of."""
+    """What would break the policy of the page, such as a script in a text or an image of another
+    host, is stopped by the browser.
+
+    The proof that the test above can fail: what breaks the policy is stopped, and is told of.
+    """
     page, watched = opened
     page.goto(service)
     images = "<img src=x onerror='window.owned = 1'><img src=http://localhost:9/>"
@@ -164,8 +175,8 @@ def test_a_policy_that_is_broken_would_be_seen(opened: tuple[Page, Watched], ser
     assert page.evaluate("window.owned") is None
     assert len(watched.complaints) >= 2
     page.evaluate("window.violations = []")
-    for seen in (watched.complaints, watched.requests):
-        seen.clear()
+    watched.complaints.clear()
+    watched.requests.clear()
 
 
 def test_the_key_is_asked_for_and_kept_out_of_the_address(
@@ -192,7 +203,7 @@ def test_the_key_is_asked_for_and_kept_out_of_the_address(
     expect(other.get_by_role("dialog", name="Access key")).to_be_visible()
 
 
-def test_a_run_is_cancelled_and_one_that_is_not_there_is_said(
+def test_a_run_is_cancelled_and_one_that_is_gone_is_told_of(
     opened: tuple[Page, Watched], service: str, served: Served, request: pytest.FixtureRequest
 ) -> None:
     gate = threading.Event()

@@ -35,13 +35,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("shops")
     offers = folder / "offers"
     offers.mkdir()
-    documents = [
-        {"id": f"{thing}{shop}", "title": f"{thing} {shop}", "shop": f"shop {shop}"}
-        | {"text": f"{thing} " * (SHOPS - rank) + "of wood " * rank}
-        for number, thing in enumerate(THINGS)
-        for shop in range(SHOPS)
-        for rank in [(shop + number * number) % SHOPS]
-    ]
+    documents = []
+    for number, thing in enumerate(THINGS):
+        for shop in range(SHOPS):
+            rank = (shop + number * number) % SHOPS
+            document = {
+                "id": f"{thing}{shop}",
+                "title": f"{thing} {shop}",
+                "shop": f"shop {shop}",
+                "text": f"{thing} " * (SHOPS - rank) + "of wood " * rank,
+            }
+            documents.append(document)
     schema = "attributes: {shop: {field: shop, groups: any}}"
     model = ModelServer()
     variables = settings_for(model, folder)
@@ -51,9 +55,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     model.close()
 
 
-def test_an_audit_shows_how_exposure_follows_the_target_over_all_groups(
-    pages: Pages, service: str
-) -> None:
+def test_an_audit_shows_exposure_and_target_over_all_groups(pages: Pages, service: str) -> None:
     """The curve and its figures are those of audit.json, as the report has them."""
     page, _ = pages(color_scheme="dark", **PHONE)
     page.goto(f"{service}/#/audits")
@@ -61,23 +63,27 @@ def test_an_audit_shows_how_exposure_follows_the_target_over_all_groups(
     ask_for_audit(page, "\n".join(THINGS))
     status_is(page)
     with urlopen(f"{service}/v1/runs/{page.url.rpartition('/')[2]}") as response:
-        (found,) = json.load(response)["result"]["figures"]["concentration"]
+        (concentration,) = json.load(response)["result"]["figures"]["concentration"]
     card = page.get_by_role("region", name="All groups of shop")
-    expect(card.get_by_role("heading")).to_have_text(f"All {found['groups']} groups")
-    gini = found["gini"]
+    expect(card.get_by_role("heading")).to_have_text(f"All {concentration['groups']} groups")
+    gini = concentration["gini"]
     low, high = gini["interval"]
     expect(card).to_contain_text(f"Gini index{gini['value']:.2f} ({low:.2f} to {high:.2f})")
-    expect(card).to_contain_text(f"Of lists drawn by lot{found['gini_by_lot']:.2f}")
-    lacking = f"{found['unseen']}, of which {found['unseen_with_target']} should get some"
-    expect(card).to_contain_text(f"without exposure{lacking if found['unseen'] else 'none'}")
+    expect(card).to_contain_text(f"Of lists drawn by lot{concentration['gini_by_lot']:.2f}")
+    unseen = concentration["unseen"]
+    lacking = "none"
+    if unseen:
+        lacking = f"{unseen}, of which {concentration['unseen_with_target']} should get some"
+    expect(card).to_contain_text(f"without exposure{lacking}")
     curve = card.get_by_role("img", name="Lorenz curve. Half of the target")
-    for name, points in (("engine", found["lorenz"]), ("by-lot", found["lorenz_by_lot"])):
+    curves = {"engine": concentration["lorenz"], "by-lot": concentration["lorenz_by_lot"]}
+    for name, points in curves.items():
         drawn = (curve.locator(f".{name}").get_attribute("points") or "").split()
         pairs = [tuple(map(float, point.split(","))) for point in drawn]
-        wanted = [(100 * due, 100 - 100 * given) for due, given in points]
-        assert pairs == [pytest.approx(point, abs=0.01) for point in wanted]
+        expected = [(100 * due, 100 - 100 * share) for due, share in points]
+        assert pairs == [pytest.approx(point, abs=0.01) for point in expected]
     card.get_by_text("Gaps of all groups").click()
-    greatest = found["gap_quantiles"]["1"]
+    greatest = concentration["gap_quantiles"]["1"]
     expect(card.get_by_role("row", name="100%")).to_contain_text(f"{100 * greatest:.3f}")
     assert page.evaluate(WIDTH) <= 360
     assert faults(page) == []

@@ -26,15 +26,12 @@ pytestmark = pytest.mark.model
 def write_scientists(folder: Path) -> Path:
     """Write thirty physicists, one of them a woman, and two hundred singers, all women."""
     fields = ("physics", "optics", "mechanics", "heat", "light")
-    documents = [
-        {
-            "id": f"p{number:03}",
-            "title": f"Physicist {number}",
-            "text": f"A physicist who studied {fields[number % 5]}, born in {1900 + number}.",
-            "g": "female" if number == 29 else "male",
-        }
-        for number in range(30)
-    ]
+    documents = []
+    for number in range(30):
+        text = f"A physicist who studied {fields[number % 5]}, born in {1900 + number}."
+        gender = "female" if number == 29 else "male"
+        physicist = {"id": f"p{number:03}", "title": f"Physicist {number}", "text": text}
+        documents.append({**physicist, "g": gender})
     for number in range(200):
         text = f"A woman who sang in operas and on the stage from {1700 + number} on."
         singer = {"id": f"s{number:03}", "title": f"Singer {number}", "text": text, "g": "female"}
@@ -58,7 +55,7 @@ def service(pulled_minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     model.close()
 
 
-def searched(page: Page, service: str, query: str, retriever: str) -> None:
+def search(page: Page, service: str, query: str, retriever: str) -> None:
     """Search by the default method, and wait for the end."""
     page.goto(service)
     open_settings(page)
@@ -74,19 +71,24 @@ def result_of(page: Page, service: str) -> Any:
         return json.load(response)["result"]
 
 
-def counts_are_those_of(result: Any, figures: Locator) -> None:
+def count_women(ranking: list[dict[str, Any]]) -> int:
+    return sum(document["groups"]["gender"].get("female", 0) > 0 for document in ranking)
+
+
+def expect_counts(result: Any, figures: Locator) -> None:
     """Beside a group's share of exposure stands how many documents have it, before and after."""
-    lists = [result["baseline"]["ranking"], result["ranking"]]
-    counts = [sum(place["groups"]["gender"].get("female", 0) > 0 for place in it) for it in lists]
-    counted = f"{counts[0]} → {counts[1]} document"
-    expect(figures.get_by_role("row", name="female")).to_contain_text(counted)
-    expect(figures.locator(".big")).to_contain_text(f"in {counts[1]} document")
+    before = count_women(result["baseline"]["ranking"])
+    after = count_women(result["ranking"])
+    expect(figures.get_by_role("row", name="female")).to_contain_text(
+        f"{before} → {after} document"
+    )
+    expect(figures.locator(".big")).to_contain_text(f"in {after} document")
 
 
 def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
     """Sentences are the API's, the dashed box what is unattainable, percentages the estimates."""
     page, _ = pages(color_scheme="dark", **PHONE)
-    searched(page, service, "physicist", "hybrid")
+    search(page, service, "physicist", "hybrid")
     assert page.evaluate(WIDTH) <= 360
     assert faults(page) == []
     result = result_of(page, service)
@@ -99,19 +101,27 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
         [f"female: {round(100 * missing)} points for which too few documents were found"]
     )
     expect(figures).to_contain_text("A dashed box")
-    before, after = (it["objective"]["relevance"] for it in (result["baseline"], result))
-    near = say_near_best(Objective(**result["objective"]))
-    near = f"{near} " if near else ""
-    paid = f"Cost: expected relevance {before:.2f} → {after:.2f}. {near}1 document moved up. "
-    expect(figures.locator(".paid")).to_have_text(f"{paid}No model was asked for this ranking.")
-    what = figures.locator("details", has_text="What is this? Unattainable exposure, Ranking gap")
-    what.locator("summary").click()
-    expect(what.locator("dd")).to_contain_text(["no ranking could give", "this ranking withholds"])
+    before = result["baseline"]["objective"]["relevance"]
+    after = result["objective"]["relevance"]
+    sentences = [
+        f"Cost: expected relevance {before:.2f} → {after:.2f}.",
+        say_near_best(Objective(**result["objective"])),
+        "1 document moved up.",
+        "No model was asked for this ranking.",
+    ]
+    expect(figures.locator(".paid")).to_have_text(" ".join(filter(None, sentences)))
+    glossary = figures.locator(
+        "details", has_text="What is this? Unattainable exposure, Ranking gap"
+    )
+    glossary.locator("summary").click()
+    expect(glossary.locator("dd")).to_contain_text(
+        ["no ranking could give", "this ranking withholds"]
+    )
     box = figures.get_by_role("row", name="female").locator(".missing")
     target = result["target"]["gender"]["female"]
     drawn = [float((box.get_attribute(name) or "").rstrip("%")) for name in ("width", "x")]
     assert drawn == pytest.approx([100 * missing, 100 * (target - missing)], abs=0.01)
-    counts_are_those_of(result, figures)
+    expect_counts(result, figures)
     male = figures.get_by_role("row", name=re.compile("^male|M male"))
     assert male.locator(".missing").count() == 0
     sides = {"Before: baseline ranking": result["baseline"], f"After: {result['method']}": result}
@@ -120,8 +130,8 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
         expect(table.get_by_role("columnheader", name="Estimated relevance")).to_have_count(1)
         probabilities = table.locator("tbody .probability").all_inner_texts()
         estimates = [float(text.strip("<>%")) for text in probabilities]
-        wanted = [100 * place["relevance"] for place in side["ranking"]]
-        assert estimates == pytest.approx(wanted, abs=1)
+        expected = [100 * document["relevance"] for document in side["ranking"]]
+        assert estimates == pytest.approx(expected, abs=1)
     expect(table).to_contain_text(re.compile("▲|new"))
     reached = result["iterations"][0]["objective"]
     expect(page.locator(".rounds > li").first).to_contain_text(
@@ -132,13 +142,13 @@ def test_relevance_and_both_gaps_are_shown(pages: Pages, service: str) -> None:
 def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     """No column and no hint stand for missing numbers; what was not checked is told."""
     page, _ = pages()
-    searched(page, service, "physicist", "bm25")
+    search(page, service, "physicist", "bm25")
     result = result_of(page, service)
     assert result["relevance"] is None
-    told = page.locator(".explanation li")
-    expect(told).to_have_text(result["explanation"])
-    expect(told.nth(1)).to_contain_text("without checking that they are relevant")
-    expect(told.filter(has_text="Relevance by rank")).to_have_count(1)
+    sentences = page.locator(".explanation li")
+    expect(sentences).to_have_text(result["explanation"])
+    expect(sentences.nth(1)).to_contain_text("without checking that they are relevant")
+    expect(sentences.filter(has_text="Relevance by rank")).to_have_count(1)
     expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
     assert page.get_by_role("columnheader", name="Estimated relevance").count() == 0
     before = result["baseline"]["expected_relevance"]
@@ -147,19 +157,21 @@ def test_words_alone_have_no_estimates(pages: Pages, service: str) -> None:
     assert page.get_by_text("The percentage is the estimated probability").count() == 0
 
 
-@pytest.mark.parametrize(("after", "style"), [(0.27, "better"), (0.6, "null")])
+@pytest.mark.parametrize(
+    ("after", "style"), [(0.27, "better"), (0.6, "null")], ids=["on target", "too much"]
+)
 def test_more_than_the_target_is_not_painted_as_better(
     pages: Pages, service: str, after: float, style: str
 ) -> None:
     """The page's own code draws a result whose exposure is changed."""
     page, _ = pages()
-    searched(page, service, "physicist", "bm25")
+    search(page, service, "physicist", "bm25")
     result = result_of(page, service)
     (name,) = result["target"]
     result["target"][name] = {"female": 0.27, "male": 0.73}
     result["baseline"]["exposure"][name] = {"female": 0.0, "male": 1.0}
     result["exposure"][name] = {"female": after, "male": 1 - after}
-    drawn = page.evaluate(
+    class_, text = page.evaluate(
         """async (result) => {
             const { figures } = await import("/page/outcome.js");
             const { allMarks } = await import("/page/groups.js");
@@ -168,5 +180,5 @@ def test_more_than_the_target_is_not_painted_as_better(
         }""",
         result,
     )
-    assert drawn[0] == style
-    assert ("33 points too much" in drawn[1]) == (style == "null")
+    assert class_ == style
+    assert ("33 points too much" in text) == (style == "null")

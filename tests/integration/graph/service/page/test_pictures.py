@@ -74,8 +74,13 @@ def address(
         yield process.address
 
 
+def blocks(picture: Path, part: tuple[int, int, int, int], width: int) -> Image.Image:
+    """Return the mean brightness of the blocks of a part of a picture."""
+    return Image.open(picture).convert("L").crop(part).reduce(width)
+
+
 @pytest.mark.parametrize(
-    ("names", "asks", "how", "far", "address"),
+    ("names", "act", "device", "tolerance", "address"),
     [
         (["page-search", "page-dark"], search, {}, EXACT, ENCODER),
         (["page-phone-dark"], search, PHONE, EXACT, ENCODER),
@@ -83,19 +88,20 @@ def address(
         (["page-audit"], audit, {}, EXACT, MODEL),
     ],
     indirect=["address"],
+    ids=["search", "phone", "answer", "audit"],
 )
 def test_a_picture_shows_the_page_as_it_is(
     pages: Pages,
     address: str,
     names: list[str],
-    asks: Callable[[Page], None],
-    how: dict[str, object],
-    far: tuple[int, float],
+    act: Callable[[Page], None],
+    device: dict[str, object],
+    tolerance: tuple[int, float],
     tmp_path: Path,
 ) -> None:
-    page, _ = pages(**how)
+    page, _ = pages(**device)
     page.goto(address)
-    asks(page)
+    act(page)
     status_is(page)
 
     def difference(path: Path) -> float:
@@ -104,10 +110,9 @@ def test_a_picture_shows_the_page_as_it_is(
         taken = path if os.environ.get("FAIRQR_PICTURES") else tmp_path / path.name
         page.screenshot(path=taken)
         same = page.evaluate(SAME)
-        both = (Image.open(it).convert("L") for it in (taken, path))
-        new, old = (it.crop(same).reduce(far[0]) for it in both)
+        new, old = (blocks(picture, same, tolerance[0]) for picture in (taken, path))
         return float(ImageChops.difference(new, old).getextrema()[1]) / 255
 
     for name in names:
         page.emulate_media(color_scheme="dark" if name.endswith("dark") else "light")
-        until(lambda path=DOCS / f"{name}.png": difference(path) < far[1])
+        until(lambda path=DOCS / f"{name}.png": difference(path) < tolerance[1])

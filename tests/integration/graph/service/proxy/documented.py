@@ -105,20 +105,20 @@ class NewerElasticsearch(Documented):
     """Has retrievers."""
 
     def search(self, body: Mapping[str, Any], parameters: Mapping[str, str]) -> Any:
-        beside = {name: body[name] for name in body.keys() - {"retriever", "from", "size"}}
+        other_members = {name: body[name] for name in body.keys() - {"retriever", "from", "size"}}
         paging = {name: body[name] for name in body.keys() & {"from", "size"}}
         if "retriever" not in body:
             return self.ask(body, **parameters)
         ((kind, inner),) = body["retriever"].items()
         if kind in ("standard", "knn"):
-            return self.ask({**beside, **paging, **_standard(kind, inner)}, **parameters)
+            return self.ask({**other_members, **paging, **_standard(kind, inner)}, **parameters)
         window = _window(kind, inner)
         size = paging.get("size", window)
         if size > window:
             raise RefusedError(f"[{kind}] requires [rank_window_size] to be at least [size]")
         ranking = self.retrieve(body["retriever"], window)
         start = paging.get("from", 0)
-        return self.reply(beside, ranking, ranking[start : start + size])
+        return self.reply(other_members, ranking, ranking[start : start + size])
 
     def retrieve(self, retriever: Mapping[str, Any], size: int) -> Ranking:
         """Return what a retriever ranks, of which a search or another one takes so many."""
@@ -141,23 +141,23 @@ class NewerOpensearch(Documented):
     """Has hybrid and neural queries."""
 
     def search(self, body: Mapping[str, Any], parameters: Mapping[str, str]) -> Any:
-        beside = {name: body[name] for name in body.keys() - {"query", "from", "size"}}
+        other_members = {name: body[name] for name in body.keys() - {"query", "from", "size"}}
         others = {name: parameters[name] for name in parameters.keys() - {"search_pipeline"}}
         query = body.get("query", {})
         start = body.get("from", 0)
         size = body.get("size", 10)
         if "hybrid" not in query:
-            below = {"query": _nearest(query), "from": start, "size": size} if query else {}
-            return self.ask({**body, **below}, **others)
+            known = {"query": _nearest(query), "from": start, "size": size} if query else {}
+            return self.ask({**body, **known}, **others)
         depth = query["hybrid"].get("pagination_depth")
         if start and depth is None:
             raise RefusedError("pagination_depth is missing in the search request")
         scores = defaultdict[str, float](float)
-        for one in query["hybrid"]["queries"]:
-            for id_, score in _normalised(self.rank({"query": _nearest(one)}, depth or size)):
+        for part in query["hybrid"]["queries"]:
+            for id_, score in _normalised(self.rank({"query": _nearest(part)}, depth or size)):
                 scores[id_] += score / len(query["hybrid"]["queries"])
         ranking = _sorted(scores)
-        return self.reply(beside, ranking, ranking[start : start + size])
+        return self.reply(other_members, ranking, ranking[start : start + size])
 
 
 def _window(kind: str, inner: Mapping[str, Any]) -> int:
@@ -179,7 +179,7 @@ def _nearest(query: Mapping[str, Any]) -> Mapping[str, Any]:
     if "neural" not in query:
         return query
     ((field, inner),) = query["neural"].items()
-    numbers = [_similarity(inner["query_text"], str(place)) for place in range(4)]
+    numbers = [_similarity(inner["query_text"], str(position)) for position in range(4)]
     return {"knn": {field: {"vector": numbers, "k": inner.get("k", 10)}}}
 
 
@@ -224,7 +224,9 @@ def _diversified(inner: Mapping[str, Any], rankings: Sequence[Ranking]) -> Score
 
 
 def _pinned(inner: Mapping[str, Any], rankings: Sequence[Ranking]) -> Scores:
-    return {**dict(rankings[0]), **{id_: 1e6 - place for place, id_ in enumerate(inner["ids"])}}
+    scores = dict(rankings[0])
+    scores |= {id_: 1e6 - position for position, id_ in enumerate(inner["ids"])}
+    return scores
 
 
 FUSIONS = {

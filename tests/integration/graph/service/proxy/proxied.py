@@ -49,19 +49,22 @@ class Proxied:
     def log(self) -> str:
         return self.errors.read_text()
 
-    def search(self, body: Any = QUERY, index: str = "people", **how: Any) -> httpx.Response:
-        return self.client.post(f"/{index}/_search", json=body, **how)
+    def search(self, body: Any = QUERY, index: str = "people", **options: Any) -> httpx.Response:
+        return self.client.post(f"/{index}/_search", json=body, **options)
 
-    def outcome(self, **how: Any) -> str:
-        reply = self.search(**how)
+    def outcome(self, **options: Any) -> str:
+        """Search, and return what became of it."""
+        reply = self.search(**options)
         assert reply.status_code == 200, reply.text
         return reply.headers["fairqr"]
 
     def ready(self) -> int:
         """Wait until searches are re-ranked, and return the id of the process that does it."""
         until(lambda: self.outcome().startswith("re-ranked"))
-        (worker,) = (it.pid for it in self.children() if "proxy.process" in " ".join(it.cmdline()))
-        return worker
+        (worker,) = [
+            child for child in self.children() if "proxy.process" in " ".join(child.cmdline())
+        ]
+        return worker.pid
 
     def children(self) -> list[psutil.Process]:
         """Return its processes: one for each index, and perhaps one that encodes texts."""
@@ -99,17 +102,21 @@ def write_settings(folder: Path, cluster: str, source: Any = None, **changes: An
 def proxied(folder: Path, cluster: str, verify: Any = True, **changes: Any) -> Iterator[Proxied]:
     """Run a proxy for as long as the block runs."""
     folder.mkdir(exist_ok=True)
-    file, errors = write_settings(folder, cluster, **changes), folder / "errors.txt"
+    file = write_settings(folder, cluster, **changes)
+    errors = folder / "errors.txt"
     # Without MiniLM; and the proxy minds no other proxy.
-    variables = environment({f"FAIRQR_{it}_DIR": str(folder / it) for it in ("DATA", "CACHE")})
-    variables["HTTP_PROXY"] = "http://127.0.0.1:1"
+    folders = {
+        "FAIRQR_DATA_DIR": str(folder / "DATA"),
+        "FAIRQR_CACHE_DIR": str(folder / "CACHE"),
+    }
+    variables = environment(folders) | {"HTTP_PROXY": "http://127.0.0.1:1"}
     process = ForkedCommand(["proxy", str(file)], variables, errors)
     with process.stdout:
         try:
-            said = re.match(r"fairqr stands at (\S+) ", process.stdout.readline().decode())
-            assert said, errors.read_text()
-            how: Any = {"timeout": PATIENCE, "trust_env": False, "verify": verify}
-            with httpx.Client(base_url=said[1], **how) as client:
+            greeting = re.match(r"fairqr stands at (\S+) ", process.stdout.readline().decode())
+            assert greeting, errors.read_text()
+            options: Any = {"timeout": PATIENCE, "trust_env": False, "verify": verify}
+            with httpx.Client(base_url=greeting[1], **options) as client:
                 yield Proxied(process, client, errors)
         finally:
             process.kill()

@@ -74,8 +74,13 @@ def sides(elasticsearch_url: str, tmp_path_factory: pytest.TempPathFactory) -> I
     for id_, person in PEOPLE.items():
         vector = [round(draw.random(), 3) for _ in range(4)]
         sex = person["person"].get("sex")
-        documents[id_] = {"id": id_, "content": person["bio"], "embedding": vector, "sex": sex}
-        documents[id_]["metadata"] = {"id": id_}
+        documents[id_] = {
+            "id": id_,
+            "content": person["bio"],
+            "embedding": vector,
+            "sex": sex,
+            "metadata": {"id": id_},
+        }
     folder = tmp_path_factory.mktemp("libraries")
     port = free_port()
     with server.client, server.index("people", documents, MAPPING), raw_cluster() as cluster:
@@ -93,7 +98,8 @@ def check(sides: Sides, search: Callable[[str], list[str]]) -> None:
     before = sides.outcomes()
     shown = search(sides.proxy)
     outcomes = sides.outcomes()
-    assert [it for it in outcomes if outcomes[it] > before.get(it, 0)] == ["re-ranked"]
+    new_outcomes = {name for name in outcomes if outcomes[name] > before.get(name, 0)}
+    assert new_outcomes == {"re-ranked"}
     assert len({*shown}) == len(shown) == len(direct) > 0
     assert shown != direct
 
@@ -141,17 +147,17 @@ def test_langchain(sides: Sides, strategy: str) -> None:
 @pytest.mark.parametrize("retrieval", ["bm25", "embedding"])
 def test_haystack(sides: Sides, retrieval: str) -> None:
     stores = pytest.importorskip("haystack_integrations.document_stores.elasticsearch")
-    of_it = "haystack_integrations.components.retrievers.elasticsearch"
-    retrievers = pytest.importorskip(of_it)
+    package = "haystack_integrations.components.retrievers.elasticsearch"
+    retrievers = pytest.importorskip(package)
 
     def search(url: str) -> list[str]:
         store = stores.ElasticsearchDocumentStore(hosts=url, index="people")
         if retrieval == "bm25":
-            found = retrievers.ElasticsearchBM25Retriever(document_store=store).run(WORDS)
+            reply = retrievers.ElasticsearchBM25Retriever(document_store=store).run(WORDS)
         else:
             retriever = retrievers.ElasticsearchEmbeddingRetriever(document_store=store, top_k=MANY)
-            found = retriever.run(VECTOR)
-        return [document.id for document in found["documents"]]
+            reply = retriever.run(VECTOR)
+        return [document.id for document in reply["documents"]]
 
     check(sides, search)
 

@@ -46,7 +46,7 @@ def sides(
         yield DirectAndProxied(server.client, proxy)
 
 
-ASKED: Any = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text())
+DOCUMENTED: Any = yaml.safe_load(Path(__file__).with_name("options.yaml").read_text())
 VOLATILE = ("took", "_scroll_id", "profile", "pit_id")
 
 
@@ -54,18 +54,18 @@ def without_hits(reply: httpx.Response) -> Any:
     """Return all of a reply but its hits and what differs from time to time."""
     if "json" not in reply.headers.get("content-type", ""):
         return [line for line in reply.text.splitlines() if "took" not in line]
-    said = reply.json()
+    search = reply.json()
     for name in VOLATILE:
-        said.pop(name, None)
-    said.get("hits", {}).pop("hits", None)
-    return said
+        search.pop(name, None)
+    search.get("hits", {}).pop("hits", None)
+    return search
 
 
 def compare(sides: DirectAndProxied, body: Any, parameters: dict[str, str]) -> str:
     """Ask both sides, compare, and return what the proxy says that it did."""
-    how: Any = {"json": body, "params": parameters}
-    direct = sides.direct.post("/people/_search", **how)
-    passed = sides.proxy.client.post("/people/_search", **how)
+    sent: Any = {"json": body, "params": parameters}
+    direct = sides.direct.post("/people/_search", **sent)
+    passed = sides.proxy.client.post("/people/_search", **sent)
     outcome = passed.headers.pop("fairqr")
     assert passed.status_code == direct.status_code, (body, passed.text)
     assert without_hits(passed) == without_hits(direct), body
@@ -74,54 +74,75 @@ def compare(sides: DirectAndProxied, body: Any, parameters: dict[str, str]) -> s
     packed = {"content-length", "content-encoding", "transfer-encoding", "warning"}
     names = {*direct.headers, *passed.headers} - packed
     if outcome.startswith("passed"):
-        kept = [name for name in names if passed.headers.get(name) != direct.headers.get(name)]
-        assert not kept, (body, kept)
+        others = [name for name in names if passed.headers.get(name) != direct.headers.get(name)]
+        assert not others, (body, others)
         if passed.status_code == 200 and "json" in direct.headers["content-type"]:
-            hits = [it.json().get("hits", {}).get("hits") for it in (passed, direct)]
-            assert hits[0] == hits[1], body
+            hits = passed.json().get("hits", {}).get("hits")
+            assert hits == direct.json().get("hits", {}).get("hits"), body
     else:
-        size = {"from": 0, "size": 200}
-        told = {name: value for name, value in parameters.items() if name not in size}
-        asked = {"json": {**body, **size}, "params": told}
-        every = Counter(hits_of(sides.direct.post("/people/_search", **asked)))
+        page = {"from": 0, "size": 200}
+        unpaged = {name: parameters[name] for name in parameters.keys() - page.keys()}
+        whole = sides.direct.post("/people/_search", json={**body, **page}, params=unpaged)
         assert len(hits_of(passed)) == len(hits_of(direct))
-        assert not Counter(hits_of(passed)) - every, body
+        assert not Counter(hits_of(passed)) - Counter(hits_of(whole)), body
     return outcome
 
 
 def test_two_hundred_requests_give_equal_replies(sides: DirectAndProxied) -> None:
     """One for each documented option with each kind of query."""
-    options = itertools.product(ASKED["queries"], ASKED["options"])
+    options = itertools.product(DOCUMENTED["queries"], DOCUMENTED["options"])
     requests = [({**query, **option}, {}) for query, option in options]
-    requests += [({"query": it}, {}) for it in ASKED["kinds"]]
-    requests += [(ASKED["queries"][1], it) for it in ASKED["parameters"]]
-    outcomes = Counter(compare(sides, *it) for it in requests)
+    requests += [({"query": kind}, {}) for kind in DOCUMENTED["kinds"]]
+    query = DOCUMENTED["queries"][1]
+    requests += [(query, parameters) for parameters in DOCUMENTED["parameters"]]
+    outcomes = Counter(compare(sides, body, parameters) for body, parameters in requests)
+    reranked = [number for outcome, number in outcomes.items() if outcome.startswith("re-ranked")]
+    reasons = ("sort", "search_after", "size", "cluster", "from", "scroll", "terminate_after")
+
     assert outcomes.total() >= 200
-    assert sum(outcomes[it] for it in outcomes if it.startswith("re-ranked")) > 100
-    passed = "sort search_after size cluster from scroll terminate_after"
-    for why in passed.split():
-        assert outcomes[f"passed; {why}"] >= 1, outcomes
+    assert sum(reranked) > 100
+    assert {f"passed; {reason}" for reason in reasons} <= outcomes.keys()
+
+
+LINES: list[Any] = [
+    *({"index": "people"}, QUERY),
+    *({"index": "nowhere"}, {}),
+    *({"index": ["people"], "preference": "a"}, {**QUERY, "sort": ["number"]}),
+    *({"index": "people"}, {"query": {"match": {"bio": "opera"}}, "from": 2, "size": 4}),
+    *({"index": "people"}, {"query": {"range": {"height": {"gt": "tall"}}}}),
+]
+"""Searches of one request; the last one fails."""
+
+
+def send_lines(client: httpx.Client, lines: list[Any]) -> httpx.Response:
+    content = "".join(f"{json.dumps(line)}\n" for line in lines)
+    headers = {"content-type": "application/x-ndjson"}
+    return client.post("/_msearch", content=content, headers=headers)
 
 
 def test_several_searches_are_each_treated_on_their_own(sides: DirectAndProxied) -> None:
-    lines: list[Any] = [{"index": "people"}, QUERY, {"index": "nowhere"}, {}]
-    lines += [{"index": ["people"], "preference": "a"}, {**QUERY, "sort": ["number"]}]
-    lines += [{"index": "people"}, {"query": {"match": {"bio": "opera"}}, "from": 2, "size": 4}]
-    lines += [{"index": "people"}, {"query": {"range": {"height": {"gt": "tall"}}}}]
-    for last in (10, 8):  # with a search that fails, nothing is re-ranked
-        content = "".join(json.dumps(it) + "\n" for it in lines[:last])
-        how: Any = {"content": content, "headers": {"content-type": "application/x-ndjson"}}
-        direct, passed = (it.post("/_msearch", **how) for it in (sides.direct, sides.proxy.client))
-        pairs = [*zip(direct.json()["responses"], passed.json()["responses"], strict=True)]
-        if last == 10:
-            assert passed.headers["fairqr"] == "passed; reply"
-            assert [a.get("hits") for a, _ in pairs] == [b.get("hits") for _, b in pairs]
-            continue
-        assert passed.headers["fairqr"] == "re-ranked; ranks; passed 2, index"
-        hits = [[it.pop("hits", {}).pop("hits", []) for it in pair] for pair in pairs]
-        assert [len(a) for a, _ in hits] == [len(b) for _, b in hits] == [10, 0, 10, 4]
-        assert [a == b for a, b in hits] == [False, True, True, False], hits
-        assert all({**a, "took": 0} == {**b, "took": 0} for a, b in pairs)
+    direct = send_lines(sides.direct, LINES[:8]).json()["responses"]
+    passed = send_lines(sides.proxy.client, LINES[:8])
+    replies = passed.json()["responses"]
+
+    assert passed.headers["fairqr"] == "re-ranked; ranks; passed 2, index"
+
+    hits = [reply.pop("hits", {}).pop("hits", []) for reply in replies]
+    own_hits = [reply.pop("hits", {}).pop("hits", []) for reply in direct]
+    are_equal = [first == second for first, second in zip(hits, own_hits, strict=True)]
+
+    assert [*map(len, hits)] == [*map(len, own_hits)] == [10, 0, 10, 4]
+    assert are_equal == [False, True, True, False], hits
+    assert [{**reply, "took": 0} for reply in replies] == [{**reply, "took": 0} for reply in direct]
+
+
+def test_with_a_search_that_fails_none_of_a_request_is_re_ranked(sides: DirectAndProxied) -> None:
+    direct = send_lines(sides.direct, LINES).json()["responses"]
+    passed = send_lines(sides.proxy.client, LINES)
+    assert passed.headers["fairqr"] == "passed; reply"
+
+    hits = [reply.get("hits") for reply in passed.json()["responses"]]
+    assert hits == [reply.get("hits") for reply in direct]
 
 
 def test_ten_pages_of_a_query_have_each_document_once(sides: DirectAndProxied) -> None:
@@ -132,39 +153,64 @@ def test_ten_pages_of_a_query_have_each_document_once(sides: DirectAndProxied) -
         for start in range(0, 100, 10):
             reply = sides.proxy.search({"query": query, "from": start})
             assert reply.headers["fairqr"] == "re-ranked; ranks"
+
             pages += hits_of(reply)
+
         assert sorted(pages) == sorted(hits_of(whole))
         assert pages != hits_of(whole)
 
 
-def test_official_clients_packed_bodies_and_exact_numbers(sides: DirectAndProxied) -> None:
+def test_a_packed_body_is_read(sides: DirectAndProxied) -> None:
     body = gzip.compress(json.dumps({**QUERY, "size": 2}).encode())
     headers = {"content-type": "application/json", "content-encoding": "gzip"}
     reply = sides.proxy.client.post("/people/_search", content=body, headers=headers)
+
     assert reply.headers["fairqr"] == "re-ranked; ranks"
     assert len(hits_of(reply)) == 2
-    exact = b'{"bio": "theorem river", "exact": [1.10, 1e-300, 123456789012345678901.50, 1E400]}'
-    if "x-elastic-product" in reply.headers:
-        es = Elasticsearch(sides.proxy.url, http_compress=True)
-        assert es.search(index="people", q="bio:opera").meta.headers["fairqr"]
-        how: Any = {"params": {"refresh": "true"}, "headers": {"content-type": "application/json"}}
-        mapping = {"properties": {"exact": {"type": "object", "enabled": False}}}
-        sides.direct.put("/people/_mapping", json=mapping)
-        assert sides.direct.put("/people/_doc/exact", content=exact, **how).is_success
-        found = sides.proxy.search({"query": {"match": {"bio": "theorem"}}, "size": 100})
-        sides.direct.delete("/people/_doc/exact?refresh=true")
-        assert found.headers["fairqr"].startswith("re-ranked")
-        assert exact in found.content
+
+
+def is_elasticsearch(sides: DirectAndProxied) -> bool:
+    return "x-elastic-product" in sides.direct.get("/").headers
+
+
+def test_an_official_client_searches_through_the_proxy(sides: DirectAndProxied) -> None:
+    if is_elasticsearch(sides):
+        elasticsearch = Elasticsearch(sides.proxy.url, http_compress=True)
+        assert elasticsearch.search(index="people", q="bio:opera").meta.headers["fairqr"]
     else:
-        found = OpenSearch(sides.proxy.url).search(index="people", q="bio:opera")
-        assert len(found["hits"]["hits"]) == 10
+        reply = OpenSearch(sides.proxy.url).search(index="people", q="bio:opera")
+        assert len(reply["hits"]["hits"]) == 10
 
 
-def test_windows_that_the_cluster_refuses_or_are_too_long_pass(sides: DirectAndProxied) -> None:
+@pytest.mark.parametrize("sides", ["elasticsearch"], indirect=True)
+def test_numbers_stay_exact(sides: DirectAndProxied) -> None:
+    exact = b'{"bio": "theorem river", "exact": [1.10, 1e-300, 123456789012345678901.50, 1E400]}'
+    mapping = {"properties": {"exact": {"type": "object", "enabled": False}}}
+    sides.direct.put("/people/_mapping", json=mapping)
+    written = sides.direct.put(
+        "/people/_doc/exact",
+        content=exact,
+        params={"refresh": "true"},
+        headers={"content-type": "application/json"},
+    )
+
+    assert written.is_success
+
+    reply = sides.proxy.search({"query": {"match": {"bio": "theorem"}}, "size": 100})
+    sides.direct.delete("/people/_doc/exact?refresh=true")
+    assert reply.headers["fairqr"].startswith("re-ranked")
+    assert exact in reply.content
+
+
+def test_a_window_that_the_cluster_refuses_passes(sides: DirectAndProxied) -> None:
     setting = {"index": {"max_result_window": 50}}
     sides.direct.put("/people/_settings", json=setting)
     assert sides.proxy.outcome() == "passed; cluster"
+
     sides.direct.put("/people/_settings", json={"index": {"max_result_window": None}})
+
+
+def test_a_window_that_is_too_long_passes(sides: DirectAndProxied) -> None:
     long = "x" * 60_000
     scripted = {"script_fields": {"a": {"script": f"return '{long}'"}}}
     assert sides.proxy.outcome(body={**QUERY, **scripted}) == "passed; long"
@@ -176,14 +222,18 @@ def test_a_re_ranked_reply_is_packed_for_clients_that_unpack(sides: DirectAndPro
         accepted: sides.proxy.search(body, headers={"accept-encoding": accepted})
         for accepted in ("gzip, deflate", "identity", "gzip;q=0", "*;q=0.1")
     }
-    packings = {accepted: it.headers.get("content-encoding") for accepted, it in replies.items()}
+    packed = replies["gzip, deflate"]
+    bare = replies["identity"]
+    packings = {name: reply.headers.get("content-encoding") for name, reply in replies.items()}
+
     assert packings == {
         "gzip, deflate": "gzip",
         "identity": None,
         "gzip;q=0": None,
         "*;q=0.1": None,
     }
-    assert {it.headers["fairqr"] for it in replies.values()} == {"re-ranked; ranks"}
-    assert len({json.dumps(it.json()["hits"]) for it in replies.values()}) == 1
-    sizes = {it: int(reply.headers["content-length"]) for it, reply in replies.items()}
-    assert sizes["gzip, deflate"] < sizes["identity"] / 3
+    assert all(reply.headers["fairqr"] == "re-ranked; ranks" for reply in replies.values())
+    assert all(reply.json()["hits"] == bare.json()["hits"] for reply in replies.values())
+
+    packed_size = int(packed.headers["content-length"])
+    assert packed_size < int(bare.headers["content-length"]) / 3

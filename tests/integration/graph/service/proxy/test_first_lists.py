@@ -64,12 +64,14 @@ def cluster(elasticsearch_url: str) -> Iterator[Server]:
         yield server
 
 
-def test_lists_of_made_up_hits_of_both_kinds_leave_nothing_to_load_for_the_first_real_one(
+def test_warming_up_leaves_nothing_to_load_for_the_first_list(
     tmp_path: Path, cluster: Server, minilm_cache: Path
 ) -> None:
+    """It makes lists of made-up hits of both kinds."""
     file = write_settings(tmp_path, cluster.url)
     command = [sys.executable, "-c", FIRST, str(file)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
     assert printed.splitlines() == [str(["ranks", "vectors"] * 3), "0", "[]"]
 
 
@@ -80,14 +82,14 @@ def test_searches_that_are_sent_together_have_their_time_each(
     with proxied(tmp_path, cluster.url, within=0.5) as proxy:
         worker = proxy.ready()
         with frozen(worker):
-            bodies = [{"query": {"match": {"bio": words}}} for words in TOPICS[:3]]
-            lines = [json.dumps(one) for body in bodies for one in ({}, body)]
+            searches = [json.dumps({"query": {"match": {"bio": words}}}) for words in TOPICS[:3]]
             started = time.monotonic()
             reply = proxy.client.post(
                 "/people/_msearch",
-                content="\n".join([*lines, ""]),
+                content="".join(f"{{}}\n{search}\n" for search in searches),
                 headers={"content-type": "application/x-ndjson"},
             )
             seconds = time.monotonic() - started
+
         assert reply.headers["fairqr"] == "passed; slow"
         assert seconds > 3 * 0.5

@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,33 +71,34 @@ def test_an_index_of_two_thousand_groups_costs_another_nothing(
         indexes = beside(tmp_path, cluster.url, "offers", text=["title"], attributes=groups)
         with proxied(tmp_path, cluster.url, indexes=indexes) as proxy:
             until(lambda: proxy.outcome().startswith("re-ranked"))
-            until(lambda: offer(proxy, TOPICS[0]).startswith("re-ranked"))
-            over = threading.Event()
+            until(lambda: outcome_of_offer(proxy, TOPICS[0]).startswith("re-ranked"))
+            is_over = threading.Event()
 
-            def many_groups() -> None:
-                while not over.wait(0.2):
-                    offer(proxy, f"{draw.choice(TOPICS)} {draw.choice(TOPICS)}")
+            def ask_for_many_groups() -> None:
+                while not is_over.wait(0.2):
+                    outcome_of_offer(proxy, f"{draw.choice(TOPICS)} {draw.choice(TOPICS)}")
 
-            asking = threading.Thread(target=many_groups)
+            asking = threading.Thread(target=ask_for_many_groups)
             asking.start()
             try:
-                words = [f"{one} {two}" for one in TOPICS for two in TOPICS[:7]]
-                outcomes = Counter(
-                    proxy.outcome(body={"query": {"match": {"bio": it}}}) for it in words
-                )
+                pairs = [*product(TOPICS, TOPICS[:7])]
+                outcomes = Counter(outcome_of_words(proxy, " ".join(words)) for words in pairs)
             finally:
-                over.set()
+                is_over.set()
                 asking.join()
-            assert outcomes == {"re-ranked; ranks": len(words)}
+
+            assert outcomes == {"re-ranked; ranks": len(pairs)}
 
 
-def offer(proxy: Proxied, words: str) -> str:
+def outcome_of_words(proxy: Proxied, words: str) -> str:
+    return proxy.outcome(body={"query": {"match": {"bio": words}}})
+
+
+def outcome_of_offer(proxy: Proxied, words: str) -> str:
     return proxy.outcome(body={"query": {"match": {"title": words}}}, index="offers")
 
 
-def test_an_index_that_is_away_is_tried_again_and_the_others_are_re_ranked(
-    tmp_path: Path, cluster: Server
-) -> None:
+def test_an_index_that_is_away_does_not_stop_the_others(tmp_path: Path, cluster: Server) -> None:
     attributes = SOURCE["attributes"]
     indexes = beside(tmp_path, cluster.url, "later", text=["bio"], attributes=attributes)
     cluster.client.delete("/later")
@@ -104,34 +106,35 @@ def test_an_index_that_is_away_is_tried_again_and_the_others_are_re_ranked(
         until(lambda: proxy.outcome().startswith("re-ranked"))
         until(lambda: "Nothing of 'later' is re-ranked at present" in proxy.log)
         reply = proxy.search(index="later")
+
         assert (reply.status_code, reply.headers["fairqr"]) == (404, "passed; opening")
+
         with people(cluster.url, "later"):
             until(lambda: proxy.outcome(index="later").startswith("re-ranked"))
         assert proxy.log.count("Nothing of 'later'") == 1
         assert "Traceback" not in proxy.log
 
 
-@pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
-def test_an_error_of_an_overloaded_cluster_goes_out_and_it_is_asked_once(
-    tmp_path: Path, cluster: Server, status: str
-) -> None:
+@pytest.mark.parametrize(
+    "status", ["429 Too Many Requests", "503 Service Unavailable"], ids=["429", "503"]
+)
+def test_an_overloaded_cluster_is_asked_once(tmp_path: Path, cluster: Server, status: str) -> None:
     body = b'{"error": {"type": "es_rejected_execution_exception"}, "status": 429}'
     with raw_cluster() as raw:
         raw.replies = lambda asked, send: send(answer(body, status, "retry-after: 7\r\n"))
         with proxied(tmp_path, raw.url, source={"url": cluster.url}) as proxy:
             until(lambda: proxy.search().headers["fairqr"] == "passed; cluster")
-            for path, asked in (("_search", QUERY), ("_search/template", {"source": QUERY})):
+            searches = {"_search": QUERY, "_search/template": {"source": QUERY}}
+            for path, search in searches.items():
                 raw.asked.clear()
-                reply = proxy.client.post(f"/people/{path}", json=asked)
+                reply = proxy.client.post(f"/people/{path}", json=search)
                 assert reply.status_code == int(status[:3])
                 assert reply.content == body
                 assert reply.headers["retry-after"] == "7"
                 assert len(raw.asked) == 1
 
 
-def test_where_re_ranking_is_late_the_page_is_cut_from_the_window(
-    tmp_path: Path, cluster: Server
-) -> None:
+def test_a_late_page_is_cut_from_the_window(tmp_path: Path, cluster: Server) -> None:
     with (
         counting_proxy(cluster.url) as counted,
         proxied(tmp_path, counted.url, source={"url": cluster.url}, within=0.5) as proxy,
@@ -143,6 +146,7 @@ def test_where_re_ranking_is_late_the_page_is_cut_from_the_window(
             reply = proxy.search(body)
             assert reply.headers["fairqr"] == "passed; slow"
             assert counted.passed == [("POST", "/people/_search")]
+
         direct = cluster.ask("POST", "/people/_search", body)
         assert reply.json()["hits"] == direct["hits"]
 
@@ -157,6 +161,7 @@ def test_a_search_that_mostly_fails_is_not_tried_for_a_while(
     ):
         until(lambda: proxy.search().headers["fairqr"] == "passed; paused")
         assert "Searches of 'people' are not re-ranked for 60 s" in proxy.log
+
         counted.passed.clear()
         assert proxy.search().headers["fairqr"] == "passed; paused"
         assert counted.passed[:1] == [("POST", "/people/_search")]
@@ -187,9 +192,11 @@ def test_large_documents_are_fetched_for_the_page_alone(tmp_path: Path, cluster:
                 body = _works(words, 10)
                 counted.sizes.clear()
                 reply = proxy.search(body, "works")
+
                 assert reply.headers["fairqr"] == "re-ranked; ranks"
                 assert len(counted.sizes) == 2
                 assert sum(counted.sizes) < 12 * LARGE  # and not those of 100 documents
+
                 _compare_with_whole_hits(cluster, reply.json(), body)
 
 

@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import httpx
@@ -64,10 +66,10 @@ class Cluster:
     log: Path
 
     def ask(self, kind: dict[str, Any], **paging: Any) -> httpx.Response:
-        return asked(self.direct, kind, **paging)
+        return ask_for(self.direct, kind, **paging)
 
 
-def asked(client: httpx.Client, kind: dict[str, Any], **paging: Any) -> httpx.Response:
+def ask_for(client: httpx.Client, kind: dict[str, Any], **paging: Any) -> httpx.Response:
     """Ask for a search of a kind."""
     path = kind.get("path", "_search")
     body = {**kind["body"], **paging}
@@ -99,12 +101,14 @@ def cluster(
     engine = request.param.split()[-1]
     url = request.getfixturevalue(f"{engine}_url")
     properties = {**MAPPING["properties"], "vector": VECTORS[engine]}
-    settings = {"number_of_shards": 2} | ({"index.knn": True} if engine == "opensearch" else {})
+    settings: dict[str, Any] = {"number_of_shards": 2}
+    if engine == "opensearch":
+        settings["index.knn"] = True
     draw = random.Random(7)
-    documents = {
-        id_: {**person, "vector": [round(draw.random(), 3) for _ in range(4)]}
-        for id_, person in PEOPLE.items()
-    }
+    documents = {}
+    for id_, person in PEOPLE.items():
+        vector = [round(draw.random(), 3) for _ in range(4)]
+        documents[id_] = {**person, "vector": vector}
     with ExitStack() as stack:
         server = Server(url)
         stack.enter_context(server.client)
@@ -116,13 +120,15 @@ def cluster(
             replaying = stack.enter_context(raw_cluster())
             replaying.replies = DOCUMENTED[engine](server.client)
             before = replaying.url
-        how: dict[str, Any] = {"source": {"engine": engine, "url": url}}
+        options: dict[str, Any] = {"source": {"engine": engine, "url": url}}
         folder = tmp_path_factory.mktemp("kinds")
         index = {"window": WINDOW}
-        fair = stack.enter_context(proxied(folder / "fair", before, index=index, log="log", **how))
+        fair = stack.enter_context(
+            proxied(folder / "fair", before, index=index, log="log", **options)
+        )
         index = {"window": WINDOW, "mode": "shadow"}
         shadow = stack.enter_context(
-            proxied(folder / "shadow", before, index=index, log="log", **how)
+            proxied(folder / "shadow", before, index=index, log="log", **options)
         )
         direct = stack.enter_context(
             httpx.Client(base_url=before, timeout=PATIENCE, trust_env=False)
@@ -133,7 +139,7 @@ def cluster(
         def is_open() -> bool:
             """Search, and tell whether the list of some search is known."""
             shadow.search()
-            return log.exists() and any("exposure" in it for it in records_in(log))
+            return log.exists() and any("exposure" in record for record in records_in(log))
 
         until(is_open)
         yield Cluster(request.param, direct, fair, shadow, log)
@@ -161,35 +167,48 @@ def test_what_is_asked_finds_what_the_client_finds(cluster: Cluster, kind: dict[
         return  # the same search is re-ranked where nobody keeps it
     if "passes" in kind:
         assert planned(kind["body"], parameters, index) == kind["passes"]
+
         return
     path = parameters.get("filter_path", "")
-    unfiltered = {name: it for name, it in parameters.items() if name != "filter_path"}
+    unfiltered = {name: parameters[name] for name in parameters.keys() - {"filter_path"}}
     for paging in starts(cluster, kind):
         plan = planned({**kind["body"], **paging}, parameters, index)
         start = paging.get("from", 0)
         if start >= kind["window"] or (start and kind.get("first_page")):
             assert plan == "from"
+
             continue
+
         assert isinstance(plan, ProxiedSearch)
         assert plan.window == kind["window"]
-        asking = {**kind, "body": plan.body, "parameters": unfiltered}
-        reply = asked(cluster.direct, asking)
+
+        search = {**kind, "body": plan.body, "parameters": unfiltered}
+        reply = ask_for(cluster.direct, search)
         ((hits, is_partial),) = windows_in(reply.text, [plan])
+
         assert not is_partial
+
         cut = with_page(reply.text, plan, hits, range(len(hits)))
-        own = cluster.ask(kind, **paging)
-        assert search_in(filtered(cut, path)) == search_in(own.text)
+        direct = cluster.ask(kind, **paging)
+        assert search_in(filtered(cut, path)) == search_in(direct.text)
+
+
+def without_hits(reply: httpx.Response) -> Any:
+    """Return the reply to a search, without its hits and what tells when it was asked for."""
+    search = search_in(reply.text)
+    del search["hits"]["hits"]
+    return search
 
 
 @on_each
-def test_pages_are_disjoint_and_complete_and_what_lies_below_stays(
+def test_pages_are_complete_and_what_lies_below_stays(
     cluster: Cluster, kind: dict[str, Any]
 ) -> None:
     direct = list[str]()
     shown = list[str]()
     for paging in starts(cluster, kind) if "window" in kind else [{}]:
-        own = cluster.ask(kind, **paging)
-        fair = asked(cluster.fair.client, kind, **paging)
+        page = cluster.ask(kind, **paging)
+        fair = ask_for(cluster.fair.client, kind, **paging)
         start = paging.get("from", 0)
         outcome = fair.headers["fairqr"]
         if "passes" in kind:
@@ -198,14 +217,15 @@ def test_pages_are_disjoint_and_complete_and_what_lies_below_stays(
             assert outcome == "passed; from"
         else:
             assert outcome == "re-ranked; ranks"
-        replies = [search_in(it.text) for it in (own, fair)]
-        assert len({len(it["hits"].pop("hits")) for it in replies}) == 1
-        assert replies[0] == replies[1]
-        direct += hits_of(own)
+        direct += hits_of(page)
         shown += hits_of(fair)
+
+        assert len(hits_of(fair)) == len(hits_of(page))
+        assert without_hits(fair) == without_hits(page)
     window = kind.get("window", 0)
     if len(direct) >= window:
         assert Counter(shown[:window]) == Counter(direct[:window])
+
     assert Counter(shown) == Counter(direct)
     assert shown[window:] == direct[window:]
     assert (shown == direct) == ("passes" in kind)
@@ -213,11 +233,11 @@ def test_pages_are_disjoint_and_complete_and_what_lies_below_stays(
 
 def records_in(*logs: Path) -> list[Any]:
     """Return what logs have, but for a line that is just being written."""
-    found = list[Any]()
+    records = list[Any]()
     for line in [line for log in logs for line in log.read_text().splitlines()]:
         with suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+            records.append(json.loads(line))
+    return records
 
 
 @on_each
@@ -225,20 +245,24 @@ def test_a_shadow_changes_nothing_and_records_what_was_shown(
     cluster: Cluster, kind: dict[str, Any]
 ) -> None:
     recorded = len(records_in(cluster.log))
-    reply = asked(cluster.shadow.client, kind)
+    reply = ask_for(cluster.shadow.client, kind)
     direct = hits_of(cluster.ask(kind))
+
     assert hits_of(reply) == direct
+
     if "passes" in kind:
         assert reply.headers["fairqr"] == f"passed; {kind['passes']}"
+
         return
     assert reply.headers["fairqr"] == "passed; shadow"
+
     ids = [json.loads(hit)["_id"] for hit in direct]
     compared = min(len(ids), kind["window"])
 
     def is_recorded() -> bool:
         """Tell whether it is among the new records; one of an earlier search may come late."""
         news = records_in(cluster.log)[recorded:]
-        return any(it.get("ids", [])[:compared] == ids[:compared] for it in news)
+        return any(record.get("ids", [])[:compared] == ids[:compared] for record in news)
 
     until(is_recorded)
 
@@ -250,36 +274,55 @@ def test_a_log_of_every_kind_is_audited(cluster: Cluster, quick: Main, tmp_path:
     for log, client in zip(logs, (cluster.shadow.client, cluster.fair.client), strict=True):
         before = len(records_in(log))
         for kind in kinds:
-            asked(client, kind)
+            ask_for(client, kind)
         until(lambda log=log, before=before: len(records_in(log)) >= before + len(kinds))
-    folders = [argument for log in logs for argument in ("--from-log", log.parent)]
-    told = quick("audit", *folders, "-o", tmp_path / "out", "--attribute", "gender", "--json")
-    assert told.code == 0, told.stderr
-    (women,) = (it for it in json.loads(told.stdout)["groups"] if it["group"] == "female")
-    shown = [it["exposure"]["shown"]["gender"] for it in records_in(*logs) if "exposure" in it]
-    shares = [it["female"] for it in shown if any(it.values())]
-    assert women["exposure"]["value"] == pytest.approx(sum(shares) / len(shares))
+    folders = chain.from_iterable(("--from-log", log.parent) for log in logs)
+    ended = quick("audit", *folders, "-o", tmp_path / "out", "--attribute", "gender", "--json")
+
+    assert ended.code == 0, ended.stderr
+
+    groups = {group["group"]: group for group in json.loads(ended.stdout)["groups"]}
+    shares = []
+    for record in records_in(*logs):
+        shown = record.get("exposure", {}).get("shown", {}).get("gender", {})
+        if any(shown.values()):
+            shares.append(shown["female"])
+
+    assert groups["female"]["exposure"]["value"] == pytest.approx(fmean(shares))
 
 
+BODY = {"query": {"match": {"bio": "physicist Ärmel"}}, "from": 3}
+IN_ADDRESS = {"source": json.dumps(BODY), "source_content_type": "application/json"}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("cluster", ["elasticsearch", "opensearch"], indirect=True)
-def test_a_body_in_the_address_is_read_as_any_other(cluster: Cluster) -> None:
-    """Beside another body, clusters refuse it."""
-    body = {"query": {"match": {"bio": "physicist Ärmel"}}, "from": 3}
-    as_json = {"source": json.dumps(body), "source_content_type": "application/json"}
+def test_a_body_in_the_address_is_read_as_any_other(cluster: Cluster, method: str) -> None:
     path = "/people/_search"
-    for method in ("GET", "POST"):
-        fair = cluster.fair.client.request(method, path, params=as_json)
-        assert fair.headers["fairqr"] == "re-ranked; ranks"
-        assert hits_of(fair) == hits_of(cluster.fair.search(body))
-        direct = cluster.direct.request(method, path, params=as_json)
-        assert fair.json()["hits"]["total"] == direct.json()["hits"]["total"]
-    for parameters, content in (as_json, b"{}"), ({"source": as_json["source"]}, b""):
-        how: dict[str, Any] = {"params": parameters, "content": content}
-        how["headers"] = {"content-type": "application/json"}
-        direct = cluster.direct.post(path, **how)
-        fair = cluster.fair.client.post(path, **how)
-        assert fair.status_code == direct.status_code >= 400
-        assert fair.headers["fairqr"] == f"passed; {'source' if content else 'body'}"
+    fair = cluster.fair.client.request(method, path, params=IN_ADDRESS)
+    direct = cluster.direct.request(method, path, params=IN_ADDRESS)
+
+    assert fair.headers["fairqr"] == "re-ranked; ranks"
+    assert hits_of(fair) == hits_of(cluster.fair.search(BODY))
+    assert fair.json()["hits"]["total"] == direct.json()["hits"]["total"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "content", "reason"),
+    [(IN_ADDRESS, b"{}", "source"), ({"source": IN_ADDRESS["source"]}, b"", "body")],
+    ids=["beside a body", "without its type"],
+)
+@pytest.mark.parametrize("cluster", ["elasticsearch", "opensearch"], indirect=True)
+def test_a_body_in_the_address_that_clusters_refuse_passes(
+    cluster: Cluster, parameters: dict[str, str], content: bytes, reason: str
+) -> None:
+    headers = {"content-type": "application/json"}
+    sent: dict[str, Any] = {"params": parameters, "content": content, "headers": headers}
+    direct = cluster.direct.post("/people/_search", **sent)
+    fair = cluster.fair.client.post("/people/_search", **sent)
+
+    assert fair.status_code == direct.status_code >= 400
+    assert fair.headers["fairqr"] == f"passed; {reason}"
 
 
 @pytest.mark.parametrize("cluster", ["elasticsearch"], indirect=True)
@@ -287,7 +330,7 @@ def test_pinned_documents_keep_their_places(cluster: Cluster) -> None:
     for kind in KINDS:
         pinned = [*_pinned(kind["body"].get("query", {}))]
         if pinned and "window" in kind:
-            hits = asked(cluster.fair.client, kind).json()["hits"]["hits"]
+            hits = ask_for(cluster.fair.client, kind).json()["hits"]["hits"]
             assert [hit["_id"] for hit in hits[: len(pinned)]] == pinned
 
 
@@ -295,17 +338,19 @@ def _pinned(query: Any) -> Iterator[str]:
     """Yield the ids of documents that are pinned and exist, in their order."""
     query = query.get("bool", {}).get("must", query)
     pinned = query.get("pinned", {})
-    for id_ in (*pinned.get("ids", []), *(one["_id"] for one in pinned.get("docs", []))):
-        if id_ in PEOPLE:
-            yield id_
+    ids = [*pinned.get("ids", []), *(document["_id"] for document in pinned.get("docs", []))]
+    yield from (id_ for id_ in ids if id_ in PEOPLE)
 
 
 @pytest.mark.parametrize("cluster", ["elasticsearch", "opensearch"], indirect=True)
-def test_a_client_that_goes_on_from_the_last_hit_of_a_page_sees_each_document_once(
+def test_going_on_from_the_last_hit_shows_each_document_once(
     cluster: Cluster,
 ) -> None:
-    body: dict[str, Any] = {"query": {"match": {"bio": "physicist opera"}}, "_source": False}
-    body["sort"] = [{"_score": "desc"}, {"number": "asc"}]
+    body: dict[str, Any] = {
+        "query": {"match": {"bio": "physicist opera"}},
+        "_source": False,
+        "sort": [{"_score": "desc"}, {"number": "asc"}],
+    }
     shown = list[str]()
     outcomes = Counter[str]()
     while True:
@@ -316,6 +361,8 @@ def test_a_client_that_goes_on_from_the_last_hit_of_a_page_sees_each_document_on
             break
         shown += [hit["_id"] for hit in hits]
         body["search_after"] = hits[-1]["sort"]
+
     assert outcomes["re-ranked; ranks"] == 1
-    every = cluster.direct.post("/people/_search", json={"query": body["query"], "size": 200})
-    assert sorted(shown) == sorted(hit["_id"] for hit in every.json()["hits"]["hits"])
+
+    whole = cluster.direct.post("/people/_search", json={"query": body["query"], "size": 200})
+    assert sorted(shown) == sorted(hit["_id"] for hit in whole.json()["hits"]["hits"])

@@ -63,9 +63,13 @@ def proxy(cluster: httpx.Client, tmp_path_factory: pytest.TempPathFactory) -> It
     metrics = free_port()
     parameters = {"target": "uniform:1", "k": 10}
     index = {"source": "people.yaml", "parameters": parameters, "amortised": "deficits.json"}
-    how: dict[str, Any] = {"source": {"index": INDEX, "attributes": ATTRIBUTES}, "log": "log"}
-    how |= {"indexes": {INDEX: {"mode": "fair", **index}}, "metrics_port": metrics}
-    with proxied(folder, str(cluster.base_url), **how) as fronted:
+    options: dict[str, Any] = {
+        "source": {"index": INDEX, "attributes": ATTRIBUTES},
+        "log": "log",
+        "indexes": {INDEX: {"mode": "fair", **index}},
+        "metrics_port": metrics,
+    }
+    with proxied(folder, str(cluster.base_url), **options) as fronted:
         until(lambda: fronted.outcome(index=INDEX, body=QUERY).startswith("re-ranked"))
         yield fronted, folder, metrics
 
@@ -81,44 +85,52 @@ def exposure_of(ids: list[str]) -> dict[str, float]:
     return {name: share / total for name, share in shares.items()}
 
 
-def test_a_page_shows_more_sellers_and_the_log_says_what_each_has(
+def ids_of(reply: httpx.Response) -> list[str]:
+    return [hit["_id"] for hit in reply.json()["hits"]["hits"]]
+
+
+def without_zeros(shares: dict[str, float]) -> dict[str, float]:
+    return {group: share for group, share in shares.items() if share > 0}
+
+
+def test_a_page_shows_more_sellers_and_the_log_has_each(
     cluster: httpx.Client, proxy: Fronted
 ) -> None:
     fronted, folder, _ = proxy
     body = {"query": {"match": {"bio": "shoe shoe"}}, "size": 10}
-    before = [
-        hit["_id"] for hit in cluster.post(f"/{INDEX}/_search", json=body).json()["hits"]["hits"]
-    ]
+    before = ids_of(cluster.post(f"/{INDEX}/_search", json=body))
     file = folder / "log" / "log.jsonl"
     reply = fronted.search(index=INDEX, body=body)
+
     assert reply.headers["fairqr"].startswith("re-ranked")
-    after = [hit["_id"] for hit in reply.json()["hits"]["hits"]]
+
+    after = ids_of(reply)
     assert len(exposure_of(before)) < 5 < 8 <= len(exposure_of(after))
 
     def record() -> dict[str, Any] | None:
         """Return the record of this reply; there are others of the searches before it."""
         for line in file.read_text().splitlines():
-            told = json.loads(line)
-            if [told["ids"][place] for place in told.get("order", ())][:10] == after:
-                return told
+            entry: dict[str, Any] = json.loads(line)
+            order = entry.get("order", ())
+            if [entry["ids"][position] for position in order][:10] == after:
+                return entry
         return None
 
-    told = until(record)
-    for id_, group in zip(told["ids"], told["groups"]["seller"], strict=True):
+    logged = until(record)
+    for id_, group in zip(logged["ids"], logged["groups"]["seller"], strict=True):
         names = sellers_of(int(id_))
         shares = {group: 1.0} if isinstance(group, str) else group or {}
         assert shares == {name: 1 / len(names) for name in names}
     for name, ids in (("engine", before), ("shown", after)):
-        shares = dict(told["exposure"][name]["seller"])
-        others = shares.pop(OTHERS)
-        assert others == pytest.approx(0)
-        wanted = exposure_of(ids)
-        assert {it: share for it, share in shares.items() if share} == pytest.approx(wanted)
+        shares = dict(logged["exposure"][name]["seller"])
+        assert shares.pop(OTHERS) == pytest.approx(0)
+        assert without_zeros(shares) == pytest.approx(exposure_of(ids))
 
 
 def test_thousands_of_sellers_are_no_series_of_prometheus(proxy: Fronted) -> None:
     fronted, folder, metrics = proxy
     assert fronted.outcome(index=INDEX, body=QUERY).startswith("re-ranked")
+
     with httpx.Client(trust_env=False) as client:
         text = client.get(f"http://127.0.0.1:{metrics}/metrics").text
     assert "fairqr_proxy_searches_total" in text
@@ -132,11 +144,12 @@ async def test_searches_and_audits_take_the_same_groups(proxy: Fronted) -> None:
     engine = await open_source(source, retriever="bm25")
     async with FairSearch(engine, None) as search:
         result = await search.search("shoe", Context(k=10, target="uniform:1", ask="never"))
-        assert exposure_of([it.id for it in result.ranking]) == pytest.approx(
-            {group: share for group, share in result.exposure["seller"].items() if share > 0}
-        )
+        by_hand = exposure_of([document.id for document in result.ranking])
+        assert by_hand == pytest.approx(without_zeros(result.exposure["seller"]))
+
         queries = [f"shoe number{number}" for number in range(0, COUNT, 8)]
-        found = await audit(engine, queries, target="uniform:1", k=10)
-    groups = {it.group for it in found.figures.groups}
+        finished = await audit(engine, queries, target="uniform:1", k=10)
+
+    groups = {row.group for row in finished.figures.groups}
     assert "shop 0" in groups
     assert "other" in groups

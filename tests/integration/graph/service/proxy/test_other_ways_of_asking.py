@@ -68,16 +68,18 @@ STRANGE = [
 
 @pytest.fixture(scope="module", params=["elasticsearch", "opensearch"])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with people(request.getfixturevalue(f"{request.param}_url"), "people") as found:
-        found.ask("PUT", f"/_scripts/{STORED}", {"script": {"lang": "mustache", "source": SEARCH}})
-        yield found
-        found.client.delete(f"/_scripts/{STORED}")
+    with people(request.getfixturevalue(f"{request.param}_url"), "people") as server_of_people:
+        server_of_people.ask(
+            "PUT", f"/_scripts/{STORED}", {"script": {"lang": "mustache", "source": SEARCH}}
+        )
+        yield server_of_people
+        server_of_people.client.delete(f"/_scripts/{STORED}")
 
 
 @pytest.fixture(scope="module")
 def counted(server: Server) -> Iterator[CountingProxy]:
-    with counting_proxy(server.url) as found:
-        yield found
+    with counting_proxy(server.url) as counting:
+        yield counting
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +88,9 @@ def proxy(
 ) -> Iterator[Proxied]:
     folder = tmp_path_factory.mktemp("others")
     source = {"engine": server.engine, "url": server.url}
-    with proxied(folder, counted.url, source=source, index={"window": 50}) as found:
-        found.ready()
-        yield found
+    with proxied(folder, counted.url, source=source, index={"window": 50}) as running:
+        running.ready()
+        yield running
 
 
 def ask(client: httpx.Client, body: Any, **parameters: str) -> httpx.Response:
@@ -106,22 +108,26 @@ def ask(client: httpx.Client, body: Any, **parameters: str) -> httpx.Response:
     ],
     ids=["inline", "stored", "text", "explained", "explained-within"],
 )
-def test_a_template_is_re_ranked_as_the_search_that_it_stands_for(
+def test_a_template_is_re_ranked_as_the_search_it_stands_for(
     server: Server, proxy: Proxied, counted: CountingProxy, template: Any
 ) -> None:
     counted.passed.clear()
     reply = ask(proxy.client, template)
     assert reply.headers["fairqr"] == "re-ranked; ranks"
     assert counted.passed == [("POST", "/_render/template"), ("POST", "/people/_search")]
+
     direct = ask(server.client, template)
-    fair = reply.json()
-    own = direct.json()
-    shown = fair["hits"].pop("hits")
-    hits = own["hits"].pop("hits")
-    assert {**fair, "took": 0} == {**own, "took": 0}
+    reranked = reply.json()
+    unchanged = direct.json()
+    shown = reranked["hits"].pop("hits")
+    hits = unchanged["hits"].pop("hits")
+
+    assert {**reranked, "took": 0} == {**unchanged, "took": 0}
     assert [hit.keys() for hit in shown] == [hit.keys() for hit in hits]
+
     ids = [hit["_id"] for hit in shown]
     assert ids != [hit["_id"] for hit in hits]
+
     plain = proxy.search({"query": {"match": {"bio": WORDS["words"]}}, "size": 7})
     assert ids == [hit["_id"] for hit in plain.json()["hits"]["hits"]]
 
@@ -139,9 +145,19 @@ def test_a_template_is_re_ranked_as_the_search_that_it_stands_for(
         (TEMPLATE, {"size": "3"}),
         (TEMPLATE, {"scroll": "1m"}),
     ],
-    ids=str,
+    ids=[
+        "unknown id",
+        "empty",
+        "no object",
+        "name twice",
+        "unknown query",
+        "unknown member",
+        "list",
+        "size",
+        "scroll",
+    ],
 )
-def test_a_template_of_which_the_cluster_makes_no_plain_search_passes(
+def test_a_template_that_becomes_no_plain_search_passes(
     server: Server, proxy: Proxied, template: Any, parameters: dict[str, str]
 ) -> None:
     reply = ask(proxy.client, template, **parameters)
@@ -154,33 +170,39 @@ def test_a_template_of_which_the_cluster_makes_no_plain_search_passes(
 
 def test_several_templates_in_one_request_pass(server: Server, proxy: Proxied) -> None:
     lines = f"{{}}\n{json.dumps(TEMPLATE)}\n"
-    how: Any = {"content": lines, "headers": {"content-type": "application/x-ndjson"}}
-    reply = proxy.client.post("/people/_msearch/template", **how)
+    sent: Any = {"content": lines, "headers": {"content-type": "application/x-ndjson"}}
+    reply = proxy.client.post("/people/_msearch/template", **sent)
+    direct = server.client.post("/people/_msearch/template", **sent)
+
     assert reply.headers["fairqr"] == "passed; template"
-    direct = server.client.post("/people/_msearch/template", **how)
-    hits = [it.json()["responses"][0]["hits"] for it in (reply, direct)]
-    assert hits[0] == hits[1]
+
+    hits = reply.json()["responses"][0]["hits"]
+    assert hits == direct.json()["responses"][0]["hits"]
 
 
 @pytest.mark.parametrize("server", ["elasticsearch"], indirect=True)
-def test_who_comes_back_for_an_asynchronous_search_finds_the_page_and_nothing_else_is_kept(
+def test_an_asynchronous_search_keeps_its_page_and_nothing_else(
     server: Server, proxy: Proxied, counted: CountingProxy
 ) -> None:
-    before = _kept(server)
+    before = _count_kept_searches(server)
     counted.passed.clear()
     reply = proxy.client.post(ASYNC, json=SLOW, params={"wait_for_completion_timeout": "1ms"})
+
     assert reply.headers["fairqr"] == "passed; async"
     assert reply.json()["is_running"]
-    asked = [method for method, _ in counted.passed]
-    assert asked == ["POST", "DELETE", "POST"]
+
+    methods = [method for method, _ in counted.passed]
+    assert methods == ["POST", "DELETE", "POST"]
 
     id_ = reply.json()["id"]
-    come_back = {"wait_for_completion_timeout": "60s"}
-    finished = proxy.client.get(f"/_async_search/{id_}", params=come_back)
+    parameters = {"wait_for_completion_timeout": "60s"}
+    finished = proxy.client.get(f"/_async_search/{id_}", params=parameters)
     direct = server.client.post("/people/_search", json=SLOW)
+
     assert hits_of(finished) == hits_of(direct)
     assert len(hits_of(finished)) == 10
-    until(lambda: _kept(server) == before + 1)
+
+    until(lambda: _count_kept_searches(server) == before + 1)
     proxy.client.delete(f"/_async_search/{id_}").raise_for_status()
 
     # Where one took too long, the next one is not tried either: it would cost the cluster twice.
@@ -191,31 +213,49 @@ def test_who_comes_back_for_an_asynchronous_search_finds_the_page_and_nothing_el
     assert proxy.search().headers["fairqr"] == "re-ranked; ranks"
 
 
-def _kept(server: Server) -> int:
+def _count_kept_searches(server: Server) -> int:
     """Return how many asynchronous searches the cluster keeps."""
     server.client.post("/.async-search/_refresh")
     return int(server.client.get("/.async-search/_count").json().get("count", 0))
 
 
-def test_filters_of_replies_keep_what_the_cluster_keeps(server: Server) -> None:
-    whole = server.client.post("/people/_search", json=RICH)
+@pytest.fixture(scope="module")
+def rich_reply(server: Server) -> str:
+    """A reply with all kinds of members."""
+    return server.client.post("/people/_search", json=RICH).text
+
+
+def check_filter(server: Server, reply: str, filter_path: str) -> None:
+    """Check that a filter keeps of a reply what the cluster keeps."""
+    parameters = {"filter_path": filter_path}
+    direct = server.client.post("/people/_search", json=RICH, params=parameters).json()
+    remainder = json.loads(filtered(reply, filter_path))
+    assert {**remainder, "took": 0} == {**direct, "took": 0}, filter_path
+
+
+@pytest.mark.parametrize("filter_path", STRANGE)
+def test_a_strange_filter_keeps_what_the_cluster_keeps(
+    server: Server, rich_reply: str, filter_path: str
+) -> None:
+    check_filter(server, rich_reply, filter_path)
+
+
+def test_filters_of_replies_keep_what_the_cluster_keeps(server: Server, rich_reply: str) -> None:
     draw = random.Random(3)
-    names = sorted(set(_names(whole.json())))
-    generated = [",".join(_filters(draw, names)) for _ in range(300)]
-    for filter_path in (*STRANGE, *generated):
-        how = {"filter_path": filter_path}
-        direct = server.client.post("/people/_search", json=RICH, params=how).json()
-        own = json.loads(filtered(whole.text, filter_path))
-        assert {**own, "took": 0} == {**direct, "took": 0}, filter_path
+    names = sorted(set(_names(json.loads(rich_reply))))
+    for _ in range(300):
+        check_filter(server, rich_reply, ",".join(_filters(draw, names)))
 
 
 def _names(value: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the names on the way to each member."""
-    for one in value if isinstance(value, list) else ():
-        yield from _names(one, above)
-    for name, inner in value.items() if isinstance(value, dict) else ():
-        yield (*above, name)
-        yield from _names(inner, (*above, name))
+    if isinstance(value, list):
+        for inner in value:
+            yield from _names(inner, above)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield (*above, name)
+            yield from _names(inner, (*above, name))
 
 
 def _filters(draw: random.Random, names: list[tuple[str, ...]]) -> Iterator[str]:

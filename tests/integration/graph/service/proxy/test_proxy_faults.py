@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import resource
 import signal
 import socket
@@ -34,7 +35,7 @@ from tests.servers.model_server import Main
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("people")]
 
-QUERIES = [{"query": {"match": {"bio": it}}} for it in TOPICS]
+QUERIES = [{"query": {"match": {"bio": topic}}} for topic in TOPICS]
 LARGE = {**QUERY, "size": 100, "script_fields": {"a": {"script": f"'{'x' * 40_000}'"}}}
 KIND = {"content-type": "application/json"}
 WITHIN = 1.0
@@ -53,9 +54,12 @@ class Load:
     """
 
     def __init__(self, proxy: Proxied, cluster: str) -> None:
-        self.outcomes, self.slowest, self._stop = Counter[str](), 0.0, threading.Event()
-        self._own = [ids(httpx.post(f"{cluster}/people/_search", json=it)) for it in QUERIES]
-        self._fair = [ids(proxy.search(it)) for it in QUERIES]
+        self.outcomes = Counter[str]()
+        self.slowest = 0.0
+        self._stop = threading.Event()
+        search = f"{cluster}/people/_search"
+        self._of_cluster = [ids(httpx.post(search, json=query)) for query in QUERIES]
+        self._fair = [ids(proxy.search(query)) for query in QUERIES]
         self._proxy = proxy
 
     def ask(self, number: int) -> None:
@@ -64,50 +68,53 @@ class Load:
         reply = self._proxy.search(QUERIES[number])
         self.slowest = max(self.slowest, time.monotonic() - started)
         outcome = reply.headers["fairqr"]
-        right = self._fair if outcome.startswith("re-ranked") else self._own
-        assert ids(reply) == right[number], outcome
+        expected = self._fair if outcome.startswith("re-ranked") else self._of_cluster
+        assert ids(reply) == expected[number], outcome
         self.outcomes[outcome] += 1
 
-    def asks(self, offset: int) -> None:
-        while not self._stop.is_set():
-            self.ask(offset := offset + 1)
+    def ask_in_turns(self, first: int) -> None:
+        for number in itertools.count(first):
+            if self._stop.is_set():
+                return
+            self.ask(number)
 
     @contextmanager
     def running(self, clients: int = 4) -> Iterator[None]:
         with ThreadPoolExecutor(clients) as pool:
-            asking = [pool.submit(self.asks, number) for number in range(clients)]
+            tasks = [pool.submit(self.ask_in_turns, number) for number in range(clients)]
             try:
                 yield
             finally:
                 self._stop.set()
-            for one in asking:
-                one.result()
+            for task in tasks:
+                task.result()
 
-    def sees(self, outcome: str) -> None:
+    def wait_for(self, outcome: str) -> None:
+        """Wait until an outcome comes again and again."""
         before = self.outcomes[outcome]
         until(lambda: self.outcomes[outcome] > before + 3)
 
 
-def killed(worker: int) -> None:
+def kill_worker(worker: int) -> None:
     kill(worker, signal.SIGKILL)
 
 
-def frozen(worker: int) -> None:
+def freeze_worker(worker: int) -> None:
     kill(worker, signal.SIGSTOP)
 
 
-def slowed(worker: int) -> None:
+def slow_worker(worker: int) -> None:
     kill(worker, signal.SIGSTOP)
     time.sleep(2)  # less than we take for frozen
     kill(worker, signal.SIGCONT)
 
 
-def filled(worker: int) -> None:
+def fill_worker(worker: int) -> None:
     used = psutil.Process(worker).memory_info().data // 4
     resource.prlimit(worker, resource.RLIMIT_DATA, (used, used))
 
 
-FAULTS = {killed: "worker", frozen: "slow", slowed: "slow", filled: "worker"}
+FAULTS = {kill_worker: "worker", freeze_worker: "slow", slow_worker: "slow", fill_worker: "worker"}
 
 
 @pytest.fixture(scope="module")
@@ -125,64 +132,81 @@ def faulty(cluster: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         assert "Traceback" not in proxy.log
 
 
-@pytest.mark.parametrize(("fault", "outcome"), FAULTS.items())
+@pytest.mark.parametrize(
+    ("fault", "outcome"), FAULTS.items(), ids=["killed", "frozen", "slowed", "full memory"]
+)
 def test_faults_of_the_worker_under_load_cost_a_bounded_time(
     faulty: Proxied, cluster: Server, fault: Callable[[int], None], outcome: str
 ) -> None:
     worker = faulty.ready()
     load = Load(faulty, cluster.url)
     with load.running():
-        load.sees("re-ranked; ranks")
-        told = load.outcomes[f"passed; {outcome}"]
+        load.wait_for("re-ranked; ranks")
+        before = load.outcomes[f"passed; {outcome}"]
         fault(worker)
-        if fault == filled:  # what is small has room yet
+        if fault == fill_worker:  # what is small has room yet
             assert faulty.outcome(body=LARGE).startswith("passed; ")
-        until(lambda: load.outcomes[f"passed; {outcome}"] > told + 3)
-        load.sees("re-ranked; ranks")
-    assert (faulty.ready() == worker) == (fault == slowed)
+        until(lambda: load.outcomes[f"passed; {outcome}"] > before + 3)
+        load.wait_for("re-ranked; ranks")
+
+    assert (faulty.ready() == worker) == (fault == slow_worker)
     assert load.slowest < WITHIN + 4  # of a machine that does other things, too
 
 
-def test_many_requests_at_once_are_all_right_take_no_memory_and_leave_no_orphan(
+def test_many_requests_at_once_are_right_and_take_no_memory(
     cluster: Server, tmp_path: Path
 ) -> None:
-    """None is lost, none is wrong, memory stays flat; and a killed proxy takes its worker along."""
+    """None is lost, none is wrong, memory stays flat."""
     with proxied(tmp_path, cluster.url) as proxy, ThreadPoolExecutor(8) as pool:
-        both = [psutil.Process(it) for it in (proxy.process.pid, proxy.ready())]
+        processes = [psutil.Process(id_) for id_ in (proxy.process.pid, proxy.ready())]
         load = Load(proxy, cluster.url)
         assert len([*pool.map(load.ask, range(100))]) == 100
-        before = [it.memory_info().rss for it in both]
+
+        before = [process.memory_info().rss for process in processes]
         assert len([*pool.map(load.ask, range(500))]) == 500
+
+        after = [process.memory_info().rss for process in processes]
         assert load.outcomes == {"re-ranked; ranks": 600}
-        more = [it.memory_info().rss - was for it, was in zip(both, before, strict=True)]
-        assert max(more) < 15 * 2**20, more
+
+        grown = [now - earlier for now, earlier in zip(after, before, strict=True)]
+        assert max(grown) < 15 * 2**20, grown
+
+
+def test_a_killed_proxy_takes_its_worker_along(cluster: Server, tmp_path: Path) -> None:
+    with proxied(tmp_path, cluster.url) as proxy:
+        worker = psutil.Process(proxy.ready())
         proxy.process.kill()
-        worker = both[1]
         until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_what_throws_passes_and_says_so(tmp_path: Path, cluster: Server) -> None:
+def test_a_body_that_is_too_deep_passes(faulty: Proxied) -> None:
+    deep = b'{"query": ' + b'{"bool": {"must": ' * 20_000
+    reply = faulty.client.post("/people/_search", content=deep, headers=KIND)
+    assert (reply.status_code, reply.headers["fairqr"]) == (400, "passed; body")
+
+
+def test_lists_need_nothing_of_the_index_of_the_source(tmp_path: Path, cluster: Server) -> None:
+    """Labels come with the hits."""
     with (
         cluster.index("labels", {}),
         proxied(tmp_path, cluster.url, source={"index": "labels"}) as proxy,
     ):
         proxy.ready()
-        deep = b'{"query": ' + b'{"bool": {"must": ' * 20_000
-        reply = proxy.client.post("/people/_search", content=deep, headers=KIND)
-        assert (reply.status_code, reply.headers["fairqr"]) == (400, "passed; body")
-        bare = [{**it, "_source": False} for it in QUERIES[1:3]]
+        bare = [{**query, "_source": False} for query in QUERIES[1:3]]
         assert proxy.outcome(body=bare[0]) == "re-ranked; ranks"  # labels are no part of it
-        cluster.client.delete("/labels")  # labels come with the hits, so nothing is asked of it
+
+        cluster.client.delete("/labels")
         assert proxy.outcome(body=bare[1]) == "re-ranked; ranks"
         assert proxy.outcome() == "re-ranked; ranks"
 
 
 def test_the_proxy_ends_cleanly_while_requests_are_under_way(tmp_path: Path) -> None:
-    asked, goes_on = threading.Event(), threading.Event()
+    is_asked = threading.Event()
+    may_answer = threading.Event()
 
     def wait(_: bytes, send: Any) -> None:
-        asked.set()
-        goes_on.wait()
+        is_asked.set()
+        may_answer.wait()
         send(answer(b"late"))
 
     with raw_cluster() as raw, ThreadPoolExecutor() as pool:
@@ -190,7 +214,7 @@ def test_the_proxy_ends_cleanly_while_requests_are_under_way(tmp_path: Path) -> 
         with proxied(tmp_path, raw.url, source=elsewhere) as proxy:
             raw.replies = wait
             reply = pool.submit(proxy.client.get, "/x")
-            asked.wait()
+            is_asked.wait()
             proxy.process.send_signal(signal.SIGTERM)
 
             def refuses() -> bool:
@@ -198,32 +222,36 @@ def test_the_proxy_ends_cleanly_while_requests_are_under_way(tmp_path: Path) -> 
                     return bool(probe.connect_ex(("127.0.0.1", httpx.URL(proxy.url).port or 0)))
 
             until(refuses)
-            goes_on.set()
+            may_answer.set()
             assert reply.result().text == "late"
             assert proxy.process.wait(60) == 0
 
 
+@pytest.mark.parametrize(
+    ("is_trusted", "status"), [(True, 200), (False, 502)], ids=["trusted", "not trusted"]
+)
 def test_tls_on_both_sides_with_an_own_ca(
-    tmp_path: Path, secure_elasticsearch: SecureServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, secure_elasticsearch: SecureServer, *, is_trusted: bool, status: int
 ) -> None:
-    own, ca = secure_elasticsearch.ca_certs.parent, str(secure_elasticsearch.ca_certs)
-    certificates = {"certificate": str(own / "http.crt"), "key": str(own / "http.key")}
+    folder = secure_elasticsearch.ca_certs.parent
+    ca = str(secure_elasticsearch.ca_certs)
+    certificates = {"certificate": str(folder / "http.crt"), "key": str(folder / "http.key")}
+    trusted = {"ca": ca} if is_trusted else {}
     known = (secure_elasticsearch.username, secure_elasticsearch.password)
-    for trusted, status in ({"ca": ca}, 200), ({}, 502):
-        folder = tmp_path / str(status)
-        url = secure_elasticsearch.url
-        with proxied(folder, url, ca, **certificates, **trusted) as proxy:
-            assert proxy.url.startswith("https://")
-            reply = proxy.client.get("/_security/_authenticate", auth=known)
-            assert reply.status_code == status
-            unknown = proxy.client.get("/_security/_authenticate", auth=("elastic", "CANARY"))
-            assert unknown.status_code == (401 if status == 200 else 502)
-            assert "CANARY" not in proxy.log
-            assert known[1] not in proxy.log
+    unknown = ("elastic", "CANARY")
+    path = "/_security/_authenticate"
+    with proxied(tmp_path, secure_elasticsearch.url, ca, **certificates, **trusted) as proxy:
+        assert proxy.url.startswith("https://")
+        assert proxy.client.get(path, auth=known).status_code == status
+
+        refused = 401 if is_trusted else 502
+        assert proxy.client.get(path, auth=unknown).status_code == refused
+        assert "CANARY" not in proxy.log
+        assert known[1] not in proxy.log
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "words"),
     [
         ({"index": {"source": "none.yaml"}}, "none.yaml"),
         ({"index": {"parameters": {"attributes": ["age"]}}}, "no attribute 'age'"),
@@ -236,18 +264,34 @@ def test_tls_on_both_sides_with_an_own_ca(
         ({"key": "people.yaml"}, "without a certificate"),
         ({"host": "192.0.2.1"}, "192.0.2.1"),
     ],
+    ids=[
+        "source",
+        "attribute",
+        "target",
+        "mode",
+        "password",
+        "unknown",
+        "ca",
+        "certificate",
+        "key",
+        "host",
+    ],
 )
 def test_a_wrong_setting_is_one_sentence(
-    tmp_path: Path, quick: Main, changes: dict[str, Any], said: str
+    tmp_path: Path, quick: Main, changes: dict[str, Any], words: str
 ) -> None:
     file = write_settings(tmp_path, **{"cluster": "http://127.0.0.1:1", **changes})
-    assert said in quick("proxy", file).complaint()
+    assert words in quick("proxy", file).complaint()
 
 
-def test_a_port_in_use_and_a_file_that_is_none_are_told(tmp_path: Path, quick: Main) -> None:
+def test_a_port_in_use_is_told(tmp_path: Path, quick: Main) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         file = write_settings(tmp_path, "http://127.0.0.1:1", port=taken.getsockname()[1])
         assert "in use" in quick("proxy", file).complaint()
+
+
+def test_a_file_that_is_damaged_or_missing_is_told(tmp_path: Path, quick: Main) -> None:
+    file = tmp_path / "proxy.yaml"
     file.write_text("cluster: [")
     assert "proxy.yaml" in quick("proxy", file).complaint()
     assert "none.yaml" in quick("proxy", tmp_path / "none.yaml").complaint()

@@ -35,11 +35,12 @@ def balancer(folder: Path, proxy: int, cluster: str, change: Callable[[str], str
     assert match
     port = free_port()
     page = change(match[1])
-    for old, new in {
+    addresses = {
         "listen 9220": f"listen 127.0.0.1:{port}",
         "127.0.0.1:9201": f"127.0.0.1:{proxy}",
         "127.0.0.1:9200": cluster.removeprefix("http://"),
-    }.items():
+    }
+    for old, new in addresses.items():
         assert page.count(old) == 1
         page = page.replace(old, new)
     with running_nginx(around(page, folder), folder):
@@ -60,8 +61,8 @@ class Clients:
 
     def search(self) -> None:
         """Search over a connection that is kept."""
-        how: Any = {"base_url": self._url, "timeout": PATIENCE, "trust_env": False}
-        with httpx.Client(**how) as client:
+        options: Any = {"base_url": self._url, "timeout": PATIENCE, "trust_env": False}
+        with httpx.Client(**options) as client:
             while not self._over.is_set():
                 try:
                     outcome: Any = client.post("/people/_search", json=QUERY).status_code
@@ -77,8 +78,8 @@ class Clients:
                 yield
             finally:
                 self._over.set()
-            for one in asking:
-                one.result()
+            for task in asking:
+                task.result()
 
     def go_on(self) -> None:
         """Wait until more searches are answered."""
@@ -94,8 +95,8 @@ def slowly(_: bytes, send: Any) -> None:
 
 def unrepeated(page: str) -> str:
     """Keep connections to the proxy, and let no search be sent twice."""
-    kept = page.replace("backup;", "backup; keepalive 16;")
-    return kept.replace("non_idempotent", "")
+    with_connections = page.replace("backup;", "backup; keepalive 16;")
+    return with_connections.replace("non_idempotent", "")
 
 
 @with_nginx
@@ -121,12 +122,12 @@ def test_no_search_is_lost_behind_the_balancer_of_the_page(
                     proxy.process.send_signal(end)
                     proxy.process.wait(PATIENCE)
                 clients.go_on()
+
     assert clients.outcomes.keys() == {200}
 
 
-def test_what_arrives_once_the_proxy_is_to_end_is_answered_and_the_last_of_its_connection(
-    tmp_path: Path,
-) -> None:
+def test_what_arrives_as_the_proxy_ends_is_answered(tmp_path: Path) -> None:
+    """It is the last of its connection."""
     begin = b"POST /x HTTP/1.1\r\nhost: x\r\n"
     rest = b"content-length: 2\r\n\r\n{}"
     with (
@@ -151,6 +152,7 @@ def test_what_arrives_once_the_proxy_is_to_end_is_answered_and_the_last_of_its_c
             assert reply.startswith(b"HTTP/1.1 200")
             assert b"connection: close" in reply.lower()
             assert client.recv(1) == b""
+
         assert proxy.process.wait(PATIENCE) == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ TARGET = {"parameters": {"target": "gender=female:0.9,male:0.1", "k": 10}}
 TEMPLATE = {"query": {"match": {"bio": "{{words}}"}}, "size": SIZE}
 
 
-def asked(number: int) -> tuple[str, dict[str, Any]]:
+def search_of(number: int) -> tuple[str, dict[str, Any]]:
     """Return one of 400 searches of 56 texts, in the ways in which clients ask."""
     words = f"{TOPICS[number % 8]} {TOPICS[number % 7]}"
     body: dict[str, Any] = {"query": {"match": {"bio": words}}, "size": SIZE}
@@ -51,32 +51,39 @@ def asked(number: int) -> tuple[str, dict[str, Any]]:
     return "people/_search", body
 
 
+def share_of_women(groups: list[str | None]) -> float:
+    """Return which share of the exposure in a list women have; nan if nobody has any."""
+    exposure: dict[str | None, float] = defaultdict(float)
+    for rank, group in enumerate(groups):
+        exposure[group] += 1 / float(np.log2(rank + 2))
+    total = exposure["female"] + exposure["male"]
+    return exposure["female"] / total if total else float("nan")
+
+
 def women_in(reply: Any) -> float:
     """Count by hand which share of the exposure in a page women have."""
     hits = reply.get("response", reply)["hits"]["hits"]
-    groups = [GROUPS.get(PEOPLE[hit["_id"]].get("person", {}).get("sex", "")) for hit in hits]
-    weights = 1 / np.log2(np.arange(len(hits)) + 2)
-    women, men = (
-        float(sum(weights[[group == name for group in groups]])) for name in ("female", "male")
-    )
-    return women / (women + men)
+    people_shown = [PEOPLE[hit["_id"]].get("person", {}) for hit in hits]
+    return share_of_women([GROUPS.get(person.get("sex", "")) for person in people_shown])
 
 
 def figures(port: int) -> dict[str, float]:
     text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
-    return {name: float(it) for name, it in re.findall(r"^([^# ].*) (\S+)$", text, re.MULTILINE)}
+    samples = re.findall(r"^([^# ].*) (\S+)$", text, re.MULTILINE)
+    return {name: float(number) for name, number in samples}
 
 
 def counted(port: int, name: str) -> float:
-    return sum(it for key, it in figures(port).items() if key.startswith(f"fairqr_proxy_{name}"))
+    prefix = f"fairqr_proxy_{name}"
+    return sum(number for key, number in figures(port).items() if key.startswith(prefix))
 
 
-def searched(proxy: Proxied) -> tuple[list[float], Counter[str]]:
+def search_in_turns(proxy: Proxied) -> tuple[list[float], Counter[str]]:
     """Search 400 times; return the shares of women that were shown, and what became of searches."""
     shown: list[float] = []
     outcomes: Counter[str] = Counter()
     for number in range(400):
-        path, body = asked(number)
+        path, body = search_of(number)
         reply = proxy.client.post(f"/{path}", json=body)
         assert reply.status_code == 200, reply.text
         shown.append(women_in(reply.json()))
@@ -84,15 +91,25 @@ def searched(proxy: Proxied) -> tuple[list[float], Counter[str]]:
     return shown, outcomes
 
 
+def audit_log(quick: Main, folder: Path) -> dict[str, Any]:
+    """Audit the log of a proxy."""
+    ended = quick("audit", "--from-log", folder / "log", "-o", folder / "out", "--json")
+    assert ended.code == 0, ended.stderr
+    report: dict[str, Any] = json.loads(ended.stdout)
+    return report
+
+
 @pytest.mark.parametrize(
-    ("mode", "within"), [("shadow", 5.0), ("fair", 5.0), ("fair", 0.001)], ids=str
+    ("mode", "within"),
+    [("shadow", 5.0), ("fair", 5.0), ("fair", 0.001)],
+    ids=["shadow", "fair", "late"],
 )
-def test_figures_equal_an_own_count_over_all_that_clients_were_shown(
+def test_figures_equal_a_count_of_all_that_was_shown(
     elasticsearch_url: str, quick: Main, tmp_path: Path, mode: str, within: float
 ) -> None:
     index = {"mode": mode, **TARGET}
     port = free_port()
-    how = {"index": index, "within": within, "log": "log", "metrics_port": port}
+    options = {"index": index, "within": within, "log": "log", "metrics_port": port}
     warming = Counter[str]()
 
     def is_warm() -> bool:
@@ -103,31 +120,34 @@ def test_figures_equal_an_own_count_over_all_that_clients_were_shown(
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(people(elasticsearch_url, "people"))
         server.client.put(f"/people/_alias/{ALIAS}").raise_for_status()
-        proxy = stack.enter_context(proxied(tmp_path, elasticsearch_url, **how))
+        proxy = stack.enter_context(proxied(tmp_path, elasticsearch_url, **options))
         until(is_warm)
         before = warming["searches"]
         until(lambda: counted(port, "searches_total") == before)
         known = exposure_of_women(port)
-        shown, outcomes = searched(proxy)
+        shown, outcomes = search_in_turns(proxy)
         until(lambda: counted(port, "searches_total") == before + 400)
-        women, lists = (now - was for now, was in zip(exposure_of_women(port), known, strict=True))
+        women, lists = np.subtract(exposure_of_women(port), known)
+
         assert lists == 400
         assert women / lists == pytest.approx(np.mean(shown), abs=1e-3)
         assert outcomes["passed; name"] == outcomes["passed; sort"] == 40
+
         if within < 1:
-            assert not any(told.startswith("re-ranked") for told in outcomes)
+            assert not any(outcome.startswith("re-ranked") for outcome in outcomes)
         elif mode == "fair":  # templates, asynchronous and collapsed searches included
             assert outcomes["re-ranked; ranks"] > 320 - 10
         else:
             assert outcomes["passed; shadow"] == 320
+
         assert proxy.end() == 0
 
-    told = quick("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out", "--json")
-    assert told.code == 0, told.stderr
-    audit = json.loads(told.stdout)
-    (group,) = (it for it in audit["groups"] if it["group"] == "female")
+    audit = audit_log(quick, tmp_path)
+    (group,) = [group for group in audit["groups"] if group["group"] == "female"]
     coverage = audit["coverage"]
+
     assert coverage["searches"] == before + 400
+
     # What was asked until the proxy had started is in the log, too.
     mean = (known[0] + sum(shown)) / (known[1] + 400)
     assert group["exposure"]["value"] == pytest.approx(mean, abs=1e-3)
@@ -157,16 +177,11 @@ AGAIN = {"rescore_query": {"match": {"headline": "river"}}}
 
 def women_shown(reply: Any) -> float:
     """Count by hand which share of the exposure in the first ten women have; nan if nobody has."""
-    hits = reply["hits"]["hits"][:SIZE]
-    groups = [GROUPS.get(hit["_source"].get("person", {}).get("sex", "")) for hit in hits]
-    weights = 1 / np.log2(np.arange(len(hits)) + 2)
-    women, men = (
-        float(sum(weights[[group == name for group in groups]])) for name in ("female", "male")
-    )
-    return women / (women + men) if women + men else float("nan")
+    people_shown = [hit["_source"].get("person", {}) for hit in reply["hits"]["hits"][:SIZE]]
+    return share_of_women([GROUPS.get(person.get("sex", "")) for person in people_shown])
 
 
-def searched_in_all_ways(proxy: Proxied) -> list[float]:
+def search_in_all_ways(proxy: Proxied) -> list[float]:
     """Search for each topic in each way, and return the shares of women that were shown."""
     shown = []
     for topic in TOPICS:
@@ -183,7 +198,7 @@ def write_first(server: Any, number: int, sex: str) -> None:
     server.client.put(f"/people/_doc/new{number}?refresh", json=document).raise_for_status()
 
 
-def warmed(proxy: Proxied, port: int) -> int:
+def warm_up(proxy: Proxied, port: int) -> int:
     """Search until lists are known and counted; return how many searches that were."""
     asked_for = 0
 
@@ -198,11 +213,11 @@ def warmed(proxy: Proxied, port: int) -> int:
     return asked_for
 
 
-def searched_while_the_index_changes(
+def search_while_the_index_changes(
     proxy: Proxied, port: int, server: Any, first: int
 ) -> tuple[int, FloatArray]:
     """Search and write; return how many searches there were, and the exposure of women in all."""
-    asked_for = warmed(proxy, port)
+    asked_for = warm_up(proxy, port)
     known = np.array(exposure_of_women(port))
     shown = list[float]()
 
@@ -210,50 +225,50 @@ def searched_while_the_index_changes(
         return counted(port, "searches_total") == asked_for + len(shown)
 
     for number in range(3):
-        shown += searched_in_all_ways(proxy)
+        shown += search_in_all_ways(proxy)
         until(are_all_counted)
         write_first(server, first + number, "MFM"[number])
     women, lists = np.array(exposure_of_women(port)) - known
-    own = [it for it in shown if not np.isnan(it)]
-    assert lists == len(own) > len(shown) - 9
-    assert women / lists == pytest.approx(np.mean(own), abs=1e-6)
+    shares = [share for share in shown if not np.isnan(share)]
+    assert lists == len(shares) > len(shown) - 9
+    assert women / lists == pytest.approx(np.mean(shares), abs=1e-6)
     return asked_for + len(shown), np.array(exposure_of_women(port))
 
 
-def test_figures_are_of_what_was_shown_while_index_and_share_change(
+def test_figures_are_of_what_was_shown_while_the_index_changes(
     elasticsearch_url: str, quick: Main, tmp_path: Path
 ) -> None:
     """First a shadow, then a share, then all, in one log; documents come while each is asked."""
     total = np.zeros(2)
-    every = 0
+    searches = 0
     port = free_port()
     with people(elasticsearch_url, "people") as server:
         server.client.put(f"/people/_alias/{ALIAS}").raise_for_status()
         for phase, (mode, share) in enumerate([("shadow", 1.0), ("fair", 0.5), ("fair", 1.0)]):
             index = {"mode": mode, "share": share, **TARGET}
-            how = {"index": index, "log": "log", "metrics_port": port}
-            with proxied(tmp_path, elasticsearch_url, **how) as proxy:
-                count, exposure = searched_while_the_index_changes(proxy, port, server, 3 * phase)
-                every += count
+            options = {"index": index, "log": "log", "metrics_port": port}
+            with proxied(tmp_path, elasticsearch_url, **options) as proxy:
+                count, exposure = search_while_the_index_changes(proxy, port, server, 3 * phase)
+                searches += count
                 total += exposure
                 is_of_engine = (exposure == exposure_of_women(port, "engine")).all()
+
                 assert is_of_engine == (mode == "shadow")
                 assert proxy.end() == 0
             write_first(server, 3 * phase, "F")  # a label changes
 
-    told = quick("audit", "--from-log", tmp_path / "log", "-o", tmp_path / "out", "--json")
-    assert told.code == 0, told.stderr
-    audit = json.loads(told.stdout)
-    (group,) = (it for it in audit["groups"] if it["group"] == "female")
+    audit = audit_log(quick, tmp_path)
+    (group,) = [group for group in audit["groups"] if group["group"] == "female"]
     assert group["exposure"]["value"] == pytest.approx(total[0] / total[1], abs=1e-6)
     assert audit["spec"]["k"] == SIZE
+
     coverage = audit["coverage"]
-    assert coverage["searches"] == every
+    assert coverage["searches"] == searches
     assert {"shadow", "re-ranked", "name", "sort", "terminate_after"} <= coverage["outcomes"].keys()
     assert audit["lists"]["arms"]
 
 
-@pytest.mark.parametrize("within", [5.0, 0.001])
+@pytest.mark.parametrize("within", [5.0, 0.001], ids=["in time", "late"])
 def test_searches_of_one_request_count_by_their_arms(
     elasticsearch_url: str, tmp_path: Path, within: float
 ) -> None:
@@ -262,36 +277,38 @@ def test_searches_of_one_request_count_by_their_arms(
 
     def records() -> list[Any]:
         lines = log.read_text().splitlines() if log.exists() else []
-        return [json.loads(it) for it in lines if it.endswith("}")]
+        return [json.loads(line) for line in lines if line.endswith("}")]
 
     def of_bundle() -> list[Any]:
         # A search that warmed may be told late, and its words are among the texts.
-        return [it for it in records() if it["outcome"] != "terminate_after"]
+        return [record for record in records() if record["outcome"] != "terminate_after"]
 
     def is_warm() -> bool:
         proxy.search(params={"terminate_after": 100})
-        return any("exposure" in it for it in records())
+        return any("exposure" in record for record in records())
 
     texts = [*TOPICS, *(f"{topic}{topic}" for topic in TOPICS)]  # nobody has the latter
-    lines = [json.dumps(it) for text in texts for it in ({}, {"query": {"match": {"bio": text}}})]
-    how: dict[str, Any] = {"index": {"share": 0.5, **TARGET}, "within": within, "log": "log"}
+    searches = [json.dumps({"query": {"match": {"bio": text}}}) for text in texts]
+    options: dict[str, Any] = {"index": {"share": 0.5, **TARGET}, "within": within, "log": "log"}
     with (
         people(elasticsearch_url, "people"),
-        proxied(tmp_path, elasticsearch_url, log_words=True, **how) as proxy,
+        proxied(tmp_path, elasticsearch_url, log_words=True, **options) as proxy,
     ):
         until(is_warm)
-        body = "\n".join(lines) + "\n"
-        kind = {"content-type": "application/x-ndjson"}
-        reply = proxy.client.post("/people/_msearch", content=body, headers=kind)
+        body = "".join(f"{{}}\n{search}\n" for search in searches)
+        headers = {"content-type": "application/x-ndjson"}
+        reply = proxy.client.post("/people/_msearch", content=body, headers=headers)
         reply.raise_for_status()
-        until(lambda: {*texts} <= {it["words"] for it in of_bundle()})
-        found = {it["words"]: (it["arm"], it["outcome"]) for it in of_bundle()}
-    outcomes = {(text in TOPICS, *found[text]) for text in texts}
+        until(lambda: {*texts} <= {record["words"] for record in of_bundle()})
+        by_words = {record["words"]: (record["arm"], record["outcome"]) for record in of_bundle()}
+
+    outcomes = {(text in TOPICS, *by_words[text]) for text in texts}
     expected = {(True, "engine", "shadow"), (False, "engine", "empty")}
     if within < 1:
         expected |= {(True, "fair", "slow"), (False, "fair", "slow")}
     else:
         expected |= {(True, "fair", "re-ranked"), (False, "fair", "empty")}
+
     assert outcomes == expected
 
 
@@ -307,23 +324,24 @@ def test_what_is_asked_while_the_proxy_starts_is_counted(
             for name in (ALIAS, "other", "people", ALIAS):
                 proxy.search(index=name, body={"query": {"match_all": {}}})
             lines = f'{{"index": "{ALIAS}"}}\n{{}}\n{{"index": "other"}}\n{{}}\n'
-            how = {"headers": {"content-type": "application/x-ndjson"}}
-            proxy.client.post("/_msearch", content=lines, **how).raise_for_status()
+            headers = {"content-type": "application/x-ndjson"}
+            proxy.client.post("/_msearch", content=lines, headers=headers).raise_for_status()
             until(lambda: counted(port, "searches_total") >= 4)
             proxy.ready()
-            found = figures(port)
-            of = 'fairqr_proxy_searches_total{{index="people",outcome="{}"}}'
-            assert found[of.format("name")] == 3
+            by_name = 'fairqr_proxy_searches_total{index="people",outcome="name"}'
+
+            assert figures(port)[by_name] == 3
         server.client.delete("/other").raise_for_status()
-    records = [
-        json.loads(it) for it in (tmp_path / "log" / "log.jsonl").read_text().split("\n")[1:]
-    ]
-    assert [it["outcome"] for it in records].count("name") == 3
+    lines_of_log = (tmp_path / "log" / "log.jsonl").read_text().split("\n")[1:]
+    outcomes = [json.loads(line)["outcome"] for line in lines_of_log]
+
+    assert outcomes.count("name") == 3
 
 
-def exposure_of_women(port: int, which: str = "shown") -> tuple[float, float]:
+def exposure_of_women(port: int, list_: str = "shown") -> tuple[float, float]:
     """Return the exposure of women in lists, summed, and the number of lists."""
-    labels = f'{{attribute="gender",group="female",index="people",list="{which}"}}'
-    found = figures(port)
-    total, count = (f"fairqr_proxy_exposure_{it}{labels}" for it in ("sum", "count"))
-    return found.get(total, 0.0), found.get(count, 0.0)
+    labels = f'{{attribute="gender",group="female",index="people",list="{list_}"}}'
+    samples = figures(port)
+    total = samples.get(f"fairqr_proxy_exposure_sum{labels}", 0.0)
+    count = samples.get(f"fairqr_proxy_exposure_count{labels}", 0.0)
+    return total, count

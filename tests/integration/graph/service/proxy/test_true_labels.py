@@ -60,7 +60,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 def document(number: int) -> dict[str, Any]:
     """A person whose fields are written as their mappings allow."""
     year = 1940 + number
-    sex = ("female", "male")[number % 3 > 0]
+    sex = "male" if number % 3 else "female"
     seconds = (year - 1970) * 31_556_952 + 86_400
     return {
         "bio": "physicist " * (number % 7 + 1) + "of renown " * (number % 5),
@@ -97,13 +97,13 @@ def proxy(
     source = {"index": INDEX, "title": "bio", "attributes": attributes}
     parameters = {"target": "uniform:1", "attributes": [*ATTRIBUTES], "k": 20}
     index = {"source": "people.yaml", "mode": "fair", "parameters": parameters}
-    how: dict[str, Any] = {"source": source, "indexes": {INDEX: index}, "log": "log"}
-    with proxied(folder, str(cluster.base_url), **how) as proxy:
+    options: dict[str, Any] = {"source": source, "indexes": {INDEX: index}, "log": "log"}
+    with proxied(folder, str(cluster.base_url), **options) as proxy:
         until(lambda: proxy.outcome(index=INDEX).startswith("re-ranked"))
         yield proxy, folder
 
 
-ASKED: list[dict[str, Any]] = [
+OPTIONS: list[dict[str, Any]] = [
     {},
     {"_source": False},
     {"_source": ["bio"]},
@@ -116,23 +116,25 @@ ASKED: list[dict[str, Any]] = [
 """What clients ask for besides the query; none of it decides what is known."""
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_reply_is_the_clusters_but_for_its_order(
-    cluster: httpx.Client, proxy: tuple[Proxied, Path], asked: dict[str, Any]
+    cluster: httpx.Client, proxy: tuple[Proxied, Path], options: dict[str, Any]
 ) -> None:
     """What was asked for beside the client's own fields is cut out again, to the byte."""
     for size, pretty in ((10, "?pretty=true"), (COUNT, "")):
-        body = {"query": {"match": {"bio": "physicist renown"}}, "size": size, **asked}
-        there = proxy[0].client.post(f"/{INDEX}/_search{pretty}", json=body)
-        assert there.headers["fairqr"].startswith("re-ranked"), there.text
-        here = cluster.post(f"/{INDEX}/_search{pretty}", json={**body, "size": COUNT})
-        by_id = {hit["_id"]: hit for hit in here.json()["hits"]["hits"]}
-        found = there.json()["hits"]["hits"]
-        assert len(found) == size
-        for hit in found:
-            assert hit == by_id[hit["_id"]]
+        body = {"query": {"match": {"bio": "physicist renown"}}, "size": size, **options}
+        passed = proxy[0].client.post(f"/{INDEX}/_search{pretty}", json=body)
+        assert passed.headers["fairqr"].startswith("re-ranked"), passed.text
+
+        direct = cluster.post(f"/{INDEX}/_search{pretty}", json={**body, "size": COUNT})
+        by_id = {hit["_id"]: hit for hit in direct.json()["hits"]["hits"]}
+        hits = passed.json()["hits"]["hits"]
+
+        assert len(hits) == size
+        assert hits == [by_id[hit["_id"]] for hit in hits]
+
         if size == COUNT:
-            assert len(there.content) == pytest.approx(len(here.content), abs=2)  # "took"
+            assert len(passed.content) == pytest.approx(len(direct.content), abs=2)  # "took"
 
 
 async def test_groups_are_those_of_a_search(
@@ -143,24 +145,28 @@ async def test_groups_are_those_of_a_search(
     engine = await open_source(source, retriever="bm25")
     (hits,) = await engine.search([Query("physicist renown", COUNT)])
     await engine.aclose()
-    wanted = {
+    expected = {
         name: dict(zip(hits.ids, rows.tolist(), strict=True))
         for name, rows in hits.memberships.items()
     }
-    assert all(any(map(sum, rows.values())) for rows in wanted.values())
+
+    assert all(any(map(sum, rows.values())) for rows in expected.values())
+
     file = proxy[1] / "log" / "log.jsonl"
-    for number, asked in enumerate(ASKED):
+    for number, options in enumerate(OPTIONS):
         text = " ".join(["physicist renown", *["of"] * number])  # another query: another list
-        body = {"query": {"match": {"bio": text}}, **asked}
+        body = {"query": {"match": {"bio": text}}, **options}
         before = len(file.read_text().splitlines())
+
         assert proxy[0].outcome(index=INDEX, body=body).startswith("re-ranked")
+
         until(lambda before=before: len(file.read_text().splitlines()) > before)
         record = json.loads(file.read_text().splitlines()[-1])
         for name, groups in record["groups"].items():
             universe = engine.schema.attribute(name).universe
             for id_, group in zip(record["ids"], groups, strict=True):
-                shares = [float(it == group) for it in universe]
-                assert shares == wanted[name][id_], (name, id_, group, asked)
+                shares = [float(name_of_group == group) for name_of_group in universe]
+                assert shares == expected[name][id_], (name, id_, group, options)
 
 
 def test_one_label_that_cannot_be_read_is_unknown_for_its_hit(
@@ -184,18 +190,20 @@ def test_a_client_that_gives_a_label_another_meaning_is_passed(
 
 
 @pytest.mark.parametrize("name", ["folded", "shadowed", "nulled", "scripted"])
-async def test_a_list_to_re_rank_is_labelled_by_the_index_where_fields_say_something_else(
+async def test_a_list_is_labelled_by_the_index_where_fields_differ(
     cluster: httpx.Client, proxy: tuple[Proxied, Path], name: str
 ) -> None:
     """By the ids of its documents; without ids nothing is known of them."""
-    documents = [{"id": str(number), "fields": document(number)} for number in range(6)]
-    asked = {"model": f"people?attributes={name}", "query": "", "documents": documents}
+    fields = [document(number) for number in range(6)]
+    with_ids = [{"id": str(number), "fields": own} for number, own in enumerate(fields)]
+    without_ids = [{"fields": own} for own in fields]
+    by_index = {"model": f"people?attributes={name}", "query": ""}
+    by_fields = {"model": "people?attributes=plain", "query": ""}
     async with in_process(sources=(proxy[1] / "people.yaml",)) as client:
-        found = (await client.post("/v1/rerank", json=asked)).json()
-        assert found["fairqr"]["unlabelled"] == {name: 0}
-        asked["documents"] = [{"fields": one["fields"]} for one in documents]
-        found = await client.post("/v1/rerank", json=asked)
-        assert found.headers["fairqr"] == "not re-ranked; no labels"
-        asked["model"] = "people?attributes=plain"
-        found = (await client.post("/v1/rerank", json=asked)).json()
-        assert found["fairqr"]["unlabelled"] == {"plain": 0}
+        known = await client.post("/v1/rerank", json={**by_index, "documents": with_ids})
+        unknown = await client.post("/v1/rerank", json={**by_index, "documents": without_ids})
+        plain = await client.post("/v1/rerank", json={**by_fields, "documents": without_ids})
+
+    assert known.json()["fairqr"]["unlabelled"] == {name: 0}
+    assert unknown.headers["fairqr"] == "not re-ranked; no labels"
+    assert plain.json()["fairqr"]["unlabelled"] == {"plain": 0}
