@@ -302,7 +302,7 @@ class Executor:
         run over a server mostly waits for the server, and holds its turn only for what takes a
         thread.
         """
-        turn = partial(self._computing.held, current_key_id.get())
+        turn = partial(self._computing.hold, current_key_id.get())
         return in_turns(turn, between_nodes=engine.in_process)
 
     async def execute_stored(

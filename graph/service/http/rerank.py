@@ -342,7 +342,7 @@ async def _fair_list(
         evidence = None
         if words and has_texts and not has_scores:
             learnt_words = parts.executor.learnt_words(checked.body["model"])
-            turn = partial(parts.encoding.held, key)
+            turn = partial(parts.encoding.hold, key)
             evidence = Evidence(parts.evidence, learnt_words, turn)
         return await fair_list(engine, checked.context, words, listed, evidence)
 

@@ -235,7 +235,7 @@ async def in_its_turn(request: Request, slots: Slots, work: Callable[[], Awaitab
     """
 
     async def wait_and_work() -> T:
-        async with slots.held(access_key_of(request.scope).id):
+        async with slots.hold(access_key_of(request.scope).id):
             return await work()
 
     return await unless_gone(request, wait_and_work())

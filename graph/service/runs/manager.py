@@ -361,7 +361,7 @@ class Runs(EphemeralRuns):
     ) -> None:
         """Do a run when there is a slot."""
         current_key_id.set(key)
-        async with self._slots_for(kind).held(key):
+        async with self._slots_for(kind).hold(key):
             if not self.accepting:
                 return
             attempt = await lasting(partial(self._store.claim, id_))
