@@ -464,9 +464,9 @@ def source_of(name: str, explicit: Mapping[str, Any]) -> ValueSource:
         return ValueSource("argument")
 
     is_in_file = _sets(values, name)
-    section, _, rest = name.partition(".")
+    section, _, key = name.partition(".")
     # A variable only names models: the entry of a model is from the file.
-    is_of_model = section == "models" and rest != ""
+    is_of_model = section == "models" and key != ""
     if not (is_of_model and is_in_file):
         for setting in (name, section):
             variable = variable_of(f"{SERVICE}.{setting}")
@@ -477,13 +477,13 @@ def source_of(name: str, explicit: Mapping[str, Any]) -> ValueSource:
 
 def _sets(values: Mapping[str, Any], name: str) -> bool:
     """Return whether values set a setting, or what it is a part of; its name has dots."""
-    section, _, rest = name.partition(".")
+    section, _, inner_name = name.partition(".")
     value = values.get(section)
     if value is None:
         return False
-    if not (rest and isinstance(value, Mapping)):
+    if not (inner_name and isinstance(value, Mapping)):
         return True
-    return any(f"{rest}.".startswith(f"{key}.") for key in value)
+    return any(f"{inner_name}.".startswith(f"{key}.") for key in value)
 
 
 def setting_names() -> Iterator[str]:

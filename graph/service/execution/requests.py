@@ -287,8 +287,8 @@ class AuditRequest(Frozen):
     def name(self) -> str:
         """The name of the audit, for lists of runs."""
         first_query = one_line(self.queries[0].query, NAMED)
-        others = len(self.queries) - 1
-        return f"{first_query} and {others:,} more" if others else first_query
+        other_queries = len(self.queries) - 1
+        return f"{first_query} and {other_queries:,} more" if other_queries else first_query
 
     @property
     def options(self) -> dict[str, Any]:

@@ -157,10 +157,10 @@ async def _chunks(
                 yield chunk(message)
                 yield chunk({}, "stop")
                 if includes_usage:
-                    last = _chunk(run, chat_request, {})
-                    last["choices"] = []
-                    last["usage"] = _usage_of(result)
-                    yield _line(last)
+                    usage_chunk = _chunk(run, chat_request, {})
+                    usage_chunk["choices"] = []
+                    usage_chunk["usage"] = _usage_of(result)
+                    yield _line(usage_chunk)
                 yield format_sse_event(data_str="[DONE]")
 
 

@@ -192,10 +192,10 @@ async def run_to_end(
             f"The service stopped, but the run continues; read its result at {path}."
         )
 
-    followed, last = await unless_gone(request, do())
-    if last.name == "error":
-        raise HTTPException(last.data["status"], last.data, followed.headers)
-    return followed, last.data["result"]
+    followed, final_event = await unless_gone(request, do())
+    if final_event.name == "error":
+        raise HTTPException(final_event.data["status"], final_event.data, followed.headers)
+    return followed, final_event.data["result"]
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -327,8 +327,8 @@ async def begin_run(
 
     It is always kept: it continues without a client and after a restart of the service.
     """
-    kept = background_run.request.model_copy(update={"keep": True})
-    followed = await start_run(request, background_run.kind, kept, idempotency=idempotency)
+    run_request = background_run.request.model_copy(update={"keep": True})
+    followed = await start_run(request, background_run.kind, run_request, idempotency=idempotency)
     return Json(followed.run, 202, followed.headers)
 
 
@@ -354,11 +354,11 @@ async def get_run(request: Request, id: RunId) -> Response:
 
 
 async def _stream_kept_run(
-    request: Request, id: RunId, known: _LastEventId = 0
+    request: Request, id: RunId, last_event_id: _LastEventId = 0
 ) -> AsyncIterator[Events]:
     run = await run_of(request, id)
     key = access_key_of(request.scope).id
-    async with aclosing(parts_of(request).runs.events(run, key, known)) as events:
+    async with aclosing(parts_of(request).runs.events(run, key, last_event_id)) as events:
         yield events
 
 

@@ -335,10 +335,10 @@ class DurableRun(LiveRun, RunJournal):
     async def once(self, key: str, check: Validate, ask: Callable[[], Awaitable[Reply]]) -> Reply:
         """Return the kept reply to a question, or ask it and keep the reply."""
         id_ = hashlib.sha256(key.encode()).hexdigest()[:32]
-        kept = self.run.replies.get(id_)
-        if kept is not None:
-            value = check(kept["value"]) if kept["status"] == "ok" else {}
-            return Reply(kept["status"], value, kept["message"], Usage(**kept["usage"]))
+        stored = self.run.replies.get(id_)
+        if stored is not None:
+            value = check(stored["value"]) if stored["status"] == "ok" else {}
+            return Reply(stored["status"], value, stored["message"], Usage(**stored["usage"]))
 
         reply = await ask()
         if reply.status in _FINAL and id_ not in self._stored_replies:

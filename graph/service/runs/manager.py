@@ -295,8 +295,8 @@ class Runs(EphemeralRuns):
         pause = SOON
         while True:
             # A run that is over elsewhere may still wait for a model here, in an older attempt.
-            here = self.durable.get(run.id) if run.live else None
-            if _may_have_stored_events(run, here, after):
+            local_run = self.durable.get(run.id) if run.live else None
+            if _may_have_stored_events(run, local_run, after):
                 # What was read in another state of the run may lack its last events.
                 state = (run.live, run.attempts)
                 while stored := await self._shared(self._store.events, run.id, after, state=state):
@@ -309,8 +309,8 @@ class Runs(EphemeralRuns):
                 number = await self._shared(self._store.last_number, run.id)
                 yield live.last_event(run, number + 1)
                 return
-            if here is not None:
-                async with contextlib.aclosing(here.events(after)) as events:
+            if local_run is not None:
+                async with contextlib.aclosing(local_run.events(after)) as events:
                     async for event in events:
                         yield event
                         if event.last:
@@ -352,9 +352,9 @@ class Runs(EphemeralRuns):
             StoreUnavailableError: The database cannot be used.
         """
         await self._store.cancel(id_, key)
-        here = self.durable.get(id_)
-        if here is not None:
-            here.stop()
+        local_run = self.durable.get(id_)
+        if local_run is not None:
+            local_run.stop()
 
     async def _do(
         self, execute_stored: live.ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
@@ -430,18 +430,18 @@ class Runs(EphemeralRuns):
                 await asyncio.to_thread(_remove_old, folder, before, unfinished, forgotten)
 
 
-def _may_have_stored_events(run: Run, here: live.DurableRun | None, after: int) -> bool:
+def _may_have_stored_events(run: Run, local_run: live.DurableRun | None, after: int) -> bool:
     """Return whether the store may have later events of a run than this process has.
 
     Args:
         run: The run.
-        here: The run in this process, if it is done here; the events of earlier attempts are only
-            in the store.
+        local_run: The run in this process, if it is done here; only the store has the events of
+            earlier attempts.
         after: Only events with higher numbers count.
     """
-    if here is None:
+    if local_run is None:
         return run.attempts > 0
-    return after < here.run.last
+    return after < local_run.run.last
 
 
 def _remove_old(

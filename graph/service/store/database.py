@@ -364,11 +364,11 @@ async def _lock_preparation(connection: AsyncConnection) -> None:
     Raises:
         TimeoutError: Another process has it for a long time.
     """
-    end = time.monotonic() + PREPARED_WITHIN
+    deadline = time.monotonic() + PREPARED_WITHIN
     lock = sa.select(sa.func.pg_try_advisory_lock(PREPARING))
     # Polling, since a statement that waits holds up the index that LangGraph makes.
     while not await connection.scalar(lock):
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             raise TimeoutError("another process is still preparing it")
         await asyncio.sleep(0.05)
 
