@@ -1,7 +1,7 @@
 """How the service is set up: where it listens, what it offers, and how much of it.
 
-Explicit arguments win over the variables ``FAIRQR_SERVICE_…``, these over the section ``[service]``
-of the settings file, and that over the defaults.
+Explicit arguments win over the variables ``FAIRQR_SERVICE_…``, the variables over the section
+``[service]`` of the settings file, and the section over the defaults.
 """
 
 from __future__ import annotations
@@ -115,9 +115,10 @@ FIRST_PARTS = (
 
 
 def _is_root_path(text: str) -> bool:
-    """Return whether a text is empty or a path that hides none of ours, without a slash at its end.
+    """Return whether a text is empty, or a path below which we can be served.
 
-    Clients resolve dots, so that no request would ever have them.
+    Such a path has no slash at its end, and hides no path of ours. It has no dots, since clients
+    resolve them, so that no request would ever have them.
     """
     if not text:
         return True

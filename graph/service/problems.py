@@ -115,7 +115,7 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
 
 
 def _members_of(error: FairqrError) -> dict[str, Any]:
-    """Return the members that problem documents of some errors have beside those of all."""
+    """Return the members that only the problem documents of some errors have."""
     if isinstance(error, errors.LimitError):
         return {"limit": error.limit, "most": error.most}
     if isinstance(error, BusyError):

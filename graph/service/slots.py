@@ -1,4 +1,4 @@
-"""Slots for what is scarce, as for runs: keys take turns, and none takes all."""
+"""Slots for scarce resources, such as runs: keys take turns, and no key takes all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairqr.graph.service.records import NOBODY
 
 
 class Slots:
-    """A number of slots. A free one goes to the key that holds the fewest, of those that wait.
+    """A number of slots. A free one goes to the waiting key that holds the fewest.
 
     Of keys that hold equally many, the key goes first that has waited longest since its last turn.
 
@@ -68,7 +68,7 @@ class Slots:
         self._grant()
 
     def _grant(self) -> None:
-        """Give slots to those who wait, as long as anybody may have one."""
+        """Give free slots to the callers that wait, in the order of their turns."""
         while (key := self._next_key()) is not None:
             turns = self._waiting.pop(key)
             turn = turns.popleft()

@@ -37,7 +37,7 @@ _ONCE = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "O
 _ONLY_READS = {"Allow": "GET, HEAD", **CLOSES}
 
 SOON = 2.0
-"""The seconds after which the first of those who found no room may come again."""
+"""The seconds after which the first client that found no room may come again."""
 
 A_MOMENT = 0.2
 """If a body takes more seconds, its key is checked again."""
@@ -103,7 +103,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
 
 
 class Guard:
-    """Refuses requests without the right key, those above the limits, and wrong bodies.
+    """Refuses requests without a valid key, requests above the limits, and wrong bodies.
 
     Args:
         app: The guarded application.
@@ -455,7 +455,7 @@ def _check_host(headers: Mapping[str, str]) -> None:
 
 
 def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
-    """Refuse requests from web pages other than our own and those of ``cors_origins``.
+    """Refuse requests from web pages, except our own and the origins in ``cors_origins``.
 
     Raises:
         NotAllowedError: The page is not allowed.

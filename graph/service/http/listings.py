@@ -1,4 +1,4 @@
-"""The routes that list what is offered, show documents, and serve whoever runs the service."""
+"""The routes that list what is offered and show documents, and the routes for operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 T = TypeVar("T")
 
 COUNTING = 2.0
-"""After so many seconds metrics come without what the database counts, before a scrape gives up."""
+"""Seconds after which metrics come without the database's counts, before a scrape gives up."""
 
 router = APIRouter(tags=["capabilities"])
 operation = APIRouter(tags=["operation"])

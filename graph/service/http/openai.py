@@ -118,7 +118,7 @@ async def require_source(request: Request, name: str) -> None:
     """Check that there is such a source.
 
     Raises:
-        IndexNotFoundError: There is none.
+        IndexNotFoundError: The source does not exist.
     """
     if name not in await _sources(request):
         raise IndexNotFoundError(

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, as far as an answer goes; its sources are those of ``http.openai``."""
+"""OpenAI's Responses API, as far as an answer needs it; ``http.openai`` lists the sources."""
 
 from __future__ import annotations
 

@@ -350,7 +350,7 @@ async def _fair_list(
 async def _ids_in_source(
     engine: SearchEngine, documents: Sequence[RerankDocument], texts_are: str
 ) -> list[str]:
-    """Return the ids in the source of documents that bring none; empty for those unknown."""
+    """Return the ids of documents in the source; empty where we do not know them."""
     texts = [document.text for document in documents]
     if texts_are == "ids":
         return texts

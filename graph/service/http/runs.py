@@ -1,6 +1,6 @@
 """The routes of runs: starting, listing, showing, following and ending them."""
 
-# No annotation is delayed here: those of streams name what they depend on.
+# Annotations are evaluated at once here: the annotations of streams hold their dependencies.
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
@@ -151,7 +151,7 @@ async def start_run(
 
 
 async def accept_run(request: Request, checked: CheckedRequest, idempotency: str | None) -> Run:
-    """Accept a durable run of a checked request, or return that of a request that is repeated."""
+    """Accept a durable run of a checked request, or return the run of the request it repeats."""
     return await parts_of(request).runs.accept(
         access_key_of(request.scope).id,
         kind=checked.kind,
@@ -254,7 +254,7 @@ def carrier_of(request: Request) -> dict[str, str]:
 
 
 def _streaming(follow: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
-    """Return a route that streams events; what they depend on may fail before the stream begins.
+    """Return a route that streams events; its dependency may fail before the stream begins.
 
     If the database is away, the stream ends, and the run still goes on. A client that misses the
     last event knows that it should reconnect.

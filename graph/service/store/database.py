@@ -252,7 +252,7 @@ class Database:
         return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 
     async def prepare(self) -> None:
-        """Make or upgrade the tables, and those of LangGraph and procrastinate.
+        """Make or upgrade our tables, and the tables of LangGraph and procrastinate.
 
         Several processes may do so at the same time.
 
@@ -359,7 +359,7 @@ class Database:
 
 
 async def _lock_preparation(connection: AsyncConnection) -> None:
-    """Take the lock of those who prepare the database.
+    """Take the lock for preparing the database.
 
     Raises:
         TimeoutError: Another process has it for a long time.

@@ -106,7 +106,7 @@ LAYOUT = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True),
     sa.Column("trial", sa.LargeBinary),
 )
-"""The version of these tables, and a place to try whether anything can be written."""
+"""The version of these tables, and a column that checks write into."""
 
 VERSION = 6
 
@@ -126,7 +126,7 @@ FROM_1_0 = (
 
 
 def make_tables(connection: sa.Connection) -> None:
-    """Make the tables, or upgrade those of fairqr 1.0.
+    """Make the tables; upgrade the tables of fairqr 1.0.
 
     Raises:
         OSError: A newer fairqr has used the database, or one before 1.0.
