@@ -62,9 +62,9 @@ class LiveRun(ABC):
         path: What its problems are about.
         seconds: The time limit.
         carrier: The headers of the caller's trace.
-        finished: Called with the run at its end, which is stored by then; it must not raise.
-        over: Whether this process is done with the run.
-        stopped: The problem for which somebody has stopped the run, if anybody has.
+        on_finished: Called with the run at its end, which is stored by then; it must not raise.
+        is_over: Whether this process is done with the run.
+        stop_problem: The problem for which the run was stopped; None if it was not.
         task: Does the run; None before and after it can be stopped.
         last: The number of the last event.
     """
@@ -73,9 +73,9 @@ class LiveRun(ABC):
     path: str
     seconds: float
     carrier: Mapping[str, str]
-    finished: Callable[[Run], None]
-    over: bool = field(default=False, init=False)
-    stopped: Exception | None = field(default=None, init=False)
+    on_finished: Callable[[Run], None]
+    is_over: bool = field(default=False, init=False)
+    stop_problem: Exception | None = field(default=None, init=False)
     task: asyncio.Task[Any] | None = field(default=None, init=False)
     last: int = field(default=0, init=False)
     # The limits bound the events of a run, so this list stays small.
@@ -98,7 +98,7 @@ class LiveRun(ABC):
                 is_new = event.number > after
                 if is_piece or is_new or event.last:
                     yield event
-            if self.over:
+            if self.is_over:
                 return
             await news.wait()
 
@@ -110,7 +110,7 @@ class LiveRun(ABC):
 
     def leave(self) -> None:
         """Say that this process is done with the run."""
-        self.over = True
+        self.is_over = True
         self.publish()
 
     def stop(self, problem: Exception | None = None) -> None:
@@ -119,8 +119,8 @@ class LiveRun(ABC):
         Args:
             problem: The problem of the run; by default it was cancelled.
         """
-        if self.stopped is None and self.task is not None:
-            self.stopped = problem or RunCancelledError(CANCELLED)
+        if self.stop_problem is None and self.task is not None:
+            self.stop_problem = problem or RunCancelledError(CANCELLED)
             self.task.cancel()
 
     def event(self, name: EventName, data: dict[str, Any], step: str | None = None) -> Event:
@@ -150,10 +150,10 @@ class LiveRun(ABC):
                 raise LookupError(f"The {self.run.kind} has no result.")
             return self.run.model_copy(update={"status": "done", "result": result})
         except asyncio.CancelledError:
-            if self.stopped is None or self.task is None:
+            if self.stop_problem is None or self.task is None:
                 raise
             self.task.uncancel()
-            return failed(self.run, self.stopped, self.path)
+            return failed(self.run, self.stop_problem, self.path)
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 error = RunTimeoutError(
@@ -217,17 +217,17 @@ class EphemeralRun(LiveRun):
 
     def conclude(self, final: Run | None = None) -> None:
         """End the run if it is not over; by default, with the problem it was stopped for."""
-        if self.over:
+        if self.is_over:
             return
         if final is None:
-            problem = self.stopped or RunCancelledError(CANCELLED)
+            problem = self.stop_problem or RunCancelledError(CANCELLED)
             final = failed(self.run, problem, self.path)
 
         finished = max(time.time(), final.started or 0.0)  # the clock may be set back
         self.run = final.model_copy(update={"finished": finished})
         self.publish(last_event(self.run, self.last + 1))
         self.leave()
-        self.finished(self.run)
+        self.on_finished(self.run)
 
 
 @dataclass(eq=False)
@@ -246,7 +246,7 @@ class DurableRun(LiveRun, RunJournal):
     saver: BaseCheckpointSaver[Any]
 
     def __post_init__(self) -> None:
-        self.stopped = RunCancelledError(CANCELLED) if self.run.cancel else None
+        self.stop_problem = RunCancelledError(CANCELLED) if self.run.cancel else None
         self.last = self.run.last
         self.resumed = False
         self._noted_keys = {key for key in self.run.step_keys.values() if key}
@@ -294,8 +294,8 @@ class DurableRun(LiveRun, RunJournal):
     async def _stored_outputs(
         self, execute_stored: ExecuteStored
     ) -> AsyncGenerator[RunOutput, None]:
-        if self.stopped is not None:
-            raise self.stopped
+        if self.stop_problem is not None:
+            raise self.stop_problem
         earlier_attempts = self.run.attempts - 1
         losses = earlier_attempts - self.run.handed_over
         if losses > LOSSES:
@@ -411,7 +411,7 @@ class DurableRun(LiveRun, RunJournal):
 
     async def _finish(self, final: Run) -> None:
         async with self._flushing:  # at the end, nothing needs to be stored any more but events
-            if self.over:  # this process has left it to the next one
+            if self.is_over:  # this process has left it to the next one
                 return
             finish = partial(self.store.finish, final, self._events, self._has_checkpoints)
             stored = await self._lasting(finish)
@@ -420,7 +420,7 @@ class DurableRun(LiveRun, RunJournal):
                 self._events = []
                 self._replies = {}
                 self._writes = []
-                self.finished(stored)
+                self.on_finished(stored)
 
     async def _hand_over(self) -> None:
         # What cannot be stored now, the next attempt does again.

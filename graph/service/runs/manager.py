@@ -55,7 +55,7 @@ class EphemeralRuns:
 
     Args:
         settings: The settings of the service.
-        finished: Called with each run at its end.
+        on_finished: Called with each run at its end.
 
     Attributes:
         accepting: Whether runs are accepted; false once :meth:`drain` was called.
@@ -63,9 +63,9 @@ class EphemeralRuns:
         ephemeral: The runs that have one.
     """
 
-    def __init__(self, settings: ServiceSettings, finished: Callable[[Run], None]) -> None:
+    def __init__(self, settings: ServiceSettings, on_finished: Callable[[Run], None]) -> None:
         self._settings = settings
-        self._finished = finished
+        self._on_finished = on_finished
         # For runs of both kinds.
         self._slots = Slots(settings.concurrency, settings.traffic.share)
         self._audit_slots = Slots(settings.audit_concurrency, share=1.0)
@@ -112,7 +112,7 @@ class EphemeralRuns:
 
         longest = self._settings.limits.seconds
         limit = min(seconds or longest, longest)
-        ephemeral = live.EphemeralRun(run, f"/v1/{kind}", limit, carrier, self._finished, key)
+        ephemeral = live.EphemeralRun(run, f"/v1/{kind}", limit, carrier, self._on_finished, key)
         self.ephemeral.add(ephemeral)
         ephemeral.task = asyncio.create_task(ephemeral.do(execute(run.id)))
         ephemeral.task.add_done_callback(lambda _: self._over(ephemeral))
@@ -200,7 +200,7 @@ class Runs(EphemeralRuns):
         execute_stored: Runs a durable run; always closed in the task that started it. None if this
             process does none.
         settings: The settings of the service.
-        finished: Called with each run at its end.
+        on_finished: Called with each run at its end.
 
     Attributes:
         durable: The durable runs under way here, by id.
@@ -211,9 +211,9 @@ class Runs(EphemeralRuns):
         store: Store,
         execute_stored: live.ExecuteStored | None,
         settings: ServiceSettings,
-        finished: Callable[[Run], None],
+        on_finished: Callable[[Run], None],
     ) -> None:
-        super().__init__(settings, finished)
+        super().__init__(settings, on_finished)
         self._store = store
         self._execute_stored = execute_stored
         queue_class = LocalQueue if store.database.file else SharedQueue
@@ -375,7 +375,7 @@ class Runs(EphemeralRuns):
                 path=path_of(id_),
                 seconds=seconds,
                 carrier=attempt.carrier,
-                finished=self._finished,
+                on_finished=self._on_finished,
                 store=self._store,
                 saver=saver,
             )
