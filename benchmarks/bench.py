@@ -48,10 +48,21 @@ from fairqr.retrieval.sources.corpus import find_corpus
 from fairqr.retrieval.texts.words import ANALYZER_NAME, english_analyzer
 
 FAIRQR = str(Path(sys.executable).with_name("fairqr"))
-TOP, POOL, SHOWN = 500, 1_000, 20
+TOP = 500
+"""How many hits a plain search returns."""
+
+POOL = 1_000
+SHOWN = 20
+"""How many documents are re-ranked, and how many of them are shown."""
+
 LONG = 5
-"""Rounds of a long run, which neither converges nor runs out of patience."""
-AT_ONCE, SLEEP = 100, 0.05
+"""The rounds of a long run, which neither converges nor runs out of patience."""
+
+AT_ONCE = 100
+"""How many searches ask a model at once."""
+
+MODEL_SECONDS = 0.05
+"""How long the model takes to reply."""
 
 Rows = AsyncIterator[dict[str, Any]]
 
@@ -65,24 +76,30 @@ class Workspace:
     """
 
     def __init__(self, folder: Path, *, quick: bool) -> None:
-        self.folder, self.quick = folder, quick
+        self.folder = folder
+        self.quick = quick
         self.documents = 10_000 if quick else 100_000
-        # Nothing of the user's is read or written, and no proxy stands between.
-        names = {"CONFIG": os.devnull, "DATA_DIR": folder / "data", "CACHE_DIR": folder / "cache"}
-        os.environ |= {f"FAIRQR_{name}": str(value) for name, value in names.items()}
-        os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
-        # Where a proxy is configured, langchain would remark on it.
+        # No file of the user's is read or written.
+        os.environ["FAIRQR_CONFIG"] = os.devnull
+        os.environ["FAIRQR_DATA_DIR"] = str(folder / "data")
+        os.environ["FAIRQR_CACHE_DIR"] = str(folder / "cache")
+        # No proxy stands between, and langchain need not remark on one.
+        os.environ["NO_PROXY"] = "127.0.0.1,localhost"
+        os.environ["no_proxy"] = "127.0.0.1,localhost"
         os.environ["LANGCHAIN_OPENAI_TCP_KEEPALIVE"] = "0"
 
     def rounds(self, full: int) -> int:
-        """Return how often to time something that a full run times so often."""
-        return max(3, full // 5) if self.quick else full
+        """Return how often to time something, given how often a full run does."""
+        if self.quick:
+            return max(3, full // 5)
+        return full
 
     @functools.cache  # noqa: B019 - lives as long as the process
     def index(self, count: int) -> str:
         """Index a corpus by the command; return its name."""
         name = f"generated{count}"
-        command = [FAIRQR, "index", "create", name, str(write_corpus(self.folder / name, count))]
+        documents = write_corpus(self.folder / name, count)
+        command = [FAIRQR, "index", "create", name, str(documents)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         return name
 
@@ -98,86 +115,107 @@ async def starting(space: Workspace) -> Rows:
     python = [sys.executable, "-c"]
     search = ["search", "river", "--corpus", space.index(space.documents)]
     commands = {
-        "python -c pass": ([*python, "pass"], ""),
-        "import fairqr": ([*python, "import fairqr"], "≤ 100 ms"),
-        "fairqr --help": ([FAIRQR, "--help"], "≤ 120 ms"),
-        "one fairqr search": ([FAIRQR, *search, "--model", "feedback"], "≤ 1500 ms"),
+        "python -c pass": [*python, "pass"],
+        "import fairqr": [*python, "import fairqr"],
+        "fairqr --help": [FAIRQR, "--help"],
+        "one fairqr search": [FAIRQR, *search, "--model", "feedback"],
+    }
+    targets = {
+        "import fairqr": "≤ 100 ms",
+        "fairqr --help": "≤ 120 ms",
+        "one fairqr search": "≤ 1500 ms",
     }
 
     def run(command: list[str], _: int) -> object:
         return subprocess.run(command, check=True, capture_output=True)
 
-    calls = {name: functools.partial(run, command) for name, (command, _) in commands.items()}
+    calls = {name: functools.partial(run, command) for name, command in commands.items()}
     taken = await in_turns(space.rounds(25), **calls)
-    (peer, (_, _)), *ours = commands.items()
-    for name, (_, target) in ours:
+    peer = "python -c pass"
+    for name, target in targets.items():
         yield row(name, median(taken[name]), "ms", peer, median(taken[peer]), target)
 
 
 async def searching(space: Workspace) -> Rows:
     """Measure the first 500 ids and scores for 10 terms, beside tantivy's hits without ids."""
-    engine, asked = await space.engine(), queries(200)
+    engine = await space.engine()
+    texts = queries(200)
     index = tantivy.Index.open(str(engine.folder / "text"))
     index.register_tokenizer(ANALYZER_NAME, english_analyzer())
 
     def bare(number: int) -> object:
-        query = index.parse_query(asked[number % len(asked)], ["body"])
+        query = index.parse_query(texts[number % len(texts)], ["body"])
         return index.searcher().search(query, TOP, count=False).hits
 
     def ours(number: int) -> object:
-        return engine.search([Query(asked[number % len(asked)], TOP)])
+        return engine.search([Query(texts[number % len(texts)], TOP)])
 
     taken = await in_turns(space.rounds(600), ours=ours, bare=bare)
-    what = f"search {space.documents:,} documents, 10 terms, top {TOP}"
-    mine, theirs = median(taken["ours"]), median(taken["bare"])
-    # Of fewer documents, a search costs less than what stands around it.
-    judged = not space.quick
-    yield row(what, mine, "ms", "tantivy, hits only", theirs, "≤ 1.5×", judged=judged)
+    yield row(
+        f"search {space.documents:,} documents, 10 terms, top {TOP}",
+        median(taken["ours"]),
+        "ms",
+        "tantivy, hits only",
+        median(taken["bare"]),
+        "≤ 1.5×",
+        # With fewer documents, a search costs less than the code around it.
+        judged=not space.quick,
+    )
 
 
-def made_pool(documents: int, groups: int, length: int) -> RankingObjective:
+def make_pool(documents: int, groups: int, length: int) -> RankingObjective:
     """Return a pool of documents of one group each, whose target is the share of relevance."""
     draw = np.random.default_rng(1)
     relevance = np.sort(draw.beta(1, 3, documents))[::-1]
     shares = draw.dirichlet(np.full(groups, 0.3))
     members = np.eye(groups)[draw.choice(groups, documents, p=shares)]
     target = normalise(relevance @ members)
-    folded, aim = absent_as_one(members, target)
-    return RankingObjective(relevance, [folded], [aim], length)
+    present_members, present_target = absent_as_one(members, target)
+    return RankingObjective(relevance, [present_members], [present_target], length)
 
 
 async def reranking(space: Workspace) -> Rows:
     """Measure fair steps and their bounds beside rescoring a pool by its ids."""
-    engine, (query,) = await space.engine(), queries(1)
+    engine = await space.engine()
+    (query,) = queries(1)
     (hits,) = await engine.search([Query(query, POOL)])
-    members, even = hits.memberships["region"], np.full(8, 1 / 8)
+    members = hits.memberships["region"]
+    even_target = np.full(8, 1 / 8)
     relevance = np.sort(np.random.default_rng(1).uniform(size=len(hits.ids)))[::-1]
-    objective = RankingObjective(relevance, [members], [even], SHOWN)
-    rescored = Query(query, POOL, only=tuple(hits.ids))
-    sellers = made_pool(500, 2_000, SHOWN)
-    long = made_pool(10_000, 8, 1_000)
-    ranked = best_ranking(objective)
-    of_sellers = best_ranking(sellers)
+    regions = RankingObjective(relevance, [members], [even_target], SHOWN)
+    sellers = make_pool(500, 2_000, SHOWN)
+    long = make_pool(10_000, 8, 1_000)
+
+    rescoring = Query(query, POOL, only=tuple(hits.ids))
+    fair_regions = best_ranking(regions)
+    fair_sellers = best_ranking(sellers)
     calls = {
-        "rescored": lambda _: engine.search([rescored]),
-        "fair": lambda _: best_ranking(objective),
-        "bound": lambda _: relax(objective, ranked),
+        "rescored": lambda _: engine.search([rescoring]),
+        "fair": lambda _: best_ranking(regions),
+        "bound": lambda _: relax(regions, fair_regions),
         "sellers": lambda _: best_ranking(sellers),
-        "bound of sellers": lambda _: relax(sellers, of_sellers),
+        "bound of sellers": lambda _: relax(sellers, fair_sellers),
         "long": lambda _: best_ranking(long),
     }
-    taken = {name: median(its) for name, its in (await in_turns(space.rounds(40), **calls)).items()}
-    name = f"fair step for 8 groups, first {SHOWN} of {POOL:,}"
+    taken = await in_turns(space.rounds(40), **calls)
     peer = f"rescore the {POOL:,} by ids"
-    yield row(name, taken["fair"], "ms", peer, taken["rescored"], "≤ 5 ms")
-    figures = {
-        "its bound": ("bound", "≤ 15 ms"),
-        f"fair step for 2,000 groups, first {SHOWN} of 500": ("sellers", "≤ 15 ms"),
-        "its bound, for 2,000 groups": ("bound of sellers", "≤ 15 ms"),
-        "fair step for 8 groups, 1,000 of 10,000": ("long", "≤ 80 ms"),
+    peer_milliseconds = median(taken["rescored"])
+    names = {
+        "fair": f"fair step for 8 groups, first {SHOWN} of {POOL:,}",
+        "bound": "its bound",
+        "sellers": f"fair step for 2,000 groups, first {SHOWN} of 500",
+        "bound of sellers": "its bound, for 2,000 groups",
+        "long": "fair step for 8 groups, 1,000 of 10,000",
     }
-    for name, (timed, most) in figures.items():
-        yield row(name, taken[timed], "ms", peer, taken["rescored"], most)
+    targets = {
+        "fair": "≤ 5 ms",
+        "bound": "≤ 15 ms",
+        "sellers": "≤ 15 ms",
+        "bound of sellers": "≤ 15 ms",
+        "long": "≤ 80 ms",
+    }
+    for call, name in names.items():
+        yield row(name, median(taken[call]), "ms", peer, peer_milliseconds, targets[call])
 
 
 async def graph(space: Workspace) -> Rows:
@@ -192,12 +230,14 @@ async def graph(space: Workspace) -> Rows:
         state: dict[str, Any] = {"query": "word"}
 
         async def take(node: Callable[..., Any]) -> None:
-            for key, value in (await node(state, context, parts)).items():
-                adds = key in nodes.GROWING
+            update = await node(state, context, parts)
+            for key, value in update.items():
                 if isinstance(value, Overwrite):
                     state[key] = value.value
+                elif key in nodes.GROWING:
+                    state[key] = state.get(key, []) + value
                 else:
-                    state[key] = state.get(key, []) + value if adds else value
+                    state[key] = value
 
         await take(nodes.prepare)
         await take(nodes.retrieve)
@@ -214,9 +254,11 @@ async def graph(space: Workspace) -> Rows:
         return built.ainvoke({"query": "word"}, context=context)
 
     taken = await in_turns(space.rounds(100), whole=whole, bare=bare)
-    ours, theirs = median(taken["whole"]), median(taken["bare"])
+    ours = median(taken["whole"])
+    theirs = median(taken["bare"])
+    added = (ours - theirs) / LONG
     yield row(f"a run of {LONG} rounds", ours, "ms", "its nodes called bare", theirs)
-    yield row("added by the graph to a round", (ours - theirs) / LONG, "ms", target="≤ 2.2 ms")
+    yield row("added by the graph to a round", added, "ms", target="≤ 2.2 ms")
 
 
 async def calls(space: Workspace) -> Rows:
@@ -224,43 +266,62 @@ async def calls(space: Workspace) -> Rows:
 
     One that sleeps in the process is taken off; the peer is as many calls by langchain's client.
     """
-    engine, asked = await space.engine(), queries(AT_ONCE)
-
-    async def crowd(refiner: Any) -> tuple[float, int]:
-        await refiner.start()  # a process makes its client once
-        search, start = FairSearch(engine, refiner), time.process_time()
-        each = (search.search(query, attribute="gender", **IN_ROUNDS) for query in asked)
-        results = await asyncio.gather(*each)
-        return time.process_time() - start, sum(it.usage.model_calls for it in results)
-
-    async def alone(count: int, url: str) -> float:
-        asked = httpx.get(url, trust_env=False).json()["last"]
-        client = init_chat_model(
-            f"openai:{asked.pop('model')}",
-            base_url=f"{url}/v1",
-            api_key="none",
-            max_retries=0,
-            http_async_client=openai.DefaultAsyncHttpxClient(),
-        )
-        messages, start = asked.pop("messages"), time.process_time()
-        for _ in range(ROUNDS):
-            each = (client.ainvoke(messages, **asked) for _ in range(count // ROUNDS))
-            await asyncio.gather(*each)
-        return time.process_time() - start
-
+    engine = await space.engine()
+    texts = queries(AT_ONCE)
     server = Model(space.folder)
-    server.start(delay=SLEEP)
+    server.start(delay=MODEL_SECONDS)
+    added = []
+    peers = []
     try:
-        added, peers = [], []
         for _ in range(1 if space.quick else 3):
             model = ChatModel("openai:load", base_url=f"{server.url}/v1", api_key="none")
-            busy, count = await crowd(model)
-            added.append((busy - (await crowd(InstantRefiner(SLEEP)))[0]) / count * 1000)
-            peers.append(await alone(count, server.url) / count * 1000)
+            seconds, count = await _search_at_once(engine, texts, model)
+            sleeping = InstantRefiner(MODEL_SECONDS)
+            seconds_without, _ = await _search_at_once(engine, texts, sleeping)
+            added.append((seconds - seconds_without) / count * 1000)
+            peers.append(await _call_by_langchain(count, server.url) / count * 1000)
     finally:
         server.kill()
-    what = f"processor time that a model adds to a call, {AT_ONCE} searches at once"
-    yield row(what, median(added), "ms", "a call by langchain", median(peers), "≤ 1.5×")
+    yield row(
+        f"processor time that a model adds to a call, {AT_ONCE} searches at once",
+        median(added),
+        "ms",
+        "a call by langchain",
+        median(peers),
+        "≤ 1.5×",
+    )
+
+
+async def _search_at_once(
+    engine: TantivyEngine, texts: list[str], refiner: Any
+) -> tuple[float, int]:
+    """Return the processor time of many searches at once, and how often they called the model."""
+    # A process makes its client once.
+    await refiner.start()
+    search = FairSearch(engine, refiner)
+    start = time.process_time()
+    searches = [search.search(text, attribute="gender", **IN_ROUNDS) for text in texts]
+    results = await asyncio.gather(*searches)
+    seconds = time.process_time() - start
+    return seconds, sum(result.usage.model_calls for result in results)
+
+
+async def _call_by_langchain(count: int, url: str) -> float:
+    """Return the processor time of as many calls by langchain's client, in as many rounds."""
+    request = httpx.get(url, trust_env=False).json()["last"]
+    client = init_chat_model(
+        f"openai:{request.pop('model')}",
+        base_url=f"{url}/v1",
+        api_key="none",
+        max_retries=0,
+        http_async_client=openai.DefaultAsyncHttpxClient(),
+    )
+    messages = request.pop("messages")
+    start = time.process_time()
+    for _ in range(ROUNDS):
+        calls = [client.ainvoke(messages, **request) for _ in range(count // ROUNDS)]
+        await asyncio.gather(*calls)
+    return time.process_time() - start
 
 
 async def attached(space: Workspace) -> Rows:
@@ -268,39 +329,49 @@ async def attached(space: Workspace) -> Rows:
 
     Those are the first 500 hits, and the documents that it shows.
     """
-    asked, shown = queries(100), dict[str, list[str]]()
+    texts = queries(100)
+    shown: dict[str, list[str]] = {}
     corpus = find_corpus(write_corpus(space.folder / "attached", space.documents))
     with on_elasticsearch("attached", corpus) as (_, source):
         engine = await Catalog().resolve(str(source))
         async with FairSearch.open(engine, InstantRefiner()) as search:
 
             async def fair(number: int) -> None:
-                query = asked[number % len(asked)]
+                query = texts[number % len(texts)]
                 result = await search.search(query, attribute="gender", max_iterations=0)
-                both = [*result.ranking, *result.baseline.ranking]
-                shown[query] = [*dict.fromkeys(document.id for document in both)]
+                documents = [*result.ranking, *result.baseline.ranking]
+                shown[query] = [*dict.fromkeys(document.id for document in documents)]
 
             async def baseline(number: int) -> None:
-                query = asked[number % len(asked)]
+                query = texts[number % len(texts)]
                 await engine.search([Query(query, TOP)])
                 await engine.documents(shown[query])
 
-            for number in range(len(asked)):
+            # The baseline reads what the fair search has shown.
+            for number in range(len(texts)):
                 await fair(number)
             taken = await in_turns(space.rounds(200), fair=fair, baseline=baseline)
         await engine.aclose()
-    what = f"fair search of {space.documents:,} documents on Elasticsearch, no model"
-    ours, peer = median(taken["fair"]), "its baseline searches alone"
-    yield row(what, ours, "ms", peer, median(taken["baseline"]), "≤ 1.4×")
+    yield row(
+        f"fair search of {space.documents:,} documents on Elasticsearch, no model",
+        median(taken["fair"]),
+        "ms",
+        "its baseline searches alone",
+        median(taken["baseline"]),
+        "≤ 1.4×",
+    )
 
 
-EACH = (starting, searching, reranking, graph, calls, attached)
-BENCHMARKS: dict[str, Callable[[Workspace], Rows]] = {it.__name__: it for it in EACH}
+ALL = (starting, searching, reranking, graph, calls, attached)
+BENCHMARKS: dict[str, Callable[[Workspace], Rows]] = {
+    benchmark.__name__: benchmark for benchmark in ALL
+}
 
 
-async def measured(names: list[str], *, quick: bool) -> list[dict[str, Any]]:
-    """Run the benchmarks that are named, all if none is, and return their rows."""
-    rows, start = [], time.perf_counter()
+async def measure(names: list[str], *, quick: bool) -> list[dict[str, Any]]:
+    """Run benchmarks by name, or all of them, and return their rows."""
+    rows = []
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="fairqr-bench-") as folder:
         space = Workspace(Path(folder), quick=quick)
         for name in names or BENCHMARKS:
@@ -315,11 +386,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="a tenth of everything")
     parser.add_argument("-o", "--output", type=Path, help="a folder that keeps the figures")
-    asked = parser.parse_args()
-    rows, made = asyncio.run(measured(asked.names, quick=asked.quick)), machine()
-    print(f"{table(rows)}\n\nload {made['load']} on {made['cores']} cores")
-    if asked.output:
-        keep(asked.output, rows, "what")
+    arguments = parser.parse_args()
+    rows = asyncio.run(measure(arguments.names, quick=arguments.quick))
+    host = machine()
+    print(f"{table(rows)}\n\nload {host['load']} on {host['cores']} cores")
+    if arguments.output:
+        keep(arguments.output, rows, "what")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 
 from fairqr.retrieval.sources.corpus import Corpus
-from tests.integration.elasticsearch_server import running_server
-from tests.integration.filled_elasticsearch import fill, write_source
+from tests.servers.elasticsearch_server import running_server
+from tests.servers.filled_elasticsearch import fill, write_source
 
 
 async def in_turns(rounds: int, **calls: Callable[[int], object]) -> dict[str, list[float]]:
@@ -33,19 +33,22 @@ async def in_turns(rounds: int, **calls: Callable[[int], object]) -> dict[str, l
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(-max(1, rounds // 10), rounds):
-        # The order turns about, so that nobody always comes after the same neighbour.
-        for name in [*calls][:: 1 if number % 2 else -1]:
+        # The order is reversed each time, so that none always comes after the same neighbour.
+        order = [*calls] if number % 2 else [*reversed(calls)]
+        is_timed = number >= 0
+        for name in order:
             start = time.perf_counter()
             result = calls[name](abs(number))
             if inspect.isawaitable(result):
                 await result
-            if number >= 0:
-                taken[name].append((time.perf_counter() - start) * 1000)
+            milliseconds = (time.perf_counter() - start) * 1000
+            if is_timed:
+                taken[name].append(milliseconds)
     return taken
 
 
 def row(
-    what: str,
+    measured: str,
     ours: float,
     unit: str,
     peer: str = "",
@@ -57,7 +60,7 @@ def row(
     """Return one line of the table.
 
     Args:
-        what: What was measured.
+        measured: What was measured.
         ours: The figure.
         unit: Of both figures.
         peer: What it is compared with.
@@ -65,20 +68,39 @@ def row(
         target: The limit, such as ``≤ 5 ms``, or ``≥ 1.5×`` of the peer's.
         judged: Whether the target holds for this run, which may be a small one.
     """
-    told = {"what": what, "ours": figure(ours, unit), "peer": peer, "peer's": "", "ratio": ""}
-    told |= {"target": target, "reached": ""}
+    cells = {
+        "what": measured,
+        "ours": figure(ours, unit),
+        "peer": peer,
+        "peer's": "",
+        "ratio": "",
+        "target": target,
+        "reached": "",
+    }
     if theirs is not None:
-        told |= {"peer's": figure(theirs, unit), "ratio": f"{ours / theirs:.2f}×"}
+        cells["peer's"] = figure(theirs, unit)
+        cells["ratio"] = f"{ours / theirs:.2f}×"
     if target and judged:
-        sign, limit = target.split(" ")[:2]
-        reached = float(limit.rstrip("×")) * (theirs or 1.0 if "×" in limit else 1.0)
-        told["reached"] = "yes" if (ours <= reached if sign == "≤" else ours >= reached) else "NO"
-    return told
+        cells["reached"] = "yes" if _is_reached(ours, theirs, target) else "NO"
+    return cells
+
+
+def _is_reached(ours: float, theirs: float | None, target: str) -> bool:
+    """Return whether a figure reaches a target; without a peer's, a factor is the limit itself."""
+    sign, number = target.split(" ")[:2]
+    limit = float(number.rstrip("×"))
+    if "×" in number:
+        limit *= theirs or 1.0
+    return ours <= limit if sign == "≤" else ours >= limit
 
 
 def figure(value: float, unit: str) -> str:
     """Return a figure with three digits and its unit."""
-    digits = 0 if value == int(value) or value >= 100 else 1 if value >= 10 else 2
+    digits = 2
+    if value == int(value) or value >= 100:
+        digits = 0
+    elif value >= 10:
+        digits = 1
     return f"{value:,.{digits}f} {unit}".rstrip()
 
 
@@ -102,14 +124,16 @@ def keep(folder: Path, rows: Sequence[Mapping[str, object]], *ids: str) -> None:
     """Write the numbers in rows as ``measures.csv``, for :mod:`benchmarks.results`.
 
     Args:
-        folder: Made if it is not there.
-        rows: Those of a table.
+        folder: Where to write it; made if it does not exist.
+        rows: The rows of a table.
         ids: The columns that distinguish rows.
     """
-    table = pd.DataFrame(rows).melt([*ids], var_name="measure")
-    told = table["value"].astype(str).str.replace(",", "").str.extract(r"^(-?[0-9.]+)")[0]
+    measures = pd.DataFrame(rows).melt([*ids], var_name="measure")
+    texts = measures["value"].astype(str).str.replace(",", "")
+    numbers = texts.str.extract(r"^(-?[0-9.]+)")[0]
     folder.mkdir(parents=True, exist_ok=True)
-    table.assign(value=told).dropna().to_csv(folder / "measures.csv", index=False)
+    # Cells without a number, such as a unit alone, are left out.
+    measures.assign(value=numbers).dropna().to_csv(folder / "measures.csv", index=False)
 
 
 def over_collections(
@@ -119,8 +143,8 @@ def over_collections(
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("names", nargs="+", help="of collections")
     parser.add_argument("-o", "--output", type=Path, required=True)
-    given = parser.parse_args()
-    asyncio.run(work(given.names, given.output))
+    arguments = parser.parse_args()
+    asyncio.run(work(arguments.names, arguments.output))
 
 
 def machine() -> dict[str, Any]:
@@ -136,18 +160,26 @@ def machine() -> dict[str, Any]:
 
 
 def taken_by(pid: int) -> dict[str, float]:
-    """Return what a process has now, as Linux counts it.
+    """Return the memory, files, threads and processor time of a process, as Linux counts them.
 
     The memory is in MB: its own, and with the pages of mapped files, which the system takes back
     when it needs them. ``busy`` is the processor time in seconds so far.
     """
     process = Path(f"/proc/{pid}")
     lines = (process / "status").read_text(encoding="ascii").splitlines()
-    values = dict(line.split(":", 1) for line in lines)
-    # A process that has just ended has no memory any more.
-    own, resident = (int(values.get(it, "0").split()[0]) / 1024 for it in ("RssAnon", "VmRSS"))
+    status = dict(line.split(":", 1) for line in lines)
+
+    def megabytes(name: str) -> float:
+        # A process that has just ended has no memory any more.
+        return int(status.get(name, "0").split()[0]) / 1024
+
     fields = (process / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    busy = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    files = len(list((process / "fd").iterdir()))
-    threads = float(values["Threads"])
-    return {"own": own, "resident": resident, "files": files, "threads": threads, "busy": busy}
+    user_ticks = int(fields[11])
+    system_ticks = int(fields[12])
+    return {
+        "own": megabytes("RssAnon"),
+        "resident": megabytes("VmRSS"),
+        "files": len(list((process / "fd").iterdir())),
+        "threads": float(status["Threads"]),
+        "busy": (user_ticks + system_ticks) / os.sysconf("SC_CLK_TCK"),
+    }

@@ -26,11 +26,11 @@ import psutil
 
 from benchmarks.load.clients import new_client
 from benchmarks.measuring import in_turns, keep, machine, row, table
-from tests.integration.attached_people import TOPICS, people
-from tests.integration.elasticsearch_server import running_server
 from tests.integration.graph.service.proxy.proxied import Proxied, proxied
 from tests.integration.graph.service.proxy.test_isolation import OFFERS, SELLERS, beside
 from tests.patience import until
+from tests.servers.attached_people import TOPICS, people
+from tests.servers.elasticsearch_server import running_server
 
 CLIENTS = 32
 TURNS = 300

@@ -19,41 +19,52 @@ from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
 ROUNDS = 2
+
 IN_ROUNDS: dict[str, Any] = {"ask": "always", "max_iterations": ROUNDS, "patience": ROUNDS}
-"""Make a search ask in each of its rounds, whatever it expects of them."""
+"""Options that make a search ask the model in each of its rounds, whatever it expects of them."""
+
 WORDS = {group: group_words(group) for group in (*GENDERS, *REGIONS)}
+
+FOUND = 20
+"""How many documents the instant engine has."""
+
+NEW_KEYWORDS = 3
+"""How many keywords the instant refiner gives at a time."""
 
 GENDER = Attribute(name="gender", **SCHEMA["attributes"]["gender"])
 
 
 class InstantEngine:
-    """An engine whose every search finds the same 20 documents, all of one group."""
+    """An engine in which every search finds the same 20 documents, all of one group."""
 
     name = "instant"
     retriever = "bm25"
     in_process = True
-    schema = Schema(
-        attributes={"gender": Attribute(name="gender", **SCHEMA["attributes"]["gender"])}
-    )
+    schema = Schema(attributes={"gender": GENDER})
     capabilities: frozenset[Capability] = frozenset(
         {"new_queries", "read_by_id", "rescore", "document_frequencies", "corpus_shares"}
     )
     filterable: frozenset[tuple[str, str]] = frozenset()
 
     def __init__(self) -> None:
-        ids = [f"d{n:07}" for n in range(20)]
-        members = {"gender": np.tile([0.0, 1.0], (20, 1))}
-        self._hits = Hits(ids, [20.0 - n for n in range(20)], members)
-        self._count = Hits([], [], {"gender": np.zeros((0, 2))})
+        ids = [f"d{number:07}" for number in range(FOUND)]
+        scores = [float(FOUND - number) for number in range(FOUND)]
+        members = {"gender": np.tile([0.0, 1.0], (FOUND, 1))}
+        self._hits = Hits(ids, scores, members)
+        self._no_hits = Hits([], [], {"gender": np.zeros((0, 2))})
 
     async def info(self) -> EngineInfo:
-        return EngineInfo(self.name, "instant", 20, "", "", "")
+        return EngineInfo(self.name, "instant", FOUND, "", "", "")
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
+        return [self._answer(query) for query in queries]
+
+    def _answer(self, query: Query) -> Hits:
+        if query.n:
+            return self._hits
         # Any word stands in one document of the corpus, and in all that were found.
-        totals = [1 if it.text and it.only is None else 20 for it in queries]
-        counts = [replace(self._count, total=total) for total in totals]
-        return [self._hits if it.n else count for it, count in zip(queries, counts, strict=True)]
+        is_of_corpus = bool(query.text) and query.only is None
+        return replace(self._no_hits, total=1 if is_of_corpus else FOUND)
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         return [Document(id_, id_, id_, {"gender": "male"}) for id_ in ids]
@@ -84,5 +95,7 @@ class InstantRefiner:
 
     async def refine(self, request: GroupRequest, deadline: float | None = None) -> Refinement:
         await asyncio.sleep(self._seconds)
-        known = [w for w in WORDS.get(request.group, ()) if w not in request.keywords]
-        return Refinement("ok", keywords=tuple(known[:3]) or (f"word{next(self._numbers)}",))
+        words = WORDS.get(request.group, ())
+        unused = [word for word in words if word not in request.keywords]
+        keywords = unused[:NEW_KEYWORDS] or [f"word{next(self._numbers)}"]
+        return Refinement("ok", keywords=tuple(keywords))

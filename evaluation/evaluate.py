@@ -94,11 +94,7 @@ def evaluate(
     if missing not in ("zero", "undefined"):
         raise InputError(f"Missing queries count as zero or undefined, not '{missing}'.")
     schema_attributes = {} if labels is None else labels.schema.attributes
-    has_populations = all(
-        attribute.population is not None for attribute in schema_attributes.values()
-    )
-    default = DEFAULT_TARGET if has_populations else WITHOUT_POPULATION
-    rule = default if target is None else as_target(target, default)
+    rule = _rule(target, labels)
     names = [attributes] if isinstance(attributes, str) else [*(attributes or schema_attributes)]
     bound = _bound(parse_measures(measures), labels, names, rule, judged)
     queries = tuple(ranked.rankings if judged is None else judged)
@@ -106,25 +102,21 @@ def evaluate(
         raise InputError(
             "No query is judged, so there is nothing to measure; name other judgements."
         )
+
     values: dict[Measure, dict[str, Score]] = {measure: {} for measure in bound}
     shares: list[_SharesOfGroups] = []
     if labels is not None and judged is not None:
         depth = depth_of(bound)
         shares = [_SharesOfGroups(labels.dimension(name), depth) for name in names]
     for part in _parts(ranked, queries):
-        batch = Batch(
-            part,
-            [[ranking.ids for ranking in ranked.rankings.get(query, ())] for query in part],
-            [(judged or {}).get(query, {}) for query in part],
-            groups=labels,
-            target=rule,
-        )
+        batch = _batch(part, ranked, judged, labels, rule)
         for measure, scores in values.items():
             scores.update(zip(part, measure.scores(batch), strict=True))
         for of_dimension in shares:
             of_dimension.add(batch)
     if missing == "zero":
         _count_missing_as_zero(values)
+
     by_group: list[GroupShare] = []
     for of_dimension in shares:
         by_group += of_dimension.means()
@@ -140,6 +132,30 @@ def evaluate(
         notes=notes_on(ranked, judged, queries, labels, bound, missing),
         by_group=tuple(by_group),
     )
+
+
+def _rule(target: TargetRule | str | Sequence[str] | None, groups: Groups | None) -> TargetRule:
+    """Return what exposure is held against; see :func:`evaluate` for the default."""
+    attributes = {} if groups is None else groups.schema.attributes
+    populations = [attribute.population for attribute in attributes.values()]
+    default = WITHOUT_POPULATION if None in populations else DEFAULT_TARGET
+    return default if target is None else as_target(target, default)
+
+
+def _batch(
+    queries: Sequence[str],
+    run: SystemRun,
+    qrels: Qrels | None,
+    groups: Groups | None,
+    target: TargetRule,
+) -> Batch:
+    """Return some queries with their rankings and judgements, as measures read them."""
+    rankings = []
+    for query in queries:
+        of_query = run.rankings.get(query, ())
+        rankings.append([ranking.ids for ranking in of_query])
+    grades = [(qrels or {}).get(query, {}) for query in queries]
+    return Batch(queries, rankings, grades, groups=groups, target=target)
 
 
 def _count_missing_as_zero(values: dict[Measure, dict[str, Score]]) -> None:

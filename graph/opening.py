@@ -49,14 +49,20 @@ class RunParts:
         engine = engine or self.engine
         key = (kind, id(engine))  # engines of users, such as dataclasses, may have no hash
         if key not in self._graphs:
-            given: dict[str, Any] = {"ranker": self.rankers, "prompts": self.prompts}
-            if kind != "search":
-                given["concurrency"] = self.concurrency
-            if kind == "answer":
-                given |= {"generator": self.generator, "attributor": self.attributor}
-            builder = import_module(f"fairqr.graph.{kind}.builder")
-            self._graphs[key] = getattr(builder, f"build_{kind}_graph")(engine, self.model, **given)
+            self._graphs[key] = self._build(kind, engine)
         return self._graphs[key]
+
+    def _build(self, kind: str, engine: SearchEngine) -> Any:
+        """Build a graph of a kind; only then are its modules imported."""
+        options: dict[str, Any] = {"ranker": self.rankers, "prompts": self.prompts}
+        if kind != "search":
+            options["concurrency"] = self.concurrency
+        if kind == "answer":
+            options["generator"] = self.generator
+            options["attributor"] = self.attributor
+        module = import_module(f"fairqr.graph.{kind}.builder")
+        build = getattr(module, f"build_{kind}_graph")
+        return build(engine, self.model, **options)
 
 
 def open_parts(
@@ -85,11 +91,11 @@ def open_parts(
         InputError: The object is not a model.
     """
     prompts = prompts or PromptLibrary()
-    found = model_of(model, engine)
+    opened_model = model_of(model, engine)
     return RunParts(
         engine=engine,
-        model=found,
-        rankers=Rankers.of(ranker, found, prompts),
+        model=opened_model,
+        rankers=Rankers.of(ranker, opened_model, prompts),
         generator=generator,
         attributor=attributor,
         prompts=prompts,

@@ -77,13 +77,13 @@ def context_of(kind: type[C], given: object, default: C | None) -> C:
     return default
 
 
-def require_hits(found: Sequence[object], engine: SearchEngine, query: str) -> None:
-    """Refuse to go on without documents: an answer or a probe needs some.
+def require_hits(hits: Sequence[object], engine: SearchEngine, query: str) -> None:
+    """Check that a search found documents: an answer or a probe needs some.
 
     Raises:
-        QueryError: Nothing was found.
+        QueryError: It found none.
     """
-    if not found:
+    if not hits:
         raise QueryError(
             f"No document of '{engine.name}' matches the query '{query[:100]}'; try other words."
         )
@@ -169,9 +169,9 @@ def add_seconds(result: Mapping[str, Any]) -> None:
 class RunTurn:
     """The turn of a run, which it holds from a node that computes until one that asks a model.
 
-    A run that gave it back after each node would let all other runs of its key go on between two
-    of its nodes, and those of another key would wait for all of them. Nobody can stop a thread, so
-    the turn of a run that ends before its threads lasts as long as they do.
+    If a run gave it back after each node, all other runs of its key would go on between two of its
+    nodes, and those of another key would wait for all of them. Nobody can stop a thread, so the
+    turn of a run that ends before its threads lasts as long as they do.
 
     Args:
         turn: Returns what the run enters when it takes its turn.
@@ -181,7 +181,7 @@ class RunTurn:
     def __init__(self, turn: Turn, *, between_nodes: bool = True) -> None:
         self._turn = turn
         self.between_nodes = between_nodes
-        self._held: AsyncExitStack | None = None
+        self._current: AsyncExitStack | None = None
         self._threads: set[asyncio.Task[Any]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         # Of two nodes at once, the second must not take another turn.
@@ -190,21 +190,23 @@ class RunTurn:
     async def take(self) -> None:
         """Wait for the turn, unless the run holds it."""
         async with self._taking:
-            if self._held is None:
+            if self._current is None:
                 async with AsyncExitStack() as stack:
                     await stack.enter_async_context(self._turn())
-                    self._held = stack.pop_all()
+                    self._current = stack.pop_all()
 
     async def give_back(self) -> None:
         """Give the turn back, if the run holds it, now or once its threads have ended."""
-        held = self._held
-        self._held = None
-        if held is not None and self._threads:
-            closing = asyncio.create_task(_close_after({*self._threads}, held))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-        elif held is not None:
-            await held.aclose()
+        current = self._current
+        if current is None:
+            return
+        self._current = None
+        if not self._threads:
+            await current.aclose()
+            return
+        closing = asyncio.create_task(_close_after({*self._threads}, current))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Do something in a thread in one's turn."""
@@ -212,7 +214,8 @@ class RunTurn:
         working = asyncio.create_task(asyncio.to_thread(work))
         self._threads.add(working)
         working.add_done_callback(self._threads.discard)
-        working.add_done_callback(lambda done: done.cancelled() or done.exception())
+        # If the run is cancelled, nobody reads an error of the thread, and asyncio would log it.
+        working.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             return await asyncio.shield(working)
         finally:
@@ -220,9 +223,9 @@ class RunTurn:
                 await self.give_back()
 
 
-async def _close_after(threads: set[asyncio.Task[Any]], held: AsyncExitStack) -> None:
+async def _close_after(threads: set[asyncio.Task[Any]], turn: AsyncExitStack) -> None:
     await asyncio.wait(threads)
-    await held.aclose()
+    await turn.aclose()
 
 
 _run_turn: ContextVar[RunTurn | None] = ContextVar("fairqr_run_turn", default=None)
@@ -231,7 +234,9 @@ _run_turn: ContextVar[RunTurn | None] = ContextVar("fairqr_run_turn", default=No
 async def compute(work: Callable[[], T]) -> T:
     """Compute something that takes long in a thread, when it is the turn of the run."""
     turn = _run_turn.get()
-    return await (asyncio.to_thread(work) if turn is None else turn.in_thread(work))
+    if turn is None:
+        return await asyncio.to_thread(work)
+    return await turn.in_thread(work)
 
 
 @asynccontextmanager
@@ -252,7 +257,7 @@ async def in_turns(turn: Turn, *, between_nodes: bool = True) -> AsyncIterator[N
 
 
 def never(context: object) -> bool:
-    """Tell that a node asks a model, or a person."""
+    """Return that a node does more than compute: it asks a model, or a person."""
     return False
 
 
@@ -300,17 +305,23 @@ def node(
 
     async def run(state: Any) -> Update:
         context = parts.context(get_runtime().context)
-        if (turn := _run_turn.get()) is not None and turn.between_nodes:
-            await (turn.take() if computes(context) else turn.give_back())
+        turn = _run_turn.get()
+        if turn is not None and turn.between_nodes:
+            if computes(context):
+                await turn.take()
+            else:
+                await turn.give_back()
         update = await timed_work(state, context)
-        if (journal := run_journal()) is not None:
-            place = get_config()["metadata"]["langgraph_checkpoint_ns"]
-            *graphs, _ = [part.partition(":")[0] for part in place.split("|")]
-            journal.step_from_node(step_of(graphs, name, update))
+        journal = run_journal()
+        if journal is not None:
+            namespace = get_config()["metadata"]["langgraph_checkpoint_ns"]
+            nodes = [part.partition(":")[0] for part in namespace.split("|")]
+            journal.step_from_node(step_of(nodes[:-1], name, update))
         return update
 
     async def timed_work(state: Any, context: C) -> Update:
-        with timed(0.0 if is_first else state["seconds"]), span(f"fairqr.{name}"):
+        seconds_before = 0.0 if is_first else state["seconds"]
+        with timed(seconds_before), span(f"fairqr.{name}"):
             update = await work(state, context, parts)
             seconds = running_seconds()
         # The thread may contain an earlier run, which took longer.
@@ -320,9 +331,9 @@ def node(
     return Node(run, name)
 
 
-def longest(known: float, added: float) -> float:
+def longest(first: float, second: float) -> float:
     """Return the time of nodes that run side by side."""
-    return max(known, added)
+    return max(first, second)
 
 
 def record(**figures: Any) -> None:
@@ -340,9 +351,10 @@ def record_outcome(usage: UsageReport, prompts: Iterable[Any], **models: str | N
         prompts: The references of the prompts in use; None is skipped.
         models: The names of the models, by their role; None is skipped.
     """
+    references = [prompt for prompt in prompts if prompt is not None]
     record(
         models=[f"{role}={name}" for role, name in models.items() if name],
-        prompts=[f"{p.id}={p.version} {p.sha256}" for p in prompts if p is not None],
+        prompts=[f"{prompt.id}={prompt.version} {prompt.sha256}" for prompt in references],
         **usage.model_dump(include={"model_calls", "cached_calls"}),
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens,

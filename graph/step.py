@@ -38,19 +38,21 @@ def step_of(graphs: Sequence[str], name: str, changes: Mapping[str, Any]) -> Ste
         name: Its name.
         changes: What it changed in the state.
     """
-    update = {
-        field: value.value if isinstance(value, Overwrite) else value
-        for field, value in changes.items()
-    }
-    return Step(name, update, " ".join([*graphs, name, _part(name, update)]).rstrip())
+    update = {}
+    for field, value in changes.items():
+        update[field] = value.value if isinstance(value, Overwrite) else value
+    key = " ".join([*graphs, name, _part_of(name, update)]).rstrip()
+    return Step(name, update, key)
 
 
-def _part(name: str, update: Mapping[str, Any]) -> str:
+def _part_of(name: str, update: Mapping[str, Any]) -> str:
     """Return which part of a run a node did that runs several times."""
     if name == "generate":
         return ",".join(update["answers"][0]["ids"])
     if name == "ask":
         outcome = update["outcomes"][0]
         pairs = outcome.get("pairs")
-        return str(pairs[0]["protected"] if pairs else outcome["order"]["persona"])
+        if pairs:
+            return str(pairs[0]["protected"])
+        return str(outcome["order"]["persona"])
     return str(update.get("iteration", ""))

@@ -19,9 +19,16 @@ from fairqr.graph.answer.result import RankingAnswer, SampledRanking
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.probe.builder import NODES as PROBE_NODES
 from fairqr.graph.running import RETRIEVE
-from fairqr.graph.search import result as results
 from fairqr.graph.search.builder import NODES as SEARCH_NODES
 from fairqr.graph.search.context import Context, Frozen
+from fairqr.graph.search.result import (
+    GroupKey,
+    RankingCost,
+    RefinedGroup,
+    Round,
+    SearchResult,
+    StopReason,
+)
 from fairqr.graph.step import Step, step_of
 
 NODES = {"search": SEARCH_NODES, "answer": ANSWER_NODES, "probe": PROBE_NODES}
@@ -29,7 +36,7 @@ NODES = {"search": SEARCH_NODES, "answer": ANSWER_NODES, "probe": PROBE_NODES}
 
 
 PREPARED = ("iteration", "usage", "warnings")
-"""What the step ``prepare`` tells; for a later page, its update also has all that was found."""
+"""The fields of the step ``prepare``. For a later page, its update has all that was found, too."""
 
 WHOLE_STATE = "result"
 """The last step of a run whose steps nobody follows, or were published before: the whole state."""
@@ -57,27 +64,25 @@ class StepData(Frozen):
     target: dict[str, dict[str, float]] | None = Field(
         None, description="After the first `measure`: the target, by attribute and group."
     )
-    cost: results.RankingCost | None = Field(
+    cost: RankingCost | None = Field(
         None,
         description=(
             "After the first `retrieve`: what re-ranking by a model costs at most; after `draw`, a "
             "probe."
         ),
     )
-    round: results.Round | None = Field(
-        None, description="After `measure`: the round that was measured."
-    )
-    chosen: list[results.GroupKey] | None = Field(
+    round: Round | None = Field(None, description="After `measure`: the round that was measured.")
+    chosen: list[GroupKey] | None = Field(
         None, description="After `choose_group`: the attributes and groups to ask the model about."
     )
-    lacking: list[results.GroupKey] | None = Field(
+    lacking: list[GroupKey] | None = Field(
         None, description="After `choose_group`: the attributes and groups that lack exposure."
     )
-    refinements: list[results.RefinedGroup] | None = Field(
+    refinements: list[RefinedGroup] | None = Field(
         None, description="After `refine`: the keywords that the model proposed."
     )
-    stop_reason: results.StopReason | None = Field(None, description="Why the loop ended.")
-    search: results.SearchResult | None = Field(
+    stop_reason: StopReason | None = Field(None, description="Why the loop ended.")
+    search: SearchResult | None = Field(
         None,
         description=(
             "After `rerank` in an answer or a probe: the result of its search. A baseline search "
@@ -115,17 +120,22 @@ def step_data(kind: str, step: Step) -> dict[str, Any]:
     if step.name == "prepare":
         update = {name: update[name] for name in PREPARED if name in update}
     data = {name: update.get(name) for name in StepData.model_fields}
-    data["round"] = next(iter(update.get("iterations", ())), None)
+    data["step"] = step.name
+    rounds = update.get("iterations")
+    data["round"] = rounds[0] if rounds else None
     if kind != "search":
         data["search"] = update.get("result")
-    if usages := update.get("usages"):
+    usages = update.get("usages")
+    if usages:
         data["usage"] = usages[-1]
-    if notes := update.get("notes"):
+    notes = update.get("notes")
+    if notes:
         data["warnings"] = notes
-    if outcomes := update.get("outcomes"):
-        data |= {name: outcomes[-1][name] for name in ("usage", "warnings")}
-    stated = {name: value for name, value in data.items() if value not in (None, [], {})}
-    return {"step": step.name} | stated
+    outcomes = update.get("outcomes")
+    if outcomes:
+        data["usage"] = outcomes[-1]["usage"]
+        data["warnings"] = outcomes[-1]["warnings"]
+    return {name: value for name, value in data.items() if value not in (None, [], {})}
 
 
 def run_graph(
@@ -151,18 +161,18 @@ def run_graph(
         resume: Resume the run of the thread after an interrupt. A durable run then yields a last
             step :data:`WHOLE_STATE` with the whole state.
     """
-    given = None if resume else {"query": query}
+    graph_input = None if resume else {"query": query}
     modes = ["updates"]
     if isinstance(context, AnswerContext) and context.answer.stream:
         modes.append("messages")
     outputs: asyncio.Queue[RunOutput | None] = asyncio.Queue()
 
     async def run() -> None:
-        with _apart() as config, span("invoke_workflow fairqr", **_span_attributes(context)):
+        with _detached() as config, span("invoke_workflow fairqr", **_span_attributes(context)):
             if thread:
                 config["configurable"] = {"thread_id": thread}
-            updates = graph.astream(
-                given,
+            entries = graph.astream(
+                graph_input,
                 config,
                 context=context,
                 stream_mode=modes,
@@ -170,9 +180,9 @@ def run_graph(
                 durability="async" if thread else None,  # the journal settles checkpoints
             )
             with asking_with(journal=journal):
-                async with aclosing(updates):
-                    async for namespace, mode, update in updates:
-                        for output in _told_by(context.kind, namespace, mode, update):
+                async with aclosing(entries):
+                    async for namespace, mode, entry in entries:
+                        for output in _outputs_of(context.kind, namespace, mode, entry):
                             outputs.put_nowait(output)
                             await outputs.join()
                 if resume and journal is not None:
@@ -210,12 +220,13 @@ async def final_step_of(graph: Any, query: str, context: Context) -> Step:
     Returns:
         A step :data:`WHOLE_STATE` with the whole state.
     """
-    with _apart() as config, span("invoke_workflow fairqr", **_span_attributes(context)):
-        return Step(WHOLE_STATE, await graph.ainvoke({"query": query}, config, context=context))
+    with _detached() as config, span("invoke_workflow fairqr", **_span_attributes(context)):
+        state = await graph.ainvoke({"query": query}, config, context=context)
+    return Step(WHOLE_STATE, state)
 
 
 @contextmanager
-def _apart() -> Iterator[dict[str, Any]]:
+def _detached() -> Iterator[dict[str, Any]]:
     """Yield the config of a run that keeps its own states, or none.
 
     Inside a node of another graph, it would inherit that graph's checkpointer, and its mark that it
@@ -229,8 +240,8 @@ def _apart() -> Iterator[dict[str, Any]]:
         var_child_runnable_config.reset(token)
 
 
-def _told_by(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Iterator[RunOutput]:
-    """Yield what an entry of LangGraph's stream tells.
+def _outputs_of(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Iterator[RunOutput]:
+    """Yield the steps, or the piece of an answer, in an entry of LangGraph's stream.
 
     Args:
         kind: What the run does: ``search``, ``answer`` or ``probe``.
@@ -239,16 +250,17 @@ def _told_by(kind: str, namespace: Sequence[str], mode: str, entry: Any) -> Iter
         entry: The entry. It may be of nodes that others added, with anything in it.
     """
     if mode == "messages":
-        piece, about = entry
-        if about.get("langgraph_node") == "generate":
+        piece, metadata = entry
+        if metadata.get("langgraph_node") == "generate":
             yield piece
         return
+
     graphs = [node.partition(":")[0] for node in namespace]
     if graphs not in ([], [RETRIEVE]):
         return
-    known = NODES["search" if graphs else kind]
+    nodes = NODES["search" if graphs else kind]
     for name, changes in entry.items():
-        if name in known and isinstance(changes, Mapping):
+        if name in nodes and isinstance(changes, Mapping):
             yield step_of(graphs, name, changes)
 
 

@@ -56,23 +56,34 @@ async def _graph(name: str, runtime: ServerRuntime[Any], kind: type[Context]) ->
     """
     # Other servers may pass a config of LangGraph here; they check contexts themselves.
     run = getattr(runtime, "execution_runtime", None)
-    given = run.context if run is not None else None
-    values = given if isinstance(given, Mapping) else {}
+    values: Mapping[str, Any] = {}
+    if run is not None and isinstance(run.context, Mapping):
+        values = run.context
     for field in values:
         if field not in kind.model_fields:
             raise unknown_parameter(str(field), kind.model_fields)
-    method = values.get("method", kind.model_fields["method"].default)
-    # An unknown method is an error later, when the context is read.
-    retriever = next((it.retriever for known, it in METHODS.items() if known == method), AUTO)
-    key = default_corpus(), default_model(), retriever
+
+    corpus = default_corpus()
+    model = default_model()
+    retriever = _retriever_of(values.get("method", kind.model_fields["method"].default))
+    key = (corpus, model, retriever)
     async with _building:
         if key not in _built:
-            engine = await Catalog().resolve(key[0], retriever=retriever)
+            engine = await Catalog().resolve(corpus, retriever=retriever)
             # Building reads prompt files, and such a server does not allow blocking calls.
-            _built[key] = await asyncio.to_thread(_build, engine, key[1])
+            _built[key] = await asyncio.to_thread(_build, engine, model)
     return _built[key][name]
 
 
-def _build(engine: SearchEngine, name: str) -> dict[str, Any]:
-    found = open_parts(engine, name, attributor=DEFAULT_ATTRIBUTOR)
-    return {kind: found.graph(kind) for kind in ("search", "answer", "probe")}
+def _retriever_of(method: object) -> str:
+    """Return the default retriever of a method."""
+    for name, strategy in METHODS.items():
+        if name == method:
+            return strategy.retriever
+    # An unknown method is an error later, when the context is read.
+    return AUTO
+
+
+def _build(engine: SearchEngine, model: str) -> dict[str, Any]:
+    parts = open_parts(engine, model, attributor=DEFAULT_ATTRIBUTOR)
+    return {kind: parts.graph(kind) for kind in ("search", "answer", "probe")}

@@ -103,11 +103,12 @@ def render_documents(
     """
     items = _items(template, sources)
     lengths = [count(template.render_item(item)) for item in items]
-    tokens_of_joints = len(items) * _joint(template, count)
+    tokens_of_joints = len(items) * _tokens_of_joint(template, count)
     shares = fair_shares(lengths, budget - tokens_of_joints)
     texts = []
     for item, share in zip(items, shares, strict=True):
-        texts.append(_fitted(template, item, share, count))
+        texts.append(_fit_item(template, item, share, count))
+    # Items without room are empty, and need no joint.
     return template.joiner.join(filter(None, texts)) or NO_DOCUMENTS
 
 
@@ -121,12 +122,12 @@ def _items(template: PromptTemplate, sources: Sequence[Mapping[str, str]]) -> li
     return items
 
 
-def _joint(template: PromptTemplate, count: Count) -> int:
+def _tokens_of_joint(template: PromptTemplate, count: Count) -> int:
     """Return the tokens between two items; the end of a line, or a space, is one."""
     return 1 + count(template.joiner.strip())
 
 
-def _fitted(template: PromptTemplate, item: Mapping[str, str], limit: int, count: Count) -> str:
+def _fit_item(template: PromptTemplate, item: Mapping[str, str], limit: int, count: Count) -> str:
     """Return an item in at most ``limit`` tokens: cut in the prompt's field, or else at its end."""
     line = template.render_item(item)
     if template.cut is None or count(line) <= limit:
@@ -163,8 +164,9 @@ def estimated_tokens(text: str) -> int:
                 letters += 1
             else:
                 digits_and_marks += 1
-    others = len(text.encode("utf-8", "replace")) - len(text)  # the first byte of each is free
-    return math.ceil(letters / 4) + digits_and_marks + others
+    # The first byte of each character is free, so ASCII adds nothing here.
+    further_bytes = len(text.encode("utf-8", "replace")) - len(text)
+    return math.ceil(letters / 4) + digits_and_marks + further_bytes
 
 
 def message_tokens(messages: Sequence[Mapping[str, str]]) -> int:
@@ -232,10 +234,11 @@ class PromptBudget:
         self, prompt: PromptTemplate, sources: Sequence[Mapping[str, str]], budget: int
     ) -> int:
         """Return how many documents get their least share, from the first on."""
-        joint = _joint(prompt, self.count)
+        joint = _tokens_of_joint(prompt, self.count)
         tokens = 0
         for number, item in enumerate(_items(prompt, sources)):
-            tokens += min(self.count(prompt.render_item(item)), LEAST_SHARE) + joint
+            length = self.count(prompt.render_item(item))
+            tokens += min(length, LEAST_SHARE) + joint
             if tokens > budget:
                 return number
         return len(sources)

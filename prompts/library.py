@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from fairqr.base.errors import PromptError, PromptFileError
 from fairqr.base.settings import path_of
@@ -21,38 +22,50 @@ DEFAULT_VERSIONS = {"refine": "v4", "listwise": "v2", "pairwise": "v2"}
 _DOCUMENTS = "question documents"
 _PAIR = "premise hypothesis"
 
-CONTRACTS: dict[str, tuple[str, str, str]] = {
-    "refine": (
-        "query group attribute? keywords?",
-        "keywords? phrases? names? topic? passage? drop? reason?",
-        "",
+
+class Contract(NamedTuple):
+    """What the code gives to a kind of prompt, and what it needs back.
+
+    Each attribute is names with spaces between them. A prompt must have them, except for those
+    that end with a question mark.
+
+    Attributes:
+        inputs: The input variables of the prompt.
+        outputs: The fields of the reply.
+        fields: The fields of a document in its ``item``; without any, it has no item.
+    """
+
+    inputs: str
+    outputs: str = ""
+    fields: str = ""
+
+
+CONTRACTS = {
+    "refine": Contract(
+        inputs="query group attribute? keywords?",
+        outputs="keywords? phrases? names? topic? passage? drop? reason?",
     ),
-    "topic": ("query", "topic? queries? passage?", ""),
-    "answer": (_DOCUMENTS, "", "text title? number?"),
-    "names": (_DOCUMENTS, "", "title text? number?"),
+    "topic": Contract("query", outputs="topic? queries? passage?"),
+    "answer": Contract(_DOCUMENTS, fields="text title? number?"),
+    "names": Contract(_DOCUMENTS, fields="title text? number?"),
     # The fields of documents of the LaMP tasks; see fairqr.evaluation.lamp.
     # The question may stand in two parts, with the documents between them.
-    "lamp1": ("documents question? head? tail?", "", "title abstract?"),
-    "lamp2": (_DOCUMENTS, "", "description tag"),
-    "lamp3": (_DOCUMENTS, "", "text score"),
-    "lamp4": (_DOCUMENTS, "", "title text?"),
-    "lamp5": (_DOCUMENTS, "", "title abstract?"),
-    "lamp6": (_DOCUMENTS, "", "title text?"),
-    "lamp7": (_DOCUMENTS, "", "text"),
+    "lamp1": Contract("documents question? head? tail?", fields="title abstract?"),
+    "lamp2": Contract(_DOCUMENTS, fields="description tag"),
+    "lamp3": Contract(_DOCUMENTS, fields="text score"),
+    "lamp4": Contract(_DOCUMENTS, fields="title text?"),
+    "lamp5": Contract(_DOCUMENTS, fields="title abstract?"),
+    "lamp6": Contract(_DOCUMENTS, fields="title text?"),
+    "lamp7": Contract(_DOCUMENTS, fields="text"),
     # The first asks a model for the probability of Yes, the second for a JSON object.
-    "attribute": (_PAIR, "", ""),
-    "attribute_json": (_PAIR, "entailed", ""),
-    "listwise": ("group query passages number?", "", "number passage"),
+    "attribute": Contract(_PAIR),
+    "attribute_json": Contract(_PAIR, outputs="entailed"),
+    "listwise": Contract("group query passages number?", fields="number passage"),
     # The reply is A or B, or with the output `order` a ranking of two, such as [2] > [1]; see
     # fairqr.agents.ranking.reply_parser.
-    "pairwise": ("group query first second", "order?", ""),
+    "pairwise": Contract("group query first second", outputs="order?"),
 }
-"""What the code gives to a kind of prompt, and what it needs back.
-
-These are the input variables of the prompt, the fields of the reply, and the fields of a document
-in its ``item``; without any, it has no item. Each are names separated by spaces. A prompt must have
-them, but for those that end with a question mark.
-"""
+"""The contract of each kind of prompt, by its id."""
 
 ONE_OUTPUT_OF = {
     "refine": ("keywords", "phrases", "names"),
@@ -81,7 +94,8 @@ class PromptLibrary:
         self._overrides: dict[PromptKey, PromptTemplate | PromptError] = {}
         if folder is not None:
             # The user's files are read now, so that a library does not change while it is used.
-            self._overrides = {key: _read(path) for key, path in _paths(folder).items()}
+            for key, path in _paths(folder).items():
+                self._overrides[key] = _read(path)
 
     def names(self) -> list[tuple[str, str]]:
         """Return the ids and versions of all prompts, sorted."""
@@ -104,13 +118,15 @@ class PromptLibrary:
         elif key in self._shipped:
             template = _read_shipped(self._shipped[key])
         else:
-            # List the versions of this prompt, or all prompts if the id is unknown.
-            same_id = [other for other in self.names() if other[0] == id_]
-            choices = ", ".join("/".join(other) for other in same_id or self.names())
-            raise PromptError(f"There is no prompt {name}; choose one of {choices}.")
+            raise PromptError(f"There is no prompt {name}; choose one of {self._choices(id_)}.")
         if isinstance(template, PromptError):
             raise PromptFileError(f"The prompt {name} is unusable: {template}")
         return template
+
+    def _choices(self, id_: str) -> str:
+        """Return the versions of a prompt, or all prompts if there is none of this id."""
+        keys = [key for key in self.names() if key[0] == id_]
+        return ", ".join("/".join(key) for key in keys or self.names())
 
 
 def check_contract(template: PromptTemplate) -> None:
@@ -123,13 +139,13 @@ def check_contract(template: PromptTemplate) -> None:
     if template.id not in CONTRACTS:
         kinds = ", ".join(sorted(CONTRACTS))
         raise PromptError(f"The prompt {name} is of an unknown kind; choose one of {kinds}.")
-    inputs, outputs, fields = CONTRACTS[template.id]
-    _check_names(name, "placeholder", inputs, template.input_variables)
-    _check_names(name, "output", outputs, template.output)
-    _check_names(name, "field of the item", fields, template.item_variables)
-    one_of = ONE_OUTPUT_OF.get(template.id, ())
-    if one_of and not set(one_of) & set(template.output):
-        raise PromptError(f"The prompt {name} needs one of the outputs {', '.join(one_of)}.")
+    contract = CONTRACTS[template.id]
+    _check_names(name, "placeholder", contract.inputs, template.input_variables)
+    _check_names(name, "output", contract.outputs, template.output)
+    _check_names(name, "field of the item", contract.fields, template.item_variables)
+    choices = ONE_OUTPUT_OF.get(template.id, ())
+    if choices and set(choices).isdisjoint(template.output):
+        raise PromptError(f"The prompt {name} needs one of the outputs {', '.join(choices)}.")
 
 
 def _check_names(prompt: str, part: str, names: str, used: Sequence[str]) -> None:
@@ -138,8 +154,8 @@ def _check_names(prompt: str, part: str, names: str, used: Sequence[str]) -> Non
     Args:
         prompt: The name of the prompt, for the message.
         part: What the names are, for the message.
-        names: Those of the contract.
-        used: Those of the prompt.
+        names: The names in the contract.
+        used: The names in the prompt.
 
     Raises:
         PromptError: A name is unknown or missing.
@@ -149,10 +165,10 @@ def _check_names(prompt: str, part: str, names: str, used: Sequence[str]) -> Non
     unknown = set(used) - allowed
     missing = needed - set(used)
     if unknown or missing:
+        wrong = ", ".join(sorted(unknown | missing))
         raise PromptError(
-            f"The prompt {prompt} is wrong about the {part} "
-            f"'{', '.join(sorted(unknown | missing))}'; it takes '{names}', where ? marks what may "
-            "be left out."
+            f"The prompt {prompt} is wrong about the {part} '{wrong}'; it takes '{names}', where ? "
+            "marks what may be left out."
         )
 
 

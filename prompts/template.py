@@ -90,7 +90,8 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
     def _placeholders_are_declared(self) -> PromptTemplate:
         used = _placeholders_in(self.messages)
         if used != set(self.input_variables):
-            raise ValueError(f"input_variables must be [{', '.join(sorted(used))}], as in messages")
+            names = ", ".join(sorted(used))
+            raise ValueError(f"input_variables must be [{names}], as in messages")
         if not _placeholders_in(self.without) <= {"question"}:
             raise ValueError("messages without documents may only have the placeholder question")
         if self.cut is not None and self.cut not in self.item_variables:
@@ -109,7 +110,9 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
     @property
     def item_variables(self) -> tuple[str, ...]:
         """The sorted names of the placeholders of ``item``; empty without an item."""
-        return tuple(sorted(_placeholders(self.item))) if self.item else ()
+        if not self.item:
+            return ()
+        return tuple(sorted(_placeholders(self.item)))
 
     @property
     def alone(self) -> PromptTemplate:
@@ -136,10 +139,11 @@ class PromptTemplate(BaseModel, frozen=True, extra="forbid"):
             end = match.end() if match else 0
             values = {**values, "head": question[:end], "tail": question[end:]}
         # Only plain names are placeholders, and braces inside the values stay as they are.
-        return [
-            {"role": message.role, "content": message.content.format_map(values)}
-            for message in self.messages
-        ]
+        rendered = []
+        for message in self.messages:
+            content = message.content.format_map(values)
+            rendered.append({"role": message.role, "content": content})
+        return rendered
 
     def render_item(self, values: Mapping[str, str]) -> str:
         """Return the item of one document.
@@ -177,13 +181,14 @@ def _placeholders(text: str) -> set[str]:
 
 
 def fence(text: str, limit: int = 2000) -> str:
-    """Make text from others safe to use between tags such as ``<query>``.
+    """Return a text from users or documents, made safe between tags such as ``<query>``.
 
     Tags in the text lose their angle brackets, invisible and control characters are dropped, runs
     of white space become one space, and the text is cut to ``limit`` characters.
     """
-    flat = " ".join("".join(map(_visible, _SELECTORS.sub("", text))).split())
-    neutral = _TAG.sub(_without_brackets, flat)
+    visible = "".join(map(_visible, _SELECTORS.sub("", text)))
+    one_line = " ".join(visible.split())
+    neutral = _TAG.sub(_without_brackets, one_line)
     if len(neutral) <= limit:
         return neutral
     return neutral[: limit - 1] + "…"
@@ -201,7 +206,9 @@ def _visible(character: str) -> str:
     if category in ("Cc", "Zl", "Zp"):
         return " "
     # Format characters, such as overrides of the text direction, and half surrogate pairs.
-    return "" if category in ("Cf", "Cs") else character
+    if category in ("Cf", "Cs"):
+        return ""
+    return character
 
 
 def load_template(path: Path) -> PromptTemplate:
@@ -212,7 +219,8 @@ def load_template(path: Path) -> PromptTemplate:
             wrong.
     """
     try:
-        is_small = path.is_file() and path.stat().st_size <= LARGEST  # reading a pipe would block
+        # A pipe is no file, and reading it would block.
+        is_small = path.is_file() and path.stat().st_size <= LARGEST
         content = path.read_bytes() if is_small else b""
     except OSError as error:
         raise PromptError(f"The prompt {path} cannot be read: {error.strerror}.") from None

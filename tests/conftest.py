@@ -94,9 +94,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def pytest_configure_node(node: Any) -> None:
     """Tell a worker where to ask for servers, which this process, the main one, starts."""
     if _SHARED not in node.config.stash:
-        from tests.integration.elasticsearch_server import elasticsearch, secured
-        from tests.integration.opensearch_server import opensearch
-        from tests.integration.postgres_server import postgres
+        from tests.servers.elasticsearch_server import elasticsearch, secured
+        from tests.servers.opensearch_server import opensearch
+        from tests.servers.postgres_server import postgres
 
         starts = dict(zip(_SERVERS, (elasticsearch, opensearch, secured, postgres), strict=True))
         node.config.stash[_SHARED] = SharedServers(starts)

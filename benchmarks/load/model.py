@@ -25,7 +25,7 @@ from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
 from benchmarks.generated import group_words
-from tests.integration.model_server import Answer, failure, says, scores, stream
+from tests.servers.model_server import Answer, failure, says, scores, stream
 
 MARK = re.compile(r"\brun\d{7}\b")
 """The word in a query that names its run."""

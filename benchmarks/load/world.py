@@ -17,8 +17,8 @@ import psycopg
 
 from benchmarks.generated import queries, write_corpus
 from benchmarks.load.servers import Model, Worker
-from tests.integration.page_service import environment
-from tests.integration.postgres_server import PostgresServer, running_postgres
+from tests.servers.page_service import environment
+from tests.servers.postgres_server import PostgresServer, running_postgres
 
 EMBEDDED = "embedded"
 """The name of the index."""

@@ -15,8 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.agents.statistics import corrected_by_holm, stream
-from fairqr.base.errors import FairqrError, InputError, SourceError, one_line
+from fairqr.base.errors import (
+    FairqrError,
+    IndexUnavailableError,
+    InputError,
+    SourceError,
+    one_line,
+)
+from fairqr.base.settings import DEFAULT_TIMEOUT
 from fairqr.evaluation.audit.bundle import PairScores
 from fairqr.evaluation.estimates import ROUNDING, Estimate, divided, estimate, p_of_means, shares
 from fairqr.evaluation.experiments.tasks import Done
@@ -215,37 +223,40 @@ class ScoredPairs:
         return Done((PairScores.model_validate(record),))
 
 
+TextScorer = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
+"""Scores texts for a query; higher is better."""
+
+RETRIEVERS = ("bm25", "dense")
+RERANKERS = ("rerank", "monot5", "monobert")
+TEXT_SCORERS = "bm25, dense, rerank:URL, monot5 or monobert"
+
+
 async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPairs:
     """Make ready what scores pairs.
 
     Args:
-        name: ``engine`` for the audited one, ``bm25``, or ``dense``, perhaps with an encoder after
-            a colon.
+        name: ``engine`` for the audited one; what reads texts: ``bm25``, ``dense``, ``monot5`` or
+            ``monobert``, perhaps with an encoder or weights after a colon, or ``rerank:URL``.
         pairs: What is to be scored.
         engine: The audited one.
 
     Raises:
         InputError: There is nothing of this name, or it cannot score what the file holds.
         UnsupportedError: The engine cannot score given documents.
-        ModelUnavailableError: An encoder is missing.
+        ModelUnavailableError: An encoder or a model is missing.
     """
     are_texts = bool(pairs[0].documents[0].text)
-    kind = name.partition(":")[0]
-    if are_texts and kind not in ("bm25", "dense"):
-        raise _does_not_score("texts", name, "bm25 or dense")
-    if not are_texts and name != "engine":
-        raise _does_not_score("ids of documents", name, "engine")
     if are_texts:
-        retriever = open_pool_retriever(name)
-        await retriever.start()
+        scorer_name, score = await _open_text_scorer(name)
 
-        async def scores_of_texts(task: PairQuery) -> list[float]:
+        async def scores_of_texts(task: PairQuery) -> Sequence[float]:
             query = task.documents[0].query
             texts = [f"{document.title}\n{document.text}".strip() for document in task.documents]
-            scores = await retriever.scores(query, texts)
-            return list(scores.tolist())
+            return await score(query, texts)
 
-        return ScoredPairs(retriever.name, scores_of_texts, pairs)
+        return ScoredPairs(scorer_name, scores_of_texts, pairs)
+    if name != "engine":
+        raise _does_not_score("ids of documents", name, "engine")
     require(engine, "rescore", "Scoring pairs")
 
     async def scores_of_ids(task: PairQuery) -> list[float | None]:
@@ -257,6 +268,40 @@ async def open_pairs(name: str, pairs: Pairs, engine: SearchEngine) -> ScoredPai
         return [scores.get(document.document) for document in task.documents]
 
     return ScoredPairs(engine.name, scores_of_ids, pairs)
+
+
+async def _open_text_scorer(name: str) -> tuple[str, TextScorer]:
+    """Return what reads texts, with the name that it gives itself.
+
+    Raises:
+        InputError: There is nothing of this name.
+        ModelUnavailableError: An encoder or a model is missing.
+    """
+    kind, _, weights = name.partition(":")
+    if kind in RETRIEVERS:
+        retriever = open_pool_retriever(name)
+        await retriever.start()
+
+        async def score_by_retriever(query: str, texts: Sequence[str]) -> Sequence[float]:
+            scores = await retriever.scores(query, texts)
+            return list(scores.tolist())
+
+        return retriever.name, score_by_retriever
+    if kind in RERANKERS:
+        ranker = open_ranker(kind, options=RankerOptions(weights=weights or None))
+        await ranker.start()
+
+        async def score_by_ranker(query: str, texts: Sequence[str]) -> Sequence[float]:
+            items = [RankItem(str(number), "", text) for number, text in enumerate(texts)]
+            ranking = await ranker.rank(query, items, deadline=DEFAULT_TIMEOUT)
+            if ranking.scores is not None:
+                return ranking.scores
+            is_away = not ranking.failures.keys().isdisjoint({"timeout", "unavailable"})
+            error = IndexUnavailableError if is_away else SourceError
+            raise error(ranking.message or f"{ranker.name} gave no score for some texts.")
+
+        return ranker.name, score_by_ranker
+    raise _does_not_score("texts", name, TEXT_SCORERS)
 
 
 def _does_not_score(content: str, name: str, choices: str) -> InputError:

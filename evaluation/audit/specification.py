@@ -60,7 +60,7 @@ class AuditSpec(BaseModel, frozen=True, extra="forbid"):
     pairs_by: str = Field(
         "engine",
         description="What scores the versions of --pairs: the audited engine, or what reads texts: "
-        "bm25 or dense[:ENCODER].",
+        "bm25, dense[:ENCODER], rerank:URL, monot5 or monobert.",
     )
     failures: float = Field(
         0.1,

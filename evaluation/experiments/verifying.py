@@ -79,12 +79,13 @@ def verify(
     with contextlib.suppress(FileNotFoundError):  # told below
         folder.require_file(signature.name)
     signer = signer_of(path, allowed_signers) if allowed_signers else None
-    expected = actual if digest is None else digest.strip().lower().removeprefix("sha256:")
+
     unchecked = ["What was asked and answered: only another run can show that."]
     if not allowed_signers and signature.exists():
         unchecked.append(f"The signature {signature.name}: name its signers by --signed-by.")
     if digest is None and not signer:
         unchecked.append("When and how it was made: give the digest that it printed, by --digest.")
+    expected = actual if digest is None else digest.strip().lower().removeprefix("sha256:")
     problem = ""
     if actual and expected != actual:
         problem = f"The digest of the {folder.what} is {actual}, not {one_line(expected, 64)}."
@@ -92,6 +93,7 @@ def verify(
         problem = f"There is no {signature.name} of the manifest by a signer in {allowed_signers}."
     if problem:
         return Verification(actual, 0, (problem,), tuple(unchecked))
+
     manifest = folder.manifest()
     problems = [*folder.damage()]
     if not manifest.finished:

@@ -56,7 +56,7 @@ def build_answer_graph(
     Args:
         engine: The search engine.
         model: Refines and ranks, as in a search; also writes the answers if no generator is given.
-        context: The context of runs that bring none of ours.
+        context: The context of runs without one of ours.
         generator: Writes the answers: a generator, a chat model of LangChain's, or a name. Defaults
             to the model, if that is a chat model.
         attributor: Judges which documents an answer used: an attributor, its name, or a chat model
@@ -92,6 +92,7 @@ def build_answer_graph(
     graph.add_node("sample", node(nodes.sample, parts))
     graph.add_node("generate", node(nodes.generate, parts))
     graph.add_node("summarize", node(nodes.summarize, parts))
+
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", RETRIEVE)
     graph.add_edge(RETRIEVE, "sample")
@@ -103,6 +104,7 @@ def build_answer_graph(
         graph.add_edge("generate", "attribute")
         graph.add_edge("attribute", "summarize")
     graph.add_edge("summarize", END)
+
     compiled = graph.compile(checkpointer=checkpointer, name="fair_answer")
-    graph.compiled = False  # whoever adds nodes to it compiles it again
+    graph.compiled = False  # so that users can add nodes and compile it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)

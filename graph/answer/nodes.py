@@ -20,7 +20,7 @@ from langgraph.graph.message import push_message
 from langgraph.types import Overwrite, Send
 from pydantic import ValidationError
 
-from fairqr.agents.attribution import attributor as judging
+from fairqr.agents.attribution.attributor import Attributor, Entailment, Pair, hypothesis_of
 from fairqr.agents.attribution.checking import unchecked_warning
 from fairqr.agents.generators import GenerationRequest, temperature_of
 from fairqr.agents.models.cache import ReplyCache, asking_with
@@ -29,10 +29,20 @@ from fairqr.base.errors import InputError, ModelError, first_problem
 from fairqr.base.loops import run_together
 from fairqr.base.telemetry import current_span, span
 from fairqr.graph import running
-from fairqr.graph.answer import result as results
 from fairqr.graph.answer.context import AnswerContext, AnswerSettings
 from fairqr.graph.answer.parts import AnswerParts
-from fairqr.graph.answer.result import AnswerResult, RankingAnswer
+from fairqr.graph.answer.result import (
+    AnswerResult,
+    AttributeExposure,
+    ExposedDocument,
+    GroupExposure,
+    RankingAnswer,
+    attribution_rate,
+    counts_of,
+    distribution_of,
+    group_shares,
+    mean_exposure,
+)
 from fairqr.graph.answer.state import AnswerState, RankingTask
 from fairqr.graph.running import Update
 from fairqr.graph.search.result import RankedDocument, memberships_of
@@ -43,7 +53,7 @@ from fairqr.retrieval.fairness.exposure import FloatArray
 from fairqr.retrieval.sampling.plackett_luce import sample_plackett_luce, stream_of
 
 _NO_TIME_LEFT = "The time of the budget was spent before the answer was judged."
-_NOTHING_TO_JUDGE = judging.Entailment("empty_document", message="The document has no text.")
+_NOTHING_TO_JUDGE = Entailment("empty_document", message="The document has no text.")
 
 
 async def prepare(state: AnswerState, context: AnswerContext, parts: AnswerParts) -> Update:
@@ -75,12 +85,12 @@ async def sample(state: AnswerState, context: AnswerContext, parts: AnswerParts)
     Raises:
         QueryError: No document matches the question.
     """
-    running.add_seconds(state["result"])
-    places = state["result"]["ranking"]
-    running.require_hits(places, parts.engine, state["query"])
-    sampled = _distinct_rankings(places, context.answer, state["seed"], state["query"])
-    running.record(seed=state["seed"], rankings=len(sampled))
-    return {"sampled": sampled}
+    result = state["result"]
+    running.add_seconds(result)
+    running.require_hits(result["ranking"], parts.engine, state["query"])
+    rankings = _distinct_rankings(result["ranking"], context.answer, state["seed"], state["query"])
+    running.record(seed=state["seed"], rankings=len(rankings))
+    return {"sampled": rankings}
 
 
 async def each_ranking(state: AnswerState) -> list[Send]:
@@ -95,29 +105,31 @@ async def generate(task: RankingTask, context: AnswerContext, parts: AnswerParts
     generator = parts.generator
     prompt = parts.prompt(context)
     ranking = task["ranking"]
+    sources = []
+    for number, document in enumerate(await parts.engine.documents(ranking["ids"]), start=1):
+        source = {"number": str(number), "title": document.title, "text": document.text}
+        sources.append(source)
     temperature = settings.temperature
-    usual = prompt.defaults.temperature if temperature is None else temperature
-    used = temperature_of(generator, usual)
-    documents = await parts.engine.documents(ranking["ids"])
+    if temperature is None:
+        temperature = prompt.defaults.temperature
+    is_deterministic = temperature_of(generator, temperature) == 0
     request = GenerationRequest(
         prompt=prompt,
         question=task["query"],
-        sources=[
-            {"number": str(place), "title": document.title, "text": document.text}
-            for place, document in enumerate(documents, start=1)
-        ],
-        temperature=temperature,
+        sources=sources,
+        temperature=settings.temperature,
         # At temperature 0, a seed would only prevent hits in the cache.
-        seed=None if used == 0 else task["seed"],
+        seed=None if is_deterministic else task["seed"],
     )
-    message = str(uuid.uuid4())
 
-    def tell(piece: str) -> None:
-        push_message(AIMessageChunk(content=piece, id=message), state_key=None)
+    message_id = str(uuid.uuid4())
+
+    def publish(piece: str) -> None:
+        push_message(AIMessageChunk(content=piece, id=message_id), state_key=None)
 
     # Only the one ranking of all samples: nobody can read pieces of several answers at once.
-    is_alone = ranking["samples"] == settings.samples
-    on_token = tell if settings.stream and is_alone else None
+    is_only_ranking = ranking["samples"] == settings.samples
+    on_token = publish if settings.stream and is_only_ranking else None
     reply = await generator.generate(request, running.seconds_left(context), on_token)
     running.record(status=reply.status)
     current_span().content("fairqr.answer", reply.text)
@@ -127,31 +139,42 @@ async def generate(task: RankingTask, context: AnswerContext, parts: AnswerParts
 
 async def attribute(state: AnswerState, context: AnswerContext, parts: AnswerParts) -> Update:
     """Judge which documents of its ranking each answer used, several answers at a time."""
-    attributor = cast("judging.Attributor", parts.attributor)
+    attributor = cast("Attributor", parts.attributor)
     answers = _answers(state)
-    limit = asyncio.Semaphore(get_config().get("max_concurrency") or running.CONCURRENCY)
+    most_at_once = get_config().get("max_concurrency") or running.CONCURRENCY
+    turns = asyncio.Semaphore(most_at_once)
 
-    async def judged(answer: RankingAnswer) -> list[judging.Entailment]:
+    async def judge(answer: RankingAnswer) -> list[Entailment]:
         if answer.status != "ok":
             return []
-        async with limit:
-            return await _verdicts(answer, attributor, context, parts.engine)
+        async with turns:
+            return await _judge(answer, attributor, context, parts.engine)
 
     # Several answers may be the same, and judged by the same documents.
     with asking_with(cache=ReplyCache()):
-        verdicts = await run_together([judged(answer) for answer in answers])
+        verdicts_by_answer = await run_together([judge(answer) for answer in answers])
+
+    judged_answers = []
     notes = []
-    for each in verdicts:
-        if {verdict.status for verdict in each} - {"ok", "empty_document"}:
-            message = next((verdict.message for verdict in each if verdict.message), "")
-            notes.append(f"Not every document could be judged. {message}".rstrip())
-    spent = sum((verdict.usage for each in verdicts for verdict in each), Usage())
-    pairs = zip(answers, verdicts, strict=True)
+    spent = Usage()
+    for answer, verdicts in zip(answers, verdicts_by_answer, strict=True):
+        judged_answers.append(_with_verdicts(answer, verdicts))
+        notes += _notes_on(verdicts)
+        spent = sum((verdict.usage for verdict in verdicts), spent)
     return {
-        "answers": Overwrite([_with_verdicts(answer, each) for answer, each in pairs]),
+        "answers": Overwrite(judged_answers),
         "usages": [asdict(spent)],
         "notes": notes,
     }
+
+
+def _notes_on(verdicts: Sequence[Entailment]) -> list[str]:
+    """Return a sentence if a document of an answer could not be judged."""
+    statuses = {verdict.status for verdict in verdicts}
+    if statuses <= {"ok", "empty_document"}:
+        return []
+    message = next((verdict.message for verdict in verdicts if verdict.message), "")
+    return [f"Not every document could be judged. {message}".rstrip()]
 
 
 async def summarize(state: AnswerState, context: AnswerContext, parts: AnswerParts) -> Update:
@@ -163,18 +186,23 @@ async def summarize(state: AnswerState, context: AnswerContext, parts: AnswerPar
     search = state["result"]
     settings = context.answer
     answers = _answers(state)
-    warnings = [*search["warnings"], *state["notes"], *_failures(answers, settings)]
+    warnings = [*search["warnings"], *state["notes"], *_warnings_of_failures(answers, settings)]
     judged = [answer for answer in answers if any(used is not None for used in answer.used)]
     if parts.attributor is not None and judged:
         # This reads files.
         warnings.append(await asyncio.to_thread(unchecked_warning, parts.attributor))
-    pool = [RankedDocument.model_validate(place) for place in search["ranking"]]
+
+    pool = [RankedDocument.model_validate(record) for record in search["ranking"]]
     ids = [document.id for document in pool]
     k = len(answers[0].ids)
-    exposure = results.mean_exposure(answers, ids)
-    attributed = results.mean_exposure(judged, ids, used=True) if judged else None
-    shown = [None] * len(pool) if attributed is None else attributed
+    exposure = mean_exposure(answers, ids)
+    attributed = None
+    attributed_disparity = None
+    if judged:
+        attributed = mean_exposure(judged, ids, used=True)
+        attributed_disparity = attributed @ attributed / k
     spent = sum((Usage(**usage) for usage in state["usages"]), running.usage_of(search))
+
     result = AnswerResult(
         question=state["query"],
         corpus=search["corpus"],
@@ -191,16 +219,13 @@ async def summarize(state: AnswerState, context: AnswerContext, parts: AnswerPar
         seed=state["seed"],
         temperature=temperature_of(parts.generator, settings.temperature),
         answers=answers,
-        distribution=results.distribution_of(answers),
-        ranking=[
-            results.ExposedDocument(**place.model_dump(), exposure=one, attributed=other)
-            for place, one, other in zip(pool, exposure, shown, strict=True)
-        ],
+        distribution=distribution_of(answers),
+        ranking=_exposed_documents(pool, exposure, attributed),
         groups=_group_exposures(pool, exposure, attributed, search["target"], context, parts),
         disparity=exposure @ exposure / k,
-        attributed_disparity=None if attributed is None else attributed @ attributed / k,
-        attribution_rate=results.attribution_rate(judged),
-        counts=results.counts_of(answers, judged),
+        attributed_disparity=attributed_disparity,
+        attribution_rate=attribution_rate(judged),
+        counts=counts_of(answers, judged),
         usage=running.usage_report(spent),
         warnings=list(dict.fromkeys(filter(None, warnings))),
     )
@@ -210,7 +235,7 @@ async def summarize(state: AnswerState, context: AnswerContext, parts: AnswerPar
 
 
 def _distinct_rankings(
-    places: Sequence[Mapping[str, Any]], settings: AnswerSettings, seed: int, query: str
+    ranking: Sequence[Mapping[str, Any]], settings: AnswerSettings, seed: int, query: str
 ) -> list[Record]:
     """Draw rankings by Plackett–Luce, and return each distinct one once.
 
@@ -219,7 +244,7 @@ def _distinct_rankings(
     such as a baseline ranking, keeps its own scores.
 
     Args:
-        places: The final ranking: ``id`` and ``score`` of each document, best first; at least one.
+        ranking: The final ranking: ``id`` and ``score`` of each document, best first; at least one.
         settings: How many rankings to draw, how sharply, and how many documents of each are read.
         seed: With the same seed, query and ranking, the same rankings are drawn.
         query: The original query.
@@ -228,15 +253,16 @@ def _distinct_rankings(
         Objects of :class:`fairqr.graph.answer.result.SampledRanking`, in the order of their first
         draw.
     """
-    worths = sorted((place["score"] for place in places), reverse=True)
+    worths = sorted((document["score"] for document in ranking), reverse=True)
     stream = stream_of(seed, query)
     drawn = sample_plackett_luce(
         worths, settings.alpha, settings.samples, settings.documents, stream, settings.form
     )
-    counts = Counter(map(tuple, drawn.tolist()))
-    return [
-        {"ids": [places[at]["id"] for at in row], "samples": times} for row, times in counts.items()
-    ]
+    rankings: list[Record] = []
+    for positions, samples in Counter(map(tuple, drawn.tolist())).items():
+        ids = [ranking[position]["id"] for position in positions]
+        rankings.append({"ids": ids, "samples": samples})
+    return rankings
 
 
 def _answers(state: AnswerState) -> list[RankingAnswer]:
@@ -255,40 +281,45 @@ def _answers(state: AnswerState) -> list[RankingAnswer]:
         ) from None
 
 
-async def _verdicts(
+async def _judge(
     answer: RankingAnswer,
-    attributor: judging.Attributor,
+    attributor: Attributor,
     context: AnswerContext,
     engine: SearchEngine,
-) -> list[judging.Entailment]:
+) -> list[Entailment]:
     """Judge whether an answer used each document of its ranking."""
-    hypothesis = judging.hypothesis_of(answer.text, context.answer.hypothesis)
-    # The whole text, even if the generator read only its beginning. The title comes first,
-    # because it is often the subject of the text.
-    texts = {
-        document.id: "\n".join(filter(None, (document.title.strip(), document.text.strip())))
-        for document in await engine.documents(answer.ids)
-    }
-    # Others have no text, or were deleted meanwhile.
-    known = [id_ for id_ in answer.ids if texts.get(id_)]
-    pairs = [judging.Pair(texts[id_], hypothesis) for id_ in known]
+    hypothesis = hypothesis_of(answer.text, context.answer.hypothesis)
+    pairs: dict[str, Pair] = {}
+    for document in await engine.documents(answer.ids):
+        # The whole text, even if the generator read only its beginning. The title comes first,
+        # because it is often the subject of the text.
+        text = "\n".join(filter(None, (document.title.strip(), document.text.strip())))
+        if text:
+            pairs[document.id] = Pair(text, hypothesis)
+    # Other documents have no text, or were deleted meanwhile.
+    ids = [id_ for id_ in answer.ids if id_ in pairs]
     with span("fairqr.judge"):
         try:
             async with asyncio.timeout(running.seconds_left(context)):
-                judged = await attributor.judge(pairs)
+                judged = await attributor.judge([pairs[id_] for id_ in ids])
         except TimeoutError:
-            judged = [judging.Entailment("timeout", message=_NO_TIME_LEFT)] * len(known)
-        by_id = dict(zip(known, judged, strict=True))
+            judged = [Entailment("timeout", message=_NO_TIME_LEFT)] * len(ids)
+        by_id = dict(zip(ids, judged, strict=True))
         verdicts = [by_id.get(id_, _NOTHING_TO_JUDGE) for id_ in answer.ids]
-        running.record(statuses=[verdict.status for verdict in verdicts])
-        labels = {True: "attributed", False: "not_attributed", None: None}
-        for rank, verdict in enumerate(verdicts, start=1):
-            about = {"label": labels[verdict.attributed], "fairqr.document.rank": rank}
-            current_span().evaluation("attribution", verdict.score, **about)
+        _record_verdicts(verdicts)
     return verdicts
 
 
-def _with_verdicts(answer: RankingAnswer, verdicts: Sequence[judging.Entailment]) -> Record:
+def _record_verdicts(verdicts: Sequence[Entailment]) -> None:
+    """Record the verdict on each document in the current span."""
+    running.record(statuses=[verdict.status for verdict in verdicts])
+    labels = {True: "attributed", False: "not_attributed", None: None}
+    for rank, verdict in enumerate(verdicts, start=1):
+        attributes = {"label": labels[verdict.attributed], "fairqr.document.rank": rank}
+        current_span().evaluation("attribution", verdict.score, **attributes)
+
+
+def _with_verdicts(answer: RankingAnswer, verdicts: Sequence[Entailment]) -> Record:
     return {
         **answer.model_dump(),
         "used": [verdict.attributed for verdict in verdicts],
@@ -297,8 +328,8 @@ def _with_verdicts(answer: RankingAnswer, verdicts: Sequence[judging.Entailment]
     }
 
 
-def _failures(answers: Sequence[RankingAnswer], settings: AnswerSettings) -> list[str]:
-    """Say how many samples have no answer, if there are such.
+def _warnings_of_failures(answers: Sequence[RankingAnswer], settings: AnswerSettings) -> list[str]:
+    """Return a warning if some samples have no answer.
 
     Raises:
         ModelError: No sample has an answer.
@@ -306,13 +337,28 @@ def _failures(answers: Sequence[RankingAnswer], settings: AnswerSettings) -> lis
     failed = [answer for answer in answers if answer.status != "ok"]
     if not failed:
         return []
-    lost = sum(answer.samples for answer in failed)
+    samples = sum(answer.samples for answer in failed)
+    running.record(failed=samples)
     first = failed[0]
     message = first.message or f"The model gave no answer ({first.status})."
-    running.record(failed=lost)
     if len(failed) == len(answers):
         raise ModelError(first.status, message)
-    return [f"{lost} of {settings.samples} samples have no answer. {message}"]
+    return [f"{samples} of {settings.samples} samples have no answer. {message}"]
+
+
+def _exposed_documents(
+    pool: Sequence[RankedDocument], exposure: FloatArray, attributed: FloatArray | None
+) -> list[ExposedDocument]:
+    """Return how each document of the pool fares."""
+    documents = []
+    for row, document in enumerate(pool):
+        exposed = ExposedDocument(
+            **document.model_dump(),
+            exposure=exposure[row],
+            attributed=None if attributed is None else attributed[row],
+        )
+        documents.append(exposed)
+    return documents
 
 
 def _group_exposures(
@@ -322,29 +368,25 @@ def _group_exposures(
     target: Mapping[str, Mapping[str, float]],
     context: AnswerContext,
     parts: AnswerParts,
-) -> list[results.AttributeExposure]:
+) -> list[AttributeExposure]:
     """Return how the groups of each attribute fare."""
-    dimensions = dimensions_of(parts.engine.schema, context.attributes, intersect=context.intersect)
-    found = []
-    for dimension in (it.with_groups_of(target[it.name]) for it in dimensions):
+    exposures = []
+    schema = parts.engine.schema
+    for declared in dimensions_of(schema, context.attributes, intersect=context.intersect):
+        # Open attributes have the groups that the search found.
+        dimension = declared.with_groups_of(target[declared.name])
         members = memberships_of(pool, dimension)
-        read, unknown = results.group_shares(members, exposure)
-        used, unknown_used = results.group_shares(members, attributed)
-        groups = [
-            results.GroupExposure(
-                group=group,
-                target=target[dimension.name][group],
-                exposure=read_share,
-                attributed=used_share,
-            )
-            for group, read_share, used_share in zip(dimension.groups, read, used, strict=True)
-        ]
-        found.append(
-            results.AttributeExposure(
-                attribute=dimension.name,
-                groups=groups,
-                unknown=unknown or 0.0,
-                attributed_unknown=unknown_used,
-            )
+        read_shares, unknown = group_shares(members, exposure)
+        used_shares, unknown_used = group_shares(members, attributed)
+        groups = []
+        for group, read, used in zip(dimension.groups, read_shares, used_shares, strict=True):
+            share = target[dimension.name][group]
+            groups.append(GroupExposure(group=group, target=share, exposure=read, attributed=used))
+        of_attribute = AttributeExposure(
+            attribute=dimension.name,
+            groups=groups,
+            unknown=unknown or 0.0,
+            attributed_unknown=unknown_used,
         )
-    return found
+        exposures.append(of_attribute)
+    return exposures

@@ -78,31 +78,34 @@ class AnswerParts:
         return self.prompts.get(PROMPT, context.prompts.get(PROMPT))
 
 
-def generator_of(given: GivenGenerator | None, model: Model | None) -> Generator | None:
+def generator_of(generator: GivenGenerator | None, model: Model | None) -> Generator | None:
     """Return what writes the answers: by default the model, if that can.
 
     Raises:
         InputError: What is given cannot write answers.
     """
-    if isinstance(given, str):
-        return open_generator(given)
-    if isinstance(given, BaseChatModel):
-        return ModelGenerator(ChatModel.of(given))
-    if given is not None:
-        require_method("generator", given, "generate")
-        return given
+    if isinstance(generator, str):
+        return open_generator(generator)
+    if isinstance(generator, BaseChatModel):
+        return ModelGenerator(ChatModel.of(generator))
+    if generator is not None:
+        require_method("generator", generator, "generate")
+        return generator
     if isinstance(model, ChatModel | RecordedModel):
         return ModelGenerator(model)  # one that only refines says so when it is started
     return None
 
 
 def attributor_of(
-    given: GivenAttributor | None, model: Model | None, prompts: PromptLibrary, concurrency: int
+    attributor: GivenAttributor | None,
+    model: Model | None,
+    prompts: PromptLibrary,
+    concurrency: int,
 ) -> Attributor | None:
     """Return what judges the answers, if anything.
 
     Args:
-        given: What is given.
+        attributor: What is given.
         model: Judges, if a chat model is to judge and none is named.
         prompts: The library of prompts.
         concurrency: How many questions a chat model that judges gets at once.
@@ -110,13 +113,12 @@ def attributor_of(
     Raises:
         InputError: What is given cannot judge.
     """
-    chat = model if isinstance(model, ChatModel) else None
-    if isinstance(given, BaseChatModel):
-        return open_attributor(
-            "llm", chat=ChatModel.of(given), prompts=prompts, concurrency=concurrency
-        )
-    if isinstance(given, str):
-        return open_attributor(given, chat=chat, prompts=prompts, concurrency=concurrency)
-    if given is not None:
-        require_method("attributor", given, "judge")
-    return given
+    if isinstance(attributor, BaseChatModel):
+        chat = ChatModel.of(attributor)
+        return open_attributor("llm", chat=chat, prompts=prompts, concurrency=concurrency)
+    if isinstance(attributor, str):
+        judge = model if isinstance(model, ChatModel) else None
+        return open_attributor(attributor, chat=judge, prompts=prompts, concurrency=concurrency)
+    if attributor is not None:
+        require_method("attributor", attributor, "judge")
+    return attributor

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from fairqr.agents.attribution import attributor as judging
+from fairqr.agents.attribution.attributor import VerdictStatus
 from fairqr.agents.models.replies import Status
 from fairqr.base.notebook import paragraphs, table
 from fairqr.graph.running import UsageReport
@@ -41,7 +41,7 @@ class RankingAnswer(SampledRanking):
             "if nothing was judged."
         ),
     )
-    verdicts: list[judging.VerdictStatus] = Field(
+    verdicts: list[VerdictStatus] = Field(
         [], description="The status of the judgement of each document."
     )
     scores: list[float | None] = Field(
@@ -183,12 +183,12 @@ class AnswerResult(Frozen):
 
     def _repr_html_(self) -> str:
         """Return the answers and the exposure of each group as tables, for a notebook."""
-        answers = [[it.text, it.samples] for it in self.distribution]
-        exposure = [
-            [each.attribute, it.group, it.exposure, it.attributed, it.target]
-            for each in self.groups
-            for it in each.groups
-        ]
+        answers = [[answer.text, answer.samples] for answer in self.distribution]
+        exposure = []
+        for attribute in self.groups:
+            for group in attribute.groups:
+                shares = [group.exposure, group.attributed, group.target]
+                exposure.append([attribute.attribute, group.group, *shares])
         heads = ["attribute", "group", "exposure", "used", "target"]
         return (
             table(["answer", "samples"], answers)
@@ -237,10 +237,14 @@ def mean_exposure(
         ids: The n documents of the pool, which include all that were read.
         used: Only count documents that were used; a missing verdict counts as not used.
     """
-    place = {id_: position for position, id_ in enumerate(ids)}
-    read = [[place[id_] for id_ in answer.ids] for answer in answers]
-    gained = [[bool(verdict) for verdict in it.used] for it in answers] if used else 1.0
-    return item_exposure(read, len(ids), [it.samples for it in answers], gained)
+    positions = {id_: position for position, id_ in enumerate(ids)}
+    read = []
+    gained = []
+    for answer in answers:
+        read.append([positions[id_] for id_ in answer.ids])
+        gained.append([bool(verdict) for verdict in answer.used])
+    samples = [answer.samples for answer in answers]
+    return item_exposure(read, len(ids), samples, gained if used else 1.0)
 
 
 def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:
@@ -255,8 +259,11 @@ def attribution_rate(judged: Sequence[RankingAnswer]) -> float | None:
     """
     if not judged:
         return None
-    shares = [np.mean([used for used in it.used if used is not None]) for it in judged]
-    return float(np.average(shares, weights=[it.samples for it in judged]))
+    shares = []
+    for answer in judged:
+        verdicts = [verdict for verdict in answer.used if verdict is not None]
+        shares.append(np.mean(verdicts))
+    return float(np.average(shares, weights=[answer.samples for answer in judged]))
 
 
 def group_shares(
@@ -272,8 +279,14 @@ def group_shares(
         The G shares, which sum to 1, or are None if no document with a label has exposure; and the
         share of all exposure without a label, in [0, 1], or None without any exposure.
     """
-    mass = np.zeros(len(members)) if exposure is None else exposure
-    known = (mass @ members).sum()
-    total = mass.sum()
-    shares = [float(share / known) if known > 0 else None for share in mass @ members]
-    return shares, min(1.0, max(0.0, float(1 - known / total))) if total else None
+    if exposure is None:
+        exposure = np.zeros(len(members))
+    by_group = exposure @ members
+    labelled = by_group.sum()
+    shares: list[float | None] = [None] * len(by_group)
+    if labelled > 0:
+        shares = [float(share / labelled) for share in by_group]
+    total = exposure.sum()
+    if not total:
+        return shares, None
+    return shares, min(1.0, max(0.0, float(1 - labelled / total)))

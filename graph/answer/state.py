@@ -1,4 +1,4 @@
-"""The state that the nodes of an answer share. It is plain data, as that of a search."""
+"""The state that the nodes of an answer share. It is plain data, like a search's."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,7 @@ FORGOTTEN = 1e-4
 """A smaller deficit of a group that a list cannot show, as of an open attribute, is forgotten."""
 
 WRITTEN = 1.0
-"""Seconds between two times that deficits are written; those of lists meanwhile may be lost."""
+"""Seconds between two writes of the deficits; a crash may lose those of lists in between."""
 
 
 class AmortisedDeficit:
@@ -49,28 +50,40 @@ class AmortisedDeficit:
     def add(self, target: Shares, exposure: Shares) -> None:
         """Count a list that was shown."""
         for name, groups in exposure.items():
-            before = self.by_group.get(name, {})
-            if any(groups.values()):  # otherwise nobody in it has a label
-                deficits = {group: self._decay * deficit for group, deficit in before.items()}
-                for group, share in groups.items():
-                    deficits[group] = deficits.get(group, 0.0) + target[name][group] - share
-                self.by_group[name] = {
-                    group: deficit
-                    for group, deficit in deficits.items()
-                    if group in groups or abs(deficit) > FORGOTTEN
-                }
+            has_labels = any(groups.values())
+            if has_labels:
+                self._add_to_attribute(name, target[name], groups)
         if self._file is not None and time.monotonic() - self._written > WRITTEN:
             self._written = time.monotonic()
             with suppress(OSError):  # without room on the disk, deficits are kept in memory
                 write_beside(self._file, json.dumps(self.by_group))
 
+    def _add_to_attribute(
+        self, name: str, target: Mapping[str, float], exposure: Mapping[str, float]
+    ) -> None:
+        """Count a list that was shown for one attribute."""
+        deficits: dict[str, float] = {}
+        for group, deficit in self.by_group.get(name, {}).items():
+            deficits[group] = self._decay * deficit
+        for group, share in exposure.items():
+            deficits[group] = deficits.get(group, 0.0) + target[group] - share
+        self.by_group[name] = {
+            group: deficit
+            for group, deficit in deficits.items()
+            if group in exposure or abs(deficit) > FORGOTTEN
+        }
+
 
 def target_with_deficit(target: Shares, deficit: Shares) -> Shares:
     """Return a target that is moved by deficits; each attribute's shares still sum to 1."""
-    found: Shares = {}
-    for name, groups in target.items():
-        lacking = deficit.get(name, {})
-        aim = {g: max(0.0, share + lacking.get(g, 0.0)) for g, share in groups.items()}
-        total = sum(aim.values())
-        found[name] = {g: share / total for g, share in aim.items()} if total else groups
-    return found
+    moved: Shares = {}
+    for name, shares in target.items():
+        deficits = deficit.get(name, {})
+        wanted = {}
+        for group, share in shares.items():
+            wanted[group] = max(0.0, share + deficits.get(group, 0.0))
+        total = sum(wanted.values())
+        moved[name] = shares
+        if total:
+            moved[name] = {group: share / total for group, share in wanted.items()}
+    return moved

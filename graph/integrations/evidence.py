@@ -32,9 +32,9 @@ class ListEvidence:
     """Estimates relevance as a search does that encodes what an engine finds.
 
     There are no other documents to compare with, so a similarity counts by what is usual for
-    MiniLM. So does the probability that anything in the list is relevant, of which a list of fewer
-    than five texts tells nothing: then at least one is taken to be. MiniLM is loaded when it is
-    first needed, and no text is encoded twice.
+    MiniLM. So does the probability that anything in the list is relevant. A list of fewer than five
+    texts says nothing about that, so we take it for granted. MiniLM is loaded when it is first
+    needed, and no text is encoded twice.
 
     Args:
         encode_later: Takes the texts that have no vector yet, to encode them when there is time.
@@ -60,7 +60,7 @@ class ListEvidence:
     ) -> list[Hits]:
         """Return a list, once for each query, with the probability that documents are relevant.
 
-        Where that cannot be told, the list is as it was.
+        If the texts cannot be compared, the list is as it was.
 
         Args:
             queries: What was searched for, and perhaps other queries for the same documents.
@@ -71,57 +71,73 @@ class ListEvidence:
         Raises:
             ModelError: The encoder failed.
         """
-        unknown = [hits for _ in queries]
-        asked = [sendable(query)[:LONGEST] for query in queries]
-        read = [sendable(text)[:LONGEST] for text in texts[:POOL]]
-        says = asked[0].strip() and any(map(str.strip, read))
-        if not says or not is_pulled(MiniLmEncoder.name):
-            return unknown
+        read_queries = [sendable(query)[:LONGEST] for query in queries]
+        read_texts = [sendable(text)[:LONGEST] for text in texts[:POOL]]
+        has_words = read_queries[0].strip() and any(map(str.strip, read_texts))
+        if not has_words or not is_pulled(MiniLmEncoder.name):
+            return [hits] * len(queries)
+
         reader = await self.opened()
-        known = await reader.vectors.kept([*read, *asked])
-        missing = [text for text, row in zip([*read, *asked], known, strict=True) if row is None]
-        if missing and self._encode_later is not None:
-            self._encode_later(missing)
-        elif missing:
-            new = await _encoded(reader.vectors, missing, turn)
-            pairs = zip([*read, *asked], known, strict=True)
-            known = [new[text] if row is None else row for text, row in pairs]
-        of_texts, of_queries = known[: len(read)], known[len(read) :]
-        if any(row is None for row in of_texts):
-            return unknown
-        documents = np.array(of_texts, dtype=np.float32)
+        vectors = await self._vectors_of(reader.vectors, [*read_texts, *read_queries], turn)
+        text_vectors = vectors[: len(read_texts)]
+        query_vectors = vectors[len(read_texts) :]
+        if any(vector is None for vector in text_vectors):
+            return [hits] * len(queries)
+
+        documents = np.array(text_vectors, dtype=np.float32)
         if hits.claims is not None:
             claims = claims_by_vector(documents, MiniLmEncoder.name, hits.claims)
             hits = replace(hits, claims=claims)
-        return [
-            hits if row is None else _estimated(reader, row, documents, hits) for row in of_queries
-        ]
+        answers = []
+        for vector in query_vectors:
+            if vector is None:
+                answers.append(hits)
+            else:
+                answers.append(_with_relevance(reader, vector, documents, hits))
+        return answers
+
+    async def _vectors_of(
+        self, kept: KeptVectors, texts: Sequence[str], turn: Turn
+    ) -> list[Float32Array | None]:
+        """Return the vector of each text; None for those that are encoded later."""
+        vectors = await kept.kept(texts)
+        missing = [text for text, vector in zip(texts, vectors, strict=True) if vector is None]
+        if not missing:
+            return vectors
+        if self._encode_later is not None:
+            self._encode_later(missing)
+            return vectors
+        encoded = await _encode(kept, missing, turn)
+        complete: list[Float32Array | None] = []
+        for text, vector in zip(texts, vectors, strict=True):
+            complete.append(encoded[text] if vector is None else vector)
+        return complete
 
     async def opened(self) -> TextReader:
         """Load the encoder, if it is not yet there."""
         if self._reader is None:
-            nowhere: Any = None  # nothing is read from an engine
             vectors = self._vectors or await KeptVectors.of(MiniLmEncoder())
-            self._reader = TextReader(nowhere, vectors, with_terms=False)
+            no_engine: Any = None  # it reads nothing from an engine
+            self._reader = TextReader(no_engine, vectors, with_terms=False)
             self._reader.background = np.zeros((0, vectors.dimensions), dtype=np.float32)
         return self._reader
 
 
-async def _encoded(
+async def _encode(
     vectors: KeptVectors, texts: Sequence[str], turn: Turn
 ) -> dict[str, Float32Array]:
     """Return the vector of each text; those that somebody encodes meanwhile are not encoded."""
-    new: dict[str, Float32Array] = {}
-    distinct = [*dict.fromkeys(texts)]
+    encoded: dict[str, Float32Array] = {}
+    distinct = list(dict.fromkeys(texts))
     for start in range(0, len(distinct), AT_A_TURN):
-        some = distinct[start : start + AT_A_TURN]
+        batch = distinct[start : start + AT_A_TURN]
         async with turn():
-            rows = await vectors.encode(some)
-        new.update(zip(some, rows, strict=True))
-    return new
+            rows = await vectors.encode(batch)
+        encoded.update(zip(batch, rows, strict=True))
+    return encoded
 
 
-def _estimated(
+def _with_relevance(
     reader: TextReader, query: Float32Array, documents: Float32Array, hits: Hits
 ) -> Hits:
     """Return a list with the probability that each document is relevant.
@@ -132,13 +148,16 @@ def _estimated(
         documents: The vectors of the first documents, shape (m, d); zeros without a text.
         hits: The list.
     """
-    similar = np.zeros(len(hits))
+    # The best documents move the query, but not in a short list.
     movers = documents if len(documents) >= SHORT else documents[:0]
-    similar[: len(documents)] = reader.likeness(query, documents, (range(len(movers)), movers))
+    similarity = np.zeros(len(hits))
+    similarity[: len(documents)] = reader.likeness(query, documents, (range(len(movers)), movers))
     ranks = rank_evidence(hits.ids, hits.ids[:RANKED])
     calibration = CALIBRATED.rank
-    relevance = calibration.probability(ranks, similar)
+    relevance = calibration.probability(ranks, similarity)
+
     answerable = 1.0
-    if np.count_nonzero(documents.any(axis=1)) >= NEAREST:
+    texts = np.count_nonzero(documents.any(axis=1))
+    if texts >= NEAREST:
         answerable = reader.answerable(query, documents, calibration.answerable)
     return replace(hits, relevance=relevance, answerable=answerable)

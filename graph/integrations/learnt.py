@@ -23,7 +23,6 @@ from fairqr.agents.profiles.finding import Profiles
 from fairqr.agents.refiners.refiner import GroupRequest, TopicRefiner, TopicRequest
 from fairqr.base.errors import FairqrError
 from fairqr.base.loops import run_together
-from fairqr.graph.search import words
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.models import Model
 from fairqr.graph.search.names import NamedText, lookup_of_named, only_holders
@@ -31,20 +30,27 @@ from fairqr.graph.search.parts import SearchParts
 from fairqr.graph.search.pool import Pool
 from fairqr.graph.search.rankers import Rankers
 from fairqr.graph.search.records import ranking_record
-from fairqr.graph.search.state import QueryRecord, SearchState
+from fairqr.graph.search.result import GroupKey
+from fairqr.graph.search.state import QueryRecord, SearchState, with_update
+from fairqr.graph.search.words import (
+    Answers,
+    after_refinement,
+    original_query,
+    refined_queries,
+)
 from fairqr.prompts.library import PromptLibrary
 from fairqr.retrieval.engines.engine import Hits, SearchEngine
-from fairqr.retrieval.fairness.dimension import dimensions_of
+from fairqr.retrieval.fairness.dimension import Dimension, dimensions_of
 from fairqr.retrieval.sources.schema import UNKNOWN
 
 WAITING = 100
-"""So many queries may wait until the model is asked about them; others are when they come again."""
+"""How many queries may wait until the model is asked about them; others must come again."""
 
 ASKED_AGAIN = 600.0
 """Seconds after which a model that gave no words for a query is asked about it again."""
 
 REMEMBERED = 10_000
-"""Of so many queries we know when the model was asked."""
+"""How many queries we remember together with the time when the model was asked."""
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +88,7 @@ class LearntWords:
         self._profiles = Profiles()
 
     async def of(self, engine: SearchEngine, context: Context, query: str) -> Learnt | None:
-        """Return the words that are kept for a query; None if there are none that count."""
+        """Return the words that are kept for a query; None if no words count."""
         with asking_with(only_kept=True):
             return await self.learn(engine, context, query)
 
@@ -97,7 +103,7 @@ class LearntWords:
             query: What was searched for.
 
         Returns:
-            The words; None if there are none that count.
+            The words; None if no words count.
         """
         parts = SearchParts(
             engine=engine,
@@ -114,24 +120,26 @@ class LearntWords:
             return None
 
         dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
-        keys = [
-            (dimension.name, group)
-            for dimension in dimensions
-            if not dimension.is_open  # its groups are not known before a search
-            for group in dimension.groups
-            if group != UNKNOWN
-        ]
-        keys = keys[: context.max_groups]
-        how: dict[str, Any] = {"seed": context.seed, "temperature": context.temperature}
-        about_topic = refiner.refine_topic(TopicRequest(query, **how))
-        about_groups = [refiner.refine(GroupRequest(query, *key, **how)) for key in keys]
-        topic, *of_groups = await run_together([about_topic, *about_groups])
+        keys = _groups_to_ask_about(dimensions)[: context.max_groups]
+        options: dict[str, Any] = {"seed": context.seed, "temperature": context.temperature}
+        about_topic = refiner.refine_topic(TopicRequest(query, **options))
+        about_groups = [refiner.refine(GroupRequest(query, *key, **options)) for key in keys]
+        topic, *groups = await run_together([about_topic, *about_groups])
 
-        answers = words.Answers(topic, dict(zip(keys, of_groups, strict=True)))
+        answers = Answers(topic, dict(zip(keys, groups, strict=True)))
         state = _first_round(query, weights.model_dump())
-        state = cast("SearchState", {**state, **words.after_refinement(state, context, answers)})
-        queries = words.refined_queries(state, context)
+        state = with_update(state, after_refinement(state, context, answers))
+        queries = refined_queries(state, context)
         return Learnt(self.name, state, queries) if queries else None
+
+
+def _groups_to_ask_about(dimensions: Sequence[Dimension]) -> list[GroupKey]:
+    """Return all groups that are known before a search; open attributes have none."""
+    keys = []
+    for dimension in dimensions:
+        if not dimension.is_open:
+            keys += [(dimension.name, group) for group in dimension.groups if group != UNKNOWN]
+    return keys
 
 
 def _first_round(query: str, weights: dict[str, float]) -> SearchState:
@@ -165,35 +173,30 @@ async def with_words(
         context: Says which of them count.
         learnt: The words.
         hits: The list with its relevance by the original query.
-        by_words: The same documents, with their relevance by each query of the words; without any
-            where it could not be told yet.
+        by_words: The same documents, with their relevance by each query of the words; without it
+            if texts were not encoded yet.
         texts: The texts of the documents.
         titles: Their titles, empty where a document has none.
     """
-    known = [
-        (query, found)
-        for query, found in zip(learnt.queries, by_words, strict=True)
-        if found.relevance is not None
-    ]
-    documents = map(NamedText, titles, texts)
-    by_id = dict(zip(hits.ids, documents, strict=True))
-    queries = [query for query, _ in known]
-    answers, named, _ = await asyncio.to_thread(
-        only_holders, queries, [found for _, found in known], by_id
-    )
-    original = words.original_query(learnt.state["query"])
+    queries = []
+    answers = []
+    for query, answer in zip(learnt.queries, by_words, strict=True):
+        if answer.relevance is not None:
+            queries.append(query)
+            answers.append(answer)
+    documents = dict(zip(hits.ids, map(NamedText, titles, texts), strict=True))
+    holders = await asyncio.to_thread(only_holders, queries, answers, documents)
+
+    original = original_query(learnt.state["query"])
     attributes = hits.memberships.keys()
     rankings = [ranking_record(0, original, hits, attributes, with_scores=False)]
-    for query, found in zip(queries, answers, strict=True):
-        rankings.append(ranking_record(1, query, found, attributes, with_scores=False))
-    lookups = lookup_of_named(1, named)
-    pool = Pool(
-        engine,
-        context,
-        cast("SearchState", {**learnt.state, "rankings": rankings, "lookups": lookups}),
-    )
-    relevance = await asyncio.to_thread(lambda: pool.relative_relevance)
-    return replace(hits, relevance=np.array([relevance[id_] for id_ in hits.ids]))
+    for query, answer in zip(queries, holders.answers, strict=True):
+        rankings.append(ranking_record(1, query, answer, attributes, with_scores=False))
+    lookups = lookup_of_named(1, holders.named)
+    state = with_update(learnt.state, {"rankings": rankings, "lookups": lookups})
+    pool = Pool(engine, context, state)
+    by_id = await asyncio.to_thread(lambda: pool.relative_relevance)
+    return replace(hits, relevance=np.array([by_id[id_] for id_ in hits.ids]))
 
 
 class AskAfterwards:
@@ -214,9 +217,10 @@ class AskAfterwards:
         now = time.monotonic()
         key = (engine.name, context.attributes, query)
         asked_at = self._asked_at.get(key)
-        if self._waiting.full() or (asked_at is not None and now - asked_at < ASKED_AGAIN):
+        is_recent = asked_at is not None and now - asked_at < ASKED_AGAIN
+        if is_recent or self._waiting.full():
             return
-        self._asked_at.pop(key, None)
+        self._asked_at.pop(key, None)  # so that the oldest stands first
         self._asked_at[key] = now
         if len(self._asked_at) > REMEMBERED:
             del self._asked_at[next(iter(self._asked_at))]

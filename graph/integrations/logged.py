@@ -1,4 +1,4 @@
-"""What a log says of a list: that of the proxy, and that of agents' middleware."""
+"""What the logs of the proxy and of agents' middleware say about a list."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from fairqr.graph.integrations.order import OrderedList
+from fairqr.graph.integrations.order import FirstDocuments, OrderedList
 from fairqr.retrieval.engines.engine import Hits, Memberships, shares_above_zero
 from fairqr.retrieval.sources.schema import Schema
 
 RERANKED = "re-ranked"
-"""What became of a search that was shown a fair list."""
+"""The outcome of a search that got a fair list."""
 
 
 def heading(
@@ -43,7 +43,7 @@ def heading(
 def fair_list_told(
     order: OrderedList, hits: Hits, groups: dict[str, list[Any]], ids: Sequence[str]
 ) -> dict[str, Any]:
-    """Return what a record says of a list and its fair order, but for the exposure.
+    """Return what a record says about a list and its fair order, without the exposure.
 
     Args:
         order: Its fair order.
@@ -51,11 +51,10 @@ def fair_list_told(
         groups: The groups of its documents, as :func:`groups_of` has them.
         ids: Their ids.
     """
-    quality = {"engine": order.before, "fair": order.after}
     return {
         "by": "ranks" if hits.relevance is None else "vectors",
         "model": order.words_of,
-        "quality": {name: [it.relevance, it.fairness] for name, it in quality.items()},
+        "quality": {"engine": _quality_of(order.before), "fair": _quality_of(order.after)},
         "bound": order.after.bound,
         "below_best": order.after.below_best,
         "broken": list(order.after.broken),
@@ -65,15 +64,21 @@ def fair_list_told(
     }
 
 
+def _quality_of(documents: FirstDocuments) -> list[float]:
+    return [documents.relevance, documents.fairness]
+
+
 def groups_of(schema: Schema, memberships: Memberships) -> dict[str, list[Any]]:
     """Return the group of each document, the shares of several, or None, by attribute."""
-    found: dict[str, list[Any]] = {}
+    groups: dict[str, list[Any]] = {}
     for name, rows in memberships.items():
         attribute = schema.attribute(name)
-        found[name] = [_named(shares_above_zero(attribute, row)) for row in rows]
-    return found
+        groups[name] = [_group_or_shares(shares_above_zero(attribute, row)) for row in rows]
+    return groups
 
 
-def _named(shares: dict[str, float]) -> str | dict[str, float] | None:
+def _group_or_shares(shares: dict[str, float]) -> str | dict[str, float] | None:
     """Return a document's group, the shares of several, or None if it has none."""
-    return next(iter(shares)) if [*shares.values()] == [1.0] else shares or None
+    if list(shares.values()) == [1.0]:
+        return next(iter(shares))
+    return shares or None

@@ -7,7 +7,7 @@ by the source's. No model is asked; words that one gave for the query before cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,17 +38,19 @@ from fairqr.retrieval.sources.label_rows import in_groups, label_rows
 from fairqr.retrieval.sources.label_values import weighted_values
 from fairqr.retrieval.sources.schema import Attribute, Schema
 
-WORDS, BEST = 300, 3
-"""A given text is searched for by its first characters, and looked for in the best results."""
+SEARCHED_CHARACTERS = 300
+"""How much of a given text we search for, to find its document."""
+SEARCHED_RESULTS = 3
+"""In how many of the best results we look for the document."""
 
 
 class Given(NamedTuple):
     """A document that somebody else retrieved.
 
     Attributes:
-        place: Its place in what was sent, for complaints.
-        id: Its id in the source, by which labels that it does not bring are looked up; empty if it
-            has none, or brings all there are.
+        place: Its position in what was sent, for error messages.
+        id: Its id in the source, to look up labels that it does not bring; empty without an id,
+            and if it brings all labels.
         text: What it says.
         title: Its title, which the text begins with; empty if it has none.
         label: Returns the label for an attribute that it brings; None if it brings none.
@@ -62,7 +64,7 @@ class Given(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What tells which documents of a list are relevant.
+    """Says which documents of a list are relevant.
 
     Attributes:
         texts: Compares the texts of the documents with queries.
@@ -121,7 +123,7 @@ async def fair_list(
         context: What to aim at.
         query: What was searched for.
         documents: The documents, best first.
-        evidence: Tells which documents are relevant; without it, ranks tell.
+        evidence: Says which documents are relevant; without it, ranks do.
         deficit: See :func:`fair_order`.
 
     Raises:
@@ -130,7 +132,7 @@ async def fair_list(
     hits, labelled = await listed_hits(engine, context, documents)
     words_of = ""
     if evidence:
-        hits, words_of = await _estimated(engine, context, query, documents, hits, evidence)
+        hits, words_of = await _estimate(engine, context, query, documents, hits, evidence)
     order = await compute(partial(fair_order, engine.schema, context, hits, deficit))
     return order._replace(words_of=words_of), hits, labelled
 
@@ -144,15 +146,15 @@ async def listed_hits(
         FairqrError: See :func:`labels_of`.
     """
     labelled = await labels_of(engine, context, documents)
-    places = range(len(documents))
-    scores = [1 / (place + 1) for place in places]
+    ids = [str(position) for position in range(len(documents))]
+    scores = [1 / (position + 1) for position in range(len(documents))]
     claims = None
     if context.aims_at_merit:
-        claims = claims_by_text([one.text for one in documents])
-    return Hits([*map(str, places)], scores, labelled.members, claims=claims), labelled
+        claims = claims_by_text([document.text for document in documents])
+    return Hits(ids, scores, labelled.members, claims=claims), labelled
 
 
-async def _estimated(
+async def _estimate(
     engine: SearchEngine,
     context: Context,
     query: str,
@@ -161,20 +163,21 @@ async def _estimated(
     evidence: Evidence,
 ) -> tuple[Hits, str]:
     """Return a list with its relevance, and the model whose earlier words count, if any do."""
-    texts = [one.text for one in documents]
+    queries = [query]
     learnt = None
     if evidence.words is not None:
         learnt = await evidence.words.of(engine, context, query)
-    others = [] if learnt is None else [it["text"] for it in learnt.queries]
-    estimated, *by_words = await evidence.texts.estimated(
-        [query, *others], texts, hits, evidence.turn
-    )
-    words_count = any(it.relevance is not None for it in by_words)
-    if learnt is None or estimated.relevance is None or not words_count:
-        return estimated, ""
-    titles = [one.title for one in documents]
-    judged = await with_words(engine, context, learnt, estimated, by_words, texts, titles)
-    return judged, learnt.model
+    if learnt is not None:
+        queries += [record["text"] for record in learnt.queries]
+
+    texts = [document.text for document in documents]
+    by_query, *by_words = await evidence.texts.estimated(queries, texts, hits, evidence.turn)
+    words_count = any(answer.relevance is not None for answer in by_words)
+    if learnt is None or by_query.relevance is None or not words_count:
+        return by_query, ""
+    titles = [document.title for document in documents]
+    by_all = await with_words(engine, context, learnt, by_query, by_words, texts, titles)
+    return by_all, learnt.model
 
 
 def fair_order(
@@ -190,45 +193,55 @@ def fair_order(
 
     Raises:
         InputError: An attribute does not exist.
-        TargetError: The target is undefined, or needs what a list cannot tell.
+        TargetError: The target is undefined, or needs more than a list.
     """
     aimed = aimed_at(schema, context, hits)
-    dimensions = aimed.dimensions
-    discount = context.discount
-    aim = aimed.target if deficit is None else target_with_deficit(aimed.target, deficit)
-    candidates = Candidates.of(
-        aimed.table,
-        aimed.listed,
-        dimensions,
-        [vector_of(it, aim[it.name]) for it in dimensions],
-        discount,
-        relevance=hits.relevance,
-    )
+    candidates = _candidates_of(context, aimed, hits, deficit)
     present = candidates.with_absent_groups_as_one()
     k = min(context.k, len(hits))
     step = context.fair_step
     fair = step.take(present, k)
-    objective = step.objective(present, fair.weight, k)
     best = fair.positions.tolist()
+    remaining = sorted(set(range(len(hits))).difference(best))
+    objective = step.objective(present, fair.weight, k)
 
-    def shown(places: list[int]) -> FirstDocuments:
-        members = zip(dimensions, candidates.memberships, strict=True)
-        given = {it.name: by_group(it, exposure(own[places], discount)) for it, own in members}
-        return FirstDocuments(
-            **objective.quality(places).figures, weight=fair.weight, exposure=given
-        )
+    def report(positions: list[int]) -> FirstDocuments:
+        exposures: Shares = {}
+        for dimension, members in zip(aimed.dimensions, candidates.memberships, strict=True):
+            received = exposure(members[positions], context.discount)
+            exposures[dimension.name] = by_group(dimension, received)
+        figures = objective.quality(positions).figures
+        return FirstDocuments(**figures, weight=fair.weight, exposure=exposures)
 
-    broken = step.broken(present, best)
-    after = shown(best).model_copy(update={"broken": tuple(broken)})
+    broken = tuple(step.broken(present, best))
+    after = report(best).model_copy(update={"broken": broken})
     if context.certify:
         after = after.certified(certify(present, step, fair.weight, k, best))
     return OrderedList(
-        positions=best + sorted({*range(len(hits))}.difference(best)),
-        before=shown([*range(k)]),
+        positions=best + remaining,
+        before=report(list(range(k))),
         after=after,
         target=aimed.target,
-        dimensions=dimensions,
+        dimensions=aimed.dimensions,
         members=aimed.members,
+    )
+
+
+def _candidates_of(
+    context: Context, aimed: AimedAt, hits: Hits, deficit: Shares | None
+) -> Candidates:
+    """Return the documents of a list as candidates for the fair step, with its target."""
+    target = aimed.target
+    if deficit is not None:
+        target = target_with_deficit(target, deficit)
+    vectors = [vector_of(dimension, target[dimension.name]) for dimension in aimed.dimensions]
+    return Candidates.of(
+        aimed.table,
+        aimed.listed,
+        aimed.dimensions,
+        vectors,
+        context.discount,
+        relevance=hits.relevance,
     )
 
 
@@ -250,8 +263,10 @@ class AimedAt(NamedTuple):
     @property
     def members(self) -> Memberships:
         """The share of each group in each document, by attribute, or for the product of all."""
-        ids = self.listed.ids
-        return {it.name: self.table.memberships(it, ids) for it in self.dimensions}
+        members: dict[str, NDArray[Any]] = {}
+        for dimension in self.dimensions:
+            members[dimension.name] = self.table.memberships(dimension, self.listed.ids)
+        return members
 
 
 def aimed_at(schema: Schema, context: Context, hits: Hits) -> AimedAt:
@@ -259,17 +274,21 @@ def aimed_at(schema: Schema, context: Context, hits: Hits) -> AimedAt:
 
     Raises:
         InputError: An attribute does not exist.
-        TargetError: The target is undefined, or needs what a list cannot tell.
+        TargetError: The target is undefined, or needs more than a list.
     """
-    table, listed = DocumentTable(), Ranking(hits.ids, hits.scores)
+    listed = Ranking(hits.ids, hits.scores)
+    table = DocumentTable()
     table.add(hits.ids, hits.memberships)
-    dimensions = [
-        table.with_found_groups(dimension, listed.ids)
-        for dimension in dimensions_of(schema, context.attributes, intersect=context.intersect)
-    ]
-    known = relevance_by_rank(len(hits)) if hits.relevance is None else hits.relevance
-    merits = dict(zip(hits.ids, merits_of(known, hits.claims).tolist(), strict=True))
-    target = estimate_target(table, dimensions, listed, context, {}, merits)
+    dimensions = []
+    for dimension in dimensions_of(schema, context.attributes, intersect=context.intersect):
+        dimensions.append(table.with_found_groups(dimension, listed.ids))
+
+    relevance = hits.relevance
+    if relevance is None:
+        relevance = relevance_by_rank(len(hits))
+    merits = merits_of(relevance, hits.claims)
+    merit_by_id = dict(zip(hits.ids, merits.tolist(), strict=True))
+    target = estimate_target(table, dimensions, listed, context, {}, merit_by_id)
     return AimedAt(listed, dimensions, table, target)
 
 
@@ -303,52 +322,116 @@ async def labels_of(engine: SearchEngine, context: Context, documents: Sequence[
         InputError: An attribute does not exist.
         NoLabelsError: No document has any label.
     """
-    dimensions = dimensions_of(engine.schema, context.attributes, intersect=context.intersect)
-    attributes = [it for dimension in dimensions for it in dimension.factors]
-    own = [[one.label(it) for it in attributes] for one in documents]
-    every = zip(documents, own, strict=True)
-    missing = tuple({one.id for one, labels in every if None in labels and one.id})
-    known: dict[str, dict[str, Any]] = {}
-    if missing:
-        (found,) = await engine.search([Query("", len(missing), only=missing)])
-        for place, id_ in enumerate(found.ids):
-            known[id_] = {it: rows[place] for it, rows in found.memberships.items()}
+    attributes: list[Attribute] = []
+    for dimension in dimensions_of(engine.schema, context.attributes, intersect=context.intersect):
+        attributes += dimension.factors
+    brought = [_labels_brought(document, attributes) for document in documents]
+    stored = await _stored_rows(engine, documents, brought)
 
     members: dict[str, NDArray[Any]] = {}
     unlabelled: dict[str, int] = {}
     notes: list[str] = []
-    for it, labels in zip(attributes, zip(*own, strict=True), strict=True):
-        pairs = zip(documents, labels, strict=True)
-        rows = label_rows(it, labels)
-        for place, (one, label) in enumerate(pairs):
-            kept = known.get(one.id, {})
-            if label is None and it.name in kept:
-                rows[place] = kept[it.name]
-        members[it.name] = rows
-        without = np.flatnonzero(~in_groups(it, rows)).tolist()
-        unlabelled[it.name] = len(without)
-        if unread := [labels[place] for place in without if any(weighted_values(labels[place]))]:
-            notes.append(
-                f"{len(unread)} of {len(documents)} documents have a {it.name} of no group, such "
-                f"as {one_line(repr(unread[0]), 60)}."
-            )
+    for attribute, labels in zip(attributes, zip(*brought, strict=True), strict=True):
+        rows = label_rows(attribute, labels)
+        for position, (document, label) in enumerate(zip(documents, labels, strict=True)):
+            stored_rows = stored.get(document.id, {})
+            if label is None and attribute.name in stored_rows:
+                rows[position] = stored_rows[attribute.name]
+        members[attribute.name] = rows
+        in_no_group = np.flatnonzero(~in_groups(attribute, rows)).tolist()
+        unlabelled[attribute.name] = len(in_no_group)
+        notes += _notes_on_labels(attribute.name, labels, in_no_group)
+
     if min(unlabelled.values()) == len(documents):
-        named = " or ".join(members)
+        names = " or ".join(members)
         raise NoLabelsError(
-            f"No document has a label of {named}; send labels or fields, or ids of the source."
+            f"No document has a label of {names}; send labels or fields, or ids of the source."
         )
     return Labelled(members, unlabelled, notes)
 
 
+def _labels_brought(document: Given, attributes: Sequence[Attribute]) -> list[object]:
+    """Return the label of a document for each attribute; None where it brings none."""
+    return [document.label(attribute) for attribute in attributes]
+
+
+async def _stored_rows(
+    engine: SearchEngine, documents: Sequence[Given], brought: Sequence[Sequence[object]]
+) -> dict[str, dict[str, Any]]:
+    """Look up documents that do not bring all labels.
+
+    Args:
+        engine: Has the documents.
+        documents: The documents.
+        brought: The labels that each of them brings.
+
+    Returns:
+        The row of each attribute in memberships, by the id of the document and the attribute.
+    """
+    incomplete: dict[str, None] = {}
+    for document, labels in zip(documents, brought, strict=True):
+        if document.id and None in labels:
+            incomplete[document.id] = None
+    if not incomplete:
+        return {}
+
+    (hits,) = await engine.search([Query("", len(incomplete), only=tuple(incomplete))])
+    stored: dict[str, dict[str, Any]] = {}
+    for position, id_ in enumerate(hits.ids):
+        stored[id_] = {name: rows[position] for name, rows in hits.memberships.items()}
+    return stored
+
+
+def _notes_on_labels(
+    attribute: str, labels: Sequence[object], in_no_group: Sequence[int]
+) -> list[str]:
+    """Return a sentence if some documents bring labels of an attribute that belong to no group.
+
+    Args:
+        attribute: The name of the attribute.
+        labels: The label of each document.
+        in_no_group: The positions of the documents without a group.
+    """
+    unread = []
+    for position in in_no_group:
+        has_value = any(weighted_values(labels[position]))
+        if has_value:
+            unread.append(labels[position])
+    if not unread:
+        return []
+    example = one_line(repr(unread[0]), 60)
+    return [
+        f"{len(unread)} of {len(labels)} documents have a {attribute} of no group, such as "
+        f"{example}."
+    ]
+
+
 async def ids_of(engine: SearchEngine, texts: Sequence[str]) -> list[str]:
     """Return the id of the document of the source that has each text; empty if several have it."""
-    found = await lexical_of(engine).search([Query(text[:WORDS], BEST) for text in texts])
-    documents = await engine.documents([*{id_ for hits in found for id_ in hits.ids}])
-    whole = {it.id: " ".join(f"{it.title} {it.text}".split()) for it in documents}
+    queries = [Query(text[:SEARCHED_CHARACTERS], SEARCHED_RESULTS) for text in texts]
+    answers = await lexical_of(engine).search(queries)
+    distinct: set[str] = set()
+    for hits in answers:
+        distinct.update(hits.ids)
+    content = {}
+    for document in await engine.documents(list(distinct)):
+        content[document.id] = _spaced(f"{document.title} {document.text}")
+    return [
+        _id_with_text(_spaced(text), hits.ids, content)
+        for text, hits in zip(texts, answers, strict=True)
+    ]
 
-    def one(text: str, ids: Sequence[str]) -> str:
-        words = " ".join(text.split())
-        inside = [id_ for id_ in ids if words and words in whole.get(id_, "")]
-        return inside[0] if len(inside) == 1 else next((i for i in inside if words == whole[i]), "")
 
-    return [one(text, hits.ids) for text, hits in zip(texts, found, strict=True)]
+def _spaced(text: str) -> str:
+    """Return a text with single spaces between its words."""
+    return " ".join(text.split())
+
+
+def _id_with_text(text: str, ids: Sequence[str], content: Mapping[str, str]) -> str:
+    """Return the id of the only document with a text, or which is just this text; or nothing."""
+    if not text:
+        return ""
+    containing = [id_ for id_ in ids if text in content.get(id_, "")]
+    if len(containing) == 1:
+        return containing[0]
+    return next((id_ for id_ in containing if content[id_] == text), "")

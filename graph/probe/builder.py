@@ -49,7 +49,7 @@ def build_probe_graph(
         engine: The search engine.
         model: The model to probe, unless a language model is given as ``ranker``. It also refines,
             as in a search.
-        context: The context of runs that bring none of ours.
+        context: The context of runs without one of ours.
         ranker: Re-ranks, as in a search. If it is a language model, it is the one to probe.
         prompts: The library of prompts; defaults to the shipped prompts and yours.
         concurrency: How many parts of the probe run at the same time, unless the config of a call
@@ -69,12 +69,14 @@ def build_probe_graph(
     graph.add_node("draw", node(nodes.draw, parts))
     graph.add_node("ask", node(nodes.ask, parts))
     graph.add_node("compare", node(nodes.compare, parts))
+
     graph.add_edge(START, "prepare")
     graph.add_edge("prepare", RETRIEVE)
     graph.add_edge(RETRIEVE, "draw")
     graph.add_conditional_edges("draw", Node(nodes.each_task), ["ask", "compare"])
     graph.add_edge("ask", "compare")
     graph.add_edge("compare", END)
+
     compiled = graph.compile(checkpointer=checkpointer, name="fair_probe")
-    graph.compiled = False  # whoever adds nodes to it compiles it again
+    graph.compiled = False  # so that users can add nodes and compile it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT, max_concurrency=concurrency)

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from fairqr.agents.ranking.rankers import Persona, Shown
-from fairqr.graph.search import context as search
+from fairqr.graph.search.context import Context, Method, WindowSettings, WrittenTarget
 from fairqr.retrieval.fairness.dimension import factors_of
 from fairqr.retrieval.fairness.target import Target
 
 ProbeKind = Literal["pairwise", "listwise"]
 
 
-class ProbeSettings(search.WindowSettings):
+class ProbeSettings(WindowSettings):
     """How the model is probed on the documents of a result.
 
     All of these documents count as equally relevant, because nobody has judged them for the query.
@@ -70,13 +70,13 @@ class ProbeSettings(search.WindowSettings):
 
     @field_validator("kinds", "personas")
     @classmethod
-    def _are_some_once(cls, listed: tuple[str, ...]) -> tuple[str, ...]:
-        if not listed or len(set(listed)) < len(listed):
+    def _are_some_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names or len(set(names)) < len(names):
             raise ValueError("name at least one, and each once")
-        return listed
+        return names
 
 
-class ProbeContext(search.Context):
+class ProbeContext(Context):
     """What a run that probes is asked to do: the search, and the questions about its ranking.
 
     The method is `baseline` by default, and exposure is measured by the attribute of the probe. A
@@ -94,21 +94,20 @@ class ProbeContext(search.Context):
             "probed."
         ),
     )
-    method: search.Method = Field("baseline", description="How to rank, as in a search.")
-    target: search.WrittenTarget = Field(
+    method: Method = Field("baseline", description="How to rank, as in a search.")
+    target: WrittenTarget = Field(
         Target.parse("uniform:1"), description="The target of the search; a probe does not use it."
     )
     probe: ProbeSettings = Field(description="What to ask the model.")
 
     @model_validator(mode="after")
     def _probed_attribute_is_measured(self) -> ProbeContext:
-        if not self.attributes and not self.intersect:
-            object.__setattr__(self, "attributes", (self.probe.attribute,))
-        elif self.attributes and not any(
-            self.probe.attribute in factors_of(name) for name in self.attributes
-        ):
+        attribute = self.probe.attribute
+        if not self.attributes:
+            if not self.intersect:
+                object.__setattr__(self, "attributes", (attribute,))
+        elif not any(attribute in factors_of(name) for name in self.attributes):
             raise ValueError(
-                f"the attribute of the probe, '{self.probe.attribute}', is not among 'attributes'; "
-                "add it"
+                f"the attribute of the probe, '{attribute}', is not among 'attributes'; add it"
             )
         return self

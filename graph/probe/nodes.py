@@ -20,7 +20,7 @@ from fairqr.agents.ranking.pairwise import PairwiseJudge, Preference
 from fairqr.agents.ranking.rankers import Cost, ItemRanker, group_of
 from fairqr.agents.statistics import special, stream
 from fairqr.graph import running
-from fairqr.graph.probe.context import ProbeContext
+from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.probe.parts import ProbeParts
 from fairqr.graph.probe.result import (
     ListwiseProbe,
@@ -46,6 +46,9 @@ GONE = "deleted"
 
 PAIRS_AT_ONCE = 5
 """How many pairs a task compares, one after the other; tasks run at the same time."""
+
+MOST_WARNINGS = 3
+"""How many different warnings a result has at most."""
 
 _SIDES: dict[int, Side] = {1: "protected", 0: "unprotected", -1: "undecided"}
 
@@ -74,48 +77,66 @@ async def draw(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> U
         QueryError: No document matches the query.
         BudgetError: The whole budget has no room for the probe.
     """
-    settings = context.probe
     query = state["query"]
     result = state["result"]
     running.add_seconds(result)
     running.require_hits(result["ranking"], parts.engine, query)
     documents = _documents(state, context, parts)
-    protected = [document.id for document in documents if document.side == "protected"]
-    unprotected = [document.id for document in documents if document.side == "unprotected"]
     update: Update = {"status": "ok", "message": "", "tasks": [], "cost": None}
-    if not protected or not unprotected:
-        both = zip((protected, unprotected), parts.sides(settings).words, strict=True)
-        missing = " or ".join(word for ids, word in both if not ids)
+    missing = _missing_sides(documents, parts.sides(context.probe).words)
+    if missing:
         update["status"] = "one_sided"
         update["message"] = (
-            f"None of the {len(documents)} documents is {missing}, so there is nothing to "
-            "compare; raise k, or choose another query or attribute."
+            f"None of the {len(documents)} documents is {' or '.join(missing)}, so there is "
+            "nothing to compare; raise k, or choose another query or attribute."
         )
         return update
-    needed = await _cost(query, [document.id for document in documents], context, parts)
-    number = len(documents)
-    update["cost"] = within(context, needed, f"probe {number}", number).model_dump()
-    if lack := shortage(context.budget, running.usage_of(result), needed):
-        update["status"] = "budget"
+
+    count = len(documents)
+    cost = await _cost(query, [document.id for document in documents], context, parts)
+    update["cost"] = within(context, cost, f"probe {count}", count).model_dump()
+    lack = shortage(context.budget, running.usage_of(result), cost)
+    if lack is not None:
         unit = lack.unit.replace("_", " ")
+        update["status"] = "budget"
         update["message"] = (
-            f"The probe may take {lack.needed} {unit}, but only {lack.left} of "
-            "the budget are left; raise the budget."
+            f"The probe may take {lack.needed} {unit}, but only {lack.remaining} of the budget are "
+            "left; raise the budget."
         )
         return update
-    random = stream(settings.seed, f"probe: {query}")
-    one, other = (random.permutation(ids).tolist() for ids in (protected, unprotected))
-    order = random.permutation([*protected, *unprotected]).tolist()
-    shared: Any = {"query": query, "pairs": [], "order": []}
-    if "pairwise" in settings.kinds:
-        pairs = list(zip(one, other, strict=False))[: settings.pairs]
-        update["tasks"] += [
-            shared | {"persona": settings.persona, "pairs": pairs[at : at + PAIRS_AT_ONCE]}
-            for at in range(0, len(pairs), PAIRS_AT_ONCE)
-        ]
-    if "listwise" in settings.kinds:
-        update["tasks"] += [shared | {"persona": it, "order": order} for it in settings.personas]
+    update["tasks"] = _draw_tasks(query, documents, context.probe)
     return update
+
+
+def _missing_sides(documents: Sequence[ProbedDocument], words: tuple[str, str]) -> list[str]:
+    """Return the words for the sides that have no document."""
+    present = {document.side for document in documents}
+    sides: tuple[Side, Side] = ("protected", "unprotected")
+    return [word for side, word in zip(sides, words, strict=True) if side not in present]
+
+
+def _draw_tasks(
+    query: str, documents: Sequence[ProbedDocument], settings: ProbeSettings
+) -> list[Record]:
+    """Draw the pairs, in batches, and the order of the list, once for each persona."""
+    protected = [document.id for document in documents if document.side == "protected"]
+    unprotected = [document.id for document in documents if document.side == "unprotected"]
+    random = stream(settings.seed, f"probe: {query}")
+    drawn_protected = random.permutation(protected).tolist()
+    drawn_unprotected = random.permutation(unprotected).tolist()
+    order = random.permutation([*protected, *unprotected]).tolist()
+
+    tasks: list[Record] = []
+    shared: Record = {"query": query, "pairs": [], "order": []}
+    if "pairwise" in settings.kinds:
+        pairs = list(zip(drawn_protected, drawn_unprotected, strict=False))[: settings.pairs]
+        for start in range(0, len(pairs), PAIRS_AT_ONCE):
+            batch = pairs[start : start + PAIRS_AT_ONCE]
+            tasks.append(shared | {"persona": settings.persona, "pairs": batch})
+    if "listwise" in settings.kinds:
+        for persona in settings.personas:
+            tasks.append(shared | {"persona": persona, "order": order})
+    return tasks
 
 
 async def each_task(state: ProbeState) -> list[Send] | str:
@@ -129,8 +150,11 @@ async def ask(task: AskedTask, context: ProbeContext, parts: ProbeParts) -> Upda
     """Ask the model to compare the pairs of a batch, or to order the list for a persona."""
     running.record(persona=task["persona"])
     group = group_of(task["persona"], parts.sides(context.probe).words)
-    work = _compared if task["pairs"] else _ordered
-    return {"outcomes": [await work(task, group, context, parts)]}
+    if task["pairs"]:
+        outcome = await _compare_pairs(task, group, context, parts)
+    else:
+        outcome = await _order_list(task, group, context, parts)
+    return {"outcomes": [outcome]}
 
 
 async def compare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> Update:
@@ -140,9 +164,15 @@ async def compare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -
     sides = parts.sides(settings)
     documents = _documents(state, context, parts)
     model: Any = parts.rankers.language_model()
-    prompts = parts.rankers.prompts
-    kinds = settings.kinds
+    prompts = []
+    for kind in settings.kinds:
+        prompt = parts.rankers.prompts.get(kind, context.prompts.get(kind))
+        prompts.append(prompt.reference)
     spent = sum((Usage(**outcome["usage"]) for outcome in outcomes), Usage())
+    warnings: dict[str, None] = {}
+    for outcome in outcomes:
+        warnings |= dict.fromkeys(outcome["warnings"])
+
     result = ProbeResult(
         query=state["query"],
         corpus=parts.engine.name,
@@ -160,11 +190,11 @@ async def compare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -
         documents=documents,
         pairwise=_pairwise(outcomes, settings.seed, sides.words),
         listwise=_listwise(outcomes, state["tasks"], documents),
-        prompts=[prompts.get(kind, context.prompts.get(kind)).reference for kind in kinds],
+        prompts=prompts,
         seed=settings.seed,
         usage=running.usage_report(spent),
-        # One message of each kind is enough: a model that fails, fails often.
-        warnings=list(dict.fromkeys(it for each in outcomes for it in each["warnings"]))[:3],
+        # A few messages are enough: a model that fails, fails often.
+        warnings=list(warnings)[:MOST_WARNINGS],
     )
     running.record(status=result.status, verdict=result.pairwise and result.pairwise.verdict)
     cost = running.usage_report(spent + running.usage_of(state["result"]))
@@ -174,14 +204,14 @@ async def compare(state: ProbeState, context: ProbeContext, parts: ProbeParts) -
 
 def _documents(state: ProbeState, context: ProbeContext, parts: ProbeParts) -> list[ProbedDocument]:
     """Return the documents that take part, in the order of the result."""
-    places = state["result"]["ranking"][: context.probe.depth]
-    pool = [RankedDocument.model_validate(place) for place in places]
+    records = state["result"]["ranking"][: context.probe.depth]
+    ranking = [RankedDocument.model_validate(record) for record in records]
     dimension = Dimension.named(parts.engine.schema, context.probe.attribute)
-    marks = parts.sides(context.probe).sides_of(memberships_of(pool, dimension)).tolist()
-    return [
-        ProbedDocument(**place.model_dump(), side=_SIDES[mark])
-        for place, mark in zip(pool, marks, strict=True)
-    ]
+    sides = parts.sides(context.probe).sides_of(memberships_of(ranking, dimension))
+    documents = []
+    for document, side in zip(ranking, sides.tolist(), strict=True):
+        documents.append(ProbedDocument(**document.model_dump(), side=_SIDES[side]))
+    return documents
 
 
 async def _cost(query: str, ids: Sequence[str], context: ProbeContext, parts: ProbeParts) -> Cost:
@@ -196,20 +226,21 @@ async def _cost(query: str, ids: Sequence[str], context: ProbeContext, parts: Pr
     if len(items) < 2:
         return total
     if "pairwise" in settings.kinds:
-        one, other = sorted(items, key=lambda it: len(it.shown(settings.shown)))[-2:]
+        by_length = sorted(items, key=lambda item: len(item.shown(settings.shown)))
+        longest = (by_length[-2], by_length[-1])
         word = settings.words[0] if settings.words else ""
-        each = parts.ranker("pairwise", context).judge.cost(query, (one, other), word)
+        of_pair = parts.ranker("pairwise", context).judge.cost(query, longest, word)
         pairs = min(settings.pairs, len(items) // 2)
         # The first question may only show whether the model gives probabilities.
-        total += Cost(pairs * each.calls + 1, pairs * each.tokens + each.tokens // 2)
+        total += Cost(pairs * of_pair.calls + 1, pairs * of_pair.tokens + of_pair.tokens // 2)
     if "listwise" in settings.kinds:
-        each = parts.ranker("listwise", context).cost(query, items)
+        of_list = parts.ranker("listwise", context).cost(query, items)
         lists = len(settings.personas)
-        total += Cost(lists * each.calls, lists * each.tokens)
+        total += Cost(lists * of_list.calls, lists * of_list.tokens)
     return total
 
 
-async def _compared(
+async def _compare_pairs(
     task: ProbeTask, group: str, context: ProbeContext, parts: ProbeParts
 ) -> Record:
     """Compare the pairs of a task, one after the other."""
@@ -217,46 +248,63 @@ async def _compared(
     ids = list(itertools.chain.from_iterable(task["pairs"]))
     items = {item.id: item for item in await items_of(parts.engine, ids)}
     pairs: list[ProbedPair] = []
-    asked: list[Preference] = []
+    preferences: list[Preference] = []
     for protected, unprotected in task["pairs"]:
-        told: dict[str, Any] = {"protected_first": GONE, "unprotected_first": GONE}
+        replies = (GONE, GONE)
+        log_odds: tuple[float | None, float | None] = (None, None)
         if protected in items and unprotected in items:
-            pair = items[protected], items[unprotected]
-            found = await judge.compare(task["query"], pair, group, running.seconds_left(context))
-            told = dict(zip(told, found.preferred("protected", "unprotected"), strict=True))
-            told["log_odds"] = found.one_first.log_odds, found.other_first.log_odds
-            asked += [found.one_first, found.other_first]
-        pairs.append(ProbedPair(protected=protected, unprotected=unprotected, **told))
-    failures = Counter(it.status for it in asked if it.choice is None)
-    running.record(asked=len(asked), failures=dict(failures))
+            pair = (items[protected], items[unprotected])
+            seconds = running.seconds_left(context)
+            comparison = await judge.compare(task["query"], pair, group, seconds)
+            replies = comparison.preferred("protected", "unprotected")
+            log_odds = (comparison.one_first.log_odds, comparison.other_first.log_odds)
+            preferences += [comparison.one_first, comparison.other_first]
+        probed_pair = ProbedPair(
+            protected=protected,
+            unprotected=unprotected,
+            protected_first=replies[0],
+            unprotected_first=replies[1],
+            log_odds=log_odds,
+        )
+        pairs.append(probed_pair)
+
+    failures = Counter(reply.status for reply in preferences if reply.choice is None)
+    running.record(asked=len(preferences), failures=dict(failures))
+    messages = [reply.message for reply in preferences if reply.message]
     return {
         "pairs": [pair.model_dump() for pair in pairs],
         "asked_by": judge.asks_by,
-        "usage": asdict(sum((it.usage for it in asked), Usage())),
-        "warnings": list(dict.fromkeys(it.message for it in asked if it.message)),
+        "usage": asdict(sum((reply.usage for reply in preferences), Usage())),
+        "warnings": list(dict.fromkeys(messages)),
     }
 
 
-async def _ordered(task: ProbeTask, group: str, context: ProbeContext, parts: ProbeParts) -> Record:
+async def _order_list(
+    task: ProbeTask, group: str, context: ProbeContext, parts: ProbeParts
+) -> Record:
     """Order the list of a task for its persona."""
     items = await items_of(parts.engine, task["order"])
     ranker: ItemRanker = parts.ranker("listwise", context)
-    found = await ranker.rank(task["query"], items, group, running.seconds_left(context))
-    running.record(asked=found.asked, failures=dict(found.failures))
+    answer = await ranker.rank(task["query"], items, group, running.seconds_left(context))
+    running.record(asked=answer.asked, failures=dict(answer.failures))
+    status = "failed"
+    ids: list[str] = []
+    if not answer.failed:
+        status = "ok"
+        ids = [items[position].id for position in answer.order]
     order = {
         "persona": task["persona"],
         "words": group,
-        "status": "failed" if found.failed else "ok",
-        "ids": [] if found.failed else [items[position].id for position in found.order],
-        "asked": found.asked,
-        "failures": dict(found.failures),
-        "repairs": dict(+Counter(found.repairs)),
+        "status": status,
+        "ids": ids,
+        "asked": answer.asked,
+        "failures": dict(answer.failures),
+        "repairs": dict(+Counter(answer.repairs)),
     }
-    return {
-        "order": order,
-        "usage": asdict(found.usage),
-        "warnings": [*found.warnings, *filter(None, [found.message])],
-    }
+    warnings = list(answer.warnings)
+    if answer.message:
+        warnings.append(answer.message)
+    return {"order": order, "usage": asdict(answer.usage), "warnings": warnings}
 
 
 def _pairwise(
@@ -266,17 +314,21 @@ def _pairwise(
     compared = [outcome for outcome in outcomes if "pairs" in outcome]
     if not compared:
         return None
-    pairs = [ProbedPair(**pair) for outcome in compared for pair in outcome["pairs"]]
-    # No document is in two pairs, so the pairs of this query are independent draws.
-    figures = preference.pair_figures(
-        (
-            preference.PairOutcome(str(at), it.protected_first, it.unprotected_first, it.log_odds)
-            for at, it in enumerate(pairs)
-        ),
-        stream(seed, "probe: figures"),
-    )
+    pairs: list[ProbedPair] = []
+    for outcome in compared:
+        pairs += [ProbedPair(**record) for record in outcome["pairs"]]
+
+    # No document is in two pairs, so the pairs of this query are independent draws: we give each a
+    # query of its own.
+    pair_outcomes = []
+    for position, pair in enumerate(pairs):
+        pair_outcome = preference.PairOutcome(
+            str(position), pair.protected_first, pair.unprotected_first, pair.log_odds
+        )
+        pair_outcomes.append(pair_outcome)
+    figures = preference.pair_figures(pair_outcomes, stream(seed, "probe: figures"))
     (verdict,) = preference.verdicts([figures])
-    own = {
+    fields: dict[str, Any] = {
         "status": "ok" if figures.answered else "failed",
         "verdict": verdict.kind,
         "sentence": verdict_in_words(verdict, figures, words, is_one_query=True),
@@ -284,8 +336,10 @@ def _pairwise(
         "detectable": verdict.detectable,
         "asked_by": compared[-1]["asked_by"],
     }
-    shared = PairwiseProbe.model_fields.keys() - own.keys()
-    return PairwiseProbe(**own, **{name: getattr(figures, name) for name in shared})
+    # The figures have the other fields, under the same names.
+    for name in PairwiseProbe.model_fields.keys() - fields.keys():
+        fields[name] = getattr(figures, name)
+    return PairwiseProbe(**fields)
 
 
 def _listwise(
@@ -294,7 +348,8 @@ def _listwise(
     documents: Sequence[ProbedDocument],
 ) -> ListwiseProbe | None:
     """Return the orders for all personas, or None if no list was asked about."""
-    if not (orders := [outcome["order"] for outcome in outcomes if "order" in outcome]):
+    orders = [outcome["order"] for outcome in outcomes if "order" in outcome]
+    if not orders:
         return None
     sides = {document.id: document.side for document in documents}
 

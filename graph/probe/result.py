@@ -210,6 +210,8 @@ class ProbeResult(Frozen):
     def _repr_html_(self) -> str:
         """Return the verdict and the documents as a table, for a notebook."""
         verdict = self.pairwise.sentence if self.pairwise else self.message
-        documents = [[it.rank, it.title or it.id, it.side] for it in self.documents]
-        listed = table(["rank", "title", "side"], documents)
-        return paragraphs([verdict] if verdict else []) + listed + paragraphs(self.warnings)
+        rows = []
+        for document in self.documents:
+            rows.append([document.rank, document.title or document.id, document.side])
+        documents = table(["rank", "title", "side"], rows)
+        return paragraphs([verdict] if verdict else []) + documents + paragraphs(self.warnings)

@@ -12,14 +12,14 @@ from fairqr.graph.search.state import SearchState
 
 
 class Shortage(NamedTuple):
-    """What a budget lacks: ``needed`` of a unit, while only ``left`` of ``limit`` remain.
+    """What a budget lacks: ``needed`` of a unit, while only ``remaining`` of ``limit`` are left.
 
     ``unit`` is ``model_calls`` or ``tokens``.
     """
 
     unit: str
     needed: int
-    left: int
+    remaining: int
     limit: int
 
 
@@ -30,9 +30,9 @@ def shortage(budget: Budget, spent: Usage, needed: Cost) -> Shortage | None:
         ("model_calls", budget.model_calls, spent.model_calls, needed.calls),
         ("tokens", budget.tokens, spent_tokens, needed.tokens),
     ]
-    for unit, limit, used, number in units:
-        if limit is not None and used + number > limit:
-            return Shortage(unit, number, max(0, limit - used), limit)
+    for unit, limit, used, needed_units in units:
+        if limit is not None and used + needed_units > limit:
+            return Shortage(unit, needed_units, max(0, limit - used), limit)
     return None
 
 
@@ -60,15 +60,16 @@ class Spending:
         Args:
             tokens_a_question: About how many tokens a question takes at most, with its reply.
         """
-        left: list[int] = []
         calls = self._budget.model_calls
-        if calls is not None:
-            left.append(calls - self._reserved.calls - self.usage.model_calls)
         tokens = self._budget.tokens
+        questions: list[int] = []
+        if calls is not None:
+            questions.append(calls - self._reserved.calls - self.usage.model_calls)
         if tokens is not None:
             spent = self.usage.prompt_tokens + self.usage.completion_tokens
-            left.append((tokens - self._reserved.tokens - spent) // max(1, tokens_a_question))
-        return max(0, min(left)) if left else None
+            tokens_left = tokens - self._reserved.tokens - spent
+            questions.append(tokens_left // max(1, tokens_a_question))
+        return max(0, min(questions)) if questions else None
 
     def is_spent(self, tokens_a_question: int = 1) -> bool:
         """Return whether the budget has no room for another question of the loop."""
@@ -94,5 +95,4 @@ def with_auto_limits(budget: Budget, reserved: Cost) -> Budget:
         "model_calls": (AUTO_BUDGET.model_calls or 0) + reserved.calls,
         "tokens": (AUTO_BUDGET.tokens or 0) + reserved.tokens,
     }
-    own = budget.model_dump(exclude_none=True)
-    return Budget(**limits | own)
+    return Budget(**limits | budget.model_dump(exclude_none=True))

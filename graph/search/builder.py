@@ -51,8 +51,8 @@ def build_search_graph(
         model: Refines queries: a chat model of LangChain's, the name of a model, or a refiner of
             your own. It may be left out for methods that do not refine, and with
             ``max_iterations=0``. A model that only ranks, such as ``causal:…``, cannot refine.
-        context: The context of runs that bring none of ours, such as runs inside a parent graph
-            with a context of its own.
+        context: The context of runs without one of ours, such as runs inside a parent graph with a
+            context of its own.
         ranker: Re-ranks if the context asks for it: a language model or its name, which works as
             the context says; or a ranker of your own. Defaults to the model.
         prompts: The library of prompts; defaults to the shipped prompts and yours.
@@ -61,11 +61,11 @@ def build_search_graph(
     """
     require_engine(engine)
     require_context(Context, context)
-    opened = model_of(model, engine)
+    opened_model = model_of(model, engine)
     parts = SearchParts(
         engine=engine,
-        model=opened,
-        rankers=Rankers.of(ranker, opened, prompts),
+        model=opened_model,
+        rankers=Rankers.of(ranker, opened_model, prompts),
         default=Context() if context is None else context,
     )
     graph = StateGraph(
@@ -78,6 +78,7 @@ def build_search_graph(
     graph.add_node("refine", node(nodes.refine, parts))
     graph.add_node("review", node(review, parts))
     graph.add_node("rerank", node(nodes.rerank, parts, computes=only_computes))
+
     graph.add_edge(START, "prepare")
     graph.add_conditional_edges("prepare", Node(after_prepare), ["retrieve", "rerank"])
     graph.add_edge("retrieve", "measure")
@@ -86,21 +87,22 @@ def build_search_graph(
     graph.add_conditional_edges("refine", Node(after_refine), ["retrieve", "review", "rerank"])
     graph.add_edge("review", "retrieve")
     graph.add_edge("rerank", END)
+
     compiled = graph.compile(checkpointer=checkpointer, name="fair_search")
-    graph.compiled = False  # whoever adds nodes to it compiles it again
+    graph.compiled = False  # so that users can add nodes and compile it again
     return compiled.with_config(recursion_limit=RECURSION_LIMIT)
 
 
 def only_computes(context: Context) -> bool:
-    """Tell whether no model ranks, so that only ``refine`` asks one."""
+    """Return whether no model ranks, so that only ``refine`` asks one."""
     return context.strategy.ranker is None
 
 
 def as_node(graph: SearchGraph) -> SearchGraph:
     """Return a search graph to be a node of another graph.
 
-    A subgraph's stream ``updates`` only has what it returns to its parent. So this one returns all
-    of its state, of which the parent takes what it knows; but the time of a run is the parent's.
+    A subgraph's stream ``updates`` only has what it returns to its parent. So this one returns its
+    whole state, and the parent takes the fields that it has. The parent counts the time itself.
     """
     returned = [name for name in graph.stream_channels_asis if name != "seconds"]
     return graph.copy({"output_channels": returned})

@@ -161,21 +161,24 @@ def _strategy(
         reads: How many documents the ranker reads.
         **overrides: Other parts of the strategy; None means the method's own.
     """
-    own = METHODS[method]
-    order = own.rerank
-    ranker = own.ranker
+    strategy = METHODS[method]
+    order = strategy.rerank
+    ranker = strategy.ranker
     if rerank in READS:
         ranker = cast("RankerName", rerank)
     elif rerank is not None:
         order = cast("Order", rerank)
         ranker = None
+    documents_read = 0
+    if ranker is not None:
+        documents_read = reads or depth or READS[ranker]
     chosen: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     return dataclasses.replace(
-        own,
+        strategy,
         rerank=order,
         ranker=ranker,
-        reads=(reads or depth or READS[ranker]) if ranker else 0,
-        depth=max(depth or own.depth or k, k, reads or 0),
+        reads=documents_read,
+        depth=max(depth or strategy.depth or k, k, reads or 0),
         **chosen,
     )
 
@@ -221,9 +224,10 @@ class WindowSettings(Frozen):
             versions: The versions of prompts, by id.
         """
         names = {field.name for field in dataclasses.fields(RankerOptions)}
-        own = self.model_dump(include=names, exclude_none=True)
-        step = self.step or max(1, self.window // 2)
-        return RankerOptions(**own | {"step": step, "versions": versions})
+        options = self.model_dump(include=names, exclude_none=True)
+        options["step"] = self.step or max(1, self.window // 2)
+        options["versions"] = versions
+        return RankerOptions(**options)
 
 
 class RankingSettings(WindowSettings):
@@ -284,11 +288,11 @@ AUTO_BUDGET = Budget(model_calls=12, tokens=30_000)
 
 
 def _parse_target(value: object) -> object:
-    if isinstance(value, str) or (
-        isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
-    ):
+    if isinstance(value, str):
         return Target.parse(value)
-    return None if value in ({}, [], ()) else value
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return Target.parse(value)
+    return None if value == {} else value
 
 
 WrittenTarget = Annotated[Target | None, BeforeValidator(_parse_target)]
@@ -599,37 +603,51 @@ class Context(SearchParameters):
                 "The target part 'relevance' is only available in evaluation; a search knows no "
                 "judgements, so use 'retrieved' instead."
             )
-        ranker, step = self.strategy.ranker, self.strategy.final_step
-        of_fair_step = (*OF_FAIR_STEP, "front", "certify", "least_gain")
-        names = ("threshold", "final_round") if step == "fair" else of_fair_step
-        defaults = {name: type(self).model_fields[name].default for name in names}
-        unread = [name for name, usual in defaults.items() if getattr(self, name) != usual]
-        wrong = {
-            f"depth is {self.depth}, but k is {self.k}; retrieve at least as many": (
-                self.depth is not None and self.depth < self.k
-            ),
-            "ranking says how a model re-ranks, but no model re-ranks here; leave it out, or name "
-            f"a ranker as method or rerank: {', '.join(READS)}": (
-                ranker is None and self.ranking != RankingSettings()
-            ),
-            f"the final step '{step}' has no options; leave them out": (
-                step in ("fair", "none") and self.options
-            ),
-            f"the final step 'fair' goes by estimates of relevance, which {ranker} does not make; "
-            "leave rerank out, or set another final_step, such as exposure-aware": (
-                ranker is not None and step == "fair"
-            ),
-            "ask=auto goes by what the final step 'fair' can gain; set ask to always or never": (
-                self.ask == "auto" and step != "fair"
-            ),
-            "only a search has pages; leave page out": self.page > 1 and self.kind != "search",
-            f"nothing reads {', '.join(unread)} where the final step is '{step}'; leave it out": (
-                unread
-            ),
-        }
-        for sentence in (sentence for sentence, is_so in wrong.items() if is_so):
-            raise ValueError(sentence)
+        self._check_ranking()
+        self._check_final_step()
+        if self.page > 1 and self.kind != "search":
+            raise ValueError("only a search has pages; leave page out")
+        unread = ", ".join(self._unread_parameters())
+        if unread:
+            raise ValueError(
+                f"nothing reads {unread} where the final step is '{self.strategy.final_step}'; "
+                "leave it out"
+            )
         return self
+
+    def _check_ranking(self) -> None:
+        """Check how many documents are read, and whether a model reads them."""
+        if self.depth is not None and self.depth < self.k:
+            raise ValueError(f"depth is {self.depth}, but k is {self.k}; retrieve at least as many")
+        if self.strategy.ranker is None and self.ranking != RankingSettings():
+            raise ValueError(
+                "ranking says how a model re-ranks, but no model re-ranks here; leave it out, or "
+                f"name a ranker as method or rerank: {', '.join(READS)}"
+            )
+
+    def _check_final_step(self) -> None:
+        """Check that the final step can work with the other parts of the strategy."""
+        ranker = self.strategy.ranker
+        step = self.strategy.final_step
+        if step in ("fair", "none") and self.options:
+            raise ValueError(f"the final step '{step}' has no options; leave them out")
+        if step == "fair" and ranker is not None:
+            raise ValueError(
+                f"the final step 'fair' goes by estimates of relevance, which {ranker} does not "
+                "make; leave rerank out, or set another final_step, such as exposure-aware"
+            )
+        if step != "fair" and self.ask == "auto":
+            raise ValueError(
+                "ask=auto goes by what the final step 'fair' can gain; set ask to always or never"
+            )
+
+    def _unread_parameters(self) -> list[str]:
+        """Return the parameters that were set, but that nothing reads with this final step."""
+        names: tuple[str, ...] = (*OF_FAIR_STEP, "front", "certify", "least_gain")
+        if self.strategy.final_step == "fair":
+            names = ("threshold", "final_round")
+        fields = type(self).model_fields
+        return [name for name in names if getattr(self, name) != fields[name].default]
 
     @property
     def strategy(self) -> Strategy:
@@ -669,8 +687,10 @@ class Context(SearchParameters):
         if self.target is None or self.fairness_weight is not None:
             return ()
         # Beside shares of some attributes, the default parts are what the others get.
-        of_some = self.target.shares and self.target.parts == DEFAULT_TARGET.parts
-        return tuple(self.target.shares) if of_some else ("*",)
+        has_default_parts = self.target.parts == DEFAULT_TARGET.parts
+        if self.target.shares and has_default_parts:
+            return tuple(self.target.shares)
+        return ("*",)
 
     @property
     def fair_step(self) -> FairStep:
@@ -711,45 +731,57 @@ def checked_context(kind: type[C], values: Mapping[str, object]) -> C:
     Raises:
         InputError: A name or a value is wrong; the message names it and what is allowed.
     """
-    given = {name: value for name, value in values.items() if value is not None}
-    own_field = getattr(kind, "kind", "")
-    if own_field in kind.model_fields:
-        own_settings: Any = kind.model_fields[own_field].annotation
-        _check_names(given, [*kind.model_fields, *own_settings.model_fields], own_field)
-        own_values = {name: given.pop(name) for name in own_settings.model_fields if name in given}
-        if own_values or kind.model_fields[own_field].is_required():
-            given[own_field] = own_values
+    options = {name: value for name, value in values.items() if value is not None}
+    settings_name = getattr(kind, "kind", "")
+    if settings_name in kind.model_fields:
+        _gather_settings(kind, settings_name, options)
     else:
-        _check_names(given, [*kind.model_fields])
-    attribute = given.pop("attribute", None)
+        _check_names(options, list(kind.model_fields))
+    attribute = options.pop("attribute", None)
     if attribute is not None:
-        if "attributes" in given:
+        if "attributes" in options:
             raise InputError("Give 'attribute' or 'attributes', not both.")
-        given["attributes"] = [attribute] if isinstance(attribute, str) else attribute
-    return kind(**given)
+        options["attributes"] = [attribute] if isinstance(attribute, str) else attribute
+    return kind(**options)
 
 
-def _check_names(given: Mapping[str, object], fields: Sequence[str], without: str = "") -> None:
-    """Check that each given name is a field, and none of them the one that is left out."""
-    known = [name for name in dict.fromkeys(fields) if name != without]
-    for name in given:
-        if name not in known and name != "attribute":
-            raise unknown_parameter(name, known)
+def _gather_settings(kind: type[BaseModel], name: str, options: dict[str, Any]) -> None:
+    """Move the options of an answer or a probe into an option of their own, such as ``probe``."""
+    settings: Any = kind.model_fields[name].annotation
+    fields = [field for field in kind.model_fields if field != name]
+    _check_names(options, [*fields, *settings.model_fields])
+    values = {}
+    for field in settings.model_fields:
+        if field in options:
+            values[field] = options.pop(field)
+    if values or kind.model_fields[name].is_required():
+        options[name] = values
 
 
-def unknown_parameter(name: str, known: Collection[str]) -> InputError:
+def _check_names(options: Mapping[str, object], fields: Sequence[str]) -> None:
+    """Check that each option is a field.
+
+    Raises:
+        InputError: One is not; the message suggests fields with similar names.
+    """
+    for name in options:
+        if name not in fields and name != "attribute":
+            raise unknown_parameter(name, list(dict.fromkeys(fields)))
+
+
+def unknown_parameter(name: str, parameters: Collection[str]) -> InputError:
     """Return the error about an unknown parameter; it suggests similar ones."""
-    instead = nearest_names(name, known) or f"use {', '.join(known)}."
-    return InputError(f"There is no parameter '{one_line(name, 80)}'; {instead}")
+    advice = nearest_names(name, parameters) or f"use {', '.join(parameters)}."
+    return InputError(f"There is no parameter '{one_line(name, 80)}'; {advice}")
 
 
-def require_context(kind: type[Context], given: object) -> None:
+def require_context(kind: type[Context], context: object) -> None:
     """Check that something is a context of a kind, or None.
 
     Raises:
         InputError: It is something else.
     """
-    if given is not None and not isinstance(given, kind):
+    if context is not None and not isinstance(context, kind):
         raise InputError(
-            f"The context must be a fairqr.{kind.__name__}, not {type(given).__name__}."
+            f"The context must be a fairqr.{kind.__name__}, not {type(context).__name__}."
         )

@@ -39,7 +39,7 @@ def _read_list(field: str) -> BeforeValidator:
 
 def _tidied(texts: list[str]) -> list[str]:
     """Return texts on one line each, without empty ones."""
-    return [tidied for text in texts if (tidied := tidy(text))]
+    return [line for line in map(tidy, texts) if line]
 
 
 Texts = Annotated[list[str], AfterValidator(_tidied)]
@@ -89,21 +89,18 @@ def read_answer(answer: object, dimensions: Sequence[Dimension]) -> Update:
     if not isinstance(answer, Mapping):
         raise InputError(f"The answer must be an object, not {type(answer).__name__}. {_FORM}")
     try:
-        given = ReviewAnswer.model_validate(answer)
+        review = ReviewAnswer.model_validate(answer)
     except ValidationError as error:
-        place, reason = first_problem(error)
-        raise InputError(
-            f"The answer is wrong{f' at {place}' if place else ''}: {reason}. {_FORM}"
-        ) from None
+        field, reason = first_problem(error)
+        wrong = f"wrong at {field}" if field else "wrong"
+        raise InputError(f"The answer is {wrong}: {reason}. {_FORM}") from None
+
     update: Update = {}
-    if given.topic is not None:
-        update["topic"] = given.topic.model_dump()
-    if given.words is not None:
-        _check_groups(given.words, dimensions)
-        update["words"] = {
-            name: {group: words.model_dump() for group, words in groups.items()}
-            for name, groups in given.words.items()
-        }
+    if review.topic is not None:
+        update["topic"] = review.topic.model_dump()
+    if review.words is not None:
+        _check_groups(review.words, dimensions)
+        update["words"] = review.model_dump()["words"]
     return update
 
 
@@ -111,16 +108,16 @@ def _check_groups(
     words: Mapping[str, Mapping[str, object]], dimensions: Sequence[Dimension]
 ) -> None:
     """Refuse words of attributes and groups that the search does not have."""
-    known = {dimension.name: dimension.groups for dimension in dimensions}
+    groups_by_name = {dimension.name: dimension.groups for dimension in dimensions}
     for name, groups in words.items():
-        if name not in known:
+        if name not in groups_by_name:
             raise InputError(
                 f"There is no attribute '{one_line(name, 60)}' in this search; use "
-                f"{', '.join(known)}."
+                f"{', '.join(groups_by_name)}."
             )
+        usable = [group for group in groups_by_name[name] if group != UNKNOWN]
         for group in groups:
-            if group == UNKNOWN or group not in known[name]:
-                usable = [each for each in known[name] if each != UNKNOWN]
+            if group not in usable:
                 raise InputError(
                     f"There is no group '{one_line(group, 60)}' of {name}; use {', '.join(usable)}."
                 )
@@ -137,7 +134,7 @@ def groups_to_refine(chosen: object, dimensions: Sequence[Dimension]) -> list[Gr
     keys: list[GroupKey] = []
     for pair in pairs:
         is_pair = isinstance(pair, list | tuple) and len(pair) == 2
-        if not is_pair or not all(isinstance(part, str) for part in pair):
+        if not is_pair or not all(isinstance(name, str) for name in pair):
             raise InputError(
                 f"'chosen' must be a list of pairs of an attribute and a group, not "
                 f"{one_line(repr(chosen), 80)}."
@@ -154,8 +151,8 @@ def checked_words(state: SearchState, dimensions: Sequence[Dimension]) -> Update
     Raises:
         InputError: The words are of a wrong form, or of an unknown group.
     """
-    given = {"topic": state["topic"], "words": state["words"]}
-    return {"words": {}, **read_answer(given, dimensions)}
+    in_use = {"topic": state["topic"], "words": state["words"]}
+    return {"words": {}, **read_answer(in_use, dimensions)}
 
 
 def words_in_use(state: SearchState, dimensions: Sequence[Dimension]) -> Update:
@@ -168,29 +165,31 @@ def words_in_use(state: SearchState, dimensions: Sequence[Dimension]) -> Update:
         InputError: The words are of a wrong form, or of an unknown group.
     """
     update = checked_words(state, dimensions)
-    words = update["words"]
-    refined = {
-        (record["attribute"], record["group"]): RefinedGroup(**record)
-        for record in state["refinements"]
-    }
-    for (name, group), record in refined.items():
-        in_use = words.get(name, {}).get(group) or GroupAnswer().model_dump()
-        added = _added(state, (name, group), in_use)
-        refined[name, group] = record.model_copy(update=added)
-    for name, groups in words.items():
+    refined: dict[GroupKey, RefinedGroup] = {}
+    for record in state["refinements"]:
+        proposed = RefinedGroup(**record)
+        name = proposed.attribute
+        group = proposed.group
+        in_use = update["words"].get(name, {}).get(group) or GroupAnswer().model_dump()
+        added = _added_words(state, (name, group), in_use)
+        refined[name, group] = proposed.model_copy(update=added)
+
+    # A person may have given words of groups that the model was not asked about.
+    for name, groups in update["words"].items():
         for group, in_use in groups.items():
-            added = _added(state, (name, group), in_use)
+            added = _added_words(state, (name, group), in_use)
             if (name, group) not in refined and any(added.values()):
                 refined[name, group] = RefinedGroup(attribute=name, group=group, **added)
     update["refinements"] = [record.model_dump() for record in refined.values()]
+
     if state["refined_topic"] is not None:
-        topic = update.get("topic") or TopicAnswer().model_dump()
-        refined_topic = RefinedTopic(**state["refined_topic"]).model_copy(update=topic)
-        update["refined_topic"] = refined_topic.model_dump()
+        topic_words = update.get("topic") or TopicAnswer().model_dump()
+        topic = RefinedTopic(**state["refined_topic"]).model_copy(update=topic_words)
+        update["refined_topic"] = topic.model_dump()
     return update
 
 
-def _added(state: SearchState, key: tuple[str, str], in_use: Mapping[str, Any]) -> dict[str, Any]:
+def _added_words(state: SearchState, key: GroupKey, in_use: Mapping[str, Any]) -> dict[str, Any]:
     """Return the words of a group that no earlier round has added."""
     earlier: dict[str, set[str]] = {field: set() for field in FIELDS}
     passages: set[str] = set()
@@ -200,8 +199,10 @@ def _added(state: SearchState, key: tuple[str, str], in_use: Mapping[str, Any]) 
                 for field in FIELDS:
                     earlier[field].update(record[field])
                 passages.add(record["passage"])
+
     added: dict[str, Any] = {}
     for field in FIELDS:
         added[field] = [word for word in in_use[field] if word not in earlier[field]]
-    added["passage"] = "" if in_use["passage"] in passages else in_use["passage"]
+    passage = in_use["passage"]
+    added["passage"] = "" if passage in passages else passage
     return added

@@ -32,36 +32,36 @@ def require_refines(model: Model) -> None:
         )
 
 
-def model_of(given: GivenModel | None, engine: SearchEngine) -> Model | None:
+def model_of(model: GivenModel | None, engine: SearchEngine) -> Model | None:
     """Return a model from its name, or from a chat model of LangChain.
 
     Raises:
         ModelUnavailableError: No model has this name.
         InputError: The object is not a model.
     """
-    if isinstance(given, str):
-        return open_model(given, engine=engine)
-    if isinstance(given, BaseChatModel):
-        return ChatModel.of(given)
-    if given is not None:
-        require_method("model", given, "refine", "choice_probabilities")
-    return given
+    if isinstance(model, str):
+        return open_model(model, engine=engine)
+    if isinstance(model, BaseChatModel):
+        return ChatModel.of(model)
+    if model is not None:
+        require_method("model", model, "refine", "choice_probabilities")
+    return model
 
 
-def require_method(role: str, given: object, *methods: str) -> None:
+def require_method(role: str, component: object, *methods: str) -> None:
     """Check that an object has one of the methods that its role needs.
 
     Args:
         role: The name of the argument.
-        given: The object, which is neither a name nor a chat model of LangChain.
+        component: The object, which is neither a name nor a chat model of LangChain.
         methods: The methods; the object needs one of them.
 
     Raises:
         InputError: The object has none of them. LangChain's wrappers of chat models have none, such
             as ``model.with_retry()``.
     """
-    if not any(hasattr(given, method) for method in methods):
+    if not any(hasattr(component, method) for method in methods):
         raise InputError(
             f"The {role} must be a name, a chat model of LangChain itself, or an object with a "
-            f"method '{methods[0]}', not {type(given).__name__}."
+            f"method '{methods[0]}', not {type(component).__name__}."
         )

@@ -48,20 +48,28 @@ def only_holders(
             holds no name.
     """
     kept = []
-    named: set[str] = set()
+    titled: set[str] = set()
     vain: dict[str, list[str]] = {}
     for query, hits in zip(queries, answers, strict=True):
-        if query["names"]:
-            found = {id_: documents[id_] for id_ in hits.ids if id_ in documents}
-            texts = {id_: f"{document.title}\n{document.text}" for id_, document in found.items()}
-            by_name = holders_by_name(query["names"], texts)
-            vain[query["text"]] = [name for name, ids in by_name.items() if not ids]
-            holders = set().union(*by_name.values())
-            titles = {id_: document.title for id_, document in found.items()}
-            named |= holders_of(query["names"], titles)
-            hits = rows_of(hits, [row for row, id_ in enumerate(hits.ids) if id_ in holders])
-        kept.append(hits)
-    return Holders(kept, sorted(named), vain)
+        names = query["names"]
+        if not names:
+            kept.append(hits)
+            continue
+
+        texts = {}
+        titles = {}
+        for id_ in hits.ids:
+            if id_ in documents:
+                title, text = documents[id_]
+                texts[id_] = f"{title}\n{text}"
+                titles[id_] = title
+        holders = holders_by_name(names, texts)
+        vain[query["text"]] = [name for name, ids in holders.items() if not ids]
+        titled |= holders_of(names, titles)
+        holding = set().union(*holders.values())
+        rows = [row for row, id_ in enumerate(hits.ids) if id_ in holding]
+        kept.append(rows_of(hits, rows))
+    return Holders(kept, sorted(titled), vain)
 
 
 def with_vain_names(
@@ -70,14 +78,15 @@ def with_vain_names(
     """Return what was refined for groups, with the names that found nothing as left out."""
     by_group: dict[tuple[object, object], list[str]] = {}
     for query in queries:
-        key = query["attribute"], query["group"]
+        key = (query["attribute"], query["group"])
         by_group.setdefault(key, []).extend(vain.get(query["text"], ()))
     refined = []
     for record in refinements:
-        names = by_group.get((record["attribute"], record["group"]), [])
-        left_out = [{"text": name, "reason": HELD_BY_NONE} for name in names]
-        kept = [name for name in record["names"] if name not in names]
-        refined.append({**record, "names": kept, "left_out": [*record["left_out"], *left_out]})
+        vain_names = by_group.get((record["attribute"], record["group"]), [])
+        unused = [{"text": name, "reason": HELD_BY_NONE} for name in vain_names]
+        names = [name for name in record["names"] if name not in vain_names]
+        update = {"names": names, "left_out": [*record["left_out"], *unused]}
+        refined.append({**record, **update})
     return refined
 
 

@@ -26,7 +26,7 @@ PAGED_SECONDS = 300.0
 """For how long we keep a fair list, so that all its pages are cut from one."""
 
 KEPT_LISTS = 50
-"""What so many searches of a graph found is kept."""
+"""How many lists of a graph we keep."""
 
 
 class FoundList(NamedTuple):
@@ -54,7 +54,7 @@ class Page:
         iteration: The index of the round that the list comes from.
         ranking: The documents, with their scores before the final step.
         measured: The exposure in them.
-        left: The documents that may follow, in their order before the final step.
+        remaining: The documents that may follow, in their order before the final step.
         step: The final step, which the next page takes as well; optional.
         earlier: The ids of the documents on earlier pages.
         weight: The weight of fairness that led to the page; None if the fair step did not make it.
@@ -66,7 +66,7 @@ class Page:
     iteration: int
     ranking: Ranking
     measured: Measured
-    left: Ranking
+    remaining: Ranking
     step: Reranker | None = None
     earlier: Sequence[str] = ()
     weight: float | None = None
@@ -79,7 +79,7 @@ def pages_of(first: Page, k: int) -> int:
     """Return how many pages of k documents the list has that a first page begins."""
     if not first.ranking.ids:
         return 0
-    return 1 + math.ceil(len(first.left) / k)
+    return 1 + math.ceil(len(first.remaining) / k)
 
 
 async def page_of(pool: Pool, first: Page) -> Page:
@@ -98,28 +98,28 @@ async def page_of(pool: Pool, first: Page) -> Page:
 
 async def next_page(pool: Pool, page: Page) -> Page:
     """Return the page after another one, which may be empty."""
-    warnings = list(page.by_model.warnings) if page.by_model else []
-    ids = page.left.ids[: pool.context.k]
+    k = pool.context.k
+    remaining = page.remaining
+    ids = remaining.ids[:k]
     weight = page.weight
     missed = 0
+    warnings = list(page.by_model.warnings) if page.by_model else []
     if ids and isinstance(page.step, FairStep):
-        taking = partial(page.step.take, pool.candidates(page.left), pool.context.k)
-        fair = await compute(taking)
-        ids = [page.left.ids[position] for position in fair.positions]
+        take = partial(page.step.take, pool.candidates(remaining), k)
+        fair = await compute(take)
+        ids = [remaining.ids[position] for position in fair.positions]
         weight = fair.weight
         missed = fair.missed
     elif ids and page.step is not None:
-        candidates = pool.candidates(page.left)
-        reranked = await page.step.rerank(
-            pool.engine, pool.state["query"], candidates, pool.context.k
-        )
+        candidates = pool.candidates(remaining)
+        reranked = await page.step.rerank(pool.engine, pool.state["query"], candidates, k)
         ids = reranked.ranking.ids
         warnings += reranked.warnings
     return replace(
         page,
-        ranking=page.left.picked(ids),
+        ranking=remaining.picked(ids),
         measured=pool.measured(ids),
-        left=page.left.without(set(ids)),
+        remaining=remaining.without(set(ids)),
         earlier=[*page.earlier, *page.ranking.ids],
         weight=weight,
         missed=missed,

@@ -13,10 +13,10 @@ from fairqr.agents.refiners.language_model import LLMRefiner
 from fairqr.agents.refiners.refiner import Refiner
 from fairqr.base.kept import Kept
 from fairqr.graph.running import context_of
-from fairqr.graph.search import rankers
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.models import Model, require_refines
 from fairqr.graph.search.pages import KEPT_LISTS, PAGED_SECONDS, FoundList
+from fairqr.graph.search.rankers import Rankers
 from fairqr.retrieval.engines.engine import SearchEngine
 
 
@@ -36,7 +36,7 @@ class SearchParts:
 
     engine: SearchEngine
     model: Model | None
-    rankers: rankers.Rankers
+    rankers: Rankers
     default: Context | None
     profiles: Profiles = field(default_factory=Profiles)
     kept: Kept[tuple[str, str], FoundList] = field(
@@ -54,9 +54,9 @@ class SearchParts:
     def trust(self, context: Context) -> Trust:
         """Return how much the words of the model count, and what they are expected to bring.
 
-        That is as measured for the model, its prompts and the index, unless the context sets the
+        They are as measured for the model, its prompts and the index, unless the context sets the
         weights. A model whose words do not count here is never asked with ``auto``. If it is asked
-        nevertheless, its words count as little as those of an unmeasured model.
+        nevertheless, its words count as little as an unmeasured model's.
         """
         if self.model is None or not context.rounds:
             return NO_WORDS
@@ -83,10 +83,11 @@ class SearchParts:
         suitable = {}
         if context.words_are_evidence:
             suitable = self.profiles.prompts_for(profiled_name(self.model))
-        chosen = {id_: context.prompts.get(id_, suitable.get(id_)) for id_ in ("refine", "topic")}
-        return {
-            id_: self.rankers.prompts.get(id_, version).version for id_, version in chosen.items()
-        }
+        versions = {}
+        for id_ in ("refine", "topic"):
+            version = context.prompts.get(id_, suitable.get(id_))
+            versions[id_] = self.rankers.prompts.get(id_, version).version
+        return versions
 
     def refiner(self, context: Context) -> Refiner | None:
         """Return the refiner for a run with this context, or None.

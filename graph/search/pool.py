@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from fairqr.graph.search.state import (
     QueryRecord,
     RankingRecord,
     SearchState,
+    with_update,
 )
 from fairqr.graph.search.target import by_group, vector_of
 from fairqr.retrieval.engines.engine import SearchEngine
@@ -34,12 +35,12 @@ from fairqr.retrieval.fairness.exposure import Discount, FloatArray, exposure_an
 from fairqr.retrieval.fairness.ranking import Ranking, reciprocal_rank_fusion
 from fairqr.retrieval.fairness.relevance import (
     NAMED_WEIGHT,
+    POOL,
     UNLIKELY,
     EvidenceWeights,
     combined,
     probability_by_rank,
 )
-from fairqr.retrieval.fairness.relevance import POOL as ENCODED
 from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import Candidates, by_rank
 from fairqr.retrieval.rerankers.fair import relevance_probabilities
@@ -84,12 +85,13 @@ class Pool:
         intersect = self.context.intersect
         dimensions = dimensions_of(self.engine.schema, attributes, intersect=intersect)
         names = [dimension.name for dimension in dimensions]
-        started_with = list(self.state.get("target") or names)
-        if names != started_with:
+        first_names = list(self.state.get("target") or names)
+        if names != first_names:
             raise InputError(
-                f"The run was started with the attributes {', '.join(started_with)}; resume it "
+                f"The run was started with the attributes {', '.join(first_names)}; resume it "
                 "with the same context."
             )
+
         if not any(dimension.is_open for dimension in dimensions):
             return dimensions
         original = self.state["rankings"][0]["ids"]
@@ -98,12 +100,11 @@ class Pool:
     @cached_property
     def is_quick(self) -> bool:
         """Whether the fair step takes a few milliseconds, so that it needs no thread."""
-        context = self.context
-        step = context.fair_step
         groups = sum(len(dimension.groups) for dimension in self.dimensions)
-        is_small = context.k <= SHORT and groups <= FEW
-        is_plain = not (step.pursue or step.spread or step.has_limits) and step.fairness == "mean"
-        return is_small and is_plain
+        is_small = self.context.k <= SHORT and groups <= FEW
+        step = self.context.fair_step
+        is_demanding = step.pursue or step.spread or step.has_limits
+        return is_small and not is_demanding and step.fairness == "mean"
 
     async def compute(self, work: Callable[[], T]) -> T:
         """Compute something with the fair step, in a thread unless it is quick."""
@@ -111,21 +112,21 @@ class Pool:
 
     @cached_property
     def rounds(self) -> list[Round]:
-        """The rounds that were measured, with what their lists are worth by all that is known now.
+        """The rounds that were measured, with the value of their lists by all that was found.
 
-        So rounds compare, whatever a later round found or told.
+        So rounds can be compared, whatever later rounds found.
         """
         objectives = {fair.iteration: fair.objective for fair in self.fair_lists}
         rounds = []
         for record in self.state.get("iterations", ()):
             round_ = Round(**record)
-            objective = objectives.get(round_.index)
-            rounds.append(round_.model_copy(update={"objective": objective}))
+            update = {"objective": objectives.get(round_.index)}
+            rounds.append(round_.model_copy(update=update))
         return rounds
 
     @cached_property
     def fair_lists(self) -> list[FairList]:
-        """The list that the fair step made in each round, valued by all that is known now.
+        """The list that the fair step made in each round, valued by all that was found.
 
         So lists of different rounds can be compared. Empty if the method has another final step.
         """
@@ -133,29 +134,31 @@ class Pool:
         if not records:
             return []
         order = self.order(records[-1]["iteration"])
+        score_by_id = dict(zip(order.ids, order.scores, strict=True))
         ids = list(dict.fromkeys([*order.ids, *self.table.ids]))
-        scores = dict(zip(order.ids, order.scores, strict=True))
-        candidates = self.candidates(Ranking(ids, [scores.get(id_, 0.0) for id_ in ids]))
-        position = {id_: number for number, id_ in enumerate(ids)}
-        return [self._valued(record, candidates, position) for record in records]
+        scores = [score_by_id.get(id_, 0.0) for id_ in ids]
+        candidates = self.candidates(Ranking(ids, scores))
+        positions = {id_: position for position, id_ in enumerate(ids)}
+        return [self._value(record, candidates, positions) for record in records]
 
-    def _valued(
-        self, record: FairListRecord, candidates: Candidates, position: Mapping[str, int]
+    def _value(
+        self, record: FairListRecord, candidates: Candidates, positions: Mapping[str, int]
     ) -> FairList:
         """Return a list of the fair step with its exposure, its relevance and its objective.
 
         Args:
             record: The list.
             candidates: All documents found.
-            position: The position of each of them in the candidates, by id.
+            positions: The position of each of them in the candidates, by id.
         """
         context = self.context
-        rows = np.array([position[id_] for id_ in record["ids"]], dtype=np.intp)
-        objective = context.fair_step.objective(candidates, record["weight"], context.k)
+        rows = np.array([positions[id_] for id_ in record["ids"]], dtype=np.intp)
         relevance = None
         if self.estimates_relevance:
-            given_any = discounted_mean(relevance_probabilities(candidates)[rows], context.discount)
-            relevance = self.answerable * given_any
+            # If there are relevant documents at all; the product says how likely that is, too.
+            probabilities = relevance_probabilities(candidates)[rows]
+            relevance = self.answerable * discounted_mean(probabilities, context.discount)
+        objective = context.fair_step.objective(candidates, record["weight"], context.k)
         quality = objective.quality(rows)
         return FairList(
             **dict(self.measured(record["ids"])),
@@ -191,14 +194,14 @@ class Pool:
     def answerable(self) -> float:
         """The probability that there are relevant documents at all, by all queries.
 
-        They are combined as the evidence of documents is. Names alone do not tell it.
+        They are combined as the evidence of documents is. Queries of names say nothing about it.
         """
         by_kind: dict[EvidenceKind, float] = {}
         for record in self.state["rankings"]:
             query = record["query"]
             if not query["names"]:
-                known = by_kind.get(query["kind"], 0.0)
-                by_kind[query["kind"]] = max(known, record["answerable"])
+                highest = by_kind.get(query["kind"], 0.0)
+                by_kind[query["kind"]] = max(highest, record["answerable"])
         if len(by_kind) == 1:
             return by_kind["query"]
         evidence = [np.array([probability]) for probability in by_kind.values()]
@@ -210,16 +213,17 @@ class Pool:
         """The probability that documents are relevant, by the kind of query and then by id.
 
         It takes for granted that there are relevant documents. If the engine does not estimate
-        relevance, each ranking tells it by its ranks. Of several queries of a kind, as of groups,
-        the highest probability counts.
+        relevance, the ranks of each ranking do. Of several queries of a kind, as of groups, the
+        highest probability counts.
         """
         evidence: dict[EvidenceKind, dict[str, float]] = {"query": {}}
         for record in self.state["rankings"]:
             query = record["query"]
             by_id = evidence.setdefault(query["kind"], {})
-            found = self._probabilities(record)
-            again = {id_: max(found[id_], by_id[id_]) for id_ in found.keys() & by_id.keys()}
-            by_id |= found | again
+            probabilities = self._probabilities(record)
+            repeated = probabilities.keys() & by_id.keys()
+            highest = {id_: max(probabilities[id_], by_id[id_]) for id_ in repeated}
+            by_id |= probabilities | highest
         for lookup in self.state.get("lookups", []):
             evidence.setdefault(lookup["kind"], {}).update(lookup["relevance"])
         return evidence
@@ -228,8 +232,8 @@ class Pool:
         """Return how likely the documents of a ranking are relevant, by its query alone."""
         if record["relevance"] is not None:
             return dict(zip(record["ids"], record["relevance"], strict=True))
-        by_rank = probability_by_rank(len(record["ids"]))
-        return dict(zip(record["ids"], by_rank.tolist(), strict=True))
+        probabilities = probability_by_rank(len(record["ids"]))
+        return dict(zip(record["ids"], probabilities.tolist(), strict=True))
 
     @cached_property
     def relevance(self) -> dict[str, float] | None:
@@ -242,23 +246,22 @@ class Pool:
     def relative_relevance(self) -> dict[str, float]:
         """How likely documents are relevant by all evidence, given that anything is, by id.
 
-        All lists are made by it: a factor that all documents share would change none of them.
+        All lists are made by it: a factor that all documents share would change no list.
 
         The evidence of the queries is combined in log-odds; see
         :func:`fairqr.retrieval.fairness.relevance.combined`. A document that a query did not find
         counts as unlikely. But if only some groups have queries, that would count against documents
-        of the others: then their queries only tell about documents that they found.
+        of the other groups: then these queries only count for documents that they found.
         """
         ids = self.table.ids
-        kinds = list(self.evidence)
         columns = []
-        for kind in kinds:
-            by_id = self.evidence[kind]
-            of_groups = kind in ("group", "named")
-            tells_only_of_found = of_groups and not self._has_queries_of_all_groups
-            otherwise = np.nan if tells_only_of_found else UNLIKELY
-            columns.append(np.array([by_id.get(id_, otherwise) for id_ in ids]))
-        weights = [self._weight_of(kind) for kind in kinds]
+        weights = []
+        for kind, by_id in self.evidence.items():
+            absent = UNLIKELY
+            if kind in ("group", "named") and not self._has_queries_of_all_groups:
+                absent = np.nan  # counts neither for nor against the document
+            columns.append(np.array([by_id.get(id_, absent) for id_ in ids]))
+            weights.append(self._weight_of(kind))
         return dict(zip(ids, combined(columns, weights).tolist(), strict=True))
 
     def _weight_of(self, kind: EvidenceKind) -> float:
@@ -286,40 +289,40 @@ class Pool:
     def mean_relative_relevance(self, ids: Sequence[str]) -> float:
         """Return the mean probability of relevance over a list, weighted by the discount.
 
-        If the engine does not estimate it, that is what the ranks tell.
+        If the engine does not estimate it, ranks stand for it.
         """
-        values = [self.relative_relevance[id_] for id_ in ids]
-        return discounted_mean(values, self.context.discount)
+        probabilities = [self.relative_relevance[id_] for id_ in ids]
+        return discounted_mean(probabilities, self.context.discount)
 
     def expected_relevance(self, ids: Sequence[str], earlier: Sequence[str] = ()) -> float | None:
-        """Return the share that a page has of the highest relevance, in [0, 1].
+        """Return the relevance of a page as a share of the best page's, in [0, 1].
 
-        The highest is that of the best page of the documents found.
-
-        By the original query alone: its estimates, or else the ranks that it gave. A document that
-        it did not find counts as unlikely, whatever a model's words say for it. None for an empty
-        page.
+        The best page has the most relevant documents found. Only the original query counts: its
+        estimates, or else the ranks that it gave. A document that it did not find counts as
+        unlikely, whatever a model's words say for it. None for an empty page.
 
         Args:
             ids: The documents of the page.
-            earlier: Those of earlier pages, which it could not have.
+            earlier: The documents of earlier pages, which it could not have.
         """
         if not ids:
             return None
         by_query = self.evidence["query"]
-        gone = set(earlier)
-        of_all = [by_query.get(id_, UNLIKELY) for id_ in self.table.ids if id_ not in gone]
-        best = np.sort(of_all)[::-1][: self.context.k]
-        shown = np.array([by_query.get(id_, UNLIKELY) for id_ in ids])
-        weights = self.context.discount.weights(max(len(best), len(shown)))
-        highest = float(weights[: len(best)] @ best)
+        earlier_ids = set(earlier)
+        remaining = [id_ for id_ in self.table.ids if id_ not in earlier_ids]
+        probabilities = [by_query.get(id_, UNLIKELY) for id_ in remaining]
+        best_page = np.sort(probabilities)[::-1][: self.context.k]
+        page = np.array([by_query.get(id_, UNLIKELY) for id_ in ids])
+
+        weights = self.context.discount.weights(max(len(best_page), len(page)))
+        highest = float(weights[: len(best_page)] @ best_page)
         if not highest:
             return 1.0
-        return min(1.0, float(weights[: len(shown)] @ shown) / highest)
+        return min(1.0, float(weights[: len(page)] @ page) / highest)
 
     @cached_property
     def has_words_evidence(self) -> bool:
-        """Whether the model's words tell anything about relevance."""
+        """Whether the model's words count as evidence of relevance."""
         return any(self._weight_of(kind) > 0 for kind in self.evidence if kind != "query")
 
     @cached_property
@@ -368,23 +371,25 @@ class Pool:
             members = self.table.memberships(dimension, ids[: context.k])
             exposure, unknown_share = exposure_and_unknown(members, context.discount)
             exposures[name] = by_group(dimension, exposure)
+            divergences[name] = self._divergence(dimension, exposure)
             unknown[name] = float(unknown_share)
-            divergences[name] = None
-            if exposure.any():
-                divergence = kullback_leibler(
-                    self._target_of(dimension),
-                    exposure,
-                    smoothing=context.smoothing,
-                    direction=context.direction,
-                )
-                divergences[name] = float(divergence)
         defined = [value for value in divergences.values() if value is not None]
+        mean = sum(defined) / len(defined) if defined else None
         return Measured(
-            exposure=exposures,
-            divergence=sum(defined) / len(defined) if defined else None,
-            divergences=divergences,
-            unknown=unknown,
+            exposure=exposures, divergence=mean, divergences=divergences, unknown=unknown
         )
+
+    def _divergence(self, dimension: Dimension, exposure: FloatArray) -> float | None:
+        """Return the divergence of exposure from the target; None without any exposure."""
+        if not exposure.any():
+            return None
+        divergence = kullback_leibler(
+            self._target_of(dimension),
+            exposure,
+            smoothing=self.context.smoothing,
+            direction=self.context.direction,
+        )
+        return float(divergence)
 
     def _target_of(self, dimension: Dimension) -> FloatArray:
         return vector_of(dimension, self.state["target"][dimension.name])
@@ -392,16 +397,17 @@ class Pool:
     def candidates(self, order: Ranking) -> Candidates:
         """Return the documents of an order with their groups, the target, and their relevance.
 
-        That is their relevance given that anything is relevant.
+        It is their relevance given that anything is relevant.
         """
         relevance = None
         if self.estimates_relevance or self.has_words_evidence:
             relevance = np.array([self.relative_relevance[id_] for id_ in order.ids])
+        targets = [self._target_of(dimension) for dimension in self.dimensions]
         return Candidates.of(
             self.table,
             order,
             self.dimensions,
-            [self._target_of(dimension) for dimension in self.dimensions],
+            targets,
             self.context.discount,
             relevance=relevance,
         )
@@ -430,26 +436,26 @@ class Pool:
         if len(records) == 1:
             return self._ranking_of(records[0])
         order = self.context.strategy.rerank
-        if order == "relevance" and self._ranks_by_relevance:
-            return self._by_relevance(iteration)
-        if order == "relevance" and "rescore" in self.engine.capabilities:
-            return self._by_original_query(iteration)
         if order == "relevance":
-            return self._engine_first(iteration)
+            return self._order_by_relevance(iteration)
         if order == "fusion":
             return self._fused(self._newest(iteration))
         return self._fused([record for record in records if record["iteration"] == iteration])
 
+    def _order_by_relevance(self, iteration: int) -> Ranking:
+        """Return the documents found up to a round, as near to the engine's order as it can be."""
+        if self._ranks_by_relevance:
+            relevance = self.relative_relevance
+            return Ranking.of({id_: relevance[id_] for id_ in self.ids(iteration)})
+        if "rescore" in self.engine.capabilities:
+            return self._by_original_query(iteration)
+        return self._engine_first(iteration)
+
     @cached_property
     def _ranks_by_relevance(self) -> bool:
-        """Whether the engine's order is that of its own estimates, as in an index of ours."""
+        """Whether the engine ranks by its own estimates, as an index of ours does."""
         original = self.state["rankings"][0]
         return self.estimates_relevance and original["scores"] == original["relevance"]
-
-    def _by_relevance(self, iteration: int) -> Ranking:
-        """Return the documents found up to a round, by how likely they are relevant."""
-        relevance = self.relative_relevance
-        return Ranking.of({id_: relevance[id_] for id_ in self.ids(iteration)})
 
     def _by_original_query(self, iteration: int) -> Ranking:
         """Return the documents found up to a round, by their scores for the original query."""
@@ -457,18 +463,19 @@ class Pool:
         scores = dict(zip(original["ids"], original["scores"], strict=True))
         scores |= self.rescored
         # Documents of equal scores stay where the engine put them.
-        rank = {id_: number for number, id_ in enumerate(original["ids"])}
+        ranks = {id_: rank for rank, id_ in enumerate(original["ids"])}
         ids = [id_ for id_ in self.ids(iteration) if id_ in scores]
-        ids.sort(key=lambda id_: (-scores[id_], rank.get(id_, len(rank)), id_))
+        ids.sort(key=lambda id_: (-scores[id_], ranks.get(id_, len(ranks)), id_))
         return Ranking(ids, [scores[id_] for id_ in ids])
 
     def _engine_first(self, iteration: int) -> Ranking:
         """Return the engine's own ranking, and below it what only other queries found."""
-        own = self._ranking_of(self.state["rankings"][0]).ids
+        engine_ids = self._ranking_of(self.state["rankings"][0]).ids
+        engine_set = set(engine_ids)
         relevance = self.relative_relevance
-        others = [id_ for id_ in self.ids(iteration) if id_ not in set(own)]
-        others.sort(key=lambda id_: (-relevance[id_], id_))
-        return by_rank([*own, *others])
+        added = [id_ for id_ in self.ids(iteration) if id_ not in engine_set]
+        added.sort(key=lambda id_: (-relevance[id_], id_))
+        return by_rank([*engine_ids, *added])
 
     def _newest(self, iteration: int) -> list[RankingRecord]:
         """Return the original ranking, and the newest one of each other kind up to a round.
@@ -479,18 +486,18 @@ class Pool:
         for record in self.state["rankings"]:
             if record["iteration"] <= iteration:
                 query = record["query"]
-                key = query["kind"], query["part"], query["attribute"], query["group"]
+                key = (query["kind"], query["part"], query["attribute"], query["group"])
                 newest[key] = record
         return list(newest.values())
 
     def ids(self, iteration: int) -> list[str]:
         """Return the ids of the documents to re-rank after a round, each once."""
-        only_last = self.context.strategy.pool == "last"
+        first_iteration = 0
+        if self.context.strategy.pool == "last":
+            first_iteration = iteration
         ids: dict[str, None] = {}
         for record in self.state["rankings"]:
-            is_later = record["iteration"] > iteration
-            is_earlier = record["iteration"] < iteration
-            if not is_later and not (only_last and is_earlier):
+            if first_iteration <= record["iteration"] <= iteration:
                 ids |= dict.fromkeys(self._ranking_of(record).ids)
         return list(ids)
 
@@ -498,9 +505,12 @@ class Pool:
         """Return the engine's own ranking, cut to the depth, and then what similarity found."""
         ids = record["ids"]
         scores = record["scores"]
-        own = record["own"]
+        similar_from = record["own"]
         depth = self.context.strategy.depth
-        return Ranking(ids[:own][:depth] + ids[own:], scores[:own][:depth] + scores[own:])
+        return Ranking(
+            ids[:similar_from][:depth] + ids[similar_from:],
+            scores[:similar_from][:depth] + scores[similar_from:],
+        )
 
     def _fused(self, records: Sequence[RankingRecord]) -> Ranking:
         """Fuse the original ranking with the refined ones.
@@ -515,11 +525,12 @@ class Pool:
             return rankings[0]
         if all(record["iteration"] for record in records):
             return reciprocal_rank_fusion(rankings, k=rrf_k)
-        weights = [REFINED_WEIGHT if record["iteration"] else 1.0 for record in records]
-        shares = [
-            self._shares_of_group(record["query"], ranking.ids)
-            for record, ranking in zip(records, rankings, strict=True)
-        ]
+        weights = []
+        shares = []
+        for record, ranking in zip(records, rankings, strict=True):
+            is_refined = record["iteration"] > 0
+            weights.append(REFINED_WEIGHT if is_refined else 1.0)
+            shares.append(self._shares_of_group(record["query"], ranking.ids))
         return reciprocal_rank_fusion(rankings, weights, rrf_k, shares=shares)
 
     def with_target(self, target: Shares) -> Pool:
@@ -540,7 +551,7 @@ class Pool:
 
     def _changed(self, **parts: object) -> Pool:
         """Return a pool of the same documents, with other parts of the state."""
-        pool = Pool(self.engine, self.context, cast("SearchState", {**self.state, **parts}))
+        pool = Pool(self.engine, self.context, with_update(self.state, parts))
         # Both only depend on the rankings, and take long to compute.
         pool.table = self.table
         pool.evidence = self.evidence
@@ -548,14 +559,14 @@ class Pool:
 
     def not_asked(self, kind: EvidenceKind) -> list[str]:
         """Return the documents that no query of this kind has found or was asked about."""
-        asked: set[str] = set()
+        answered: set[str] = set()
         for record in self.state["rankings"]:
             if record["query"]["kind"] == kind:
-                asked.update(record["ids"])
+                answered.update(record["ids"])
         for lookup in self.state.get("lookups", []):
             if lookup["kind"] == kind:
-                asked.update(lookup["scores"], lookup["relevance"])
-        return [id_ for id_ in self.table.ids if id_ not in asked]
+                answered.update(lookup["scores"], lookup["relevance"])
+        return [id_ for id_ in self.table.ids if id_ not in answered]
 
     def found_far_down(self, kind: EvidenceKind, iteration: int) -> list[str]:
         """Return what a query found far down, and another one of the round near the top.
@@ -567,9 +578,9 @@ class Pool:
         near_top: dict[str, None] = {}
         for record in self.state["rankings"]:
             if record["query"]["kind"] == kind:
-                far_down.update(record["ids"][ENCODED:])
+                far_down.update(record["ids"][POOL:])
             elif record["iteration"] == iteration:
-                near_top |= dict.fromkeys(record["ids"][:ENCODED])
+                near_top |= dict.fromkeys(record["ids"][:POOL])
         for lookup in self.state.get("lookups", []):
             if lookup["kind"] == kind:
                 far_down.difference_update(lookup["relevance"])
@@ -579,8 +590,10 @@ class Pool:
         """Return each document's share of the group that a query was refined toward, or None."""
         if query["group"] is None:
             return None
-        dimension = next(d for d in self.dimensions if d.name == query["attribute"])
-        return self.table.memberships(dimension, ids)[:, dimension.groups.index(query["group"])]
+        name = query["attribute"]
+        dimension = next(dimension for dimension in self.dimensions if dimension.name == name)
+        column = dimension.groups.index(query["group"])
+        return self.table.memberships(dimension, ids)[:, column]
 
 
 def discounted_mean(values: Sequence[float] | FloatArray, discount: Discount) -> float:

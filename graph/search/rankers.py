@@ -13,7 +13,14 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.language_model import LanguageModel
 from fairqr.agents.models.opening import open_language_model
 from fairqr.agents.models.replies import Usage
-from fairqr.agents.ranking import rankers
+from fairqr.agents.ranking.rankers import (
+    Cost,
+    ItemRanker,
+    ItemRanking,
+    RankerName,
+    RankItem,
+    open_ranker,
+)
 from fairqr.base.errors import BudgetError
 from fairqr.base.telemetry import span
 from fairqr.graph.running import record, seconds_left
@@ -27,7 +34,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.fairness.ranking import Ranking
 from fairqr.retrieval.rerankers.base import by_rank
 
-ASKED: tuple[rankers.RankerName, ...] = ("listwise", "pairwise")
+ASKED: tuple[RankerName, ...] = ("listwise", "pairwise")
 """The rankers that ask a language model with a prompt; the others have their own model."""
 
 
@@ -46,7 +53,7 @@ class Rankers:
 
     def __init__(
         self,
-        ranker: LanguageModel | rankers.ItemRanker | BaseChatModel | str | None = None,
+        ranker: LanguageModel | ItemRanker | BaseChatModel | str | None = None,
         model: object = None,
         prompts: PromptLibrary | None = None,
     ) -> None:
@@ -59,9 +66,14 @@ class Rankers:
         self._opened: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, given: GivenRanker | None, *more: Any) -> Rankers:
-        """Return a given ``Rankers`` as it is, or make one with more arguments."""
-        return given if isinstance(given, Rankers) else cls(given, *more)
+    def of(
+        cls,
+        given: GivenRanker | None,
+        model: object = None,
+        prompts: PromptLibrary | None = None,
+    ) -> Rankers:
+        """Return a given ``Rankers`` as it is, or make one."""
+        return given if isinstance(given, Rankers) else cls(given, model, prompts)
 
     def language_model(self) -> LanguageModel | None:
         """Return the language model that is asked to rank, if there is one.
@@ -71,12 +83,12 @@ class Rankers:
         """
         if isinstance(self._given, str):
             self._given = open_language_model(self._given)
-        for each in (self._given, self._model):
-            if hasattr(each, "choice_probabilities") and hasattr(each, "write"):
-                return cast("LanguageModel", each)
+        for model in (self._given, self._model):
+            if hasattr(model, "choice_probabilities") and hasattr(model, "write"):
+                return cast("LanguageModel", model)
         return None
 
-    def ranker_for(self, context: Context) -> rankers.ItemRanker | None:
+    def ranker_for(self, context: Context) -> ItemRanker | None:
         """Return the ranker for a run with this context, or None if nothing re-ranks.
 
         Raises:
@@ -88,59 +100,77 @@ class Rankers:
         if name is None:
             return None
         if hasattr(self._given, "rank"):
-            return cast("rankers.ItemRanker", self._given)
-        if name in ASKED:  # each run has its own, so that its questions wait for no other run's
+            return cast("ItemRanker", self._given)
+        if name in ASKED:
+            # Each run has its own, so that its questions wait for no other run's.
             options = context.ranking.ranker_options(context.prompts)
-            return rankers.open_ranker(name, self.language_model(), self.prompts, options)
-        return cast("rankers.ItemRanker", self.opened(name, context.ranking, context))
+            return open_ranker(name, self.language_model(), self.prompts, options)
+        return cast("ItemRanker", self.opened(name, context.ranking, context))
 
     def opened(self, name: str, settings: WindowSettings, context: Context) -> Any:
         """Return the shipped ranker of a name, for these settings; see :meth:`ranker_for`."""
         options = settings.ranker_options(context.prompts)
-        if (key := f"{name} {options}") not in self._opened:
+        key = f"{name} {options}"
+        if key not in self._opened:
             model = self.language_model() if name in ASKED else None
-            self._opened[key] = rankers.open_ranker(name, model, self.prompts, options)
+            self._opened[key] = open_ranker(name, model, self.prompts, options)
         return self._opened[key]
 
 
-GivenRanker = Rankers | LanguageModel | rankers.ItemRanker | BaseChatModel | str
+GivenRanker = Rankers | LanguageModel | ItemRanker | BaseChatModel | str
 """A ranker as callers give it."""
 
 
-async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[rankers.RankItem]:
+async def items_of(engine: SearchEngine, ids: Sequence[str]) -> list[RankItem]:
     """Return these documents for a ranker; deleted documents are left out."""
-    return [rankers.RankItem(d.id, d.title, d.text) for d in await engine.documents(ids)]
+    documents = await engine.documents(ids)
+    return [RankItem(document.id, document.title, document.text) for document in documents]
 
 
-async def expected_cost(pool: Pool, ranker: rankers.ItemRanker) -> RankingCost:
+async def expected_cost(pool: Pool, ranker: ItemRanker) -> RankingCost:
     """Return the largest cost of a model that re-ranks what the original query found.
 
     Raises:
         BudgetError: The budget has no room for it.
         InputError: A window of documents does not fit into what the model reads at once.
     """
-    context, strategy = pool.context, pool.context.strategy
-    found = pool.engine_ranking.ids[: min(strategy.reads, strategy.depth or 0)]
-    items = await items_of(pool.engine, found)
+    context = pool.context
+    strategy = context.strategy
+    most_read = min(strategy.reads, strategy.depth or 0)
+    items = await items_of(pool.engine, pool.engine_ranking.ids[:most_read])
     if context.rounds and items:
         # The lists of refined queries may be longer, but never than what the ranker reads.
-        lacking = range(len(items), strategy.reads)
-        items += [rankers.RankItem(f"\0{at}", items[0].title, items[0].text) for at in lacking]
-    cost = ranker.cost(pool.state["query"], items) if len(items) > 1 else rankers.Cost()
+        title = items[0].title
+        text = items[0].text
+        for position in range(len(items), strategy.reads):
+            items.append(RankItem(f"\0{position}", title, text))
+    cost = Cost()
+    if len(items) > 1:
+        cost = ranker.cost(pool.state["query"], items)
     return within(context, cost, f"re-rank {len(items)}", len(items))
 
 
-def within(context: Context, cost: rankers.Cost, what: str, documents: int) -> RankingCost:
+def within(context: Context, cost: Cost, task: str, documents: int) -> RankingCost:
     """Return the cost of a model, if the budget of the whole run has room for it.
 
+    Args:
+        context: The context of the run, with its budget.
+        cost: What the model may cost at most.
+        task: What it does, with how many documents: ``re-rank 20``.
+        documents: How many documents it reads.
+
     Raises:
-        BudgetError: It has none.
+        BudgetError: The budget has no room.
     """
-    if (lack := shortage(context.budget, Usage(), cost)) is not None:
-        unit, needed, limit = lack.unit.replace("_", " "), lack.needed, lack.limit
-        told = f"It may take {needed} {unit} to {what} documents, but the budget has {limit}"
-        raise BudgetError(lack.unit, needed, limit, f"{told}; raise it, or lower their number.")
-    return RankingCost(documents=documents, **asdict(cost))
+    lack = shortage(context.budget, Usage(), cost)
+    if lack is None:
+        return RankingCost(documents=documents, **asdict(cost))
+    unit = lack.unit.replace("_", " ")
+    message = (
+        f"It may take {lack.needed} {unit} to {task} documents, but the budget has {lack.limit}; "
+        "raise it, or lower their number."
+    )
+    raise BudgetError(lack.unit, lack.needed, lack.limit, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,48 +191,60 @@ class ModelRanking:
     warnings: Sequence[str] = ()
 
 
-async def reranked(pool: Pool, order: Ranking, ranker: rankers.ItemRanker) -> ModelRanking:
+async def reranked(pool: Pool, order: Ranking, ranker: ItemRanker) -> ModelRanking:
     """Re-rank the first of the documents that take part, by the original query.
 
     Raises:
         ModelUnavailableError: The model has become unavailable since it was started.
         InputError: Not even two documents fit into what the model reads at once.
     """
-    query, context, usage = pool.state["query"], pool.context, Usage(**pool.state["usage"])
+    context = pool.context
+    query = pool.state["query"]
+    usage = Usage(**pool.state["usage"])
     items = await items_of(pool.engine, order.ids[: context.strategy.reads])
     if len(items) < 2:
         return ModelRanking(order, usage)
-    report: dict[str, Any] = {"ranker": ranker.name, "asked": 0, "failures": {}, "repairs": {}}
     if shortage(context.budget, usage, ranker.cost(query, items)) is not None:
-        left = f"Nothing is left of the budget for {ranker.name}; the order by the query stays."
-        return ModelRanking(order, usage, Reranking(**report, lists=0, documents=0), [left])
+        report = Reranking(
+            ranker=ranker.name, lists=0, documents=0, asked=0, failures={}, repairs={}
+        )
+        warning = f"Nothing is left of the budget for {ranker.name}; the order by the query stays."
+        return ModelRanking(order, usage, report, [warning])
+
     with span("fairqr.rank"):
-        found = await ranker.rank(query, items, deadline=seconds_left(context))
+        answer = await ranker.rank(query, items, deadline=seconds_left(context))
         # Rankers of others may count zeros, which + leaves out.
-        report |= {"asked": found.asked, "failures": dict(+Counter(found.failures))}
-        report["repairs"] = dict(+Counter(found.repairs))
-        record(documents=len(items), **report)
-    if not found.failed:
-        best = [items[position].id for position in found.order]
+        figures: dict[str, Any] = {
+            "ranker": ranker.name,
+            "asked": answer.asked,
+            "failures": dict(+Counter(answer.failures)),
+            "repairs": dict(+Counter(answer.repairs)),
+        }
+        record(documents=len(items), **figures)
+    if not answer.failed:
+        best = [items[position].id for position in answer.order]
         order = by_rank(list(dict.fromkeys([*best, *order.ids])))
-    done = Reranking(**report, lists=1, documents=len(items))
-    return ModelRanking(order, usage + found.usage, done, _sentences(done, found))
+    report = Reranking(**figures, lists=1, documents=len(items))
+    return ModelRanking(order, usage + answer.usage, report, _warnings_about(report, answer))
 
 
-def _sentences(report: Reranking, found: rankers.ItemRanking) -> list[str]:
+def _warnings_about(report: Reranking, answer: ItemRanking) -> list[str]:
     """Return what went wrong, in sentences for users."""
-    name, sentences = report.ranker, list(found.warnings)
-    if failed := sum(report.failures.values()):
-        last = f" Lastly: {found.message}" if found.message not in ("", *sentences) else ""
-        sentences.append(
+    name = report.ranker
+    warnings = list(answer.warnings)
+    failed = sum(report.failures.values())
+    if failed:
+        sentence = (
             f"{name} failed on {failed} of {report.asked} questions "
-            f"({_in_words(report.failures)}); there the order by the query stays.{last}"
+            f"({_in_words(report.failures)}); there the order by the query stays."
         )
+        if answer.message not in ("", *warnings):
+            sentence += f" Lastly: {answer.message}"
+        warnings.append(sentence)
     if report.repairs:
-        sentences.append(
-            f"Replies to {name} were repaired, in documents: {_in_words(report.repairs)}."
-        )
-    return list(dict.fromkeys(sentences))
+        repairs = _in_words(report.repairs)
+        warnings.append(f"Replies to {name} were repaired, in documents: {repairs}.")
+    return list(dict.fromkeys(warnings))
 
 
 def _in_words(counts: Mapping[str, int]) -> str:

@@ -48,10 +48,12 @@ def records_of(
     schema: Schema,
 ) -> list[RankingRecord]:
     """Return what queries retrieved, as plain data."""
-    dimensions = dimensions_of(schema, context.attributes, intersect=context.intersect)
-    attributes = {factor.name for dimension in dimensions for factor in dimension.factors}
-    scores_are_read = iteration == 0 or context.strategy.rerank in ("none", "original_query")
-    return [
-        ranking_record(iteration, query, hits, attributes, with_scores=scores_are_read)
-        for query, hits in zip(queries, answers, strict=True)
-    ]
+    attributes: set[str] = set()
+    for dimension in dimensions_of(schema, context.attributes, intersect=context.intersect):
+        attributes.update(factor.name for factor in dimension.factors)
+    with_scores = iteration == 0 or context.strategy.rerank in ("none", "original_query")
+    records = []
+    for query, hits in zip(queries, answers, strict=True):
+        record = ranking_record(iteration, query, hits, attributes, with_scores=with_scores)
+        records.append(record)
+    return records

@@ -24,7 +24,7 @@ from fairqr.retrieval.fairness.table import shares_in_groups
 from fairqr.retrieval.rerankers.certificate import Among, Certificate
 
 Settled = Literal["converged", "little_to_gain", "no_hits", "no_improvement", "no_new_words"]
-"""The reasons to stop by which another round is not worth its cost."""
+"""The reasons to stop because another round is not worth its cost."""
 
 StopReason = Literal[Settled, "max_iterations", "budget", "model_failed", "not_refining"]
 GroupKey = tuple[str, str]
@@ -493,9 +493,12 @@ class SearchResult(Frozen):
     def _repr_html_(self) -> str:
         """Return the ranking and the exposure of each group as tables, for a notebook."""
         ranking = []
-        for place in self.ranking:
-            groups = [", ".join(place.groups.get(it, {})) for it in self.attributes]
-            ranking.append([place.rank, place.title or place.id, *groups, place.relevance])
+        for document in self.ranking:
+            groups = []
+            for attribute in self.attributes:
+                groups.append(", ".join(document.groups.get(attribute, {})))
+            title = document.title or document.id
+            ranking.append([document.rank, title, *groups, document.relevance])
         columns = ["rank", "title", *self.attributes, "relevance"]
 
         exposure = []
@@ -510,12 +513,12 @@ class SearchResult(Frozen):
 
 def memberships_of(places: Sequence[RankedDocument], dimension: Dimension) -> FloatArray:
     """Return the share of each group in the documents of a ranking, shape (len(places), G)."""
-    factors = []
+    memberships = []
     for factor in dimension.factors:
         shares = [place.groups[factor.name] for place in places]
         if factor.is_found:
-            factors.append(shares_in_groups(shares, factor))
-            continue
-        rows = [factor.ordered(own) for own in shares]
-        factors.append(np.array(rows).reshape(len(places), len(factor.universe)))
-    return intersection(factors)
+            memberships.append(shares_in_groups(shares, factor))
+        else:
+            rows = np.array([factor.ordered(groups) for groups in shares])
+            memberships.append(rows.reshape(len(places), len(factor.universe)))
+    return intersection(memberships)

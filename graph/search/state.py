@@ -7,8 +7,8 @@ the record in the result.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from langgraph.channels import DeltaChannel
 
@@ -119,9 +119,9 @@ class GroupWords(TypedDict):
 T = TypeVar("T")
 
 
-def joined(known: Sequence[T], added: Sequence[Sequence[T]]) -> list[T]:
+def joined(entries: Sequence[T], added: Sequence[Sequence[T]]) -> list[T]:
     """Return a list of the state with what nodes add to it."""
-    return [*known, *itertools.chain.from_iterable(added)]
+    return [*entries, *itertools.chain.from_iterable(added)]
 
 
 Record = dict[str, Any]
@@ -189,3 +189,8 @@ class SearchState(InputState, SearchOutput, total=False):
     usage: Record
     stop_reason: StopReason | None
     warnings: Annotated[list[str], DeltaChannel(joined)]
+
+
+def with_update(state: SearchState, update: Mapping[str, object]) -> SearchState:
+    """Return a state with the changes of a node, or with others."""
+    return cast("SearchState", {**state, **update})

@@ -61,18 +61,21 @@ def decide_stop(
     strategy = context.strategy
     if not strategy.refines or strategy.ask == "never":
         return "not_refining"
-    last = rounds[-1]
-    has_converged = last.objective is None and last.distance <= (0, context.threshold)
-    if has_converged:
-        return "converged"
-    if last.objective is not None and strategy.ask == "auto":
+
+    newest = rounds[-1]
+    if newest.objective is None:
+        if newest.distance <= (0, context.threshold):
+            return "converged"
+    elif strategy.ask == "auto":
         is_promising = promised > 0 and promised >= context.least_gain
-        if last.index > 0 or not is_promising:
+        was_asked = newest.index > 0
+        if was_asked or not is_promising:
             return "little_to_gain"
-    rounds_without_gain = last.index - best_of(rounds).index
+
+    rounds_without_gain = newest.index - best_of(rounds).index
     if rounds_without_gain >= context.patience:
         return "no_improvement"
-    if last.index >= context.max_iterations:
+    if newest.index >= context.max_iterations:
         return "max_iterations"
     return "budget" if is_spent else None
 
@@ -80,9 +83,9 @@ def decide_stop(
 def groups_to_ask_about(
     target: Shares,
     exposure: Shares,
-    which: Groups,
+    groups: Groups,
     limit: int,
-    by: Lack = "difference",
+    lack: Lack = "difference",
     smoothing: float = DEFAULT_SMOOTHING,
 ) -> list[GroupKey]:
     """Return the groups to ask about, those that lack most first.
@@ -93,31 +96,39 @@ def groups_to_ask_about(
     Args:
         target: ε* by dimension and group.
         exposure: ε by dimension and group.
-        which: The ``most`` under-represented group, those ``lacking`` exposure, or ``all``.
+        groups: The ``most`` under-represented group, those ``lacking`` exposure, or ``all``.
         limit: The largest number of groups.
-        by: By what a group lacks most; see :func:`fairqr.retrieval.fairness.divergence.lacks`.
+        lack: By what a group lacks most; see :func:`fairqr.retrieval.fairness.divergence.lacks`.
         smoothing: Of shares whose ratio is taken.
     """
-    every = _sorted_by_lack(target, exposure, by, smoothing)
-    points = {(name, group): target[name][group] - exposure[name][group] for name, group in every}
-    lacking = [key for key in every if points[key] > 0]
-    if which == "most":
+    candidates = _sorted_by_lack(target, exposure, lack, smoothing)
+    missing: dict[GroupKey, float] = {}
+    for name, group in candidates:
+        share = target[name][group] - exposure[name][group]
+        if share > 0:
+            missing[name, group] = share
+
+    lacking = list(missing)
+    if groups == "most":
         return lacking[: min(1, limit)]
-    if which == "all" and lacking:
-        return every[:limit]
-    worth_asking = [key for key in lacking if points[key] >= NEGLIGIBLE]
+    if groups == "all" and lacking:
+        return candidates[:limit]
+    worth_asking = [key for key in lacking if missing[key] >= NEGLIGIBLE]
     return (worth_asking or lacking[:1])[:limit]
 
 
-def _sorted_by_lack(target: Shares, exposure: Shares, by: Lack, smoothing: float) -> list[GroupKey]:
+def _sorted_by_lack(
+    target: Shares, exposure: Shares, lack: Lack, smoothing: float
+) -> list[GroupKey]:
     """Return all groups, those that lack most first; those of unlabelled attributes last."""
-    entries: list[tuple[bool, float, GroupKey]] = []
+    keys: list[GroupKey] = []
+    ranks: dict[GroupKey, tuple[bool, float]] = {}
     for name, shares in target.items():
-        got = [exposure[name][group] for group in shares]
+        reached = [exposure[name][group] for group in shares]
         is_unlabelled = not any(exposure[name].values())
-        lack = lacks([*shares.values()], got, by, smoothing=smoothing).tolist()
-        for group, value in zip(shares, lack, strict=True):
+        values = lacks(list(shares.values()), reached, lack, smoothing=smoothing)
+        for group, value in zip(shares, values.tolist(), strict=True):
             if group != UNKNOWN:
-                entries.append((is_unlabelled, -value, (name, group)))
-    entries.sort(key=lambda entry: entry[:2])
-    return [key for _, _, key in entries]
+                keys.append((name, group))
+                ranks[name, group] = (is_unlabelled, -value)
+    return sorted(keys, key=lambda key: ranks[key])

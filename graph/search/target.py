@@ -42,7 +42,8 @@ def estimate_target(
     Raises:
         TargetError: The target is undefined, or needs shares that are unknown.
     """
-    parts = context.effective_target.parts
+    effective_target = context.effective_target
+    parts = effective_target.parts
     target: Shares = {}
     for dimension in dimensions:
         estimates: dict[Part, FloatArray] = {}
@@ -53,14 +54,18 @@ def estimate_target(
                     "so the target cannot have the part 'corpus'; choose another part."
                 )
             estimates["corpus"] = corpus_shares[dimension.name]
+
         if parts.get("retrieved"):
             members = table.memberships(dimension, original.ids[:TARGET_DEPTH])
             scores = np.array(original.scores[:TARGET_DEPTH])
             estimates["retrieved"] = retrieved_distribution(members, scores)
+
         if parts.get("merit"):
             members = table.memberships(dimension, list(merits))
-            estimates["merit"] = normalise(np.array(list(merits.values())) @ members)
-        shares = context.effective_target.resolve(dimension, estimates)
+            weights = np.array(list(merits.values()))
+            estimates["merit"] = normalise(weights @ members)
+
+        shares = effective_target.resolve(dimension, estimates)
         target[dimension.name] = by_group(dimension, shares)
     return target
 

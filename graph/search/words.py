@@ -7,6 +7,7 @@ each kind of them has a query of its own beside the original one; see
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
@@ -16,7 +17,13 @@ from fairqr.agents.refiners.refiner import LeftOut, Refinement
 from fairqr.graph.running import Update
 from fairqr.graph.search.context import Context
 from fairqr.graph.search.result import GroupKey, RefinedGroup, RefinedTopic, Unused
-from fairqr.graph.search.state import GroupWords, QueryRecord, SearchState, TopicWords
+from fairqr.graph.search.state import (
+    GroupWords,
+    QueryRecord,
+    SearchState,
+    TopicWords,
+    with_update,
+)
 
 NOT_COUNTED = "is not searched for, since such words of this model do not count here"
 PHRASES_INSTEAD = "is not searched for, since there are phrases"
@@ -38,11 +45,10 @@ class Answers:
     topic: Refinement | None
     groups: Mapping[GroupKey, Refinement]
 
-    @property
-    def all(self) -> list[Refinement]:
-        """Every answer."""
-        topic = [] if self.topic is None else [self.topic]
-        return [*topic, *self.groups.values()]
+    def listed(self) -> list[Refinement]:
+        """Return every answer."""
+        answers = list(self.groups.values())
+        return answers if self.topic is None else [self.topic, *answers]
 
 
 def after_refinement(
@@ -60,46 +66,59 @@ def after_refinement(
         is_spent: Whether the budget has no room for another question.
     """
     if context.words_are_evidence:
-        answers = _that_count(answers, state["weights"])
-    failed = [answer for answer in answers.all if answer.status not in NO_FAILURE]
-    helped = any(answer.status == "ok" for answer in answers.all)
+        answers = _without_uncounted(answers, state["weights"])
+    failed = [answer for answer in answers.listed() if answer.status not in NO_FAILURE]
+    has_new_words = any(answer.status == "ok" for answer in answers.listed())
     # After some rounds, a loop normally ends without new words; in the first round we warn.
     is_first_round = len(state["iterations"]) == 1
-    reported = answers.all if is_first_round and not helped else failed
-    update: Update = {
-        "refined_topic": None if answers.topic is None else _topic_record(answers.topic),
-        "refinements": [_group_record(key, answer) for key, answer in answers.groups.items()],
-        "warnings": list(dict.fromkeys(answer.message for answer in reported)),
-    }
-    in_use: Update = {
-        "topic": _topic_in_use(state, answers),
-        "words": _words_in_use(state, answers),
-    }
-    has_words = helped or _has_given_words(state, context)
-    if has_words and refined_queries(cast("SearchState", {**state, **update, **in_use}), context):
-        return {**update, **in_use}
-    reason = "no_new_words"
+    reported = failed
+    if is_first_round and not has_new_words:
+        reported = answers.listed()
+    update = _records_of(answers)
+    update["warnings"] = _distinct(answer.message for answer in reported)
+
+    if has_new_words or _has_given_words(state, context):
+        in_use: Update = {
+            "topic": _topic_in_use(state, answers),
+            "words": _words_in_use(state, answers),
+        }
+        if refined_queries(with_update(state, update | in_use), context):
+            return update | in_use
+
+    stop_reason = "no_new_words"
     if failed and is_spent:
-        reason = "budget"
-    elif failed and len(failed) == len(answers.all):
-        reason = "model_failed"
-    return {**update, "stop_reason": reason}
+        stop_reason = "budget"
+    elif failed and len(failed) == len(answers.listed()):
+        stop_reason = "model_failed"
+    return {**update, "stop_reason": stop_reason}
+
+
+def _records_of(answers: Answers) -> Update:
+    """Return the answers as records of the state."""
+    topic = None if answers.topic is None else _topic_record(answers.topic)
+    groups = [_group_record(key, answer) for key, answer in answers.groups.items()]
+    return {"refined_topic": topic, "refinements": groups}
 
 
 def _has_given_words(state: SearchState, context: Context) -> bool:
     """Return whether a person gave words, before the model was asked, that no query has had."""
-    asked = {record["query"]["text"] for record in state["rankings"]}
-    return any(query["text"] not in asked for query in refined_queries(state, context))
+    earlier = _searched_texts(state)
+    return any(query["text"] not in earlier for query in refined_queries(state, context))
 
 
-def _that_count(answers: Answers, weights: Mapping[str, float]) -> Answers:
+def _searched_texts(state: SearchState) -> list[str]:
+    """Return the texts of the queries that were run so far."""
+    return [ranking["query"]["text"] for ranking in state["rankings"]]
+
+
+def _without_uncounted(answers: Answers, weights: Mapping[str, float]) -> Answers:
     """Return the answers without what no query is made of, which is left out with the reason."""
-    has_keywords = any(it.keywords and not it.phrases for it in answers.groups.values())
     topic = answers.topic
     if topic is not None:
+        fields = [field for field in ("topic", "queries", "passage") if weights[field] <= 0]
         # The queries with keywords of a group have the words of the topic, too.
-        fields = [] if weights["topic"] > 0 or has_keywords else ["topic"]
-        fields += [field for field in ("queries", "passage") if weights[field] <= 0]
+        if "topic" in fields and _have_keyword_queries(answers):
+            fields.remove("topic")
         topic = without_fields(topic, fields, NOT_COUNTED)
     groups = {}
     for key, answer in answers.groups.items():
@@ -111,12 +130,17 @@ def _that_count(answers: Answers, weights: Mapping[str, float]) -> Answers:
     return Answers(topic, groups)
 
 
+def _have_keyword_queries(answers: Answers) -> bool:
+    """Return whether the query of any group is made of keywords: if it has no phrases."""
+    return any(answer.keywords and not answer.phrases for answer in answers.groups.values())
+
+
 def _topic_in_use(state: SearchState, answers: Answers) -> TopicWords | None:
     """Return the words of the topic that are in use, with those of the answers."""
-    known = state["topic"]
-    words = list(known["words"]) if known else []
-    queries = list(known["queries"]) if known else []
-    passage = known["passage"] if known else ""
+    earlier = state["topic"] or TopicWords(words=[], queries=[], passage="")
+    words = list(earlier["words"])
+    queries = list(earlier["queries"])
+    passage = earlier["passage"]
     if answers.topic is not None and answers.topic.status == "ok":
         words += answers.topic.topic
         queries += answers.topic.queries
@@ -132,17 +156,18 @@ def _topic_in_use(state: SearchState, answers: Answers) -> TopicWords | None:
 def _words_in_use(state: SearchState, answers: Answers) -> dict[str, dict[str, GroupWords]]:
     """Return the words of groups that are in use, with those of the answers."""
     in_use = {name: dict(groups) for name, groups in state["words"].items()}
+    no_words = GroupWords(keywords=[], phrases=[], names=[], passage="")
     for (name, group), answer in answers.groups.items():
         if answer.status != "ok":
             continue
         groups = in_use.setdefault(name, {})
-        known = groups.get(group) or GroupWords(keywords=[], phrases=[], names=[], passage="")
-        kept = [word for word in known["keywords"] if word not in answer.drop]
+        earlier = groups.get(group) or no_words
+        keywords = [word for word in earlier["keywords"] if word not in answer.drop]
         groups[group] = GroupWords(
-            keywords=_distinct([*kept, *answer.keywords]),
-            phrases=_distinct([*known["phrases"], *answer.phrases]),
-            names=_distinct([*known["names"], *answer.names]),
-            passage=answer.passage or known["passage"],
+            keywords=_distinct([*keywords, *answer.keywords]),
+            phrases=_distinct([*earlier["phrases"], *answer.phrases]),
+            names=_distinct([*earlier["names"], *answer.names]),
+            passage=answer.passage or earlier["passage"],
         )
     return in_use
 
@@ -204,26 +229,33 @@ def without_unsearched(
         refinements: The records of groups.
         queries: The queries of this round.
     """
-    texts = [record["query"]["text"] for record in state["rankings"]]
-    texts += [query["text"] for query in queries]
+    texts = _searched_texts(state) + [query["text"] for query in queries]
 
     def is_searched(text: str) -> bool:
         return any(f" {text} " in f" {searched} " for searched in texts)
 
-    asked_about = state["refined_topic"]  # None if the topic was not asked about in this round
-    topic = RefinedTopic.model_validate(asked_about or state["topic"] or {})
-    topic = _split(topic, ("words", "queries"), is_searched)
-    if asked_about is None:
-        topic = RefinedTopic(left_out=topic.left_out)
-    groups = [
-        _split(RefinedGroup.model_validate(record), ("keywords", "phrases", "names"), is_searched)
-        for record in refinements
-    ]
-    is_told = asked_about is not None or topic.left_out
+    groups = []
+    for record in refinements:
+        group = RefinedGroup.model_validate(record)
+        group = _split(group, ("keywords", "phrases", "names"), is_searched)
+        groups.append(group.model_dump())
+    topic = _searched_topic(state, is_searched)
     return {
-        "refined_topic": topic.model_dump() if is_told else None,
-        "refinements": [group.model_dump() for group in groups],
+        "refined_topic": None if topic is None else topic.model_dump(),
+        "refinements": groups,
     }
+
+
+def _searched_topic(state: SearchState, is_searched: Callable[[str], bool]) -> RefinedTopic | None:
+    """Return the record of the topic in this round, without what no query has."""
+    fields = ("words", "queries")
+    record = state["refined_topic"]
+    if record is not None:
+        return _split(RefinedTopic.model_validate(record), fields, is_searched)
+    # The topic was not asked about in this round, but a person may have changed its words.
+    in_use = RefinedTopic.model_validate(state["topic"] or {})
+    topic: RefinedTopic = _split(in_use, fields, is_searched)
+    return RefinedTopic(left_out=topic.left_out) if topic.left_out else None
 
 
 Refined = TypeVar("Refined", RefinedTopic, RefinedGroup)
@@ -234,17 +266,18 @@ def _split(record: Refined, fields: Sequence[str], is_searched: Callable[[str], 
     changes: dict[str, object] = {}
     unsearched: list[str] = []
     for field in fields:
-        given = getattr(record, field)
-        searched = [text for text in given if is_searched(text)]
-        unsearched += [text for text in given if text not in searched]
+        searched = []
+        for text in getattr(record, field):
+            if is_searched(text):
+                searched.append(text)
+            else:
+                unsearched.append(text)
         changes[field] = searched
     if record.passage and not is_searched(record.passage):
         unsearched.append(record.passage)
         changes["passage"] = ""
-    changes["left_out"] = [
-        *record.left_out,
-        *(Unused(text=text, reason=IN_NO_QUERY) for text in unsearched),
-    ]
+    unused: list[Unused] = [Unused(text=text, reason=IN_NO_QUERY) for text in unsearched]
+    changes["left_out"] = [*record.left_out, *unused]
     return record.model_copy(update=changes)
 
 
@@ -255,7 +288,7 @@ def _topic_queries(state: SearchState) -> list[QueryRecord]:
         return []
     query = state["query"]
     weights = state["weights"]
-    asked = {record["query"]["kind"] for record in state["rankings"]}
+    earlier_kinds = {ranking["query"]["kind"] for ranking in state["rankings"]}
     texts = {
         "topic": " ".join(topic["words"]),
         "queries": " ".join(topic["queries"]),
@@ -263,7 +296,7 @@ def _topic_queries(state: SearchState) -> list[QueryRecord]:
     }
     queries = []
     for kind, text in texts.items():
-        if text and weights[kind] > 0 and kind not in asked:
+        if text and weights[kind] > 0 and kind not in earlier_kinds:
             queries.append(_query(kind, f"{query} {text}"))
     return queries
 
@@ -272,12 +305,12 @@ def _group_queries(state: SearchState) -> list[QueryRecord]:
     """Return the queries of the groups with words that no earlier query had."""
     if state["weights"]["group"] <= 0:
         return []
-    asked = {record["query"]["text"] for record in state["rankings"]}
+    earlier = _searched_texts(state)
     queries = []
     for name, groups in state["words"].items():
         for group, words in groups.items():
             for query in _queries_of_group(state, (name, group), words):
-                if query["text"] not in asked:
+                if query["text"] not in earlier:
                     queries.append(query)
     return queries
 
@@ -288,19 +321,24 @@ def _queries_of_group(state: SearchState, key: GroupKey, words: GroupWords) -> l
     Names stand alone: with the query, its words would outweigh them.
     """
     query = state["query"]
-    topic = state["topic"]["words"] if state["topic"] else []
     queries = []
     if words["phrases"]:
-        queries.append(_query("group", " ".join([query, *words["phrases"]]), key, "phrases"))
+        text = " ".join([query, *words["phrases"]])
+        queries.append(_query("group", text, key, "phrases"))
     elif words["keywords"]:
-        text = " ".join([query, *topic, *words["keywords"]])
+        text = " ".join([query, *_words_of_topic(state), *words["keywords"]])
         queries.append(_query("group", text, key, "keywords"))
     if words["names"]:
         text = " ".join(words["names"])
         queries.append(_query("group", text, key, "names", words["names"]))
     if words["passage"] and state["weights"]["passage"] > 0:
-        queries.append(_query("group", f"{query} {words['passage']}", key, "passage"))
+        text = f"{query} {words['passage']}"
+        queries.append(_query("group", text, key, "passage"))
     return queries
+
+
+def _words_of_topic(state: SearchState) -> list[str]:
+    return state["topic"]["words"] if state["topic"] else []
 
 
 def _expanded_queries(state: SearchState, context: Context) -> list[QueryRecord]:
@@ -310,28 +348,36 @@ def _expanded_queries(state: SearchState, context: Context) -> list[QueryRecord]
     several groups, one query has the words of the topic, and each group has a query with these
     words and its own.
     """
-    query = state["query"]
-    topic = state["topic"]["words"] if state["topic"] else []
-    in_use: dict[GroupKey, list[str]] = {}
+    keywords: dict[GroupKey, list[str]] = {}
     for name, groups in state["words"].items():
         for group, words in groups.items():
             if words["keywords"]:
-                in_use[name, group] = words["keywords"]
+                keywords[name, group] = words["keywords"]
     if context.strategy.groups == "most":
-        if not in_use:
-            return []
-        all_words = [word for keywords in in_use.values() for word in keywords]
-        refined = [_key_of(record) for record in state["refinements"]]
-        # A person may have replaced the group's words with words for another group.
-        key = next(key for key in (*refined, *in_use) if key in in_use)
-        return [_query("group", " ".join([query, *_distinct(all_words)]), key, "keywords")]
+        return _query_for_one_group(state, keywords)
+
+    query = state["query"]
+    topic = _words_of_topic(state)
     queries = []
     if topic:
         queries.append(_query("topic", " ".join([query, *topic])))
-    for key, keywords in in_use.items():
-        text = " ".join([query, *_distinct([*topic, *keywords])])
+    for key, own_words in keywords.items():
+        text = " ".join([query, *_distinct([*topic, *own_words])])
         queries.append(_query("group", text, key, "keywords"))
     return queries
+
+
+def _query_for_one_group(
+    state: SearchState, keywords: Mapping[GroupKey, list[str]]
+) -> list[QueryRecord]:
+    """Return the query with the keywords of all groups so far, for the group of this round."""
+    if not keywords:
+        return []
+    refined = [_key_of(record) for record in state["refinements"]]
+    # A person may have replaced the group's words with words for another group.
+    key = next(key for key in (*refined, *keywords) if key in keywords)
+    words = _distinct(itertools.chain.from_iterable(keywords.values()))
+    return [_query("group", " ".join([state["query"], *words]), key, "keywords")]
 
 
 def _key_of(record: Mapping[str, object]) -> GroupKey:

@@ -65,7 +65,7 @@ StreamEvent = StepData | AIMessageChunk | Result
 Named = str | Path | Source | Mapping[str, Any]
 """Names or describes a source. Any other value must be an open engine."""
 
-_NAMED = (str, Path, Source, Mapping)
+_SOURCE_TYPES = (str, Path, Source, Mapping)
 
 OPENING = 0.01
 """Seconds until we look again whether another caller has opened the engine."""
@@ -91,28 +91,29 @@ async def open_engine(
     """
     if isinstance(source, Mapping):
         source = source_of(source)
+    elif isinstance(source, Path):
+        source = str(source)
     if not isinstance(retriever, str):
         retriever = as_encoder(retriever)
-    named = str(source) if isinstance(source, Path) else source
-    return await Catalog().resolve(named, retriever=retriever, schema=schema)
+    return await Catalog().resolve(source, retriever=retriever, schema=schema)
 
 
-def check_source(source: object, retriever: object, what: str) -> None:
+def check_source(source: object, retriever: object, user: str) -> None:
     """Check what a user gave as a source.
 
     Args:
         source: An open engine, or what :func:`open_engine` takes.
         retriever: The retriever for it.
-        what: The name of the function or class that takes it.
+        user: The name of the function or class that takes it.
 
     Raises:
         InputError: It is neither, or an open engine is given with a retriever.
     """
-    if isinstance(source, _NAMED):
+    if isinstance(source, _SOURCE_TYPES):
         return
     if not hasattr(source, "capabilities"):
         raise InputError(
-            f"{what} takes an open engine, or the name, file or content of a source, not "
+            f"{user} takes an open engine, or the name, file or content of a source, not "
             f"{type(source).__name__}; from_langchain wraps a retriever as an engine."
         )
     if retriever != AUTO:
@@ -176,14 +177,21 @@ class FairSearch:
         concurrency: int = CONCURRENCY,
     ) -> None:
         check_source(source, retriever, "FairSearch")
-        self._source, self._retriever = source, retriever
-        self._model, self._ranker = model, ranker
-        self._generator, self._attributor = generator, attributor
-        self._prompts, self._concurrency = prompts or PromptLibrary(), concurrency
+        self._source = source
+        self._retriever = retriever
+        self._model = model
+        self._ranker = ranker
+        self._generator = generator
+        self._attributor = attributor
+        self._prompts = prompts or PromptLibrary()
+        self._concurrency = concurrency
+
+        # The engine is ours to close; None until we open one, or if the user gave an open one.
         self._engine: SearchEngine | None = None
-        self._opened: RunParts | None = None
-        self._lock, self._opening = threading.Lock(), threading.Lock()
+        self._parts: RunParts | None = None
+        self._opening = threading.Lock()
         self._background: BackgroundLoop | None = None
+        self._background_lock = threading.Lock()
 
     @classmethod
     def open(cls: Callable[P, FairSearch], *args: P.args, **options: P.kwargs) -> Opening:
@@ -230,16 +238,18 @@ class FairSearch:
         next event, and ends when you close the generator; to leave early, use
         ``contextlib.aclosing``.
         """
-        asked = _asked(Context, context, options, of_any_kind=True)
+        context = _context_from(Context, context, options, is_any_kind=True)
+        graph = await self._graph(context)
         state: dict[str, Any] = {}
-        async with aclosing(run_graph(await self._graph(asked), query, asked)) as events:
+        async with aclosing(run_graph(graph, query, context)) as events:
             async for event in events:
                 if isinstance(event, Step):
                     state |= event.update
-                    yield StepData.model_validate(step_data(asked.kind, event))
+                    yield StepData.model_validate(step_data(context.kind, event))
                 else:
                     yield event
-        yield _RESULTS[asked.kind].model_validate(_found(asked, state))
+        result_type = _RESULTS[context.kind]
+        yield result_type.model_validate(_result_in(state, context))
 
     async def search(
         self, /, query: str, context: Context | None = None, **options: Unpack[SearchKeywords]
@@ -255,7 +265,8 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self._whole(query, _asked(Context, context, options), SearchResult)
+        context = _context_from(Context, context, options)
+        return await self._run_to_end(query, context, SearchResult)
 
     async def answer(
         self,
@@ -277,7 +288,8 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self._whole(question, _asked(AnswerContext, context, options), AnswerResult)
+        context = _context_from(AnswerContext, context, options)
+        return await self._run_to_end(question, context, AnswerResult)
 
     async def probe(
         self, /, query: str, context: ProbeContext | None = None, **options: Unpack[ProbeKeywords]
@@ -296,15 +308,19 @@ class FairSearch:
         Raises:
             FairqrError: The request cannot be carried out; the message says what to do.
         """
-        return await self._whole(query, _asked(ProbeContext, context, options), ProbeResult)
+        context = _context_from(ProbeContext, context, options)
+        return await self._run_to_end(query, context, ProbeResult)
 
-    async def _whole(self, query: str, context: Context, result: type[R]) -> R:
-        final_step = await final_step_of(await self._graph(context), query, context)
-        return result.model_validate(_found(context, final_step.update))
+    async def _run_to_end(self, query: str, context: Context, result_type: type[R]) -> R:
+        """Run the graph of a context without its events, and return the result."""
+        graph = await self._graph(context)
+        final_step = await final_step_of(graph, query, context)
+        return result_type.model_validate(_result_in(final_step.update, context))
 
     async def documents(self, ids: Sequence[str]) -> list[Document]:
         """Return the titles and texts of documents, in this order; unknown ids are left out."""
-        return await (await self._ready()).engine.documents(ids)
+        parts = await self._ready()
+        return await parts.engine.documents(ids)
 
     def as_retriever(
         self, context: Context | None = None, **options: Unpack[SearchKeywords]
@@ -317,7 +333,7 @@ class FairSearch:
         """
         from fairqr.parts import FairRetriever
 
-        return FairRetriever(search=self, context=_asked(Context, context, options))
+        return FairRetriever(search=self, context=_context_from(Context, context, options))
 
     async def aclose(self) -> None:
         """Close everything this object opened, on this event loop and for :attr:`sync`."""
@@ -328,9 +344,13 @@ class FairSearch:
             await asyncio.to_thread(self._close_background)
 
     def _close_background(self) -> None:
-        with self._lock:
-            engine, self._engine, self._opened = self._engine, None, None
-            background, self._background = self._background, None
+        """Close the engine on our own event loop, and end that loop."""
+        with self._background_lock:
+            engine = self._engine
+            background = self._background
+            self._engine = None
+            self._parts = None
+            self._background = None
         if background is None:
             return
         try:
@@ -341,33 +361,35 @@ class FairSearch:
 
     async def _start(self) -> None:
         """Open everything, and start the model if one was named."""
-        ready = await self._ready()
+        parts = await self._ready()
         for kind in _RESULTS:
-            ready.graph(kind)
-        model: Any = ready.model
+            parts.graph(kind)
+        model: Any = parts.model
         if self._model is not None and hasattr(model, "start"):
             await model.start()
 
     async def _ready(self) -> RunParts:
         """Return what is open. The first caller opens it; the others wait, on any loop."""
-        while self._opened is None:
+        while self._parts is None:
             if not self._opening.acquire(blocking=False):
                 await asyncio.sleep(OPENING)
                 continue
             try:
-                self._opened = self._opened or await self._open()
+                self._parts = self._parts or await self._open()
             finally:
                 self._opening.release()
-        return self._opened
+        return self._parts
 
     async def _open(self) -> RunParts:
-        source = self._source
-        if isinstance(source, _NAMED):
-            if self._engine is None:  # or else, the model could not be opened the last time
-                self._engine = await open_engine(source, retriever=self._retriever)
-            source = self._engine
+        """Open the engine and the models."""
+        engine = self._source
+        if isinstance(engine, _SOURCE_TYPES):
+            # The engine is open already if the model could not be opened the last time.
+            if self._engine is None:
+                self._engine = await open_engine(engine, retriever=self._retriever)
+            engine = self._engine
         return open_parts(
-            source,
+            engine,
             default_model() if self._model is None else self._model,
             ranker=self._ranker,
             generator=self._generator,
@@ -378,16 +400,17 @@ class FairSearch:
 
     async def _graph(self, context: Context) -> Any:
         """Return the graph of a context, with the retriever that its method uses for ``auto``."""
-        ready = await self._ready()
-        engine = ready.engine
-        is_auto = self._retriever == AUTO and isinstance(self._source, _NAMED)
-        if is_auto and context.strategy.retriever != AUTO and isinstance(engine, EngineOverWords):
+        parts = await self._ready()
+        engine = parts.engine
+        is_auto = self._retriever == AUTO and isinstance(self._source, _SOURCE_TYPES)
+        method_chooses = context.strategy.retriever != AUTO
+        if is_auto and method_chooses and isinstance(engine, EngineOverWords):
             engine = engine.lexical
-        return ready.graph(context.kind, engine)
+        return parts.graph(context.kind, engine)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run on our own event loop, on a thread that lives until this object is closed."""
-        with self._lock:
+        with self._background_lock:
             if self._background is None:
                 self._background = BackgroundLoop()
             background = self._background
@@ -454,11 +477,11 @@ class SyncFairSearch:
         """Yield what happens, and last the result; see :meth:`FairSearch.stream`."""
         events = self.asynchronous.stream(query, context, **options)
 
-        async def following() -> StreamEvent | None:
+        async def next_event() -> StreamEvent | None:
             return await anext(events, None)
 
         try:
-            while (event := self._run(following())) is not None:
+            while (event := self._run(next_event())) is not None:
                 yield event
         finally:
             self._run(events.aclose())
@@ -479,37 +502,49 @@ class SyncFairSearch:
         self.asynchronous._close_background()
 
 
-def _found(context: Context, state: Mapping[str, Any]) -> Any:
+def _result_in(state: Mapping[str, Any], context: Context) -> Any:
     """Return the result in the last state of a run, as plain data.
 
     Raises:
-        InputError: A node called LangGraph's ``interrupt``, so there is none.
+        InputError: A node called LangGraph's ``interrupt``, so there is no result.
     """
-    found = state.get("result" if context.kind == "search" else context.kind)
-    if found is None:
+    result = state.get("result" if context.kind == "search" else context.kind)
+    if result is None:
         raise InputError(
             "The run was interrupted, and FairSearch cannot resume one; use build_search_graph "
             "with a checkpointer."
         )
-    return found
+    return result
 
 
-def _asked(
-    kind: type[C], context: C | None, options: Mapping[str, Any], *, of_any_kind: bool = False
+def _context_from(
+    context_type: type[C],
+    context: C | None,
+    options: Mapping[str, Any],
+    *,
+    is_any_kind: bool = False,
 ) -> C:
-    """Return the given context, or make one from the options; see :meth:`Context.of`.
+    """Return the context that a user gave, or make one from options; see :meth:`Context.of`.
+
+    Args:
+        context_type: The type of the context.
+        context: The user's context, if there is one.
+        options: The values to make one from.
+        is_any_kind: Take contexts of other kinds of runs, too.
 
     Raises:
         InputError: The context is of another kind, comes with options, or an option is wrong.
     """
     if context is None:
-        return kind.of(**options)
-    require_context(kind, context)
-    given = sorted(name for name, value in options.items() if value is not None)
-    if given:
-        raise InputError(f"'{given[0]}' is given beside a context; put it into the context.")
-    if context.kind != kind.kind and not of_any_kind:
+        return context_type.of(**options)
+    require_context(context_type, context)
+    extra_options = sorted(name for name, value in options.items() if value is not None)
+    if extra_options:
+        name = extra_options[0]
+        raise InputError(f"'{name}' is given beside a context; put it into the context.")
+    if context.kind != context_type.kind and not is_any_kind:
         raise InputError(
-            f"{kind.kind} takes a Context; {context.kind} takes the {type(context).__name__}."
+            f"{context_type.kind} takes a Context; {context.kind} takes the "
+            f"{type(context).__name__}."
         )
     return context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
@@ -104,7 +104,8 @@ async def audit(
         FairqrError: The audit cannot be carried out; the message says what to do.
     """
     if spec is not None and options:
-        raise InputError(f"'{next(iter(options))}' is given beside a spec; put it into the spec.")
+        name = next(iter(options))
+        raise InputError(f"'{name}' is given beside a spec; put it into the spec.")
     specification = spec or audit_spec(options)
     if concurrency < 1:
         raise InputError(f"'concurrency' must be at least 1, not {concurrency}.")
@@ -112,10 +113,10 @@ async def audit(
     columns = QueryColumns(query_column, id_column, weight, segment)
     watcher = watcher or StageWatcher()
     click_figures: ClickFigures | None = None
-    sources = [clicks] if isinstance(clicks, str | Path) else [*clicks]
-    if sources:
+    click_sources = [clicks] if isinstance(clicks, str | Path) else [*clicks]
+    if click_sources:
         click_figures, specification = await asyncio.to_thread(
-            _measured, sources, specification, margin, watcher
+            _measure_clicks, click_sources, specification, margin, watcher
         )
     handling = AuditOptions(
         concurrency,
@@ -126,18 +127,16 @@ async def audit(
         command=command,
         watcher=watcher,
     )
+
     with contextlib.ExitStack() as temporary:
         if folder is None or folder == "":
             folder = temporary.enter_context(TemporaryDirectory(prefix="fairqr-audit-"))
-        async with contextlib.AsyncExitStack() as stack:
-            if isinstance(engine, str | Path | Source | Mapping):
-                engine = await open_engine(engine, retriever=retriever)
-                stack.push_async_callback(engine.aclose)
+        async with _open(engine, retriever) as search_engine:
             if not isinstance(qrels, Mapping | None):
                 qrels = await asyncio.to_thread(read_qrels, Path(qrels))
             collected = await asyncio.to_thread(
                 collect_queries,
-                _rows(queries, columns),
+                _query_rows(queries, columns),
                 sample=specification.sample,
                 seed=specification.seed,
                 weighted_by=weight,
@@ -153,13 +152,26 @@ async def audit(
                 pairs=versions,
                 users=UserRecords(seen, click_figures),
             )
-            outcome = await audit_engine(engine, inputs, AuditFolder(Path(folder)), handling)
+            outcome = await audit_engine(search_engine, inputs, AuditFolder(Path(folder)), handling)
         # The temporary folder is removed together with the outcome.
         weakref.finalize(outcome, temporary.pop_all().close)
     return outcome
 
 
-def _measured(
+@contextlib.asynccontextmanager
+async def _open(
+    source: SearchEngine | Named, retriever: str | Encoder | Embeddings
+) -> AsyncIterator[SearchEngine]:
+    """Open the engine that a source names, and close it at the end; an open one stays open."""
+    if not isinstance(source, str | Path | Source | Mapping):
+        yield source
+        return
+    engine = await open_engine(source, retriever=retriever)
+    async with contextlib.aclosing(engine):
+        yield engine
+
+
+def _measure_clicks(
     sources: Sequence[Path | str | Mapping[str, Any]],
     spec: AuditSpec,
     margin: float,
@@ -168,7 +180,7 @@ def _measured(
     """Return what clicks say, and a spec with the discount that they show; this blocks.
 
     Raises:
-        InputError: They cannot be read, or say nothing.
+        InputError: The clicks cannot be read, or say nothing.
     """
     rows = [Path(source) if isinstance(source, str) else source for source in sources]
     figures = measured(read_clicks(rows), spec.k, margin)
@@ -176,6 +188,7 @@ def _measured(
     if examination is None:
         watcher.note(figures.why_not)
         return figures, spec
+
     ranks = len(examination.values)
     if ranks < spec.k:
         watcher.note(
@@ -192,13 +205,14 @@ def audit_spec(options: Mapping[str, Any]) -> AuditSpec:
         InputError: A name or a value is wrong.
     """
     attributes = options.get("attributes")
-    if isinstance(attributes, str):  # one attribute, as a Context takes it
+    # A single attribute may be given by its name, as in a Context.
+    if isinstance(attributes, str):
         options = {**options, "attributes": (attributes,)}
     with parameter_errors():
         return checked_context(AuditSpec, options)
 
 
-def _rows(
+def _query_rows(
     queries: Iterable[str | Mapping[str, Any]] | DataFrame | Path, columns: QueryColumns
 ) -> Iterator[QueryRow]:
     """Yield queries of any form as rows."""
@@ -207,14 +221,17 @@ def _rows(
     if isinstance(queries, Path):
         yield from query_rows(queries, columns)
         return
-    records: Any = records_of(queries) if hasattr(queries, "to_dict") else queries
+
+    records: Any = queries
+    if hasattr(queries, "to_dict"):
+        records = records_of(queries)
     for number, query in enumerate(records, start=1):
-        row = {"text": query} if isinstance(query, str) else query
-        if not isinstance(row, Mapping):
-            raise InputError(
-                f"Query {number} is {one_line(type(query).__name__)}; give a text or a mapping."
-            )
+        record = {"text": query} if isinstance(query, str) else query
+        if not isinstance(record, Mapping):
+            kind = one_line(type(query).__name__)
+            raise InputError(f"Query {number} is {kind}; give a text or a mapping.")
+        cells = {str(key).casefold(): cell for key, cell in record.items()}
         try:
-            yield query_row(number, {str(key).casefold(): row[key] for key in row}, columns)
+            yield query_row(number, cells, columns)
         except ValueError as error:
             raise InputError(f"Query {number}: {error}; change it.") from None

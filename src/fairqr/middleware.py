@@ -96,13 +96,16 @@ class FairRetrieval(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         if isinstance(source, SyncFairSearch):
             source = source.asynchronous
-        self._search = source if isinstance(source, FairSearch) else FairSearch(source, "feedback")
+        if not isinstance(source, FairSearch):
+            source = FairSearch(source, "feedback")
         if context is None:
             context = Context.of(**{"k": 10, **options})
         require_context(Context, context)
+
+        self._search = source
         self._context = context
         self._evidence = Evidence(ListEvidence())
-        self._log = None if log is None else _opened_log(Path(log))
+        self._log = None if log is None else _open_log(Path(log))
         self._log_words = log_words
 
     def wrap_tool_call(
@@ -111,10 +114,10 @@ class FairRetrieval(AgentMiddleware[Any, Any, Any]):
         """Call a tool, and put what it retrieved into its fair order."""
         with _watching() as retrievals:
             answer = handler(request)
-        found = _retrieved(answer, request, retrievals)
-        if found is None:
+        retrieval = _retrieval_of(answer, request, retrievals)
+        if retrieval is None:
             return answer
-        return self._search._run(self._fair(found))
+        return self._search._run(self._make_fair(retrieval))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
@@ -122,36 +125,41 @@ class FairRetrieval(AgentMiddleware[Any, Any, Any]):
         """Call a tool, and put what it retrieved into its fair order."""
         with _watching() as retrievals:
             answer = await handler(request)
-        found = _retrieved(answer, request, retrievals)
-        if found is None:
+        retrieval = _retrieval_of(answer, request, retrievals)
+        if retrieval is None:
             return answer
-        return await self._fair(found)
+        return await self._make_fair(retrieval)
 
-    async def _fair(self, found: _Found) -> ToolMessage:
+    async def _make_fair(self, retrieval: _Retrieval) -> ToolMessage:
         """Return the message of a tool with its documents in their fair order."""
-        engine = (await self._search._ready()).engine
-        given = [_given(place, passage) for place, passage in enumerate(found.passages)]
-        evidence = self._evidence if found.query.strip() else None
+        parts = await self._search._ready()
+        engine = parts.engine
+        query = retrieval.query
+        documents = _documents_of(retrieval.passages)
+        evidence = self._evidence if query.strip() else None
         try:
             with span("fairqr.rerank") as step:
-                listed = await fair_list(engine, self._context, found.query, given, evidence)
-                order = listed[0]
-                step.set("fairqr.documents", len(given))
+                order, hits, labelled = await fair_list(
+                    engine, self._context, query, documents, evidence
+                )
+                step.set("fairqr.documents", len(documents))
                 step.evaluation("fairness", order.after.fairness)
                 step.evaluation("relevance", order.after.relevance)
         except NoLabelsError as error:
             warnings.warn(f"The order of a list was kept: {error}", stacklevel=2)
-            return found.message
+            return retrieval.message
+
         if self._log is not None:
-            words = {"words": found.query} if self._log_words else {}
-            record = _record(engine, self._context, found, *listed)
-            self._log.add({**record, **words})
-        passages = [found.passages[position] for position in order.positions]
-        content = "\n".join(_lines(engine, found, order, listed[2]))
-        return found.message.model_copy(update={"content": content, "artifact": passages})
+            record = _record(engine, self._context, retrieval, order, hits, labelled)
+            if self._log_words:
+                record["words"] = query
+            self._log.add(record)
+        passages = [retrieval.passages[position] for position in order.positions]
+        content = "\n".join(_lines(engine, retrieval, order, labelled))
+        return retrieval.message.model_copy(update={"content": content, "artifact": passages})
 
 
-class _Found(NamedTuple):
+class _Retrieval(NamedTuple):
     """What a tool retrieved.
 
     Attributes:
@@ -218,37 +226,52 @@ def _watching() -> Iterator[_Retrievals]:
         _retrievals.reset(token)
 
 
-def _retrieved(answer: Answer, request: ToolCallRequest, retrievals: _Retrievals) -> _Found | None:
+def _retrieval_of(
+    answer: Answer, request: ToolCallRequest, retrievals: _Retrievals
+) -> _Retrieval | None:
     """Return what a tool retrieved; None if it is no retriever tool, or found nothing."""
     if not isinstance(answer, ToolMessage):
         return None
-    queries = list(retrievals.queries.values())
-    asked = request.tool_call["args"].get("query", "")
-    query = queries[0] if len(queries) == 1 else str(asked)
+    query = _query_of(request, retrievals)
     artifact = answer.artifact
     if isinstance(artifact, list) and artifact:
-        are_passages = all(isinstance(it, Passage) for it in artifact)
-        return _Found(answer, query, artifact) if are_passages else None
+        are_passages = all(isinstance(entry, Passage) for entry in artifact)
+        return _Retrieval(answer, query, artifact) if are_passages else None
+
+    # Without an artifact, the message has to show all that the one retriever found.
     if len(retrievals.lists) != 1:
         return None
     (passages,) = retrievals.lists.values()
-    has_all = all(passage.page_content in str(answer.content) for passage in passages)
-    return _Found(answer, query, passages) if passages and has_all else None
+    content = str(answer.content)
+    shows_all = all(passage.page_content in content for passage in passages)
+    return _Retrieval(answer, query, passages) if passages and shows_all else None
 
 
-def _given(place: int, passage: Passage) -> Given:
-    """Return a document as a fair list takes it."""
-    return Given(
-        place=place,
-        id=_own_id(passage),
-        text=passage.page_content,
-        title=_title_of(passage),
-        label=partial(_label_of, passage.metadata),
-    )
+def _query_of(request: ToolCallRequest, retrievals: _Retrievals) -> str:
+    """Return what was searched for: by the one retriever, or else as the call of the tool says."""
+    queries = list(retrievals.queries.values())
+    if len(queries) == 1:
+        return queries[0]
+    return str(request.tool_call["args"].get("query", ""))
 
 
-def _own_id(passage: Passage) -> str:
-    """Return the id that a document has, in its metadata if not of its own; empty if none."""
+def _documents_of(passages: Sequence[Passage]) -> list[Given]:
+    """Return documents as a fair list takes them."""
+    documents = []
+    for position, passage in enumerate(passages):
+        document = Given(
+            place=position,
+            id=_stated_id(passage),
+            text=passage.page_content,
+            title=_title_of(passage),
+            label=partial(_label_of, passage.metadata),
+        )
+        documents.append(document)
+    return documents
+
+
+def _stated_id(passage: Passage) -> str:
+    """Return the id of a document, which its metadata may have instead; empty without one."""
     return str(passage.id or passage.metadata.get("id") or "")
 
 
@@ -257,60 +280,69 @@ def _title_of(passage: Passage) -> str:
 
 
 def _label_of(metadata: Mapping[str, Any], attribute: Attribute) -> object:
-    return value_at(metadata, attribute.field) if attribute.field else None
+    if not attribute.field:
+        return None
+    return value_at(metadata, attribute.field)
 
 
 def _lines(
-    engine: SearchEngine, found: _Found, order: OrderedList, labelled: Labelled
+    engine: SearchEngine, retrieval: _Retrieval, order: OrderedList, labelled: Labelled
 ) -> list[str]:
     """Return what the agent's model is to read."""
     places: list[Place] = []
     documents: list[Document] = []
     for rank, position in enumerate(order.positions, start=1):
-        passage = found.passages[position]
-        groups = {
-            name: shares_above_zero(engine.schema.attribute(name), rows[position])
-            for name, rows in labelled.members.items()
-        }
+        passage = retrieval.passages[position]
+        groups = {}
+        for name, rows in labelled.members.items():
+            attribute = engine.schema.attribute(name)
+            groups[name] = shares_above_zero(attribute, rows[position])
         id_ = str(position)
         places.append(Place(rank=rank, id=id_, title=_title_of(passage), groups=groups))
         documents.append(Document(id_, "", passage.page_content))
+
+    passages = quoted(passage_lines(places, documents, whole=True))
     changes = exposure_lines(order.before.exposure, order.after.exposure, order.target)
-    return [*quoted(passage_lines(places, documents, whole=True)), *changes, *labelled.notes]
+    return [*passages, *changes, *labelled.notes]
 
 
 def _record(
     engine: SearchEngine,
     context: Context,
-    found: _Found,
+    retrieval: _Retrieval,
     order: OrderedList,
     hits: Hits,
     labelled: Labelled,
 ) -> dict[str, Any]:
     """Return what a log says of a list, in the form of the proxy's log."""
-    size = len(found.passages)
-    key = hashlib.sha256(found.query.encode(errors="replace")).hexdigest()[:16]
-    after = order.after.exposure
-    exposure = {"engine": order.before.exposure, "fair": after, "target": order.target}
+    size = len(retrieval.passages)
+    query = retrieval.query.encode(errors="replace")
+    key = hashlib.sha256(query).hexdigest()[:16]
     groups = groups_of(engine.schema, labelled.members)
-    ids = [_id_of(passage) for passage in found.passages]
+    ids = [_id_of(passage) for passage in retrieval.passages]
     return {
         **heading(engine.name, key, size, is_fair=True, outcome=RERANKED, share=1.0, search=""),
         **fair_list_told(order, hits, groups, ids),
         "page": size,
         "k": context.k,
         "discount": str(context.discount),
-        "exposure": {**exposure, "shown": after},
+        "exposure": {
+            "engine": order.before.exposure,
+            "fair": order.after.exposure,
+            "target": order.target,
+            # Users see the fair list.
+            "shown": order.after.exposure,
+        },
     }
 
 
 def _id_of(passage: Passage) -> str:
     """Return a document's id, or else a hash of its text."""
     text = passage.page_content.encode(errors="replace")
-    return _own_id(passage) or hashlib.sha256(text).hexdigest()[:32]
+    return _stated_id(passage) or hashlib.sha256(text).hexdigest()[:32]
 
 
-def _opened_log(folder: Path) -> Log:
+def _open_log(folder: Path) -> Log:
     """Open a log as a proxy does.
 
     Raises:
@@ -321,5 +353,7 @@ def _opened_log(folder: Path) -> Log:
     from fairqr.graph.service.proxy.seen import Log
 
     registry = prometheus.CollectorRegistry()
-    lost = prometheus.Counter("log_lost", "Records not written.", ["reason"], registry=registry)
-    return Log(folder, LOG_BYTES, lost)
+    lost_records = prometheus.Counter(
+        "log_lost", "Records not written.", ["reason"], registry=registry
+    )
+    return Log(folder, LOG_BYTES, lost_records)

@@ -33,7 +33,7 @@ from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.schema import Schema, load_schema
 
 
-def _listed(value: object) -> object:
+def _as_list(value: object) -> object:
     """Wrap a single name in a list; models sometimes send one name instead of a list."""
     return [value] if isinstance(value, str) else value
 
@@ -42,7 +42,7 @@ class SearchArguments(BaseModel):
     """The arguments that a model fills in when it calls the tool."""
 
     query: str = Field(description="What to search for, in a few words.")
-    attributes: Annotated[list[str] | None, BeforeValidator(_listed)] = Field(
+    attributes: Annotated[list[str] | None, BeforeValidator(_as_list)] = Field(
         None,
         description="Attributes whose groups get a fair share of exposure, such as gender; leave "
         "it out for the default ones.",
@@ -88,25 +88,30 @@ def search_tool(
         search = source
     else:
         search = FairSearch(source, model)
-    usual = Context(k=10) if context is None else context
-    require_context(Context, usual)
-    fields = usual.model_fields_set & Context.model_fields.keys()
-    given = {field: getattr(usual, field) for field in fields}
+    if context is None:
+        context = Context(k=10)
+    require_context(Context, context)
+    fields = context.model_fields_set & Context.model_fields.keys()
+    defaults = {field: getattr(context, field) for field in fields}
+    least_depth = context.depth
 
     async def afair_search(
         query: str, attributes: list[str] | None = None, k: int | None = None
     ) -> tuple[str, dict[str, Any]]:
-        values = {**given, **({"attributes": attributes} if attributes else {})}
+        values = dict(defaults)
+        if attributes:
+            values["attributes"] = attributes
         if k is not None:
             values["k"] = k
-            values["depth"] = usual.depth and max(usual.depth, k)
-        await search._ready()  # The model need not see errors of the source.
+            values["depth"] = least_depth and max(least_depth, k)
+        # The model need not see errors of the source, so these are raised before it searches.
+        await search._ready()
         try:
             result = await search.search(query, Context.of(**values))
         except InputError as error:
             raise ToolException(str(error)) from None
-        texts = await search.documents([place.id for place in result.ranking])
-        lines = search_lines(result, passage_lines(result.ranking, texts))
+        documents = await search.documents([document.id for document in result.ranking])
+        lines = search_lines(result, passage_lines(result.ranking, documents))
         return "\n".join(lines), result.model_dump(mode="json")
 
     def fair_search(query: str, **options: Any) -> tuple[str, dict[str, Any]]:
@@ -130,7 +135,8 @@ def search_tool(
 def _wrong_argument(error: Any) -> str:
     """Return one sentence that says what is wrong with a call."""
     problem = error.errors()[0]
-    return f"The argument '{'.'.join(map(str, problem['loc']))}' is wrong: {problem['msg']}."
+    argument = ".".join(map(str, problem["loc"]))
+    return f"The argument '{argument}' is wrong: {problem['msg']}."
 
 
 class FairRetriever(BaseRetriever):
@@ -160,16 +166,14 @@ class FairRetriever(BaseRetriever):
         result = await self.search.search(query, self.context)
         for warning in result.warnings:
             warnings.warn(warning, stacklevel=2)
-        found = await self.search.documents([place.id for place in result.ranking])
-        texts = {document.id: document.text for document in found}
-        return [
-            Passage(
-                texts.get(place.id, ""),
-                id=place.id,
-                metadata=place.model_dump(include={"id", "title", "rank", "score", "groups"}),
-            )
-            for place in result.ranking
-        ]
+        documents = await self.search.documents([ranked.id for ranked in result.ranking])
+        texts = {document.id: document.text for document in documents}
+        passages = []
+        for ranked in result.ranking:
+            metadata = ranked.model_dump(include={"id", "title", "rank", "score", "groups"})
+            text = texts.get(ranked.id, "")
+            passages.append(Passage(text, id=ranked.id, metadata=metadata))
+        return passages
 
 
 class GivenPassages(BaseRetriever):
@@ -184,7 +188,10 @@ class GivenPassages(BaseRetriever):
 
 
 def _read_schema(labels: object) -> object:
-    return load_schema(Path(labels)) if isinstance(labels, str | Path) else labels
+    """Read the labels from their file, if it is one."""
+    if isinstance(labels, str | Path):
+        return load_schema(Path(labels))
+    return labels
 
 
 class FairReranker(BaseDocumentCompressor):
@@ -233,7 +240,7 @@ class FairReranker(BaseDocumentCompressor):
         result = self._result_of(documents, context, callbacks)
         for warning in result.warnings:
             warnings.warn(warning, stacklevel=2)
-        return [documents[int(place.id)] for place in result.ranking]
+        return [documents[int(ranked.id)] for ranked in result.ranking]
 
     def rank(self, documents: Sequence[Passage]) -> SearchResult:
         """Return the fair order of documents with all that is measured, as of a search.
@@ -241,8 +248,8 @@ class FairReranker(BaseDocumentCompressor):
         Its ``objective`` says how far the list can be from the best order of these documents.
 
         Args:
-            documents: At least one, best first. In the result, the id of each is its place here,
-                counted from 0.
+            documents: At least one, best first. In the result, the id of each is its position
+                here, counted from 0.
         """
         return self._result_of(documents, self.context)
 
@@ -250,19 +257,21 @@ class FairReranker(BaseDocumentCompressor):
         self, documents: Sequence[Passage], context: Context, callbacks: Callbacks | None = None
     ) -> SearchResult:
         # Positions serve as ids: documents of other retrievers may have no id, or share one.
-        passages = [
-            Passage(document.page_content, id=str(place), metadata=document.metadata)
-            for place, document in enumerate(documents)
-        ]
+        passages = []
+        for position, document in enumerate(documents):
+            passage = Passage(document.page_content, id=str(position), metadata=document.metadata)
+            passages.append(passage)
         labels = LabelReader(self.labels, {})
         engine = LangChainEngine(GivenPassages(passages=passages), labels, "given", {})
         size = len(documents)
-        asked = {"k": min(context.k, size), "depth": size, "max_iterations": 0}
+        limits = {"k": min(context.k, size), "depth": size, "max_iterations": 0}
+
         # Without this, inside a node of another graph, it would use that graph's checkpointer.
         graph = build_search_graph(engine, checkpointer=False)
         state = graph.invoke(
-            {"query": "documents"},  # we have them already, so any query will do
+            # We have the documents already, so any query will do.
+            {"query": "documents"},
             {"callbacks": callbacks},
-            context=context.model_copy(update=asked),
+            context=context.model_copy(update=limits),
         )
         return SearchResult.model_validate(state["result"])

@@ -37,7 +37,9 @@ class FairRetriever(pt.Transformer):
         *,
         context: Context | None = None,
     ) -> None:
-        self._search = source if isinstance(source, FairSearch) else FairSearch(source, model)
+        if not isinstance(source, FairSearch):
+            source = FairSearch(source, model)
+        self._search = source
         self._context = context
 
     def transform(self, topics: pd.DataFrame) -> pd.DataFrame:
@@ -46,7 +48,8 @@ class FairRetriever(pt.Transformer):
         rankings = []
         for qid, query in zip(topics["qid"], topics["query"], strict=True):
             result = run_blocking(self._search.search(query, self._context))
-            rankings.append((qid, query, [place.id for place in result.ranking]))
+            docnos = [document.id for document in result.ranking]
+            rankings.append((qid, query, docnos))
         return _as_frame(rankings)
 
 
@@ -66,39 +69,41 @@ class FairRerank(pt.Transformer):
     def transform(self, results: pd.DataFrame) -> pd.DataFrame:
         """Return the rankings in their fair order, keeping their other columns."""
         pt.validate.columns(results, includes=["qid", "docno", "score"])
-        given = results.assign(docno=results["docno"].astype(str))
-        known = as_groups(self._groups, set(given["docno"]))
-        if known is None:
+        results = results.assign(docno=results["docno"].astype(str))
+        groups = as_groups(self._groups, set(results["docno"]))
+        if groups is None:
             raise InputError("FairRerank needs the groups of the documents.")
-        if "query" not in given:
-            given["query"] = ""
-        ordered = given.sort_values(["qid", "score"], ascending=[True, False], kind="stable")
-        rankings = [
-            (qid, own["query"].iloc[0], self._reranked(own["docno"].tolist(), known))
-            for qid, own in ordered.groupby("qid", sort=False)
-        ]
-        keys = ["qid", "docno"]
-        others = given.drop(columns=["query", "score", "rank"], errors="ignore")
-        return _as_frame(rankings).merge(others.drop_duplicates(keys), on=keys)
+        if "query" not in results:
+            results["query"] = ""
 
-    def _reranked(self, ids: Sequence[str], groups: Groups) -> list[str]:
-        context = self._context or Context(k=len(ids))
-        attributes = groups.schema.attributes
-        passages = [Passage(id_) for id_ in ids]
-        for name, attribute in attributes.items():
-            rows = groups.memberships(name, ids, "exclude").tolist()
+        # Equal scores keep their order.
+        ordered = results.sort_values(["qid", "score"], ascending=[True, False], kind="stable")
+        rankings = []
+        for qid, rows in ordered.groupby("qid", sort=False):
+            docnos = self._rerank(rows["docno"].tolist(), groups)
+            rankings.append((qid, rows["query"].iloc[0], docnos))
+        keys = ["qid", "docno"]
+        other_columns = results.drop(columns=["query", "score", "rank"], errors="ignore")
+        return _as_frame(rankings).merge(other_columns.drop_duplicates(keys), on=keys)
+
+    def _rerank(self, docnos: Sequence[str], groups: Groups) -> list[str]:
+        """Return documents in their fair order."""
+        passages = [Passage(docno) for docno in docnos]
+        for name, attribute in groups.schema.attributes.items():
+            rows = groups.memberships(name, docnos, "exclude").tolist()
             for passage, row in zip(passages, rows, strict=True):
                 label = dict(zip(attribute.groups, row, strict=True))
                 passage.metadata[attribute.field or name] = label
+        context = self._context or Context(k=len(docnos))
         reranker = FairReranker(labels=groups.schema, context=context)
         return [passage.page_content for passage in reranker.compress_documents(passages, "")]
 
 
 def _as_frame(rankings: Sequence[tuple[str, str, Sequence[str]]]) -> pd.DataFrame:
     """Return a data frame; scores only express the order."""
-    rows = [
-        (qid, query, docno, float(len(ids) - rank), rank)
-        for qid, query, ids in rankings
-        for rank, docno in enumerate(ids)
-    ]
+    rows = []
+    for qid, query, docnos in rankings:
+        for rank, docno in enumerate(docnos):
+            score = float(len(docnos) - rank)
+            rows.append((qid, query, docno, score, rank))
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from tests.integration.chromium import browser, pages
-from tests.integration.collector import collector
-from tests.integration.elasticsearch_server import elasticsearch_url, secure_elasticsearch
-from tests.integration.local_model import (
+from tests.servers.chromium import browser, pages
+from tests.servers.collector import collector
+from tests.servers.elasticsearch_server import elasticsearch_url, secure_elasticsearch
+from tests.servers.local_model import (
     minilm_cache,
     model_cache,
     pulled_minilm,
     pulled_weights,
     shared_model_cache,
 )
-from tests.integration.model_server import (
+from tests.servers.model_server import (
     clean_environment,
     command,
     model_server,
     people,
     quick,
 )
-from tests.integration.opensearch_server import opensearch_url
-from tests.integration.postgres_server import postgres_server, postgres_url
-from tests.integration.stores import store, store_url
+from tests.servers.opensearch_server import opensearch_url
+from tests.servers.postgres_server import postgres_server, postgres_url
+from tests.servers.stores import store, store_url
 
 __all__ = [
     "browser",

@@ -57,8 +57,12 @@ async def test_every_form_of_queries_gives_the_same_figures(engine: TantivyEngin
     assert audit_spec({"attributes": "gender"}) == audit_spec({"attribute": "gender"}) == one
 
 
+@pytest.mark.promise("service")
 async def test_clicks_give_the_discount(engine: TantivyEngine, tmp_path: Path) -> None:
-    """The first rank is clicked by all, the others by half of them; each list is turned around."""
+    """Clicks of users give the discount of an audit, in Python.
+
+    The first rank is clicked by all, the others by half of them; each list is turned around.
+    """
     rng = np.random.default_rng(1)
     rows: list[dict[str, Any]] = []
     for number in range(400):

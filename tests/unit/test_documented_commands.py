@@ -11,7 +11,7 @@ import pytest
 import typer.main
 
 from fairqr.cli.main import app
-from fairqr.cli.options import read_parameters
+from fairqr.cli.parameters import read_parameters
 from fairqr.evaluation.experiments.catalogue import read_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -43,9 +43,13 @@ def test_pages_have_examples() -> None:
     assert {"README.md", "run-experiments.md", "tune-a-model.md"} <= {name for name, _ in LINES}
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize(("name", "line"), LINES)
 def test_a_documented_command_is_understood(name: str, line: str) -> None:
-    """Its command and options exist, and so do the parameters that it sets."""
+    """Every command in the docs exists, with the options that stand there.
+
+    Its command and options exist, and so do the parameters that it sets.
+    """
     _, *words = shlex.split(re.sub(r"\s#.*|\s\|.*|\s>.*", "", line))
     command: Any = typer.main.get_command(app)
     while words and hasattr(command, "commands") and not words[0].startswith("-"):

@@ -184,7 +184,9 @@ def by_hand(formula: str) -> float:
     return float(eval(formula, {"log2": math.log2, "ln": math.log}))
 
 
+@pytest.mark.promise("command")
 def test_examples_of_a_python_session_give_what_they_say() -> None:
+    """Every example of a Python session in the docs runs and gives what it says."""
     page = DOCS / "how-to" / "evaluate-runs.md"
     found = doctest.testfile(str(page), module_relative=False)
     assert found.attempted > 5

@@ -20,8 +20,8 @@ from fairqr.evaluation.audit.lists import SeenSearches
 from fairqr.graph.service.proxy.log import as_run
 from fairqr.parts import GivenPassages
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import write_people
 from tests.patience import until
+from tests.servers.model_server import write_people
 from tests.unit.test_parts import Agent, engine, own_indexes
 
 __all__ = ["engine", "own_indexes"]
@@ -70,12 +70,16 @@ def women_among(passages: list[Passage], k: int = 6) -> int:
     return sum(int(str(it.id)[1:]) % 3 == 0 for it in passages[:k])
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize("form", ["content", "content_and_artifact"])
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_one_line_makes_retriever_tools_fair(
     engine: SearchEngine, form: Any, *, blocking: bool
 ) -> None:
-    """Those that bring documents and those that only bring texts, with and without async."""
+    """One line makes the retriever tools of LangChain's agents fair.
+
+    Those that bring documents and those that only bring texts, with and without async.
+    """
     fair = FairRetrieval(engine, attribute="gender", k=6, target="population:1")
     agent = agent_with(fair, retriever_tool(response_format=form))
     told = told_by(agent.invoke(ASKED) if blocking else await agent.ainvoke(ASKED))
@@ -143,10 +147,12 @@ def failing(query: str) -> str:
     return str(GivenPassages(passages=[]).invoke(query))
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize(("other", "said"), [(summary, "There are 12."), (failing, "[]")])
 async def test_what_other_tools_say_stays_as_it_is(
     engine: SearchEngine, other: BaseTool, said: str
 ) -> None:
+    """The middleware leaves what other tools say as it is."""
     told = told_by(await agent_with(FairRetrieval(engine), other).ainvoke(ASKED))
     assert (told.content, told.artifact) == (said, None)
 
@@ -173,9 +179,11 @@ async def test_a_list_without_labels_keeps_its_order_and_says_so(engine: SearchE
     assert told.content == "Text 0\n\nText 1\n\nText 2"
 
 
-async def test_each_list_has_a_span_and_stands_in_a_log_that_audits_read(
+@pytest.mark.promise("command")
+async def test_each_list_has_a_span_and_is_logged_for_audits(
     engine: SearchEngine, tmp_path: Path
 ) -> None:
+    """Each list that the middleware makes fair has a span and stands in a log that audits read."""
     log = tmp_path / "log"
     fair = FairRetrieval(engine, attribute="gender", k=6, log=log, log_words=True)
     with record_to(tmp_path / "trace.jsonl"):

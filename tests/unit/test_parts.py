@@ -28,7 +28,7 @@ from fairqr import (
 )
 from fairqr.base.errors import IndexNotFoundError, InputError, ModelUnavailableError, QueryError
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import write_people
+from tests.servers.model_server import write_people
 from tests.unit.graph.corpora import KnownRefiner
 
 PLAIN = Context(attributes=("gender",), k=5, max_iterations=0)
@@ -54,7 +54,9 @@ class Agent(GenericFakeChatModel):
         return self
 
 
+@pytest.mark.promise("command")
 async def test_an_agent_searches_fairly_and_answers(engine: SearchEngine) -> None:
+    """The tool searches fairly in agents of LangChain."""
     arguments = {"query": "physicist", "attributes": ["gender"], "k": 4}
     call = {"name": "fair_search", "args": arguments, "id": "1", "type": "tool_call"}
     model = Agent(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("Done.")]))
@@ -81,10 +83,12 @@ WRONG = [
 ]
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize(("arguments", "reason"), WRONG)
 def test_a_model_is_told_what_it_got_wrong(
     tmp_path: Path, arguments: dict[str, Any], reason: str
 ) -> None:
+    """An agent's wrong request comes back to its model as one sentence."""
     with FairSearch.open(str(write_people(tmp_path)), "feedback") as search:
         tool = search_tool(search)
         call = {"name": tool.name, "args": arguments, "id": "1", "type": "tool_call"}
@@ -111,7 +115,9 @@ def test_a_model_is_told_that_nothing_matches(tmp_path: Path) -> None:
         assert message.artifact["stop_reason"] == "no_hits"
 
 
+@pytest.mark.promise("command")
 async def test_the_programmer_is_told_what_no_model_can_correct(engine: SearchEngine) -> None:
+    """Errors that no model can correct are raised to the programmer."""
     with pytest.raises(IndexNotFoundError, match="no index 'nowhere'"):
         await search_tool("nowhere", "feedback").ainvoke({"query": "physicist"})
     with pytest.raises(ModelUnavailableError):
@@ -120,7 +126,9 @@ async def test_the_programmer_is_told_what_no_model_can_correct(engine: SearchEn
         search_tool(FairSearch(engine), "feedback")
 
 
+@pytest.mark.promise("command")
 async def test_a_chain_reads_from_the_retriever(engine: SearchEngine) -> None:
+    """The retriever works in chains of LangChain."""
     search = FairSearch(engine, "feedback")
     retriever = search.as_retriever(PLAIN)
 
@@ -214,8 +222,12 @@ def test_a_re_ranker_says_how_far_its_list_is_from_the_best() -> None:
     assert result.objective.price["sex"].keys() == {"woman", "man"}
 
 
-def test_without_a_population_a_re_ranker_says_what_its_target_is() -> None:
-    """Unless the caller chose a target."""
+@pytest.mark.promise("command")
+def test_without_a_population_a_re_ranker_says_its_target() -> None:
+    """The tool, the retriever and the re-ranker say what their target is where no population does.
+
+    Unless the caller chose a target.
+    """
     labels = {"attributes": {"sex": {"field": "sex", "groups": ["woman", "man"]}}}
     found = [Passage("text", metadata={"sex": sex}) for sex in ("man", "man", "woman")]
     with pytest.warns(UserWarning, match="No population is stated for 'sex'") as caught:
@@ -227,8 +239,12 @@ def test_without_a_population_a_re_ranker_says_what_its_target_is() -> None:
         FairReranker(labels=labels, context=chosen).compress_documents(found, "anything")
 
 
+@pytest.mark.promise("command")
 async def test_a_re_ranker_works_in_a_node_of_a_graph_that_is_kept() -> None:
-    """Neither the context nor the checkpointer of that graph is the re-ranker's."""
+    """The re-ranker works in graphs of LangGraph, also in those that are kept between runs.
+
+    Neither the context nor the checkpointer of that graph is the re-ranker's.
+    """
     found = [Passage("text", metadata={"sex": sex}) for sex in ("man", "man", "woman")]
     reranker = FairReranker(labels=LABELS, context=Context(k=2))
 

@@ -44,7 +44,11 @@ def searching() -> Iterator[fairqr.FairSearch]:
     run_blocking(search.aclose())
 
 
-def test_fair_reranking_in_an_experiment_beside_the_ranking_it_is_given() -> None:
+@pytest.mark.promise("command")
+def test_fair_reranking_runs_in_an_experiment() -> None:
+    """Fair re-ranking is a transformer in experiments of PyTerrier, beside the ranking that it
+    re-ranks.
+    """
     measures = [ir_measures.nDCG @ 4, *fair_measures("AWRF@4", GROUPS)]
     table = pt.Experiment(
         [Given(), Given() >> FairRerank(GROUPS, context=FIRST)],
@@ -57,7 +61,7 @@ def test_fair_reranking_in_an_experiment_beside_the_ranking_it_is_given() -> Non
     assert not pt.java.started()
 
 
-def test_a_measure_of_several_attributes_is_no_measure_of_ir_measures() -> None:
+def test_ir_measures_takes_one_attribute_at_a_time() -> None:
     """Their values would be mixed into one mean."""
     two = {id_: {"gender": group, "even": id_[-1] in "02468"} for id_, group in GROUPS.items()}
     run = {"1": {"d1": 2.0, "d6": 1.0}}
@@ -65,7 +69,9 @@ def test_a_measure_of_several_attributes_is_no_measure_of_ir_measures() -> None:
         ir_measures.calc_aggregate(fair_measures("AWRF@4", two), {"1": {"d1": 1}}, run)
 
 
+@pytest.mark.promise("command")
 def test_fair_search_in_a_pipeline(searching: fairqr.FairSearch) -> None:
+    """Fair search is a transformer in pipelines of PyTerrier."""
     context = fairqr.Context(k=5, attributes=["gender"])
     found = (FairRetriever(searching, context=context) % 3)(TOPICS)
     for topic in TOPICS.itertuples():
@@ -80,7 +86,7 @@ def test_a_query_that_nothing_matches_has_no_ranking(searching: fairqr.FairSearc
     assert set(FairRetriever(searching)(topics)["qid"]) == {"2"}
 
 
-def test_fair_reranking_keeps_columns_and_ids_and_all_documents_unless_told_otherwise() -> None:
+def test_fair_reranking_keeps_all_documents_by_default() -> None:
     given = Given()(TOPICS)
     assert sorted(FairRerank(GROUPS)(given)["docno"]) == sorted(given["docno"])
     first = FairRerank(GROUPS, context=FIRST)(given)
@@ -93,7 +99,7 @@ def test_fair_reranking_keeps_columns_and_ids_and_all_documents_unless_told_othe
     assert (found["text"] == "about d" + found["docno"]).all()
 
 
-def test_our_measures_stand_beside_those_of_ir_measures_with_their_own_groups_and_targets() -> None:
+def test_our_measures_stand_beside_those_of_ir_measures() -> None:
     run = {"1": {"d0": 3.0, "d6": 2.0, "d1": 1.0}, "2": {"d0": 1.0}}
     qrels = {"1": {"d0": 1, "d6": 1, "d1": 1}, "2": {"d6": 0}}
     others = {id_: "even" if id_[-1] in "02468" else "odd" for id_ in GROUPS}

@@ -14,7 +14,7 @@ import fairqr
 from fairqr.base import errors
 from fairqr.base.settings import SETTINGS
 from fairqr.cli.main import app
-from fairqr.cli.options import parameters_of
+from fairqr.cli.parameters import parameters_of
 from fairqr.evaluation.measures.kinds import KINDS
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
@@ -72,8 +72,12 @@ def test_everything_that_one_can_set_or_measure_has_its_meaning(pages: dict[str,
     assert rows(pages["parameters"]).keys() >= METHODS.keys() | RERANKERS.keys()
 
 
+@pytest.mark.promise("command")
 def test_every_public_name_and_all_parts_of_results_are_there(pages: dict[str, str]) -> None:
-    """By their places in the code, from which mkdocstrings takes their docstrings."""
+    """Every public name is explained in the reference.
+
+    By their places in the code, from which mkdocstrings takes their docstrings.
+    """
     for name in fairqr.__all__:
         assert name == "errors" or re.search(rf"^::: [\w.]+\.{name}$", pages["python"], re.M)
     for model in (fairqr.SearchResult, fairqr.AnswerResult, fairqr.ProbeResult, StepData):

@@ -23,7 +23,7 @@ def test_the_page_is_written_from_the_file() -> None:
     assert module.PAGE.read_text(encoding="utf-8") == "\n".join(module.page(FOUND))
 
 
-def test_each_shipped_experiment_has_a_result_and_the_other_commands_are_known() -> None:
+def test_each_shipped_experiment_has_a_result() -> None:
     commands = [it for one in FOUND.values() for it in (one.small, one.full) if it is not None]
     named = [command.run.split() for command in commands]
     experiments = {words[2] for words in named if words[:2] == ["experiment", "run"]}
@@ -96,7 +96,7 @@ def _sections() -> Iterator[tuple[Path, str, str]]:
                 yield page, section, "\n".join(found)
 
 
-def test_figures_in_the_docs_are_those_of_the_records_that_their_sections_name() -> None:
+def test_figures_in_the_docs_are_those_of_the_records() -> None:
     """Others are defaults in the code, or of a run whose date stands there or opens the page."""
     files = [it for end in ("py", "yaml") for it in Path().glob(f"[aegr]*/**/*.{end}")]
     code = "".join(it.read_text("utf-8") for it in files)  # of agents/ to retrieval/
@@ -163,7 +163,7 @@ def test_tolerances_can_fail(name: str) -> None:
         assert table.relative <= 0.5
 
 
-def test_made_adverts_of_jobs_are_a_collection_and_equal_on_every_run(tmp_path: Path) -> None:
+def test_made_adverts_of_jobs_are_equal_on_every_run(tmp_path: Path) -> None:
     for folder in (tmp_path / "one", tmp_path / "other"):
         subprocess.run(
             [sys.executable, "-m", "benchmarks.jobs", folder], check=True, cwd=module.ROOT

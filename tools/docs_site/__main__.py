@@ -24,8 +24,9 @@ import typer.cli
 import typer.main
 
 import fairqr
+from docs_site.promises import find_promises
 from fairqr.cli.main import app
-from fairqr.cli.options import parameters_of
+from fairqr.cli.parameters import parameters_of
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.http.app import create_app
 
@@ -119,6 +120,16 @@ def public() -> Iterator[str]:
     for value in (getattr(fairqr, name) for name in fairqr.__all__):
         if hasattr(value, "__qualname__"):  # a module is no entry
             yield f"::: {value.__module__}.{value.__qualname__}\n"
+
+
+def promises(section: str) -> Iterator[str]:
+    """Write the promises of a section with the tests that prove them."""
+    rows = (
+        (promise.sentence, f"`{promise.test}`")
+        for promise in find_promises(ROOT / "tests")
+        if promise.section == section
+    )
+    yield from table(("promise", "proved by"), rows)
 
 
 def operations() -> Iterator[str]:

@@ -41,7 +41,7 @@ from fairqr.graph.service.proxy.large import (
     with_documents,
     without_documents,
 )
-from fairqr.graph.service.proxy.ordering import Told, as_asked
+from fairqr.graph.service.proxy.ordering import Outcome, as_asked
 from fairqr.graph.service.proxy.pages import PassingPage, ShownReply
 from fairqr.graph.service.proxy.remembered import Remembered
 from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
@@ -66,17 +66,21 @@ class Listed:
 
     Attributes:
         searches: The searches.
-        told: What became of each: its lists, or why there are none.
+        outcomes: What became of each.
         window: The reply with their whole windows.
         text: The reply with their pages.
         seconds: How long that took.
     """
 
     searches: Sequence[ProxiedSearch]
-    told: Sequence[Told | str]
+    outcomes: Sequence[Outcome]
     window: str
     text: str
     seconds: float
+
+    def by_search(self) -> Iterator[tuple[ProxiedSearch, Outcome]]:
+        """Return each search with what became of it."""
+        return zip(self.searches, self.outcomes, strict=True)
 
 
 class Proxy:
@@ -105,29 +109,29 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, unless its client leaves: then the cluster's reply is not awaited."""
-        whole = asyncio.Event()
+        is_read = asyncio.Event()
 
-        async def hear() -> Message:
+        async def receive_body() -> Message:
             message = await receive()
             if not message.get("more_body"):
-                whole.set()
+                is_read.set()
             return message
 
-        async def leave() -> None:
-            await whole.wait()
+        async def end_with_client() -> None:
+            await is_read.wait()
             while (await receive())["type"] != "http.disconnect":
                 pass
             tasks.cancel_scope.cancel()
 
-        request = Request(scope, hear)
+        request = Request(scope, receive_body)
         if not has_body(request):
-            whole.set()
+            is_read.set()
         async with AsyncExitStack() as stack, create_task_group() as tasks:
-            tasks.start_soon(leave)
+            tasks.start_soon(end_with_client)
             # Where a reply of the cluster breaks off, that to the client breaks off as well.
             with suppress(ClientDisconnect, httpx.TransportError):
                 response = await self._answer(request, stack)
-                await response(scope, hear, send)
+                await response(scope, receive_body, send)
             tasks.cancel_scope.cancel()
 
     async def _answer(self, request: Request, stack: AsyncExitStack) -> Response:
@@ -136,8 +140,10 @@ class Proxy:
             return await self.cluster.pass_on(request, stack, request.stream(), "no search")
         name = path["index"]
         reached = self._reader.reached(name) or self._reader.perhaps_reached(name)
-        if not reached and path["kind"] != "_msearch":  # whose lines name indexes
+        names_indexes_in_its_body = path["kind"] == "_msearch"
+        if not reached and not names_indexes_in_its_body:
             return await self.cluster.pass_on(request, stack, request.stream(), "index")
+
         body = b""
         pieces = request.stream()
         async for piece in pieces:
@@ -151,6 +157,7 @@ class Proxy:
             return refused.response
         except Exception:  # whatever is wrong with it, the cluster says so
             return await self._pass_unread(request, stack, body, name)
+
         if any(search.fair for search in asked.searches):
             response = await self._reranked_or_passed(request, stack, body, asked)
         else:
@@ -168,7 +175,7 @@ class Proxy:
                 return await self._reranked(asked)
         except RefusedError as refused:
             for search in asked.searches:
-                self._seen.unseen(search, "cluster", "cluster")
+                self._seen.add_unseen(search, "cluster", "cluster")
             for page in asked.pages:
                 self.watcher.unread(page, "cluster")
             return refused.response
@@ -255,14 +262,14 @@ class Proxy:
         self, request: Request, stack: AsyncExitStack, body: bytes, asked: Asked
     ) -> Response:
         """Pass a request on as it is, and look afterwards at what was shown."""
-        shown = self._look_at(asked.pages) if asked.pages else None
-        why = [*asked.whys, "shadow"][0]
-        response = await self.cluster.pass_on(request, stack, body, why, shown)
+        look = self._look_at(asked.pages) if asked.pages else None
+        why = asked.whys[0] if asked.whys else "shadow"
+        response = await self.cluster.pass_on(request, stack, body, why, look)
         for search in asked.searches:
             if response.status_code == 200:
                 stack.callback(self._look_at_window, asked, search)
             else:  # whatever is wrong, asking again for more makes it no better
-                self._seen.unseen(search, "cluster", "cluster")
+                self._seen.add_unseen(search, "cluster", "cluster")
         return response
 
     def _look_at(self, pages: Sequence[PassingPage]) -> Callable[[bytes | None, str], None]:
@@ -302,17 +309,14 @@ class Proxy:
         reply, text = await self._windows(asked, asked.with_windows())
         until = time.monotonic() + self._settings.within * len(asked.searches)
         lists: list[Listed] = []
-        for index, own in _by_index(asked.searches):
-            listed = await self._listed(index, own, text, until)
+        for index, of_index in _by_index(asked.searches):
+            listed = await self._listed(index, of_index, text, until)
             lists.append(listed)
             text = listed.text
-        fair = [
-            told
-            for listed in lists
-            for search, told in zip(listed.searches, listed.told, strict=True)
-            if search.fair
-        ]
-        response = await _answered(asked, reply, text, _outcome(fair, asked.whys))
+        fair: list[Outcome] = []
+        for listed in lists:
+            fair += [outcome for search, outcome in listed.by_search() if search.fair]
+        response = await _answered(asked, reply, text, _header(fair, asked.whys))
         self._record(lists)
         shown = ShownReply(text.encode(), "")
         for page in asked.pages:
@@ -370,7 +374,7 @@ class Proxy:
             page = page_by_ids(asked.lines[0], hits)
             _, documents = await self._windows(asked, [page])
             text = await asyncio.to_thread(with_documents, text, documents, search)
-        response = await _answered(asked, reply, text, _outcome(listed.told, asked.whys))
+        response = await _answered(asked, reply, text, _header(listed.outcomes, asked.whys))
         self._record([listed])
         return response
 
@@ -383,34 +387,44 @@ class Proxy:
             UnavailableError: The reply cannot be cut.
         """
         started = time.monotonic()
-        told: Sequence[Told | str]
+        outcomes: Sequence[Outcome]
         continued = None
         if self._first_pages.were_fair(searches):
             continued = await asyncio.to_thread(self._first_pages.continued, searches, window)
-        try:
-            told, text = continued or await self._workers[index].rerank(searches, window, until)
-        except UnavailableError as error:
-            told = [str(error) for _ in searches]
-            text = await asyncio.to_thread(as_asked, searches, window)
-        for search, outcome in zip(searches, told, strict=True):
+        if continued is not None:
+            outcomes, text = continued
+        else:
+            try:
+                outcomes, text = await self._workers[index].rerank(searches, window, until)
+            except UnavailableError as error:
+                outcomes = [str(error)] * len(searches)
+                text = await asyncio.to_thread(as_asked, searches, window)
+        listed = Listed(searches, outcomes, window, text, time.monotonic() - started)
+        for search, outcome in listed.by_search():
             self._first_pages.add(search, outcome)
-        return Listed(searches, told, window, text, time.monotonic() - started)
+        return listed
 
     def _record(self, lists: Sequence[Listed]) -> None:
         """Record what became of searches, or have their windows looked at."""
         for listed in lists:
-            for search, told in zip(listed.searches, listed.told, strict=True):
-                outcome = RERANKED if search.fair else "shadow"
-                if isinstance(told, str) and told in NOT_MADE:
-                    late = told if search.fair else "shadow"  # which waits for no list
-                    self.watcher.window(search, late, listed.window)
-                elif isinstance(told, str):
-                    self._seen.unseen(search, told, told)
-                elif search.start:
-                    self._seen.unseen(search, outcome, "further page")
+            for search, outcome in listed.by_search():
+                if isinstance(outcome, str):
+                    self._record_without_list(search, outcome, listed.window)
+                    continue
+                name = RERANKED if search.fair else "shadow"
+                if search.start:
+                    self._seen.add_unseen(search, name, "further page")
                 else:
-                    timed = told | {"seconds": round(listed.seconds, 6)}
-                    self._seen.shown(search, outcome, timed)
+                    timed = outcome | {"seconds": round(listed.seconds, 6)}
+                    self._seen.add_shown(search, name, timed)
+
+    def _record_without_list(self, search: ProxiedSearch, reason: str, window: str) -> None:
+        """Record a search that has no list; where it only came too late, it is made afterwards."""
+        if reason not in NOT_MADE:
+            self._seen.add_unseen(search, reason, reason)
+            return
+        name = reason if search.fair else "shadow"  # a shadow waits for no list
+        self.watcher.window(search, name, window)
 
 
 def _by_index(searches: Sequence[ProxiedSearch]) -> Iterator[tuple[str, list[ProxiedSearch]]]:
@@ -428,32 +442,35 @@ async def _answered(asked: Asked, reply: httpx.Response, text: str, outcome: str
         text: The reply with fair lists.
         outcome: What became of the request.
     """
-    if filter_path := dict(parameters_of(asked.request)).get("filter_path"):
+    filter_path = dict(parameters_of(asked.request)).get("filter_path")
+    if filter_path:
         text = await asyncio.to_thread(filtered, text, filter_path)
     return answered(asked.request, reply, text.encode(), outcome)
 
 
-def _outcome(fair: Sequence[Told | str], whys: Sequence[str]) -> str:
-    """Say what became of a request.
+def _header(fair: Sequence[Outcome], whys: Sequence[str]) -> str:
+    """Say what became of a request, as its reply's header has it.
 
     Args:
         fair: What became of the searches that should have fair lists.
         whys: Why others passed.
     """
-    ranked = [told for told in fair if not isinstance(told, str)]
-    passed = [*whys, *(told for told in fair if isinstance(told, str))]
-    if not ranked:
+    records = [outcome for outcome in fair if not isinstance(outcome, str)]
+    reasons = [outcome for outcome in fair if isinstance(outcome, str)]
+    passed = [*whys, *reasons]
+    if not records:
         return f"passed; {passed[0]}"
-    outcome = f"re-ranked; {min(told['by'] for told in ranked)}"
-    words_of = [told["model"] for told in ranked if told["model"]]
-    if words_of:
-        outcome += f", words of {words_of[0]}"
-    swaps = [told["swap"]["rank"] for told in ranked if told.get("swap", {}).get("is_swapped")]
-    if swaps:
-        outcome += f", ranks 1 and {swaps[0]} swapped"
+    header = f"re-ranked; {min(record['by'] for record in records)}"
+    models = [record["model"] for record in records if record["model"]]
+    if models:
+        header += f", words of {models[0]}"
+    swaps = [record["swap"] for record in records if "swap" in record]
+    swapped_ranks = [swap["rank"] for swap in swaps if swap["is_swapped"]]
+    if swapped_ranks:
+        header += f", ranks 1 and {swapped_ranks[0]} swapped"
     if passed:
-        outcome += f"; passed {len(passed)}, {passed[0]}"
-    return outcome
+        header += f"; passed {len(passed)}, {passed[0]}"
+    return header
 
 
 def _in_a_word(error: Exception) -> str:
@@ -466,10 +483,11 @@ def _in_a_word(error: Exception) -> str:
 
 def _as_page(search: ProxiedSearch, why: str) -> PassingPage:
     """Return a search that passes."""
+    outcome = why if search.fair else "shadow"
     return PassingPage(
         index=search.index,
         place=search.place,
-        why=why if search.fair else "shadow",
+        why=outcome,
         start=search.start,
         size=search.size,
         words=search.words,
@@ -506,12 +524,13 @@ async def serve(
         )
         server.config.load()
     except OSError as error:
-        why = (error.strerror or "it is none").lower()
+        why = (error.strerror or "it is no certificate").lower()
         raise ConfigError(f"A certificate cannot be read: {why}.") from None
-    lasting = [encoder.keep(), proxy.watcher.keep(), *(it.keep() for it in workers.values())]
-    keeping = [asyncio.create_task(one) for one in lasting]
+    lasting = [encoder.keep(), proxy.watcher.keep()]
+    lasting += [worker.keep() for worker in workers.values()]
+    tasks = [asyncio.create_task(coroutine) for coroutine in lasting]
     async with proxy.cluster.connections:
         await server.run_on(listener, started)
-        for task in keeping:
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(keeping)
+        await asyncio.wait(tasks)

@@ -18,7 +18,7 @@ import yaml
 from fairqr.base.errors import InputError
 from fairqr.graph.integrations.logged import RERANKED
 from fairqr.graph.search.result import Shares
-from fairqr.graph.service.proxy.ordering import Told, order_shown
+from fairqr.graph.service.proxy.ordering import Record, order_shown
 from fairqr.graph.service.proxy.seen import LOG, OLDER
 from fairqr.retrieval.sources.schema import UNKNOWN
 from fairqr.retrieval.texts.words import sendable
@@ -117,7 +117,7 @@ def _searches_of(folder: Path, index: str) -> Iterator[dict[str, Any]]:
                     yield row
 
 
-def _search_in(record: Told, index: str) -> dict[str, Any] | None:
+def _search_in(record: Record, index: str) -> dict[str, Any] | None:
     """Return the search in a record; None if it is of another index, or no first page.
 
     Raises:
@@ -360,7 +360,7 @@ def _text_of(record: Mapping[str, Any]) -> str:
     return text if any(map(str.isalnum, text)) else str(record["query"])
 
 
-def _shown(record: Told, ids: Sequence[str], k: int) -> list[str]:
+def _shown(record: Record, ids: Sequence[str], k: int) -> list[str]:
     """Return the documents of a list in the order in which they were shown.
 
     Those behind a page stay as candidates, unless the page has less than k: they were not shown.

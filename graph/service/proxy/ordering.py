@@ -57,7 +57,11 @@ from fairqr.retrieval.fairness.table import DocumentTable
 from fairqr.retrieval.rerankers.base import MANY_ABSENT, OTHERS
 from fairqr.retrieval.sources.documents import value_at
 
-Told = dict[str, Any]
+Record = dict[str, Any]
+"""What the log and the metrics say of a list."""
+
+Outcome = Record | str
+"""What became of a search: the record of its list, or in a word why it has none."""
 
 KEPT_LISTS = 1_000
 """How many fair lists we keep."""
@@ -68,12 +72,12 @@ class KeptList:
     """A fair list, from which all pages of a query are cut.
 
     Attributes:
-        told: What became of the list.
-        found: Its order, and the groups of its documents.
+        record: What the log and the metrics say of the list, but for what depends on the page.
+        ordered: Its order, and the groups of its documents.
     """
 
-    told: Told
-    found: OrderedList
+    record: Record
+    ordered: OrderedList
 
 
 def kept_lists() -> Kept[tuple[str, ...], KeptList]:
@@ -109,7 +113,9 @@ class IndexOrder:
     swap: float = 0.0
     kept: Kept[tuple[str, ...], KeptList] = field(default_factory=kept_lists)
 
-    async def __call__(self, documents: Sequence[Any], search: ProxiedSearch, until: float) -> Told:
+    async def __call__(
+        self, documents: Sequence[Any], search: ProxiedSearch, until: float
+    ) -> Record:
         """Return the fair order of the hits of a whole window, and what it gains.
 
         Raises:
@@ -117,36 +123,40 @@ class IndexOrder:
         """
         if time.monotonic() > until:
             raise UnavailableError("slow")
-        hits, first = documents[: search.window], search.fair and search.start == 0
-        if not all("_id" in hit for hit in hits):
+        hits = documents[: search.window]
+        if not _have_ids(hits):
             raise UnavailableError("ids")
-        # A client may leave the texts out, and the next one may not.
-        has_texts = any(hit.get("_source") for hit in hits)
-        key = (search.key, str(has_texts), *(hit["_id"] for hit in hits))
-        one = self.kept.get(key)
-        if one is None or (self.deficit and first):
-            one = await self._new_list(hits, search)
-            self.kept.add(key, one)
-        if self.deficit and first and time.monotonic() < until:  # later it is not shown
-            self.deficit.add(one.found.target, one.found.after.exposure)
-        return await self._as_seen(one, documents, search)
 
-    async def measured(self, hits: Sequence[Any]) -> Told:
+        # Deficits count what is shown, once for each search: by its first page.
+        counts_deficits = self.deficit is not None and search.fair and search.start == 0
+        key = _kept_under(search, hits)
+        kept_list = self.kept.get(key)
+        if kept_list is None or counts_deficits:
+            kept_list = await self._new_list(hits, search)
+            self.kept.add(key, kept_list)
+        is_in_time = time.monotonic() < until  # later it is not shown
+        if self.deficit is not None and counts_deficits and is_in_time:
+            ordered = kept_list.ordered
+            self.deficit.add(ordered.target, ordered.after.exposure)
+        return await self._record_of_page(kept_list, documents, search)
+
+    async def measured(self, hits: Sequence[Any]) -> Record:
         """Return the exposure in a first page that was shown as it came, and the target.
 
         Raises:
             UnavailableError: Nothing is known of these hits.
         """
-        if not all("_id" in hit for hit in hits):
+        if not _have_ids(hits):
             raise UnavailableError("ids")
         lexical = lexical_of(self.engine)
         if isinstance(lexical, ElasticsearchEngine):
             hits = await lexical.labelled(hits)
-        with _told_why():
-            listed, _ = await listed_hits(self.engine, self.context, self._all_given(hits))
+        with _reasons_of_errors():
+            listed, _ = await listed_hits(self.engine, self.context, self._documents_of(hits))
             aimed = aimed_at(self.engine.schema, self.context, listed)
-        counted = range(len(hits))[: self.context.k]
-        shown = self._exposure(aimed.dimensions, aimed.members, counted)
+
+        first_k = range(len(hits))[: self.context.k]
+        shown = self._exposure(aimed.dimensions, aimed.members, first_k)
         shares = {"target": aimed.target, "shown": shown, "engine": shown}
         return {
             **self._counting,
@@ -157,86 +167,96 @@ class IndexOrder:
         }
 
     async def _new_list(self, hits: Sequence[Any], search: ProxiedSearch) -> KeptList:
-        evidence = Evidence(self.evidence, self.learnt)
-        found, listed = await self._fair_list(hits, search.words, evidence)
-        if self.afterwards and not found.words_of:
+        ordered, listed = await self._fair_list(hits, search.words)
+        if self.afterwards and not ordered.words_of:
             self.afterwards.add(self.engine, self.context, search.words)
         pinned = _pinned_first(hits, search)
         if pinned:
-            found = self._behind(found, pinned)
+            ordered = self._behind(ordered, pinned)
+
         ids = [hit["_id"] for hit in hits]
-        told = fair_list_told(found, listed, self._groups(listed.memberships), ids)
+        record = fair_list_told(ordered, listed, self._groups(listed.memberships), ids)
         if pinned:  # quality, bound and limits were of the fair list, which had another order
-            told |= {"quality": {}, "bound": None, "below_best": None, "broken": []}
-        return KeptList(told, found)
+            record |= {"quality": {}, "bound": None, "below_best": None, "broken": []}
+        return KeptList(record, ordered)
 
-    def _behind(self, found: OrderedList, pinned: int) -> OrderedList:
+    def _behind(self, ordered: OrderedList, pinned: int) -> OrderedList:
         """Return an order in which so many of the first documents stay where they are."""
-        behind = [place for place in found.positions if place >= pinned]
+        behind = [position for position in ordered.positions if position >= pinned]
         positions = [*range(pinned), *behind]
-        shown = self._exposure(found.dimensions, found.members, positions[: self.context.k])
-        after = found.after.model_copy(update={"exposure": shown})
-        return found._replace(positions=positions, after=after)
+        first_k = positions[: self.context.k]
+        shown = self._exposure(ordered.dimensions, ordered.members, first_k)
+        after = ordered.after.model_copy(update={"exposure": shown})
+        return ordered._replace(positions=positions, after=after)
 
-    async def _fair_list(
-        self, hits: Sequence[Any], words: str, evidence: Evidence | None
-    ) -> tuple[OrderedList, Hits]:
+    async def _fair_list(self, hits: Sequence[Any], words: str) -> tuple[OrderedList, Hits]:
+        """Return the fair order of hits, and the list as it came."""
         deficit = self.deficit.by_group if self.deficit else None
-        given = self._all_given(hits)
-        with _told_why():
-            found, listed, _ = await fair_list(
-                self.engine, self.context, words, given, evidence, deficit=deficit
+        documents = self._documents_of(hits)
+        evidence = Evidence(self.evidence, self.learnt)
+        with _reasons_of_errors():
+            ordered, listed, _ = await fair_list(
+                self.engine, self.context, words, documents, evidence, deficit=deficit
             )
-        return found, listed
+        return ordered, listed
 
-    async def _as_seen(
-        self, one: KeptList, documents: Sequence[Any], search: ProxiedSearch
-    ) -> Told:
-        """Return what became of a list, with the exposure in the first page of each order.
+    async def _record_of_page(
+        self, kept_list: KeptList, documents: Sequence[Any], search: ProxiedSearch
+    ) -> Record:
+        """Return the record of a list, with the exposure in the first page of each order.
 
         The first k ranks count, or as many as the page has. Of these, some may lie below the
         window.
         """
         page = min(search.size, len(documents))
         counted = min(self.context.k, page)
-        dimensions = one.found.dimensions
-        members = one.found.members
-        told = one.told
-        window = len(told["ids"])
+        dimensions = kept_list.ordered.dimensions
+        members = kept_list.ordered.members
+        record = kept_list.record
+        window = len(record["ids"])
         if counted > window:
-            seen = documents[:counted]
-            labels, members = await self._labels(seen, dimensions)
-            ids = [hit["_id"] for hit in seen if "_id" in hit]
-            if len(ids) < counted:
+            first_page = documents[:counted]
+            if not _have_ids(first_page):
                 raise UnavailableError("ids")
-            order = [*told["order"], *range(window, counted)]
-            told = {**told, "ids": ids, "order": order, "groups": self._groups(labels)}
+            labels, members = await self._labels(first_page, dimensions)
+            record = {
+                **record,
+                "ids": [hit["_id"] for hit in first_page],
+                "order": [*record["order"], *range(window, counted)],
+                "groups": self._groups(labels),
+            }
+
         engine = self._exposure(dimensions, members, range(counted))
-        fair = self._exposure(dimensions, members, told["order"][:counted])
-        shares = {"engine": engine, "fair": fair, "target": one.found.target}
+        fair = self._exposure(dimensions, members, record["order"][:counted])
+        shares = {"engine": engine, "fair": fair, "target": kept_list.ordered.target}
         shares["shown"] = fair if search.fair else engine
-        if search.fair and not search.start and not search.pinned:
-            toss = tossed(search.key, self.swap, self.context.k)
-            if toss and toss["rank"] <= counted:
-                told = {**told, "swap": toss}
-                shown = order_shown(told)[:counted]
-                shares["shown"] = self._exposure(dimensions, members, shown)
-        return {**told, **self._counting, "page": page, "exposure": self._readable(shares)}
+        swap = self._swap(search)
+        if swap is not None and swap["rank"] <= counted:
+            record = {**record, "swap": swap}
+            shown = order_shown(record)[:counted]
+            shares["shown"] = self._exposure(dimensions, members, shown)
+        return {**record, **self._counting, "page": page, "exposure": self._readable(shares)}
+
+    def _swap(self, search: ProxiedSearch) -> Record | None:
+        """Return what chance decides about swapping two ranks; None where it decides nothing."""
+        is_first_page = search.start == 0
+        if search.fair and is_first_page and not search.pinned:
+            return tossed(search.key, self.swap, self.context.k)
+        return None
 
     async def _labels(
         self, hits: Sequence[Any], dimensions: Sequence[Dimension]
     ) -> tuple[Memberships, Memberships]:
         """Return the groups of hits by attribute, and those that exposure is measured over."""
-        given = self._all_given(hits)
-        labelled = await labels_of(self.engine, self.context, given)
-        ids = [*map(str, range(len(hits)))]
+        labelled = await labels_of(self.engine, self.context, self._documents_of(hits))
+        ids = [str(position) for position in range(len(hits))]
         table = DocumentTable()
         table.add(ids, labelled.members)
-        members = {it.name: table.memberships(it, ids) for it in dimensions}
+        members = {dimension.name: table.memberships(dimension, ids) for dimension in dimensions}
         return labelled.members, members
 
     @property
-    def _counting(self) -> Told:
+    def _counting(self) -> Record:
         """How many ranks count, and how much each."""
         return {"k": self.context.k, "discount": str(self.context.discount)}
 
@@ -247,34 +267,35 @@ class IndexOrder:
         return dimensions_of(self.engine.schema, context.attributes, intersect=context.intersect)
 
     def _exposure(
-        self, dimensions: Sequence[Dimension], members: Memberships, places: Sequence[int]
+        self, dimensions: Sequence[Dimension], members: Memberships, positions: Sequence[int]
     ) -> Shares:
-        """Return the exposure of each group in a page with the documents of these places."""
-        return {
-            it.name: by_group(it, exposure(members[it.name][[*places]], self.context.discount))
-            for it in dimensions
-        }
+        """Return the exposure of each group in a page with the documents at these positions."""
+        shares = {}
+        for dimension in dimensions:
+            of_page = members[dimension.name][[*positions]]
+            shares[dimension.name] = by_group(dimension, exposure(of_page, self.context.discount))
+        return shares
 
     def _readable(self, lists: Mapping[str, Shares]) -> dict[str, Shares]:
         """Return the shares in several lists; of many groups, those that no list has are one.
 
         So are those of an open attribute, however few, as other lists have others.
         """
-        opened = {it.name for it in self._dimensions if it.is_open}
-        found: dict[str, Shares] = {name: {} for name in lists}
-        for attribute in next(iter(lists.values())):
-            groups = list(lists["target"][attribute])
-            named = groups
-            is_open = attribute in opened
-            if is_open or len(groups) >= MANY_ABSENT:
-                seen = [own[attribute] for name, own in lists.items() if name != "target"]
-                named = [group for group in groups if any(own[group] for own in seen)]
-            for name, own in lists.items():
-                shares = {group: own[attribute][group] for group in named}
-                if is_open or len(named) < len(groups):
-                    shares[OTHERS] = sum(own[attribute].values()) - sum(shares.values())
-                found[name][attribute] = shares
-        return found
+        open_attributes = {dimension.name for dimension in self._dimensions if dimension.is_open}
+        readable: dict[str, Shares] = {name: {} for name in lists}
+        for attribute, target in lists["target"].items():
+            of_lists = {name: shares[attribute] for name, shares in lists.items()}
+            is_open = attribute in open_attributes
+            named = [*target]
+            if is_open or len(named) >= MANY_ABSENT:
+                named = _groups_shown(of_lists)
+            has_others = is_open or len(named) < len(target)
+            for name, shares in of_lists.items():
+                of_named = {group: shares[group] for group in named}
+                if has_others:
+                    of_named[OTHERS] = sum(shares.values()) - sum(of_named.values())
+                readable[name][attribute] = of_named
+        return readable
 
     @property
     def label_fields(self) -> LabelFields:
@@ -282,39 +303,44 @@ class IndexOrder:
         reader = reader_of(self.engine)
         if reader is None:
             return NO_FIELDS
-        asked = reader.request
-        return LabelFields(tuple(asked["docvalue_fields"]), tuple(asked["fields"]))
+        request = reader.request
+        return LabelFields(tuple(request["docvalue_fields"]), tuple(request["fields"]))
 
-    def _all_given(self, hits: Sequence[Any]) -> list[Given]:
+    def _documents_of(self, hits: Sequence[Any]) -> list[Given]:
+        """Return hits as documents that somebody else retrieved.
+
+        Raises:
+            UnavailableError: There are none.
+        """
         if not hits:
             raise UnavailableError("empty")
         # A window that was asked for before the index was open came without them.
         with_labels = any("fields" in hit for hit in hits)
-        return [self._given(place, hit, with_labels) for place, hit in enumerate(hits)]
+        return [self._document_of(position, hit, with_labels) for position, hit in enumerate(hits)]
 
-    def _given(self, place: int, hit: Any, with_labels: bool) -> Given:
-        values = partial(value_at, hit.get("_source") or {})
-        title = getattr(self.source, "title", None)
+    def _document_of(self, position: int, hit: Any, with_labels: bool) -> Given:
+        value = partial(value_at, hit.get("_source") or {})
         reader = reader_of(self.engine)
         if reader is not None:
             id_ = "" if with_labels else reader.id_of(hit)  # by which labels are looked up
-            labels = {name: own[0] for name, own in reader.values([hit]).items()}
+            labels = {name: values[0] for name, values in reader.values([hit]).items()}
         else:
             id_ = hit["_id"]
             labels = {
-                name: values(it.field)
-                for name, it in self.engine.schema.attributes.items()
-                if it.field
+                name: value(attribute.field)
+                for name, attribute in self.engine.schema.attributes.items()
+                if attribute.field
             }
-        named = values(title) if title else None
-        texts = [named, *map(values, getattr(self.source, "text", ()))]
-        text = "\n".join(it for it in texts if isinstance(it, str))
+
+        title_field = getattr(self.source, "title", None)
+        title = value(title_field) if title_field else None
+        texts = [title, *map(value, getattr(self.source, "text", ()))]
         return Given(
-            place=place,
+            place=position,
             id=id_,
-            text=text,
-            title=named if isinstance(named, str) else "",
-            label=lambda it: labels.get(it.name),
+            text="\n".join(text for text in texts if isinstance(text, str)),
+            title=title if isinstance(title, str) else "",
+            label=lambda attribute: labels.get(attribute.name),
         )
 
     def _groups(self, memberships: Memberships) -> dict[str, list[Any]]:
@@ -322,7 +348,29 @@ class IndexOrder:
         return groups_of(self.engine.schema, memberships)
 
 
-def tossed(key: str, share: float, ranks: int) -> Told | None:
+def _have_ids(hits: Sequence[Any]) -> bool:
+    """Return whether each hit has its id, without which it cannot be found again."""
+    return all("_id" in hit for hit in hits)
+
+
+def _kept_under(search: ProxiedSearch, hits: Sequence[Any]) -> tuple[str, ...]:
+    """Return what a list is kept under: what was searched for, and what was found."""
+    # A client may leave the texts out, and the next one may not.
+    has_texts = any(hit.get("_source") for hit in hits)
+    return (search.key, str(has_texts), *(hit["_id"] for hit in hits))
+
+
+def _groups_shown(of_lists: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return the groups that some list shows, in the order of the target.
+
+    Args:
+        of_lists: The shares of the groups, by list; ``target`` is the target and no list.
+    """
+    shown = [shares for name, shares in of_lists.items() if name != "target"]
+    return [group for group in of_lists["target"] if any(shares[group] for shares in shown)]
+
+
+def tossed(key: str, share: float, ranks: int) -> Record | None:
     """Toss a coin whether the first rank is swapped with another one, for a share of the queries.
 
     A query keeps what it got for a day, so that pages and reloads show one list.
@@ -345,10 +393,10 @@ def tossed(key: str, share: float, ranks: int) -> Told | None:
     return {"rank": rank, "is_swapped": chance[16] % 2 == 1}
 
 
-def order_shown(told: Told) -> list[int]:
+def order_shown(record: Record) -> list[int]:
     """Return the fair order of a list as it was shown: chance may have swapped two ranks."""
-    order = [*told["order"]]
-    swap = told.get("swap")
+    order = [*record["order"]]
+    swap = record.get("swap")
     if swap and swap["is_swapped"]:
         last = swap["rank"] - 1
         order[0], order[last] = order[last], order[0]
@@ -356,8 +404,8 @@ def order_shown(told: Told) -> list[int]:
 
 
 @contextmanager
-def _told_why() -> Iterator[None]:
-    """Name the reason where a list has no fair order, and no target."""
+def _reasons_of_errors() -> Iterator[None]:
+    """Raise an UnavailableError with its reason where a list has no fair order, and no target."""
     try:
         yield
     except SourceError:  # of a hit without its id
@@ -368,8 +416,8 @@ def _told_why() -> Iterator[None]:
 
 def _pinned_first(hits: Sequence[Any], search: ProxiedSearch) -> int:
     """Return how many of the first hits a client has pinned."""
-    is_pinned = (hit["_id"] in search.pinned for hit in hits)
-    return len([*takewhile(bool, is_pinned)])
+    ids = (hit["_id"] for hit in hits)
+    return len([*takewhile(search.pinned.__contains__, ids)])
 
 
 async def opened(
@@ -393,7 +441,7 @@ async def opened(
     if learnt is not None and settings.ask == "afterwards":
         afterwards = AskAfterwards(learnt)
     index = settings.indexes[name]
-    source, context = index.opened(settings.folder)
+    source, context = index.open(settings.folder)
     deficit = AmortisedDeficit(settings.folder / index.amortised) if index.amortised else None
     engine = await open_source(source)
     names = frozenset([name])
@@ -407,7 +455,7 @@ async def opened(
 
 async def reranked(
     order: IndexOrder, searches: Sequence[ProxiedSearch], reply: str, until: float
-) -> tuple[list[Told | str], str]:
+) -> tuple[list[Outcome], str]:
     """Re-rank searches of a reply; return what was done to each, or why nothing, and the reply.
 
     Args:
@@ -419,20 +467,24 @@ async def reranked(
     Raises:
         UnavailableError: The reply cannot be cut.
     """
-    outcomes = list[Told | str]()
-    pairs = [*zip(searches, windows_in(reply, searches), strict=True)]
-    for search, (hits, is_partial) in reversed(pairs):  # so that what comes before stays in place
-        places = list[int]()
+    outcomes: list[Outcome] = []
+    windows = windows_in(reply, searches)
+    pairs = [*zip(searches, windows, strict=True)]
+    # From the last one on, so that what comes before stays where it is in the reply.
+    for search, window in reversed(pairs):
+        positions: list[int] = []
         try:
-            if is_partial:
+            if window.is_partial:
                 raise UnavailableError("partial")
-            told = await order([hit for *_, hit in hits], search, until)
-            outcomes.insert(0, told)
-            places = order_shown(told) if search.fair else []
+            documents = [hit for *_, hit in window.hits]
+            record = await order(documents, search, until)
+            outcomes.append(record)
+            if search.fair:
+                positions = order_shown(record)
         except UnavailableError as error:
-            outcomes.insert(0, str(error))
-        reply = with_page(reply, search, hits, places)
-    return outcomes, reply
+            outcomes.append(str(error))
+        reply = with_page(reply, search, window.hits, positions)
+    return outcomes[::-1], reply
 
 
 def as_asked(searches: Sequence[ProxiedSearch], reply: str) -> str:

@@ -29,10 +29,10 @@ from fairqr.graph.service.proxy.settings import proxy_settings
 from fairqr.graph.service.proxy.warming import warm_up
 
 ROOM = 50 * 2**20
-"""Bytes that a list may take: so much it may be to read the longest reply."""
+"""Bytes that a list may take, which the longest reply may need."""
 
 WIDE = 512
-"""So large are matrices that several threads multiply."""
+"""The width of a matrix that several threads multiply."""
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,9 @@ class _Answers:
         def listen() -> None:
             try:
                 while True:
-                    asked = pickle.load(sys.stdin.buffer)  # noqa: S301  of our own process
-                    asyncio.run_coroutine_threadsafe(self._answer(order, *asked), loop)
+                    number, question = pickle.load(sys.stdin.buffer)  # noqa: S301  of our own process
+                    answer = self._answer(order, number, question)
+                    asyncio.run_coroutine_threadsafe(answer, loop)
             finally:  # the proxy has ended, or there is no memory to read what it asks
                 os._exit(1)
 
@@ -66,7 +67,7 @@ class _Answers:
 
     async def _opened(self, path: Path, index: str) -> IndexOrder:
         """Open the index; where that fails, say why and try it again."""
-        said = ""
+        last_reason = ""
         for pause in pauses():
             try:
                 settings = proxy_settings(path)
@@ -76,47 +77,53 @@ class _Answers:
                 bytearray(ROOM)  # or the first list would end the process
                 gc.freeze()  # what is there stays, so it need not be looked through
             except MemoryError:
-                why = f"It needs more than {settings.memory} MB; raise 'memory'."
+                reason = f"It needs more than {settings.memory} MB; raise 'memory'."
+            except FairqrError as error:
+                reason = str(error)
             except Exception as error:  # in one sentence, for the log
-                why = str(error) if isinstance(error, FairqrError) else repr(error)
+                reason = repr(error)
             else:
                 self._tell(0, Opened("", order.label_fields, order.names))
                 return order
-            if why != said:
-                said = why
-                self._tell(0, Opened(why))
+            if reason != last_reason:
+                last_reason = reason
+                self._tell(0, Opened(reason))
             await asyncio.sleep(pause)
         raise AssertionError  # the pauses have no end
 
     async def _answer(
-        self, order: asyncio.Future[IndexOrder], number: int, what: Rerank | MeasureShown | None
+        self,
+        order: asyncio.Future[IndexOrder],
+        number: int,
+        question: Rerank | MeasureShown | None,
     ) -> None:
-        if what is None:  # it only wants a sign of life
+        if question is None:  # the proxy only wants a sign of life
             self._tell(number, Answered("", None, 0.0, []))
             return
-        why = ""
+        reason = ""
         answer: Any = None
-        async with self._turn_of_looks if what.is_look else self._turn:
+        turn = self._turn_of_looks if question.is_look else self._turn
+        async with turn:
             started = time.monotonic()
             try:
-                async with asyncio.timeout_at(what.until):
-                    answer = await _answered(await order, what)
+                async with asyncio.timeout_at(question.until):
+                    answer = await _answer_of(await order, question)
             except UnavailableError as error:
-                why = str(error)
+                reason = str(error)
             except TimeoutError:
-                why = "slow"
+                reason = "slow"
             except Exception as error:  # whatever it is, the cluster's own hits are shown
-                why = type(error).__name__
+                reason = type(error).__name__
                 if not isinstance(error, FairqrError):
                     log.warning("A list was not made: %r", error)
             seconds = time.monotonic() - started
-        missing = self._missing[:]
+        missing = [*self._missing]
         self._missing.clear()
-        self._tell(number, Answered(why, answer, seconds, missing))
+        self._tell(number, Answered(reason, answer, seconds, missing))
 
-    def _tell(self, number: int, what: Opened | Answered) -> None:
-        told = pickle.dumps((number, what))
-        self._output.write(len(told).to_bytes(8) + told)
+    def _tell(self, number: int, message: Opened | Answered) -> None:
+        pickled = pickle.dumps((number, message))
+        self._output.write(len(pickled).to_bytes(8) + pickled)
         self._output.flush()
 
 
@@ -126,13 +133,14 @@ def _limit(memory: int) -> None:
     square = np.ones((WIDE, WIDE))
     square @ square
     with suppress(ValueError):  # it is limited to less already
-        resource.setrlimit(resource.RLIMIT_DATA, (memory * 2**20,) * 2)
+        most_bytes = memory * 2**20
+        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
 
 
-async def _answered(order: IndexOrder, what: Rerank | MeasureShown) -> Any:
-    if isinstance(what, MeasureShown):
-        return await order.measured(what.hits)
-    return await reranked(order, what.searches, what.reply, what.until)
+async def _answer_of(order: IndexOrder, question: Rerank | MeasureShown) -> Any:
+    if isinstance(question, MeasureShown):
+        return await order.measured(question.hits)
+    return await reranked(order, question.searches, question.reply, question.until)
 
 
 if __name__ == "__main__":

@@ -18,20 +18,21 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Summary, st
 
 from fairqr.base.errors import ConfigError
 from fairqr.graph.integrations.logged import heading
-from fairqr.graph.service.proxy.ordering import Told
+from fairqr.graph.service.proxy.ordering import Record
 from fairqr.graph.service.proxy.pages import PassingPage
 from fairqr.graph.service.proxy.requests import COUNTED, ProxiedSearch
 from fairqr.graph.service.proxy.settings import ProxySettings
 from fairqr.retrieval.rerankers.base import OTHERS
 
-LOG, OLDER = "log.jsonl", "log.older.jsonl"
+LOG = "log.jsonl"
+OLDER = "log.older.jsonl"
 """The files of a log. When the newer one has half of all bytes, it becomes the older one."""
 
 ENDING = 30.0
 """Seconds to wait for a proxy that is ending: first it answers what it has accepted."""
 
 WAITING = 1_000
-"""So many records may wait for the disk; others are lost."""
+"""How many records may wait for the disk; others are lost."""
 
 log = logging.getLogger(__name__)
 
@@ -48,22 +49,34 @@ class Seen:
 
     def __init__(self, settings: ProxySettings) -> None:
         self.registry = CollectorRegistry()
-        of: Any = {"namespace": "fairqr_proxy", "registry": self.registry}
-        what = "Searches, by what became of them: re-ranked, shadow, or why they passed."
-        self._searches = Counter("searches", what, ["index", "outcome"], **of)
-        what = "Searches, of those, whose list is in no figure of exposure, by the reason."
-        self._unseen = Counter("unseen", what, ["index", "reason"], **of)
-        what = "Seconds that re-ranking added to searches."
-        self._seconds = Histogram("added_seconds", what, ["index"], **of)
-        what = (
+        common: Any = {"namespace": "fairqr_proxy", "registry": self.registry}
+        self._searches = Counter(
+            "searches",
+            "Searches, by what became of them: re-ranked, shadow, or why they passed.",
+            ["index", "outcome"],
+            **common,
+        )
+        self._unseen = Counter(
+            "unseen",
+            "Searches, of those, whose list is in no figure of exposure, by the reason.",
+            ["index", "reason"],
+            **common,
+        )
+        self._seconds = Histogram(
+            "added_seconds", "Seconds that re-ranking added to searches.", ["index"], **common
+        )
+        self._exposure = Summary(
+            "exposure",
             "The exposure of a group in a first page: as its client saw it (shown), in the order "
             "of the engine, in the fair one, and the target. The first k ranks count, or as many "
             "as the page has; lists of which none has a label are left out. Compare sums of engine "
-            "and fair by their counts: not every list of the engine has a fair one."
+            "and fair by their counts: not every list of the engine has a fair one.",
+            ["index", "attribute", "group", "list"],
+            **common,
         )
-        self._exposure = Summary("exposure", what, ["index", "attribute", "group", "list"], **of)
-        self._lost = Counter("log_lost", "Records that the log lacks.", ["reason"], **of)
-        self._words, self._log = settings.log_words, None
+        self._lost = Counter("log_lost", "Records that the log lacks.", ["reason"], **common)
+        self._logs_words = settings.log_words
+        self._log = None
         if settings.log:
             self._log = Log(settings.folder / settings.log, settings.log_bytes, self._lost)
         if settings.metrics_port:
@@ -72,28 +85,28 @@ class Seen:
             except OSError as error:
                 raise ConfigError(f"metrics_port: {error.strerror}; choose another.") from None
 
-    def shown(self, search: ProxiedSearch | PassingPage, outcome: str, told: Told) -> None:
+    def add_shown(self, search: ProxiedSearch | PassingPage, outcome: str, record: Record) -> None:
         """Record a search whose list is known.
 
         Args:
             search: The search.
             outcome: What became of it: re-ranked, shadow, or why it passed.
-            told: Its lists.
+            record: What is said of its list.
         """
         self._searches.labels(search.index, _counted(outcome)).inc()
-        if "seconds" in told:
-            self._seconds.labels(search.index).observe(told["seconds"])
-        for name, shares in told["exposure"].items():
+        if "seconds" in record:
+            self._seconds.labels(search.index).observe(record["seconds"])
+        for name, shares in record["exposure"].items():
             for attribute, groups in shares.items():
-                if OTHERS in groups:  # thousands of groups would be thousands of series
-                    continue
-                if not any(groups.values()):  # no rank that counts has a label
+                has_many_groups = OTHERS in groups  # which would be thousands of series
+                has_labels = any(groups.values())
+                if has_many_groups or not has_labels:
                     continue
                 for group, share in groups.items():
                     self._exposure.labels(search.index, attribute, group, name).observe(share)
-        self._record(search, outcome, told)
+        self._log_search(search, outcome, record)
 
-    def unseen(self, search: ProxiedSearch | PassingPage, outcome: str, reason: str) -> None:
+    def add_unseen(self, search: ProxiedSearch | PassingPage, outcome: str, reason: str) -> None:
         """Record a search whose list is in no figure.
 
         Args:
@@ -103,14 +116,14 @@ class Seen:
         """
         self._searches.labels(search.index, _counted(outcome)).inc()
         self._unseen.labels(search.index, reason).inc()
-        self._record(search, outcome, {"unseen": reason})
+        self._log_search(search, outcome, {"unseen": reason})
 
-    def _record(
-        self, search: ProxiedSearch | PassingPage, outcome: str, told: Mapping[str, Any]
+    def _log_search(
+        self, search: ProxiedSearch | PassingPage, outcome: str, record: Mapping[str, Any]
     ) -> None:
         if self._log is None:
             return
-        record = heading(
+        head = heading(
             search.index,
             search.key,
             search.size,
@@ -119,8 +132,8 @@ class Seen:
             share=search.share,
             search=search.id,
         )
-        words = {"words": search.words} if self._words else {}
-        self._log.add({**record, **words, **told})
+        words = {"words": search.words} if self._logs_words else {}
+        self._log.add({**head, **words, **record})
 
 
 def _counted(outcome: str) -> str:
@@ -143,8 +156,12 @@ class Log:
     """
 
     def __init__(self, folder: Path, most: int, lost: Counter) -> None:
-        self._file, self._older, self._most = folder / LOG, folder / OLDER, most // 2
-        self._lost, self._room, self._writer = lost, Semaphore(WAITING), ThreadPoolExecutor(1)
+        self._file = folder / LOG
+        self._older = folder / OLDER
+        self._largest_file = most // 2
+        self._lost = lost
+        self._room = Semaphore(WAITING)
+        self._writer = ThreadPoolExecutor(1)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = FileLock(folder / ".lock", mode=0o600)
@@ -172,9 +189,9 @@ class Log:
         try:
             line = json.dumps(record).encode()
             size = self._file.stat().st_size if self._file.exists() else 0
-            if len(line) > self._most:
+            if len(line) > self._largest_file:
                 raise OSError(errno.EFBIG, "a record is larger than the log")
-            if size + len(line) > self._most:
+            if size + len(line) > self._largest_file:
                 self._file.replace(self._older)
                 size = 0
             if size:

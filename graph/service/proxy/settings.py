@@ -20,6 +20,10 @@ from fairqr.retrieval.sources.source import Address, Source, check_server, load_
 
 Mode = Literal["shadow", "fair"]
 
+DEFAULTS = {"certify": False}
+"""Search parameters that differ from those of searches: nobody reads a list's bound while a client
+waits for its hits, and it takes a third of the time."""
+
 
 class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
     """An index, an alias or a pattern whose searches are re-ranked, named as clients name it."""
@@ -38,19 +42,23 @@ class ProxiedIndex(BaseModel, frozen=True, extra="forbid"):
     amortised: Path | None = Field(
         None, description="A file of the amortised deficits of groups; off by default."
     )
-    parameters: dict[str, Any] = Field({}, description="Search parameters, such as target and k.")
+    parameters: dict[str, Any] = Field(
+        {},
+        description="Search parameters, such as target and k. With certify, the log has the bound "
+        "of each list, too, which is off by default.",
+    )
 
-    def opened(self, folder: Path) -> tuple[Source, Context]:
+    def open(self, folder: Path) -> tuple[Source, Context]:
         """Return the source and what to aim at.
 
         Raises:
             InputError: The source is missing or wrong, or the parameters do not fit it.
         """
         source = load_source(folder / self.source)
-        context = checked_context(Context, self.parameters)
+        context = checked_context(Context, DEFAULTS | self.parameters)
         schema = Schema(attributes=source.attributes)
-        measured = dimensions_of(schema, context.attributes, intersect=context.intersect)
-        context.effective_target.check([it.attribute for it in measured])
+        dimensions = dimensions_of(schema, context.attributes, intersect=context.intersect)
+        context.effective_target.check([dimension.attribute for dimension in dimensions])
         return source, context
 
 
@@ -101,12 +109,13 @@ class ProxySettings(BaseModel, frozen=True, extra="forbid"):
 
     def trusted(self) -> ssl.SSLContext:
         """Return what the cluster's certificate is checked by."""
-        return ssl.create_default_context(cafile=self.ca and self.folder / self.ca)
+        authorities = None if self.ca is None else self.folder / self.ca
+        return ssl.create_default_context(cafile=authorities)
 
     def certified(self) -> dict[str, Any]:
         """Return the proxy's own certificate, as uvicorn takes it."""
         files = {"ssl_certfile": self.certificate, "ssl_keyfile": self.key}
-        return {name: str(self.folder / it) for name, it in files.items() if it}
+        return {name: str(self.folder / file) for name, file in files.items() if file}
 
 
 def proxy_settings(path: Path) -> ProxySettings:
@@ -115,15 +124,15 @@ def proxy_settings(path: Path) -> ProxySettings:
     Raises:
         InputError: The file, or one that it names, is missing or wrong.
     """
-    given = load_yaml(path, "settings", ConfigError)
-    if isinstance(given, dict):
-        given = {**given, "folder": path.absolute().parent}
-    settings = validated(ProxySettings, given, f"The proxy {path}", ConfigError)
+    in_file = load_yaml(path, "settings", ConfigError)
+    if isinstance(in_file, dict):
+        in_file = {**in_file, "folder": path.absolute().parent}
+    settings = validated(ProxySettings, in_file, f"The proxy {path}", ConfigError)
     if settings.key and not settings.certificate:
         raise ConfigError(f"The proxy {path} has a key without a certificate; name both, or none.")
     if settings.model is None and (settings.replies or settings.ask != "never"):
         raise ConfigError(f"The proxy {path} names no model; replies and ask need one.")
     settings.learnt_words()
     for index in settings.indexes.values():
-        index.opened(settings.folder)
+        index.open(settings.folder)
     return settings

@@ -12,26 +12,26 @@ from typing import Any
 
 from fairqr.graph.service.proxy.cluster import RefusedError
 from fairqr.graph.service.proxy.messages import MeasureShown, Rerank
-from fairqr.graph.service.proxy.ordering import Told
+from fairqr.graph.service.proxy.ordering import Outcome
 from fairqr.graph.service.proxy.pages import PassingPage, ShownReply, reaches
 from fairqr.graph.service.proxy.requests import ProxiedSearch, UnavailableError
 from fairqr.graph.service.proxy.seen import Seen
 from fairqr.graph.service.proxy.worker import Worker
 
 WAITING = 1_000
-"""So many searches of an index may wait to be looked at; the lists of others are not known."""
+"""How many searches of an index may wait to be looked at; the lists of others are not known."""
 
 AT_ONCE = 2
-"""So many searches of an index are looked at at the same time, of which one is with its worker."""
+"""How many searches of an index are looked at at the same time; one is with its worker."""
 
 HELD = 64 * 2**20
 """The most bytes of replies that wait."""
 
-MOST = 1_000
-"""So many hits of a page that passed count."""
+MOST_HITS = 1_000
+"""How many hits of a page that passed count, at most."""
 
 PATIENT = 10.0
-"""Seconds that looking at one may take."""
+"""How many seconds it may take to look at a search."""
 
 NOT_MADE = frozenset(["busy", "opening", "paused", "slow", "worker"])
 """Why a list was not made in time; it can be made afterwards."""
@@ -93,17 +93,21 @@ class Watcher:
         async def look() -> None:
             hits = await asyncio.to_thread(shown.hits, page.place)
             if not hits:
-                self._seen.unseen(page, page.why, "reply" if hits is None else "empty")
+                reason = "reply" if hits is None else "empty"
+                self._seen.add_unseen(page, page.why, reason)
                 return
-            by_id = bool(self._workers[page.index].label_fields.names)
-            known = _only_ids(hits) if by_id else hits
-            await self._record(page, page.why, partial(MeasureShown, known[:MOST]))
+            if self._workers[page.index].label_fields.names:
+                hits = _only_ids(hits)  # by which its labels are read
+            await self._record(page, page.why, partial(MeasureShown, hits[:MOST_HITS]))
 
-        self._once_named(page, lambda: self._add(page, page.why, look, shown.size), shown.size)
+        def record() -> None:
+            self._add(page, page.why, look, shown.size)
+
+        self._once_named(page, record, shown.size)
 
     def unread(self, page: PassingPage, why: str) -> None:
         """Count a search of which nothing is known but that it reaches an index."""
-        self._once_named(page, lambda: self._seen.unseen(page, why, why))
+        self._once_named(page, lambda: self._seen.add_unseen(page, why, why))
 
     def _once_named(self, page: PassingPage, record: Callable[[], None], size: int = 0) -> None:
         """Record a search, once it is known whether its index has the name that was asked for."""
@@ -114,7 +118,7 @@ class Watcher:
         elif not names and len(waiting) < WAITING:
             if self._held + size > HELD:
                 size = 0
-                record = partial(self._seen.unseen, page, page.why, "busy")
+                record = partial(self._seen.add_unseen, page, page.why, "busy")
             self._held += size
             waiting.append((page, record, size))
 
@@ -153,7 +157,7 @@ class Watcher:
             try:
                 reply = await ask()
             except RefusedError:
-                self._seen.unseen(search, outcome, "cluster")
+                self._seen.add_unseen(search, outcome, "cluster")
                 return
             except UnavailableError as error:
                 self._not_known(search, outcome, str(error))
@@ -167,9 +171,9 @@ class Watcher:
     ) -> None:
         """Have something looked at, unless too much waits."""
         if search.start != 0:  # or nobody knows which page it is
-            self._seen.unseen(search, outcome, "further page")
+            self._seen.add_unseen(search, outcome, "further page")
         elif self._held + size > HELD or self._looks[search.index].full():
-            self._seen.unseen(search, outcome, "busy")
+            self._seen.add_unseen(search, outcome, "busy")
         else:
             self._held += size
             self._looks[search.index].put_nowait((look, size))
@@ -178,34 +182,36 @@ class Watcher:
         self,
         search: ProxiedSearch | PassingPage,
         outcome: str,
-        asked: Callable[[float], Rerank | MeasureShown],
+        question_until: Callable[[float], Rerank | MeasureShown],
     ) -> None:
         """Have the worker look at something once no client waits for it, and record what it says.
 
         Args:
             search: The search.
             outcome: What became of it.
-            asked: Returns what the worker is asked, which has so long for it.
+            question_until: Returns what the worker is asked, given how long it has.
         """
         worker = self._workers[search.index]
         async with self._turns[search.index]:
             await worker.is_idle.wait()
-            what = asked(time.monotonic() + PATIENT)
+            question = question_until(time.monotonic() + PATIENT)
             try:
-                answer = await worker.look(what)
+                answer = await worker.look(question)
             except UnavailableError as error:
                 self._not_known(search, outcome, str(error))
                 return
-        told: Told | str = answer if isinstance(what, MeasureShown) else answer[0][0]
-        if isinstance(told, str):
-            self._not_known(search, outcome, told)
+        seen: Outcome = answer
+        if isinstance(question, Rerank):
+            ((seen, *_), _) = answer
+        if isinstance(seen, str):
+            self._not_known(search, outcome, seen)
         else:
-            self._seen.shown(search, outcome, told)
+            self._seen.add_shown(search, outcome, seen)
 
     def _not_known(self, search: ProxiedSearch | PassingPage, outcome: str, reason: str) -> None:
         """Record a search whose list is not known; in a shadow, say why it would have none."""
         is_shadow = outcome == "shadow" and reason not in NOT_MADE
-        self._seen.unseen(search, reason if is_shadow else outcome, reason)
+        self._seen.add_unseen(search, reason if is_shadow else outcome, reason)
 
 
 def _as_shown(search: ProxiedSearch) -> ProxiedSearch:
@@ -220,4 +226,5 @@ def _rerank(search: ProxiedSearch, reply: str) -> Callable[[float], Rerank]:
 
 def _only_ids(hits: Sequence[Any]) -> list[Any]:
     """Return hits by their ids alone; the labels are read by these."""
-    return [{name: it for name, it in hit.items() if name in ("_id", "_index")} for hit in hits]
+    names = ("_id", "_index")
+    return [{name: hit[name] for name in names if name in hit} for hit in hits]

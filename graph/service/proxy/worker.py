@@ -18,7 +18,7 @@ from typing import Any
 
 from fairqr.graph.service.proxy.breaker import Breaker
 from fairqr.graph.service.proxy.messages import Answered, MeasureShown, Opened, Rerank, pauses
-from fairqr.graph.service.proxy.ordering import Told
+from fairqr.graph.service.proxy.ordering import Outcome
 from fairqr.graph.service.proxy.requests import NO_FIELDS, ProxiedSearch, UnavailableError
 
 PROGRAM = "fairqr.graph.service.proxy.process"
@@ -64,26 +64,29 @@ class Worker:
         self._encode_later = encode_later
         self._is_open = False
         self._input: asyncio.StreamWriter | None = None
-        self._asked: dict[int, asyncio.Future[Answered]] = {}
+        self._questions: dict[int, asyncio.Future[Answered]] = {}
+        """The questions without an answer, by their number."""
+        self._last_number = 0
         self._waiting = 0
+        """How many searches wait for their lists."""
         self._expected = 0
-        self._usual = USUAL
-        self._number = 0
+        """How many requests wait for the hits that their lists are made of."""
+        self._usual_seconds = USUAL
 
     async def keep(self) -> None:
         """Start the process, and start it again whenever it ends, until this is cancelled."""
         attempts = pauses()
         while True:
             try:
-                why = await self._live()
+                reason = await self._live()
             except Exception as error:  # whatever it is, we try again
-                why = f"The process that does it cannot start: {error!r}."
+                reason = f"The process that does it cannot start: {error!r}."
             if self._is_open:  # it had started, and does so again soon
                 attempts = pauses()
             self._input = None
             self._is_open = False
-            self._asked.clear()
-            self._say(why)
+            self._questions.clear()
+            self._warn(reason)
             await asyncio.sleep(next(attempts))
 
     def refusal(self, within: float) -> str:
@@ -92,13 +95,15 @@ class Worker:
         Args:
             within: Seconds that somebody would wait.
         """
-        if away := self._away():
+        away = self._away()
+        if away:
             return away
         if self.breaker.is_open:
             return "paused"
-        if any(asked.cancelled() for asked in self._asked.values()):
+        if any(question.cancelled() for question in self._questions.values()):
             return "slow"  # somebody has waited for nothing already
-        if self._waiting and (self._waiting + 1) * self._usual > within:
+        expected_wait = (self._waiting + 1) * self._usual_seconds
+        if self._waiting and expected_wait > within:
             return "busy"
         return ""
 
@@ -122,7 +127,7 @@ class Worker:
 
     async def rerank(
         self, searches: Sequence[ProxiedSearch], reply: str, until: float
-    ) -> tuple[list[Told | str], str]:
+    ) -> tuple[list[Outcome], str]:
         """Have searches re-ranked; see :func:`reranked`.
 
         Args:
@@ -142,47 +147,52 @@ class Worker:
         finally:
             self._waiting -= len(searches)
         self.breaker.add(failed=bool(answered.why))
-        self._usual = 0.9 * self._usual + 0.1 * answered.seconds / len(searches)
-        told, shown = _result(answered)
-        return told, shown
+        seconds_of_one = answered.seconds / len(searches)
+        self._usual_seconds = 0.9 * self._usual_seconds + 0.1 * seconds_of_one
+        outcomes, shown = _result(answered)
+        return outcomes, shown
 
-    async def look(self, what: Rerank | MeasureShown) -> Any:
+    async def look(self, question: Rerank | MeasureShown) -> Any:
         """Have something looked at for which no client waits.
 
         Raises:
             UnavailableError: It is not done.
         """
-        return _result(await self._answer(what))
+        return _result(await self._answer(question))
 
-    async def _answer(self, what: Rerank | MeasureShown) -> Answered:
+    async def _answer(self, question: Rerank | MeasureShown) -> Answered:
         """Ask the process.
 
         Raises:
             UnavailableError: It cannot be asked, or there is no answer in time.
         """
         # It may have ended since the search was taken. What it never hears, it would never answer.
-        if away := self._away():
+        away = self._away()
+        if away:
             raise UnavailableError(away)
         try:
-            async with asyncio.timeout_at(what.until):
-                return await self._ask(what)
+            async with asyncio.timeout_at(question.until):
+                return await self._ask(question)
         except TimeoutError:
             raise UnavailableError("slow" if self._input else "worker") from None
 
-    def _ask(self, what: Rerank | MeasureShown | None) -> asyncio.Future[Answered]:
-        self._number += 1
+    def _ask(self, question: Rerank | MeasureShown | None) -> asyncio.Future[Answered]:
+        """Send a question, or ask for a sign of life, and return its answer to come."""
+        self._last_number += 1
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         # It stays here until it is answered, even if nobody waits for it any more.
-        asked = self._asked[self._number] = asyncio.get_running_loop().create_future()
+        self._questions[self._last_number] = answer
         if self._input and not self._input.is_closing():  # it may have ended a moment ago
-            self._input.write(pickle.dumps((self._number, what)))
-        return asked
+            self._input.write(pickle.dumps((self._last_number, question)))
+        return answer
 
     async def _live(self) -> str:
         """Run the process, and return why it ended."""
         # -P: no file of the current folder is taken for a module.
         program = (sys.executable, "-P", "-m", PROGRAM, str(self._settings), self.index)
-        how: Any = {"stdin": PIPE, "stdout": PIPE, "start_new_session": True}
-        process: Any = await asyncio.create_subprocess_exec(*program, **how)
+        process: Any = await asyncio.create_subprocess_exec(
+            *program, stdin=PIPE, stdout=PIPE, start_new_session=True
+        )
         self._input = process.stdin
         try:
             await self._hear(process)
@@ -200,36 +210,37 @@ class Worker:
         Raises:
             EOFError: It ended.
         """
-        sign: asyncio.Future[Answered] | None = None
+        sign_of_life: asyncio.Future[Answered] | None = None
         while True:
+            longest_silence = FROZEN if self._is_open else None
             try:
-                async with asyncio.timeout(FROZEN if self._is_open else None):
-                    number, said = await _heard(process.stdout)
+                async with asyncio.timeout(longest_silence):
+                    number, message = await _next_message(process.stdout)
             except TimeoutError:
-                if sign and not sign.done():
+                if sign_of_life and not sign_of_life.done():
                     return
-                sign = self._ask(None)
+                sign_of_life = self._ask(None)
                 continue
-            if isinstance(said, Opened):
-                self._take(said)
+            if isinstance(message, Opened):
+                self._take(message)
                 continue
-            self._encode_later(said.missing)
-            asked = self._asked.pop(number)
-            if not asked.done():
-                asked.set_result(said)
+            self._encode_later(message.missing)
+            answer = self._questions.pop(number)
+            if not answer.done():
+                answer.set_result(message)
 
-    def _take(self, said: Opened) -> None:
+    def _take(self, opened: Opened) -> None:
         """Take what the process says of its index."""
-        self._is_open = not said.why
-        self.label_fields = said.label_fields
-        if said.why:
-            self._say(said.why)
+        self._is_open = not opened.why
+        self.label_fields = opened.label_fields
+        if opened.why:
+            self._warn(opened.why)
             return
-        self.names = said.names
+        self.names = opened.names
         self.is_named.set()
 
-    def _say(self, why: str) -> None:
-        log.warning("Nothing of '%s' is re-ranked at present. %s", self.index, why)
+    def _warn(self, reason: str) -> None:
+        log.warning("Nothing of '%s' is re-ranked at present. %s", self.index, reason)
 
 
 def _result(answered: Answered) -> Any:
@@ -243,6 +254,7 @@ def _result(answered: Answered) -> Any:
     return answered.answer
 
 
-async def _heard(output: asyncio.StreamReader) -> Any:
+async def _next_message(output: asyncio.StreamReader) -> Any:
+    """Return the next message of the process, with the number of the question it answers."""
     size = int.from_bytes(await output.readexactly(8))
     return pickle.loads(await output.readexactly(size))  # noqa: S301  of our own process

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fairqr.base.errors import InputError
 from fairqr.base.extras import library
-from fairqr.cli.common import SEARCHED, Searched, run
+from fairqr.cli.common import CORPUS_OPTIONS, CorpusSettings, run
 from fairqr.cli.options import Fields, command, readable
 from fairqr.cli.output import Printed, warn
 from fairqr.evaluation.audit.specification import AuditSpec
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from fairqr.evaluation.audit.lists import SeenSearches
     from fairqr.retrieval.engines.engine import SearchEngine
 
-FAILED, DOUBTFUL = 3, 4
-"""The exit codes if a condition of ``--fail-if`` holds, and if nobody can tell whether one does."""
+FAILED = 3
+"""The exit code if a condition of ``--fail-if`` holds, or if an audit is not what it says."""
+
+DOUBTFUL = 4
+"""The exit code if nobody can tell whether a condition holds."""
 
 app = typer.Typer(invoke_without_command=True)
 
 
-class AuditRunSettings(Searched):
-    """What is audited, and how. These settings do not change the figures."""
+class AuditRunSettings(CorpusSettings):
+    """Says what is audited, and how an audit runs. None of it changes the figures."""
 
     rate: float | None = Field(
         None, gt=0, description="The most requests a second; no limit by default."
@@ -91,7 +94,7 @@ class AuditRunSettings(Searched):
     )
 
 
-_OWN = (
+_RUN_OPTIONS = (
     "--rate",
     "--concurrency",
     "--weight",
@@ -129,7 +132,7 @@ def measure(
             ("--attribute", "attributes"),
         ),
     ],
-    settings: Annotated[AuditRunSettings, Fields(*SEARCHED, *_OWN)],
+    settings: Annotated[AuditRunSettings, Fields(*CORPUS_OPTIONS, *_RUN_OPTIONS)],
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -169,8 +172,7 @@ def measure(
     """Audit a search engine: who gets seen in its results, and how sure that is."""
     if ctx.invoked_subcommand is not None:
         return None  # type: ignore[return-value]
-    from fairqr.auditing import audit
-    from fairqr.cli.output import Progress
+    from fairqr.cli.progress import Progress
     from fairqr.evaluation.audit import bundle, conditions, tables
     from fairqr.evaluation.experiments import verifying
     from fairqr.graph.search.explanation import say_how_found
@@ -178,60 +180,80 @@ def measure(
     if output is None:
         raise InputError("An audit needs a folder for its results; name one with -o.")
     library("pandas", "An audit")
-    kept = bundle.AuditFolder(output)
-    manifest = output / kept.name
-    if sign is not None and queries is None and kept.exists() and kept.manifest().finished:
-        signature = str(verifying.sign(manifest, sign))
-        return Printed({"signature": signature}, [f"signature: {signature}"])
+    folder = bundle.AuditFolder(output)
+    manifest = output / folder.name
+    if sign is not None and queries is None:
+        is_finished = folder.exists() and folder.manifest().finished
+        if is_finished:
+            signature = str(verifying.sign(manifest, sign))
+            return Printed({"signature": signature}, [f"signature: {signature}"])
     if from_log and (queries or settings.weight):
         raise InputError("A log brings its queries and weights; leave --queries and --weight out.")
     limits = [conditions.parse_condition(text) for text in fail_if or []]
-    more: dict[str, Any] = {}
 
-    async def work() -> Audit:
-        async with settings.opened() as engine:
-            return await audit(
-                engine,
-                queries or _of_run(engine),
-                spec,
-                folder=output,
-                watcher=progress,
-                command=sys.argv[1:],
-                **settings.model_dump(exclude={*Searched.model_fields}),
-                **more,
-            )
-
-    with Progress() as progress, TemporaryDirectory() as place:
+    with Progress() as progress, TemporaryDirectory() as temporary:
+        from_users: dict[str, Any] = {}
         if from_log:
-            settings, spec, seen = _of_log(from_log, settings, spec, Path(place))
-            queries, more = Path(place) / "queries.jsonl", {"seen": seen, "withhold_place": True}
-        found = run(work(), "audit")
+            logged = Path(temporary)
+            settings, spec, seen = _read_log(from_log, settings, spec, logged)
+            queries = logged / "queries.jsonl"
+            from_users = {"seen": seen, "withhold_place": True}
+        work = _run_audit(settings, queries, spec, folder=output, watcher=progress, **from_users)
+        audit = run(work, "audit")
+
     if sign is not None:
         verifying.sign(manifest, sign)
-    broken, doubtful = conditions.check(limits, found.figures, sure=sure)
+    broken, doubtful = conditions.check(limits, audit.figures, sure=sure)
     lines = [
-        *found.findings,
-        *_aims(found),
-        say_how_found(found.manifest.engine["retriever"]),
+        *audit.findings,
+        *_targets_in_words(audit),
+        say_how_found(audit.manifest.engine["retriever"]),
         f"report: {output / 'report.html'}",
-        f"digest: {found.digest}",
+        f"digest: {audit.digest}",
     ]
+    code = 0
+    if broken:
+        code = FAILED
+    elif doubtful:
+        code = DOUBTFUL
     return Printed(
-        lambda: tables.audit_json(found).decode(),
-        lines,
-        FAILED if broken else DOUBTFUL if doubtful else 0,
-        [*broken, *doubtful],
+        lambda: tables.audit_json(audit).decode(), lines, code, warnings=[*broken, *doubtful]
     )
 
 
-def _aims(audit: Audit) -> list[str]:
+async def _run_audit(
+    settings: AuditRunSettings, queries: Path | None, spec: AuditSpec, **options: Any
+) -> Audit:
+    """Open the search engine, and audit it.
+
+    Args:
+        settings: How the audit runs.
+        queries: The file of queries; a run file brings its own.
+        spec: What to measure.
+        options: Other keywords of :func:`fairqr.auditing.audit`.
+    """
+    from fairqr.auditing import audit
+
+    handling = settings.model_dump(exclude={*CorpusSettings.model_fields})
+    async with settings.open_engine() as engine:
+        return await audit(
+            engine,
+            queries or _queries_of_run(engine),
+            spec,
+            command=sys.argv[1:],
+            **handling,
+            **options,
+        )
+
+
+def _targets_in_words(audit: Audit) -> list[str]:
     """Say what the audit aims at and what a search does, unless the user chose a target."""
     from fairqr.retrieval.fairness.target import AUDIT_TARGET, DEFAULT_TARGET, PARTS
 
     if audit.spec.target != AUDIT_TARGET:
         return []
-    measured = audit.spec.attributes or tuple(audit.manifest.attributes)
-    attributes = [audit.manifest.attributes[name] for name in measured]
+    names = audit.spec.attributes or tuple(audit.manifest.attributes)
+    attributes = [audit.manifest.attributes[name] for name in names]
     by_search = dict.fromkeys(DEFAULT_TARGET.in_words(attribute) for attribute in attributes)
     lacks_population = any(attribute.population is None for attribute in attributes)
     common = "uniform:1" if lacks_population else "population:1"
@@ -241,13 +263,19 @@ def _aims(audit: Audit) -> list[str]:
     ]
 
 
-def _of_log(
-    folders: list[Path], settings: AuditRunSettings, spec: AuditSpec, place: Path
+def _read_log(
+    folders: list[Path], settings: AuditRunSettings, spec: AuditSpec, logged: Path
 ) -> tuple[AuditRunSettings, AuditSpec, SeenSearches]:
     """Write what proxies recorded as a source; return what audits it, and what they saw.
 
     By default the ranks count that the proxy counted, as much as there, and the target is what fair
     lists aimed at.
+
+    Args:
+        folders: The logs of the proxies.
+        settings: How the audit runs.
+        spec: What to measure.
+        logged: The folder to write the source, its lists and its queries to.
     """
     from fairqr.evaluation.audit.lists import SeenSearches
     from fairqr.graph.service.proxy.log import as_run, write_searches
@@ -255,26 +283,29 @@ def _of_log(
     from fairqr.retrieval.fairness.target import Target
 
     k = spec.k if "k" in spec.model_fields_set else None
-    logged = as_run(folders, place, settings.corpus, k)
-    if logged.damaged:
-        warn(f"Lines of the log that are damaged, and left out: {logged.damaged:,}.")
-    usual: dict[str, Any] = {
-        "k": min(logged.k, spec.depth - 1),
-        "discount": Discount.parse(logged.discount),
-        "target": Target(parts={"uniform": 1.0}, shares=logged.target),
+    log = as_run(folders, logged, settings.corpus, k)
+    if log.damaged:
+        warn(f"Lines of the log that are damaged, and left out: {log.damaged:,}.")
+
+    defaults: dict[str, Any] = {
+        "k": min(log.k, spec.depth - 1),
+        "discount": Discount.parse(log.discount),
+        "target": Target(parts={"uniform": 1.0}, shares=log.target),
     }
-    spec = spec.model_copy(update={it: usual[it] for it in usual.keys() - spec.model_fields_set})
-    source: dict[str, Any] = {"corpus": str(place / "source.yaml"), "weight": "weight"}
+    chosen = spec.model_fields_set
+    changes = {name: value for name, value in defaults.items() if name not in chosen}
+
+    source: dict[str, Any] = {"corpus": str(logged / "source.yaml"), "weight": "weight"}
     if settings.clicks:
-        searches = place / "searches.jsonl"
-        write_searches(folders, searches, logged.name)
+        searches = logged / "searches.jsonl"
+        write_searches(folders, searches, log.name)
         source["clicks"] = [searches, *settings.clicks]
-    seen = SeenSearches.model_validate(logged.seen)
-    return settings.model_copy(update=source), spec, seen
+    seen = SeenSearches.model_validate(log.seen)
+    return settings.model_copy(update=source), spec.model_copy(update=changes), seen
 
 
-def _of_run(engine: SearchEngine) -> list[dict[str, str]]:
-    """Return the queries of a run file, which are known by their ids alone.
+def _queries_of_run(engine: SearchEngine) -> list[dict[str, str]]:
+    """Return the queries of a run file, which only has their ids.
 
     Raises:
         InputError: It is no run file.
@@ -300,18 +331,20 @@ def verify(
     """Check an audit without its engine: the hashes of all files, and every figure."""
     from fairqr.evaluation.audit.bundle import AuditFolder
     from fairqr.evaluation.audit.finishing import make_again
-    from fairqr.evaluation.experiments.verifying import verify as checked
+    from fairqr.evaluation.experiments import verifying
 
-    found = checked(AuditFolder(folder), digest, make_again, signed_by)
-    lines = [f"Not checked: {sentence}" for sentence in found.unchecked]
-    if found.signed_by:
-        lines.insert(0, f"signed by: {found.signed_by}")
-    if not found.problems:
+    outcome = verifying.verify(AuditFolder(folder), digest, make_again, signed_by)
+    lines = []
+    if not outcome.problems:
         fits = ", and the manifest has the digest that you gave" if digest else ""
-        told = f"All {found.files:,} files match the manifest{fits}."
-        lines = [told, "All that is checked follows from raw/.", *lines]
-    lines.append(f"digest: {found.digest}")
-    return Printed(found._asdict(), lines, FAILED if found.problems else 0, found.problems)
+        lines.append(f"All {outcome.files:,} files match the manifest{fits}.")
+        lines.append("All that is checked follows from raw/.")
+    if outcome.signed_by:
+        lines.append(f"signed by: {outcome.signed_by}")
+    lines += [f"Not checked: {sentence}" for sentence in outcome.unchecked]
+    lines.append(f"digest: {outcome.digest}")
+    code = FAILED if outcome.problems else 0
+    return Printed(outcome._asdict(), lines, code, warnings=outcome.problems)
 
 
 @command(app)
@@ -327,9 +360,11 @@ def compare(
     from fairqr.evaluation.audit import bundle, comparing, finishing
     from fairqr.evaluation.estimates import as_data
 
-    audits = (finishing.read_audit(bundle.AuditFolder(folder)) for folder in (first, second))
-    found = comparing.compare(*audits)
+    earlier = finishing.read_audit(bundle.AuditFolder(first))
+    later = finishing.read_audit(bundle.AuditFolder(second))
+    comparison = comparing.compare(earlier, later)
+    lines = [*comparison.sentences()]
     if output is not None:
-        comparing.write_comparison(found, output)
-    kept = [] if output is None else [f"kept: {output}"]
-    return Printed(lambda: as_data(found), [*found.sentences(), *kept])
+        comparing.write_comparison(comparison, output)
+        lines.append(f"kept: {output}")
+    return Printed(lambda: as_data(comparison), lines)

@@ -16,7 +16,8 @@ from pydantic import BaseModel, Field, model_validator
 from fairqr.base.errors import FairqrError, InputError
 from fairqr.base.request_members import RequestMembers
 from fairqr.base.settings import DEFAULT_TIMEOUT, REASONING_TOKENS, default_model
-from fairqr.cli.output import Progress, warn
+from fairqr.cli.output import warn
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -30,8 +31,9 @@ T = TypeVar("T")
 NOTABLES = "notables"
 """The built-in corpus and collection."""
 
-LARGE_CALLS, LARGE_TOKENS = 2_000, 1_000_000
-"""A run that may cost more needs the user's consent."""
+LARGE_CALLS = 2_000
+LARGE_TOKENS = 1_000_000
+"""A run that may cost more than either needs the user's consent."""
 
 WITHOUT_SERVER = ("local", "feedback", "recorded", "causal", "seq2seq")
 """The models in this process, which have no address."""
@@ -39,13 +41,13 @@ WITHOUT_SERVER = ("local", "feedback", "recorded", "causal", "seq2seq")
 WITHOUT_REQUESTS = frozenset(WITHOUT_SERVER) - {"local"}
 """The models that are sent no requests; the embedded model has a server of its own."""
 
-SEARCHED = ("--corpus", "--retriever")
-RUN = (*SEARCHED, "--model", "--base-url", "--trace", "--yes", "--verbose")
-"""The fields of :class:`Searched` and :class:`RunSettings` that have an option of their own."""
+CORPUS_OPTIONS = ("--corpus", "--retriever")
+RUN_OPTIONS = (*CORPUS_OPTIONS, "--model", "--base-url", "--trace", "--yes", "--verbose")
+"""The fields of our settings that have options of their own; ``--set`` sets the others."""
 
 
-class Searched(BaseModel):
-    """What is searched, and how."""
+class CorpusSettings(BaseModel):
+    """Says what to search, and how to find documents there."""
 
     corpus: str | None = Field(
         None,
@@ -68,8 +70,8 @@ class Searched(BaseModel):
     )
 
     @contextlib.asynccontextmanager
-    async def opened(self, context: Context | None = None) -> AsyncIterator[SearchEngine]:
-        """Open what is searched, and close it at the end; a bar shows what is indexed first.
+    async def open_engine(self, context: Context | None = None) -> AsyncIterator[SearchEngine]:
+        """Open the search engine, and close it at the end; a bar shows what is indexed first.
 
         Args:
             context: The context whose method chooses the retriever that ``auto`` means.
@@ -82,15 +84,20 @@ class Searched(BaseModel):
         retriever = self.retriever or AUTO
         if context is not None:
             retriever = context.strategy.searched_by(retriever)
-        how: dict[str, Any] = {"schema": self.corpus_schema, "retriever": retriever}
+
         with Progress() as progress:
-            engine = await Catalog().resolve(corpus, **how, progress=progress.prepare)
+            engine = await Catalog().resolve(
+                corpus,
+                retriever=retriever,
+                schema=self.corpus_schema,
+                progress=progress.prepare,
+            )
         async with contextlib.aclosing(engine):
             yield engine
 
 
 class ModelSettings(BaseModel):
-    """How models are asked; none of it changes the results."""
+    """Says how to send requests to models; none of it changes the results."""
 
     base_url: str | None = Field(None, description="The URL of an OpenAI-compatible server.")
     prompts_dir: Path | None = Field(
@@ -121,7 +128,7 @@ class ModelSettings(BaseModel):
 
     @property
     def model_options(self) -> dict[str, Any]:
-        """How to open the model."""
+        """The options with which to open the model."""
         options: dict[str, Any] = {
             "base_url": self.base_url,
             "timeout": self.timeout,
@@ -132,8 +139,8 @@ class ModelSettings(BaseModel):
         return options
 
 
-class RunSettings(Searched, ModelSettings):
-    """How a run works; its context says what it does."""
+class RunSettings(CorpusSettings, ModelSettings):
+    """Says how a run works; its context says what it does."""
 
     model: str | None = Field(
         None,
@@ -163,19 +170,25 @@ class RunSettings(Searched, ModelSettings):
 
     @model_validator(mode="after")
     def _address_is_of_the_model(self) -> Self:
-        name = self.model or default_model()
-        if self.base_url and name.partition(":")[0] in WITHOUT_SERVER:
+        name = self.model_name
+        kind = name.partition(":")[0]
+        if self.base_url and kind in WITHOUT_SERVER:
             raise InputError(
                 f"--base-url is the address of a model's server, which {name} has not; name the "
                 "model with --model, such as openai:NAME."
             )
-        if self.extra_body and name.partition(":")[0] in WITHOUT_REQUESTS:
+        if self.extra_body and kind in WITHOUT_REQUESTS:
             raise InputError(f"extra_body is for a model's server, which {name} has not.")
         return self
 
     @property
+    def model_name(self) -> str:
+        """The name of the model, also if it is the default one."""
+        return self.model or default_model()
+
+    @property
     def model_options(self) -> dict[str, Any]:
-        """How to open the model."""
+        """The options with which to open the model."""
         return {**super().model_options, "cache": self.cache}
 
     def prompts_for(self, context: Context) -> PromptLibrary:
@@ -188,13 +201,16 @@ class RunSettings(Searched, ModelSettings):
         return library
 
     async def passages_of(self, engine: SearchEngine, ids: Iterable[str]) -> Mapping[str, str]:
-        """Return how the text of each document begins, by id; empty if that is not wanted."""
+        """Return how the text of each document begins, by id; empty unless details are shown."""
         from fairqr.graph.search.explanation import passage_of
 
-        wanted = [*dict.fromkeys(ids)] if self.verbose else []
+        distinct = [*dict.fromkeys(ids)]
+        if not self.verbose or not distinct:
+            return {}
         try:
-            documents = await engine.documents(wanted) if wanted else []
-        except FairqrError as error:  # the run succeeded, and may have cost money
+            documents = await engine.documents(distinct)
+        except FairqrError as error:
+            # The run itself succeeded, and may have cost money.
             warn(f"The texts of the documents could not be read: {error}")
             return {}
         return {document.id: passage_of(document.text) for document in documents}
@@ -202,7 +218,7 @@ class RunSettings(Searched, ModelSettings):
 
 def run(
     work: Coroutine[Any, Any, T],
-    what: str = "",
+    command: str = "",
     trace: Path | None = None,
     *,
     loop: Callable[[], AbstractEventLoop] | None = None,
@@ -211,8 +227,8 @@ def run(
 
     Args:
         work: What to run.
-        what: The command that runs, for the name of a new file in the folder of traces; without it,
-            nothing is recorded there.
+        command: The command that runs, for the name of a new file in the folder of traces; without
+            it, nothing is recorded there.
         trace: The file to record the run in. If it could not be written whole, a warning says so.
         loop: Makes the event loop; defaults to asyncio's.
     """
@@ -223,26 +239,24 @@ def run(
     from fairqr.base.exporting import exporting
 
     try:
-        with _recording(what, trace), exporting(warn), asyncio.Runner(loop_factory=loop) as runner:
-            with contextlib.suppress(AttributeError):  # Windows has no such signal, and no need
+        runner = asyncio.Runner(loop_factory=loop)
+        with _recording(command, trace), exporting(warn), runner:
+            # Windows has no such signal, and needs none.
+            with contextlib.suppress(AttributeError):
                 # With a handler for any signal, the loop wakes up for all of them. Otherwise, it
                 # can miss a Ctrl-C until a thread ends, such as one that builds an index.
                 runner.get_loop().add_signal_handler(signal.SIGURG, lambda: None)
             return runner.run(work)
     finally:
-        work.close()  # Without this, work that never started would warn.
+        # Without this, work that never started would warn.
+        work.close()
 
 
 @contextlib.contextmanager
-def _recording(what: str, trace: Path | None) -> Iterator[None]:
-    from secrets import token_hex
-
-    from fairqr.base.settings import path_of
-
-    if trace is None and what and (folder := path_of("trace_dir")) is not None:
-        # What is recorded may be private.
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        trace = folder / f"{datetime.now():%Y%m%d-%H%M%S}-{what}-{token_hex(3)}.jsonl"
+def _recording(command: str, trace: Path | None) -> Iterator[None]:
+    """Record what happens inside, in a given file or in a new one in the folder of traces."""
+    if trace is None and command:
+        trace = _new_trace(command)
     if trace is None:
         yield
         return
@@ -252,6 +266,20 @@ def _recording(what: str, trace: Path | None) -> Iterator[None]:
         yield
     if recorder.failure:
         warn(f"The trace {trace} is incomplete: {recorder.failure}.")
+
+
+def _new_trace(command: str) -> Path | None:
+    """Return the path of a new file in the folder of traces, if the user has set one."""
+    from secrets import token_hex
+
+    from fairqr.base.settings import path_of
+
+    folder = path_of("trace_dir")
+    if folder is None:
+        return None
+    # What is recorded may be private.
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder / f"{datetime.now():%Y%m%d-%H%M%S}-{command}-{token_hex(3)}.jsonl"
 
 
 def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller") -> None:
@@ -266,7 +294,8 @@ def agree(calls: int, tokens: int, *, yes: bool, instead: str = "make it smaller
     Raises:
         InputError: The run is large, and nobody agreed.
     """
-    if not yes and (calls > LARGE_CALLS or tokens > LARGE_TOKENS):
+    is_large = calls > LARGE_CALLS or tokens > LARGE_TOKENS
+    if is_large and not yes:
         raise InputError(
             f"This run may ask the model {calls:,} times and take about {tokens:,} tokens, more "
             f"than {LARGE_CALLS:,} or {LARGE_TOKENS:,}; {instead}, or add --yes to go on."

@@ -94,10 +94,10 @@ def demo() -> None:
 
 def _search(query: str, context: Context, model: str) -> SearchResult:
     """Search the corpus of the demo."""
-    from fairqr.cli.search import SearchRunSettings, searched
+    from fairqr.cli.search import SearchRunSettings, run_search
 
     settings = SearchRunSettings(corpus=CORPUS, model=model)
-    result, _ = run(searched(query, context, settings))
+    result, _ = run(run_search(query, context, settings))
     return result
 
 
@@ -111,10 +111,11 @@ def _comparison(by_model: Mapping[str, SearchResult]) -> RenderableType:
     grades = collection.qrels[topics[LOOP_QUERY]]
     rows = []
     for model, result in by_model.items():
-        relevant = [place for place in result.ranking if grades.get(place.id, 0) > 0]
+        relevant = sum(grades.get(document.id, 0) > 0 for document in result.ranking)
         attention = result.exposure[ATTRIBUTE][GROUP]
-        rows.append((model, f"{len(relevant)} of {len(result.ranking)}", f"{attention:.0%}"))
-    return table(("", number("relevant"), number(f"attention for {GROUP}")), rows)
+        rows.append((model, f"{relevant} of {len(result.ranking)}", f"{attention:.0%}"))
+    heads = ("", number("relevant"), number(f"attention for {GROUP}"))
+    return table(heads, rows)
 
 
 def _command(program: str, query: str, model: str = "", context: Context | None = None) -> str:

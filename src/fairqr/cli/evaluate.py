@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fairqr.base.errors import InputError, one_line
-from fairqr.cli.output import Printed, counted, interval, literal, number, table
+from fairqr.cli.output import Printed, interval, literal, number, quantity, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from fairqr.retrieval.sources.runs import SystemRun
 
 RELEVANCE = "nDCG@20,P@20,AP"
+"""The default measures."""
+
 FAIRNESS = "AWRF@20,nDCG@20×AWRF@20"
+"""The default measures besides, if there are groups."""
 
 
 def evaluate(
@@ -96,9 +99,10 @@ def evaluate(
         return Printed(None, _measure_lines())
     if run_file is None:
         raise InputError("An evaluation needs a run; name a run file in TREC's format.")
-    from fairqr.evaluation import evaluate as measuring
     from fairqr.evaluation import results
     from fairqr.evaluation.collections.query_targets import DEFAULT_TARGET
+    from fairqr.evaluation.evaluate import evaluate as evaluate_run
+    from fairqr.evaluation.evaluate import ids_of
     from fairqr.evaluation.inputs import as_groups
     from fairqr.evaluation.measures.measure import parse_measures
     from fairqr.evaluation.qrels import read_qrels
@@ -106,89 +110,120 @@ def evaluate(
     paths = [run_file, *(compare or [])]
     if len({*paths}) < len(paths):
         raise InputError("A run is named twice; name each once.")
-    usual = RELEVANCE if corpus is None else f"{RELEVANCE},{FAIRNESS}"
-    asked = parse_measures(measures or usual)
+    default_measures = RELEVANCE if corpus is None else f"{RELEVANCE},{FAIRNESS}"
+    parsed_measures = parse_measures(measures or default_measures)
     runs = _read_runs(paths, ties)
-    judged = None if qrels is None else read_qrels(qrels)
-    groups = as_groups(corpus, measuring.ids_of(runs, judged))
+    judgements = None if qrels is None else read_qrels(qrels)
+    groups = as_groups(corpus, ids_of(runs, judgements))
     evaluations = [
-        measuring.evaluate(
-            found,
-            judged,
-            asked,
+        evaluate_run(
+            run,
+            judgements,
+            parsed_measures,
             groups=groups,
             target=target or DEFAULT_TARGET,
             attributes=attribute or (),
             missing=missing,  # type: ignore[arg-type]
         )
-        for found in runs
+        for run in runs
     ]
     first, *others = evaluations
-    found = results.compare(first, others) if others else None
+    comparison = results.compare(first, others) if others else None
+
     if csv is not None:
         from fairqr.base.files import write_beside
 
         write_beside(csv, results.values_csv(evaluations))
-    told = (note.sentence for evaluation in evaluations for note in evaluation.notes)
     data = {
         "runs": [evaluation.as_json(by_query=by_query) for evaluation in evaluations],
-        "comparisons": found.as_json() if found else None,
+        "comparisons": comparison.as_json() if comparison else None,
     }
-    lines = [line for each in evaluations for line in _lines(each, by_query=by_query)]
-    if found:
+    lines: list[RenderableType] = []
+    warnings = []
+    for evaluation in evaluations:
+        lines += _lines(evaluation, by_query=by_query)
+        warnings += [note.sentence for note in evaluation.notes]
+    if comparison:
         lines.append("")
-        for row, sentence in zip(found.rows, found.sentences(), strict=True):
+        for row, sentence in zip(comparison.rows, comparison.sentences(), strict=True):
             lines.append(literal(sentence, "bold" if row.holds else ""))
-    return Printed(data, lines, warnings=dict.fromkeys(told))
+    # Several runs may have the same notes.
+    return Printed(data, lines, warnings=dict.fromkeys(warnings))
 
 
 def _read_runs(paths: Sequence[Path], ties: str) -> list[SystemRun]:
-    """Read runs; those of one name get the names of their files, too."""
+    """Read runs; those that share a name get the names of their files, too."""
     from fairqr.retrieval.sources.runs import read_run
 
     runs = [read_run(path, ties=ties) for path in paths]  # type: ignore[arg-type]
-    names = Counter(run.name for run in runs)
-    for place, path in enumerate(paths):
-        if names[name := runs[place].name] > 1:
-            runs[place] = dataclasses.replace(runs[place], name=f"{name} ({one_line(path)})")
+    counts = Counter(run.name for run in runs)
+    for position, path in enumerate(paths):
+        name = runs[position].name
+        if counts[name] > 1:
+            full_name = f"{name} ({one_line(path)})"
+            runs[position] = dataclasses.replace(runs[position], name=full_name)
     return runs
 
 
 def _lines(evaluation: Evaluation, *, by_query: bool) -> Iterator[RenderableType]:
-    """Yield the means of a run, and the values of its queries if asked for."""
+    """Yield the means of a run, and the values of its queries if the user wants them."""
+    queries = quantity(len(evaluation.queries), "query", "queries")
+    yield f"{evaluation.run}  {queries}"
+    yield _means(evaluation)
+    if evaluation.by_group:
+        yield _group_shares(evaluation)
+    if by_query:
+        rows = []
+        for _, *row, reason in evaluation.rows():
+            rows.append((*row, reason.replace("_", " ")))
+        yield table(("query", "measure", "value", ""), rows, digits=4)
+    yield "; ".join(_choices(evaluation))
+
+
+def _means(evaluation: Evaluation) -> RenderableType:
+    """Draw the mean of each measure, and over how many queries it is."""
+    rows = []
+    for result in evaluation.results.values():
+        ends = ""
+        if result.interval:
+            ends = interval(result.interval.low, result.interval.high, 4)
+        reasons = []
+        for reason, count in result.undefined().items():
+            reasons.append(f"{count} {reason.replace('_', ' ')}")
+        measure = result.measure
+        cells = (str(measure), result.mean, ends, result.count, measure.kind.best)
+        rows.append((*cells, ", ".join(reasons)))
+    heads = ("measure", "mean", number("95% interval"), "over", "best", "no value")
+    return table(heads, rows, digits=4)
+
+
+def _group_shares(evaluation: Evaluation) -> RenderableType:
+    """Draw which share of the exposure and of the relevant documents each group has."""
+    rows = []
+    for group in evaluation.by_group:
+        name = f"{group.attribute}: {group.group}"
+        ends = interval(group.low, group.high)
+        rows.append((name, group.exposure, group.relevant, group.ratio, ends, group.queries))
+    heads = ("group", "share of exposure", "of the relevant", "ratio", number("95% interval"))
+    return table((*heads, "over"), rows, digits=4)
+
+
+def _choices(evaluation: Evaluation) -> Iterator[str]:
+    """Yield by which choices an evaluation was made."""
     from fairqr.agents.statistics import too_few
 
-    results = evaluation.results.values()
-    yield f"{evaluation.run}  {counted(len(evaluation.queries), 'query', 'queries')}"
-    rows = []
-    for each in results:
-        found = each.interval
-        ends = interval(found.low, found.high, 4) if found else ""
-        why = ", ".join(f"{n} {it.replace('_', ' ')}" for it, n in each.undefined().items())
-        rows.append((str(each.measure), each.mean, ends, each.count, each.measure.kind.best, why))
-    heads = ("measure", "mean", number("95% interval"), "over", "best", "no value")
-    yield table(heads, rows, digits=4)
-    if evaluation.by_group:
-        names = ("group", "share of exposure", "of the relevant", "ratio", number("95% interval"))
-        shares = (
-            (name, it.exposure, it.relevant, it.ratio, interval(it.low, it.high), it.queries)
-            for it in evaluation.by_group
-            for name in [f"{it.attribute}: {it.group}"]
-        )
-        yield table((*names, "over"), shares, digits=4)
-    if by_query:
-        values = ((*row, why.replace("_", " ")) for _, *row, why in evaluation.rows())
-        yield table(("query", "measure", "value", ""), values, digits=4)
-    unknown = ", ".join(f"{name} {policy}" for name, policy in evaluation.unknown.items())
-    told = [f"target {evaluation.target}", f"missing queries: {evaluation.missing}"]
-    told += [f"unknown: {unknown}"] if unknown else []
-    if any(too_few(each.count, 0.05) and each.count for each in results):
-        told.append("too few queries for an interval")
-    yield "; ".join(told)
+    yield f"target {evaluation.target}"
+    yield f"missing queries: {evaluation.missing}"
+    policies = [f"{name} {policy}" for name, policy in evaluation.unknown.items()]
+    if policies:
+        yield f"unknown: {', '.join(policies)}"
+    counts = [result.count for result in evaluation.results.values()]
+    if any(count and too_few(count, 0.05) for count in counts):
+        yield "too few queries for an interval"
 
 
 def _measure_lines() -> Iterator[str]:
-    """Yield what measures there are, with their parameters."""
+    """Yield which measures there are, with their parameters."""
     from fairqr.evaluation.measures.kinds import CHOICES, KINDS, PRODUCT
     from fairqr.evaluation.measures.measure import parse_measure
 
@@ -197,4 +232,5 @@ def _measure_lines() -> Iterator[str]:
         yield f"{kind.example}  {kind.summary}"
         yield f"  range {kind.range}; {kind.best}; needs {needs}"
         for name in sorted(kind.takes):
-            yield f"  takes {name}={'|'.join(CHOICES.get(name, ()))}".rstrip("=")
+            choices = "|".join(CHOICES.get(name, ()))
+            yield f"  takes {name}={choices}" if choices else f"  takes {name}"

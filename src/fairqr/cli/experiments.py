@@ -10,9 +10,11 @@ import typer
 
 from fairqr.base.errors import InputError
 from fairqr.base.extras import library
-from fairqr.cli.common import NOTABLES, Searched, agree, run
-from fairqr.cli.options import command, explain, read_parameters
-from fairqr.cli.output import Printed, Progress, fact_lines, print_file
+from fairqr.cli.common import NOTABLES, CorpusSettings, agree, run
+from fairqr.cli.options import command
+from fairqr.cli.output import Printed, fact_lines, print_file
+from fairqr.cli.parameters import explain, read_parameters
+from fairqr.cli.progress import Progress
 from fairqr.prompts.library import PromptLibrary
 
 experiment = typer.Typer()
@@ -91,7 +93,7 @@ def run_experiment(
         list[Path] | None,
         typer.Option(
             "--labels",
-            help=("Fair RAG: take labels from a table, such as the authors of the paper released."),
+            help="Fair RAG: take labels from a table, such as the authors of the paper released.",
         ),
     ] = None,
     concurrency: Annotated[
@@ -144,7 +146,8 @@ def run_experiment(
 
     file = catalogue.read_experiment(experiment)
     kind = file.kind
-    if "help" in (set_ or []):
+    assignments = set_ or []
+    if "help" in assignments:
         explain([kind.spec])
         return
     if output is None:
@@ -152,11 +155,15 @@ def run_experiment(
     if labels and kind != catalogue.KINDS[catalogue.FAIR_RAG]:
         raise InputError("Only an experiment on Fair RAG takes --labels; leave it out.")
     library("pandas", "Measuring a run")
-    named = [f"{kind.collections}={name}" for name in collection or []]
-    named += [f"{kind.models}={name}" for name in model or []]
+    # An option is another way to set what the file calls by its own name.
+    by_options = [f"{kind.collections}={name}" for name in collection or []]
+    by_options += [f"{kind.models}={name}" for name in model or []]
     groups = {kind.attribute: attribute, "protected": protected, "words": words}
-    named += [f"{name}={value}" for name, value in groups.items() if value is not None]
-    changes = read_parameters([kind.spec], [*named, *(set_ or [])])
+    for name, value in groups.items():
+        if value is not None:
+            by_options.append(f"{name}={value}")
+    changes = read_parameters([kind.spec], [*by_options, *assignments])
+
     with Progress() as watcher:
         options = RunOptions(
             output,
@@ -182,7 +189,8 @@ def write_report(
     """Write the report of an experiment: report.md, and report.html in one file with its plots."""
     from fairqr.evaluation.experiments.catalogue import load_experiment
 
-    for path in load_experiment(folder).write_report(folder):
+    paths = load_experiment(folder).write_report(folder)
+    for path in paths:
         typer.echo(f"written: {path}")
 
 
@@ -247,18 +255,22 @@ def train(
     from fairqr.retrieval.fairness.dimension import factors_of
 
     if method not in training.TRAINED:
-        known = " or ".join(training.TRAINED)
-        raise InputError(f"The re-ranker '{method}' cannot be trained; choose {known}.")
-    given = [*(option or []), *([f"protected={protected}"] if protected else [])]
-    options = read_parameters([training.TRAINED[method][0]], given)
-    found = find_collection(collection, split)
+        methods = " or ".join(training.TRAINED)
+        raise InputError(f"The re-ranker '{method}' cannot be trained; choose {methods}.")
+    assignments = [*(option or [])]
+    if protected:
+        assignments.append(f"protected={protected}")
+    options_model, _ = training.TRAINED[method]
+    options = read_parameters([options_model], assignments)
+    judged = find_collection(collection, split)
     factors = factors_of(attribute)
     context = Context.of(attributes=factors, intersect=len(factors) > 1, target=target)
+    corpus = CorpusSettings(corpus=judged.corpus_name, retriever=retriever)
 
     async def work() -> None:
-        async with Searched(corpus=found.corpus_name, retriever=retriever).opened() as engine:
-            topics = {topic.id: topic.text(0) for topic in found.topics}
-            examples = await training.gather(engine, topics, found.qrels, context, depth=depth)
+        async with corpus.open_engine() as engine:
+            topics = {topic.id: topic.text(0) for topic in judged.topics}
+            examples = await training.gather(engine, topics, judged.qrels, context, depth=depth)
             model = await training.train(method, examples, list(topics), options)
         model.save(output)
         typer.echo(f"trained on {model.topics} topics: {output}")
@@ -300,10 +312,19 @@ def check(
 
     options: dict[str, Any] = {"base_url": base_url} if base_url else {}
     judge = open_attributor(attributor, cache=not no_cache, **options)
-    file = BUILT_IN[NOTABLES] / "pairs.jsonl" if pairs == NOTABLES else Path(pairs)
-    labelled = [*read_lines(file, LabelledPair)]
-    outcome = run(check_attributor(judge, labelled, source=Path(pairs).name))
+    file = Path(pairs)
+    if pairs == NOTABLES:
+        file = BUILT_IN[NOTABLES] / "pairs.jsonl"
+    labelled_pairs = [*read_lines(file, LabelledPair)]
+    outcome = run(check_attributor(judge, labelled_pairs, source=Path(pairs).name))
     remember(outcome)
-    told = {"pairs": outcome.pairs, "of": outcome.source, "judged": outcome.judged}
-    lines = [*fact_lines({**told, **outcome.failures, **outcome.confusion}), outcome.sentence]
-    return Printed({**outcome.model_dump(), "sentence": outcome.sentence}, lines)
+
+    facts = {
+        "pairs": outcome.pairs,
+        "of": outcome.source,
+        "judged": outcome.judged,
+        **outcome.failures,
+        **outcome.confusion,
+    }
+    data = {**outcome.model_dump(), "sentence": outcome.sentence}
+    return Printed(data, [*fact_lines(facts), outcome.sentence])

@@ -9,7 +9,7 @@ import io
 import os
 import sys
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -58,15 +58,17 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 _HOMES = {
     "search": ("search", "answer"),
     "experiments": ("experiment", "train", "attribution"),
-    "service": ("serve", "proxy", "work", "mcp", "keys"),
+    "service": ("serve", "proxy", "work", "mcp"),
     "settings": ("models", "prompts", "config", "trace"),
-    "sources": ("attach", "source", "index", "corpus", "dataset"),
+    "sources": ("attach", "source"),
+    "indexes": ("index", "corpus"),
+    "datasets": ("dataset",),
 }
 """The modules that hold several commands, or have another name than their command."""
 
 
 class _Commands(UserDict[str, Any]):
-    """The commands by name, each imported when it is asked for."""
+    """The commands by name, each imported when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         return _load(name, super().__getitem__(name))
@@ -77,14 +79,16 @@ def _load(name: str, about: str) -> Any:
     """Import a command: the function or the application of its name, or its module's ``app``."""
     home = next((home for home, names in _HOMES.items() if name in names), name)
     module = import_module(f"fairqr.cli.{home}")
-    app = getattr(module, name, None) or module.app
-    only = typer.Typer(rich_markup_mode=None)
-    if not isinstance(app, typer.Typer):
-        only.command(name)(readable(app))
+    command = getattr(module, name, None) or module.app
+
+    # Typer makes a command only as a part of an application.
+    application = typer.Typer(rich_markup_mode=None)
+    if isinstance(command, typer.Typer):
+        needs_command = not command.info.invoke_without_command
+        application.add_typer(command, name=name, help=about, no_args_is_help=needs_command)
     else:
-        needs_command = not app.info.invoke_without_command
-        only.add_typer(app, name=name, help=about, no_args_is_help=needs_command)
-    return typer.main.get_group(only).commands[name]
+        application.command(name)(readable(command))
+    return typer.main.get_group(application).commands[name]
 
 
 class CommandList(TyperGroup):
@@ -92,7 +96,9 @@ class CommandList(TyperGroup):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        abouts = {name: it for entries in SECTIONS.values() for name, it in entries.items()}
+        abouts: dict[str, str] = {}
+        for entries in SECTIONS.values():
+            abouts.update(entries)
         self.commands = _Commands(abouts)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -105,19 +111,26 @@ class CommandList(TyperGroup):
         """Write one line about each command, without importing any."""
         width = max(map(len, self.commands))
         for title, entries in SECTIONS.items():
+            rows = [(f"{name:<{width}}", about) for name, about in entries.items()]
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<{width}}", it) for name, it in entries.items()])
+                formatter.write_dl(rows)
 
 
 INTERRUPTED = 130
+"""The exit code after a Ctrl-C."""
+
 # Some versions of typer bring a click of their own, so this class is found through typer.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-_FULL = "make room, or name other folders in FAIRQR_DATA_DIR and FAIRQR_CACHE_DIR"
-_CLOSED = "change its rights, or name another place"
+_IF_FULL = "make room, or name other folders in FAIRQR_DATA_DIR and FAIRQR_CACHE_DIR"
+_IF_FORBIDDEN = "change its rights, or name another place"
 _ADVICE = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _FULL),
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _CLOSED),
+    errno.ENOSPC: _IF_FULL,
+    errno.EDQUOT: _IF_FULL,
+    errno.EFBIG: _IF_FULL,
+    errno.EACCES: _IF_FORBIDDEN,
+    errno.EPERM: _IF_FORBIDDEN,
+    errno.EROFS: _IF_FORBIDDEN,
 }
 """What the user can do about an error of the system."""
 
@@ -131,18 +144,22 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
+def _print_version(is_set: bool) -> None:
+    if not is_set:
+        return
+    from importlib.metadata import version
 
-        typer.echo(f"fairqr {version('fairqr')}")
-        raise typer.Exit
+    typer.echo(f"fairqr {version('fairqr')}")
+    raise typer.Exit
 
 
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Measure who gets seen in search results, and change it."""
@@ -158,11 +175,8 @@ def main() -> None:
         # No text of a document or a model is worth a traceback on a terminal that cannot show it.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    for argument in sys.argv[1:]:
-        # Python stores bytes that are not text as lone surrogates.
-        if any("\udc80" <= character <= "\udcff" for character in argument):
-            shown = one_line(os.fsencode(argument).decode(errors="backslashreplace"), 60)
-            _fail(f"The argument '{shown}' is not valid UTF-8; correct or rename it.")
+    _refuse_bytes(sys.argv[1:])
+
     try:
         # The framework's own handling would print a usage text around its errors.
         code = app(standalone_mode=False, prog_name="fairqr")
@@ -180,11 +194,28 @@ def main() -> None:
     except OSError as error:
         if error.strerror is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror}; {_ADVICE.get(error.errno or 0, 'check the path')}.")
+        _fail(_say_system_error(error))
+
     if code == INTERRUPTED:
         warn("interrupted")
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_bytes(arguments: Sequence[str]) -> None:
+    """End with an error if an argument is not text."""
+    for argument in arguments:
+        # Python stores bytes that are not text as lone surrogates.
+        if any("\udc80" <= character <= "\udcff" for character in argument):
+            readable_text = os.fsencode(argument).decode(errors="backslashreplace")
+            shortened = one_line(readable_text, 60)
+            _fail(f"The argument '{shortened}' is not valid UTF-8; correct or rename it.")
+
+
+def _say_system_error(error: OSError) -> str:
+    """Say what went wrong, at which file, and what the user can do about it."""
+    file = f"{error.filename}: " if error.filename else ""
+    advice = _ADVICE.get(error.errno or 0, "check the path")
+    return f"{file}{error.strerror}; {advice}."
 
 
 def _fail(sentence: str) -> NoReturn:
@@ -197,6 +228,8 @@ def _explain(error: Any) -> NoReturn:
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message())
         sys.exit(2)
-    what = one_line(error.format_message()).rstrip(".")
-    help_ = f"'{error.ctx.command_path if error.ctx else 'fairqr'} --help'"
-    _fail(f"{what} See {help_}." if what.endswith("?") else f"{what}; see {help_}.")
+    problem = one_line(error.format_message()).rstrip(".")
+    command = error.ctx.command_path if error.ctx else "fairqr"
+    if problem.endswith("?"):
+        _fail(f"{problem} See '{command} --help'.")
+    _fail(f"{problem}; see '{command} --help'.")

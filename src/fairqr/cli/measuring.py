@@ -10,7 +10,8 @@ import typer
 
 from fairqr.cli.common import NOTABLES, ModelSettings, agree, run
 from fairqr.cli.options import Fields
-from fairqr.cli.output import Printed, Progress, counted
+from fairqr.cli.output import Printed, quantity
+from fairqr.cli.progress import Progress
 
 if TYPE_CHECKING:
     from fairqr.agents.profiles.profile import Change, ModelProfile
@@ -37,7 +38,7 @@ def measure_model(
         list[str] | None,
         typer.Option(
             "--attribute",
-            help=("Whose groups to ask about. Repeatable. [default: gender and continent, or all]"),
+            help="Whose groups to ask about. Repeatable. [default: gender and continent, or all]",
         ),
     ] = None,
     quick: Annotated[
@@ -76,13 +77,13 @@ def measure_model(
         raise InputError("'feedback' is asked with no prompts; leave --prompts-for out.")
     judged = find_collection(collection)
     plan = plan_measurement(judged, attribute or (), is_quick=quick, seed=seed)
-    profile = run(_measured(model, judged, plan, prompts_for, settings), "measure")
+    profile = run(_measure(model, judged, plan, prompts_for, settings), "measure")
     path = keep_profile(profile)
     data = {**profile.model_dump(mode="json"), "kept": str(path)}
     return Printed(data, list(profile_lines(profile, path)))
 
 
-async def _measured(
+async def _measure(
     name: str,
     collection: Collection,
     plan: Plan,
@@ -92,16 +93,9 @@ async def _measured(
     """Open the model and the collection, and measure."""
     from contextlib import aclosing
 
-    from fairqr.agents.models.opening import open_language_model, open_model
-    from fairqr.agents.profiles.finding import (
-        FOR_LARGE_MODELS,
-        FOR_SMALL_MODELS,
-        Profiles,
-        profiled_name,
-    )
+    from fairqr.agents.models.opening import open_model
     from fairqr.agents.refiners.feedback import FeedbackRefiner
     from fairqr.evaluation.model_measuring import ModelMeasurement
-    from fairqr.graph.search.models import require_refines
     from fairqr.prompts.library import PromptLibrary
     from fairqr.retrieval.encoders.opening import AUTO
     from fairqr.retrieval.sources.catalog import Catalog
@@ -109,30 +103,51 @@ async def _measured(
     model: Any = None
     prompts: dict[str, str] = {}
     if name != FeedbackRefiner.name:
-        model = open_language_model(name, **settings.model_options)
-        require_refines(model)
-        # Report a missing part before a large corpus is indexed.
-        await model.check()
-        prompts = Profiles().prompts_for(profiled_name(model))
-        if prompts_for is not None:
-            prompts = dict(FOR_LARGE_MODELS if prompts_for == "large" else FOR_SMALL_MODELS)
+        model = await _open_model(name, settings)
+        prompts = _prompts_of(model, prompts_for)
     _announce(name, plan, settings)
     with Progress() as progress:
         engine = await Catalog().resolve(
             collection.corpus_name, retriever=AUTO, progress=progress.prepare
         )
         async with aclosing(engine):
-            model = model or open_model(name, engine=engine)
             measurement = ModelMeasurement(
                 collection=collection,
                 engine=engine,
-                model=model,
+                # Relevance feedback needs the engine.
+                model=model or open_model(name, engine=engine),
                 prompts=prompts,
                 plan=plan,
                 library=PromptLibrary(settings.prompts_dir),
                 watcher=progress,
             )
             return await measurement.run()
+
+
+async def _open_model(name: str, settings: ModelSettings) -> Any:
+    """Open a language model, and check that it can refine."""
+    from fairqr.agents.models.opening import open_language_model
+    from fairqr.graph.search.models import require_refines
+
+    model = open_language_model(name, **settings.model_options)
+    require_refines(model)
+    # Report a missing part before a large corpus is indexed.
+    await model.check()
+    return model
+
+
+def _prompts_of(model: Any, size: Literal["large", "small"] | None) -> dict[str, str]:
+    """Return the prompts for models of a size, or by default those that suit the model."""
+    from fairqr.agents.profiles.finding import (
+        FOR_LARGE_MODELS,
+        FOR_SMALL_MODELS,
+        Profiles,
+        profiled_name,
+    )
+
+    if size is None:
+        return Profiles().prompts_for(profiled_name(model))
+    return dict(FOR_LARGE_MODELS if size == "large" else FOR_SMALL_MODELS)
 
 
 def _announce(name: str, plan: Plan, settings: ModelSettings) -> None:
@@ -151,15 +166,15 @@ def _announce(name: str, plan: Plan, settings: ModelSettings) -> None:
 
 def profile_lines(profile: ModelProfile, path: Path) -> Iterator[str]:
     """Yield what a measurement says of a model, in sentences."""
-    topics = counted(profile.topics, "topic")
+    topics = quantity(profile.topics, "topic")
+    weights = profile.weights.model_dump()
+    weights_in_words = ", ".join(f"{kind} {weight:g}" for kind, weight in weights.items())
     yield (
         f"{profile.model} on {profile.collection}: nDCG × AWRF {_percent(profile.gain)} over the "
         f"same searches without it, on {topics} that were held back."
     )
     yield f"nDCG@20 {_points(profile.relevance)}; AWRF@20 {_points(profile.fairness)}."
-    weights = profile.weights.model_dump()
-    shown = ", ".join(f"{kind} {weight:g}" for kind, weight in weights.items())
-    yield f"Its words count so much, where the query counts 1: {shown}."
+    yield f"Its words count so much, where the query counts 1: {weights_in_words}."
     if not profile.weights.any():
         yield "Its words help nowhere enough, so ask=auto will not ask it on this collection."
     elif profile.is_quick and profile.gain.value <= 0:

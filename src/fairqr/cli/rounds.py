@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from fairqr.cli import output as out
+from fairqr.cli.output import cut, decimal, literal, number, shortened, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 WORDS_IN_A_LINE = 6
 """How many words the line of a round shows, of the topic and all groups together."""
 
-MOST_NAMED = 8
-"""How many texts are named that were left out for the same reason."""
-
 FEWEST_WORDS = 2
 """How many it shows of each of them, though there are more groups than room."""
 
-TITLE = 40
+MOST_NAMED = 8
+"""How many texts are named that were left out for the same reason."""
+
+TITLE_WIDTH = 40
 
 STOPPED = {
     "converged": "the divergence is at or below the threshold",
@@ -74,15 +74,17 @@ def round_lines(result: SearchResult, *, verbose: bool) -> Iterator[RenderableTy
     unused_replies = _replies(result.unused_topic, result.unused_refinements)
     if not (verbose or is_loop or unused_replies):
         return
+
     yield ""
     yield _table(result)
     reasons = [say_no_words(reply) for reply in unused_replies]
     unused = f" ({'; '.join(reasons)})" if reasons else ""
-    yield out.literal(f"Ended: {STOPPED[result.stop_reason]}{unused}.")
+    yield literal(f"Ended: {STOPPED[result.stop_reason]}{unused}.")
     if result.method == "fair-qr" and result.best_iteration:
         # The rounds were measured before the documents were re-ranked.
-        divergence = out.decimal(result.divergence, 4)
-        yield out.literal(f"Re-ranked by the original query: KL {divergence}.")
+        divergence = decimal(result.divergence, 4)
+        yield literal(f"Re-ranked by the original query: KL {divergence}.")
+
     if verbose:
         for iteration in result.iterations[1:]:
             yield from _all_words(iteration)
@@ -96,62 +98,67 @@ def _table(result: SearchResult) -> RenderableType:
     """Draw a line for each round: how good its list is, what it changed, and the words it added."""
     # The fair step weighs relevance against fairness; the published loop goes by the divergence.
     is_weighed = all(iteration.objective for iteration in result.iterations)
-    heads = ("round", "product", "words") if is_weighed else ("round", "KL", "brought", "words")
+    heads: tuple[str, ...] = ("round", "KL", "brought", "words")
+    if is_weighed:
+        heads = ("round", "product", "words")
     rows: list[tuple[Any, ...]] = []
     previous = None
     for iteration in result.iterations:
         is_best = iteration.index == result.best_iteration
         label = f"{iteration.index} kept" if is_best else str(iteration.index)
-        words = cut(out.literal(_words_in_short(result.query, iteration)))
+        words = cut(literal(_words_in_short(result.query, iteration)))
         if is_weighed and iteration.objective:
             rows.append((label, iteration.objective.value, words))
         else:
-            brought = cut(out.literal(_attention_brought(previous, iteration)))
+            brought = cut(literal(_attention_brought(previous, iteration)))
             rows.append((label, iteration.divergence, brought, words))
         previous = iteration
-    return out.table(heads, rows, digits=4)
+    return table(heads, rows, digits=4)
 
 
-def _attention_brought(before: Iteration | None, after: Iteration) -> str:
+def _attention_brought(previous: Iteration | None, iteration: Iteration) -> str:
     """Return how the attention of the groups changed for which a round refined."""
-    if before is None:
+    if previous is None:
         return ""
     changes = []
-    for refined in after.refinements:
-        was = before.exposure[refined.attribute][refined.group]
-        now = after.exposure[refined.attribute][refined.group]
-        changes.append(f"attention {was:.0%} → {now:.0%}")
+    for refined in iteration.refinements:
+        before = previous.exposure[refined.attribute][refined.group]
+        after = iteration.exposure[refined.attribute][refined.group]
+        changes.append(f"attention {before:.0%} → {after:.0%}")
     return ", ".join(changes)
 
 
 def _words_in_short(query: str, iteration: Iteration) -> str:
-    """Return the first words that a round added, by topic and group; of round 0 the query."""
+    """Return the first words that a round added, by topic and group; for round 0, the query."""
     if not iteration.index:
         return query
-    by_part: dict[str, Sequence[str]] = {}
+    words_by_part: dict[str, Sequence[str]] = {}
     if iteration.topic is not None:
-        by_part["topic"] = [*iteration.topic.words, *iteration.topic.queries]
+        words_by_part["topic"] = [*iteration.topic.words, *iteration.topic.queries]
     for refined in iteration.refinements:
         # Names say most in little room.
-        by_part[refined.group] = [*refined.names, *refined.phrases, *refined.keywords]
-    most = max(FEWEST_WORDS, WORDS_IN_A_LINE // max(len(by_part), 1))
+        words_by_part[refined.group] = [*refined.names, *refined.phrases, *refined.keywords]
+
+    limit = max(FEWEST_WORDS, WORDS_IN_A_LINE // max(len(words_by_part), 1))
     replies = _replies(iteration.topic, iteration.refinements)
     without_words = {_subject(reply): say_no_words(reply) for reply in replies}
-    shown = []
-    for part, words in by_part.items():
+    parts = []
+    for part, words in words_by_part.items():
         if words:
-            more = " …" if len(words) > most else ""
-            shown.append(f"{part}: {', '.join(words[:most])}{more}")
+            ellipsis = " …" if len(words) > limit else ""
+            parts.append(f"{part}: {', '.join(words[:limit])}{ellipsis}")
         else:
-            shown.append(without_words[part])
-    return "; ".join(shown)
+            parts.append(without_words[part])
+    return "; ".join(parts)
 
 
 def _replies(
     topic: RefinedTopic | None, groups: Sequence[RefinedGroup]
 ) -> list[RefinedTopic | RefinedGroup]:
     """Return what a model said about the topic and about groups, in one list."""
-    return [*groups] if topic is None else [topic, *groups]
+    if topic is None:
+        return [*groups]
+    return [topic, *groups]
 
 
 def _subject(reply: RefinedTopic | RefinedGroup) -> str:
@@ -160,26 +167,30 @@ def _subject(reply: RefinedTopic | RefinedGroup) -> str:
 
 
 def say_no_words(reply: RefinedTopic | RefinedGroup) -> str:
-    """Return what a reply is about that has no words, and why."""
+    """Say what a reply without words is about, and why it has none."""
+    return f"{_subject(reply)}: {_why_no_words(reply)}"
+
+
+def _why_no_words(reply: RefinedTopic | RefinedGroup) -> str:
     failed = f"no words ({reply.status.replace('_', ' ')})"
-    return f"{_subject(reply)}: {NO_WORDS.get(reply.status, failed)}"
+    return NO_WORDS.get(reply.status, failed)
 
 
 def _all_words(iteration: Iteration) -> Iterator[RenderableType]:
     """Yield all words that a round added, what was left out, and the queries that it searched."""
     yield ""
-    yield out.literal(f"Round {iteration.index}", "bold")
+    yield literal(f"Round {iteration.index}", "bold")
     if iteration.topic is not None:
         yield from _facts("topic", _words_of_topic(iteration.topic))
     for refined in iteration.refinements:
         yield from _facts(refined.group, _words_of_group(refined))
     yield from _left_out(_replies(iteration.topic, iteration.refinements))
     for query in iteration.queries:
-        yield out.literal(f"  searched: {query}", "dim")
+        yield literal(f"  searched: {query}", "dim")
 
 
 def _words_of_topic(topic: RefinedTopic) -> dict[str, str]:
-    """Return what a model said about the topic, by what it is."""
+    """Return the parts of what a model said about the topic, by their names."""
     return {
         "words": ", ".join(topic.words),
         "other queries": "; ".join(topic.queries),
@@ -188,9 +199,9 @@ def _words_of_topic(topic: RefinedTopic) -> dict[str, str]:
 
 
 def _words_of_group(refined: RefinedGroup) -> dict[str, str]:
-    """Return what a model said about a group, by what it is."""
+    """Return the parts of what a model said about a group, by their names."""
     if refined.status != "ok":
-        return {"words": say_no_words(refined).removeprefix(f"{refined.group}: ")}
+        return {"words": _why_no_words(refined)}
     return {
         "words": ", ".join(refined.keywords),
         "phrases": ", ".join(refined.phrases),
@@ -204,34 +215,36 @@ def _words_of_group(refined: RefinedGroup) -> dict[str, str]:
 def _facts(part: str, facts: Mapping[str, str]) -> Iterator[RenderableType]:
     for name, text in facts.items():
         if text:
-            yield out.literal(f"  {part}, {name}: {text}")
+            yield literal(f"  {part}, {name}: {text}")
 
 
 def _left_out(replies: Sequence[RefinedTopic | RefinedGroup]) -> Iterator[RenderableType]:
     """Yield what of the replies was not used, and why."""
     for reply in replies:
-        if reply.left_out:
-            by_reason: dict[str, list[str]] = {}
-            for unused in reply.left_out:
-                by_reason.setdefault(unused.reason, []).append(unused.text)
-            said = [_say_unused(texts, reason) for reason, texts in by_reason.items()]
-            yield out.literal(f"  {_subject(reply)}, left out: {'; '.join(said)}")
+        if not reply.left_out:
+            continue
+        texts_by_reason: dict[str, list[str]] = {}
+        for unused in reply.left_out:
+            texts_by_reason.setdefault(unused.reason, []).append(unused.text)
+        sentences = [_say_unused(texts, reason) for reason, texts in texts_by_reason.items()]
+        yield literal(f"  {_subject(reply)}, left out: {'; '.join(sentences)}")
 
 
 def _say_unused(texts: Sequence[str], reason: str) -> str:
-    """Say what of a reply was not used; of many texts, the first ones and how many more."""
+    """Say what of a reply was not used; of many texts, the first ones and how many others."""
     quoted = [f"'{text}'" for text in texts if text]
     if not quoted:
         return reason
-    if more := quoted[MOST_NAMED:]:
-        return f"{', '.join(quoted[:MOST_NAMED])} and {len(more)} more: each {reason}"
+    unnamed = len(quoted) - MOST_NAMED
+    if unnamed > 0:
+        return f"{', '.join(quoted[:MOST_NAMED])} and {unnamed} more: each {reason}"
     return "; ".join(f"{text} {reason}" for text in quoted)
 
 
 def strongest_evidence(document: RankedDocument) -> str:
-    """Return what of a model's words speaks more for a document than the query does, and most.
+    """Return which of a model's words speak most for a document, and more than the query does.
 
-    Empty if nothing does.
+    Empty if none do.
     """
     evidence = document.evidence
     if not evidence:
@@ -244,27 +257,23 @@ def strongest_evidence(document: RankedDocument) -> str:
 
 def evidence_lines(result: SearchResult) -> Iterator[RenderableType]:
     """Yield how likely each document is relevant by each kind of evidence, if words count."""
-    kinds = [kind for kind in EVIDENCE if any(kind in place.evidence for place in result.ranking)]
+    present: set[str] = set()
+    for document in result.ranking:
+        present.update(document.evidence)
+    kinds = [kind for kind in EVIDENCE if kind in present]
     if not kinds:
         return
     yield ""
     yield "How likely each document is relevant: by all evidence, and by each kind of it."
     rows = []
-    for place in result.ranking:
-        title = cut(out.literal(out.shortened(place.title or place.id, TITLE)))
-        probabilities = [_percent(place.evidence.get(kind)) for kind in kinds]
-        rows.append((place.rank, title, _percent(place.relevance), *probabilities))
-    heads = [out.number(EVIDENCE[kind]) for kind in kinds]
-    yield out.table(("", "", out.number("all"), *heads), rows, gap=1)
+    for document in result.ranking:
+        title = cut(literal(shortened(document.title or document.id, TITLE_WIDTH)))
+        probabilities = [_probability(document.evidence.get(kind)) for kind in kinds]
+        rows.append((document.rank, title, _probability(document.relevance), *probabilities))
+    heads = [number(EVIDENCE[kind]) for kind in kinds]
+    yield table(("", "", number("all"), *heads), rows, gap=1)
 
 
-def _percent(probability: float | None) -> Any:
+def _probability(value: float | None) -> str:
     """Return a probability as a cell; an empty one if there is none."""
-    return "" if probability is None else out.decimal(probability)
-
-
-def cut(text: Text) -> Text:
-    """Let a text end with an ellipsis where its column ends."""
-    text.no_wrap = True
-    text.overflow = "ellipsis"
-    return text
+    return "" if value is None else decimal(value)

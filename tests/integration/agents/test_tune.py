@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fairqr.evaluation.probes.store import ProbeStore
-from tests.integration.model_server import Main
 from tests.later import later
 from tests.patience import PATIENCE, until
+from tests.servers.model_server import Main
 from tests.unit.agents.ranking.tiny_models import save_causal
 
 torch = later("torch", "tune")
@@ -108,9 +108,11 @@ def test_the_same_command_again_trains_nothing(
     assert {it: it.stat().st_mtime_ns for it in kept} == before
 
 
+@pytest.mark.promise("agents")
 def test_a_run_that_was_killed_ends_as_one_that_was_not(
     whole: tuple[Path, str, str], model: Path, tmp_path: Path, quick: Main
 ) -> None:
+    """A tuning that was killed ends with the same adapter."""
     folder = tmp_path / "run"
     arguments = ("--model", f"causal:{model}", "-o", folder)
     killed = command(*arguments, cache=tmp_path / "cache")

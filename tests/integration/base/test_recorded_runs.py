@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import KEY, Main, ModelServer, failure, says
+from tests.servers.model_server import KEY, Main, ModelServer, failure, says
 
 FIRST = says({"topic": [], "keywords": ["woman", "laboratory"]})
 
@@ -49,10 +49,14 @@ def test_runs_are_recorded_in_the_folder_that_settings_name(
     assert "chat fake" in quick("trace", "show", str(files[0])).stdout
 
 
+@pytest.mark.promise("base")
 def test_a_settings_file_in_the_current_folder_is_not_read(
     quick: Main, clean_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An archive that was unpacked must not send queries and keys to a server that it names."""
+    """The current folder is never searched for a settings file.
+
+    An archive that was unpacked must not send queries and keys to a server that it names.
+    """
     monkeypatch.chdir(clean_environment)
     (clean_environment / "fairqr.toml").write_text('base_url = "http://127.0.0.1:9/v1"\n')
     home = clean_environment / "home"

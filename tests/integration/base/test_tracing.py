@@ -28,8 +28,9 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.base import telemetry
 from fairqr.base.exporting import _Delivery
 from fairqr.base.telemetry import BUCKETS, DURATIONS, MEASURED
-from tests.integration.collector import Collector
-from tests.integration.model_server import (
+from tests.patience import PATIENCE
+from tests.servers.collector import Collector
+from tests.servers.model_server import (
     KEY,
     Answer,
     Asked,
@@ -41,9 +42,8 @@ from tests.integration.model_server import (
     search_arguments,
     write_people,
 )
-from tests.integration.page_service import MODEL_KEY
-from tests.integration.service_client import a_service
-from tests.patience import PATIENCE
+from tests.servers.page_service import MODEL_KEY
+from tests.servers.service_client import a_service
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -112,10 +112,14 @@ async def run_all(server: ModelServer, corpus: Path) -> None:
         await fair.probe(QUERY, protected="female", **{**asked, **PROBE})
 
 
+@pytest.mark.promise("base")
 async def test_a_run_is_a_tree_of_steps_by_the_conventions(
     exported: Exported, model_server: ModelServer, corpus: Path
 ) -> None:
-    """Names, parents, kinds, attributes and events of a search, an answer and a probe."""
+    """A run is a tree of spans by the conventions.
+
+    Names, parents, kinds, attributes and events of a search, an answer and a probe.
+    """
     model_server.does(replying)
     await run_all(model_server, corpus)
     run = "invoke_workflow fairqr"
@@ -213,6 +217,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemoryMetricReader]:
     provider.shutdown()
 
 
+@pytest.mark.promise("command")
 async def test_names_are_those_of_the_published_conventions(
     exported: Exported,
     measured: InMemoryMetricReader,
@@ -220,7 +225,9 @@ async def test_names_are_those_of_the_published_conventions(
     corpus: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No name is our own that begins with gen_ai; kinds and histograms are as they want them.
+    """Names in spans and durations are those of the conventions that the page names.
+
+    No name is our own that begins with gen_ai; kinds and histograms are as they want them.
 
     The package of OpenTelemetry's names has those of before the conventions for generative AI got a
     repository of their own, whose model no package ships.
@@ -301,6 +308,7 @@ def test_the_command_sends_durations_where_it_is_told_to(
     assert b"gen_ai.retrieval.duration" in sent
 
 
+@pytest.mark.promise("base")
 @pytest.mark.parametrize("content", [False, True])
 async def test_content_is_exported_only_where_it_is_asked_for(
     exported: Exported,
@@ -309,7 +317,10 @@ async def test_content_is_exported_only_where_it_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
     content: bool,
 ) -> None:
-    """Query, documents, keywords and replies: none without the switch, each with it."""
+    """Traces hold no query, document, keyword, prompt or reply unless you ask for it.
+
+    Query, documents, keywords and replies: none without the switch, each with it.
+    """
     if content:
         monkeypatch.setenv("FAIRQR_TRACE_CONTENT", "1")
     model_server.does(replying)
@@ -331,11 +342,15 @@ FAILING: dict[str, tuple[Answer | Callable[[Asked], Answer], str]] = {
 }
 
 
+@pytest.mark.promise("base")
 @pytest.mark.parametrize("kind", FAILING)
 async def test_a_failing_model_is_an_error_without_a_word_of_content(
     exported: Exported, model_server: ModelServer, corpus: Path, kind: str
 ) -> None:
-    """What a server says of an error, or repeats in it, is in no span; the kind of error is."""
+    """Traces of a model that fails hold no word of the prompt.
+
+    What a server says of an error, or repeats in it, is in no span; the kind of error is.
+    """
     behaviour, status = FAILING[kind]
     model_server.does(behaviour)
     timeout = 0.3 if kind == "silence" else PATIENCE
@@ -350,10 +365,14 @@ async def test_a_failing_model_is_an_error_without_a_word_of_content(
     assert not [word for word in (*CONTENT, KEY.lower()) if word in text]
 
 
-async def test_errors_of_elasticsearch_that_quote_the_query_are_not_passed_on(
+@pytest.mark.promise("base")
+async def test_errors_that_quote_the_query_are_not_traced(
     model_server: ModelServer,
 ) -> None:
-    """Its client records them in spans of its own; these lose all texts of errors on the way."""
+    """Traces hold no query, even where an error of Elasticsearch quotes it.
+
+    Its client records them in spans of its own; these lose all texts of errors on the way.
+    """
     cause = {"type": "parse_exception", "reason": f"Cannot parse [{QUERY}]"}
     said = {"error": {**cause, "root_cause": [cause]}, "status": 400}
     headers = {"X-Elastic-Product": "Elasticsearch"}
@@ -375,10 +394,14 @@ async def test_errors_of_elasticsearch_that_quote_the_query_are_not_passed_on(
     provider.shutdown()
 
 
+@pytest.mark.promise("base")
 def test_a_backend_that_is_away_costs_a_sentence(
     command: Command, model_server: ModelServer, corpus: Path
 ) -> None:
-    """The result is there all the same."""
+    """A tracing backend that is away costs a sentence and never the result.
+
+    The result is there all the same.
+    """
     run = command(
         *search_arguments(model_server, corpus, "--json"),
         OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
@@ -392,8 +415,12 @@ def test_a_backend_that_is_away_costs_a_sentence(
     assert "opentelemetry" not in run.stderr.replace(sentence, "").lower()
 
 
+@pytest.mark.promise("base")
 def test_the_service_continues_the_trace_of_who_asks(tmp_path: Path, collector: Collector) -> None:
-    """Of a request, and of a run in the background; content, key and arguments stay out."""
+    """A caller's `traceparent` is continued, also by a run that goes on elsewhere.
+
+    Of a request, and of a run in the background; content, key and arguments stay out.
+    """
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
     environment["OTEL_EXPERIMENTAL_RESOURCE_DETECTORS"] = "process"
     with a_service(tmp_path, environment=environment, change=with_words) as service:
@@ -429,10 +456,14 @@ def _caller(digit: str) -> dict[str, str]:
     return {"traceparent": f"00-{digit * 32}-{digit * 16}-01", "baggage": f"user={IN_REPLY}"}
 
 
-def test_langsmith_does_not_get_the_key_that_a_model_server_repeats(
+@pytest.mark.promise("base")
+def test_langsmith_does_not_get_a_repeated_key(
     command: Command, model_server: ModelServer, corpus: Path, collector: Collector
 ) -> None:
-    """Neither from the body of a refusal, nor from its headers."""
+    """Traces hold no key, even where a model server repeats it.
+
+    Neither from the body of a refusal, nor from its headers.
+    """
     model_server.does(failure(401, f"{IN_REPLY}: wrong key {KEY}", x_received=KEY))
     run = command(
         *search_arguments(model_server, corpus, "--json"),

@@ -10,10 +10,10 @@ import pytest
 from fairqr import FairSearch
 from fairqr.graph.search.result import SearchResult
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.attached_people import PEOPLE, Server, people, state
-from tests.integration.model_server import Main, ModelServer
-from tests.integration.page_service import run_command, running, settings_for
-from tests.integration.service_client import answers_all
+from tests.servers.attached_people import PEOPLE, Server, people, state
+from tests.servers.model_server import Main, ModelServer
+from tests.servers.page_service import run_command, running, settings_for
+from tests.servers.service_client import answers_all
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
 
@@ -53,14 +53,19 @@ def source(clean_environment: Path, index: Server) -> Path:
     return path
 
 
-def test_an_index_is_attached_searched_everywhere_and_left_as_it_was(
+@pytest.mark.promise("engines")
+def test_an_index_is_attached_and_left_as_it_was(
     quick: Main,
     source: Path,
     index: Server,
     model_server: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By command, by Python and by the service: the same documents, and nothing is written."""
+    """Nothing is written to an attached index; its check counts the values of each label and lists
+    those in no group.
+
+    By command, by Python and by the service: the same documents, and nothing is written.
+    """
     before = state(index, INDEX)
     attached = quick("attach", source)
     assert attached.code == 0, attached

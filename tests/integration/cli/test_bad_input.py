@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import Command, Main, write_people
 from tests.patience import until
+from tests.servers.model_server import Command, Main, write_people
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -20,6 +20,7 @@ def test_bytes_that_are_no_text_come_from_a_real_command_line(command: Command) 
     assert complaint == "The argument '\\xff' is not valid UTF-8; correct or rename it."
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -42,8 +43,11 @@ def test_bytes_that_are_no_text_come_from_a_real_command_line(command: Command) 
         ("--model local:smollm2-135m", "fairqr models pull smollm2-135m"),
     ],
 )
-def test_an_option_is_refused(quick: Main, people: Path, more: str, words: str) -> None:
-    """Each wrong value is named, with what is allowed."""
+def test_a_wrong_option_is_refused(quick: Main, people: Path, more: str, words: str) -> None:
+    """A wrong option ends with one sentence and exit code 2, without a traceback.
+
+    Each wrong value is named, with what is allowed.
+    """
     usual = ("--corpus", people, "--attribute", "gender", "--model", "feedback", "--json")
     assert words in quick("search", "physicist", *usual, *more.split()).complaint()
 
@@ -67,9 +71,13 @@ def test_a_query_that_finds_nothing(quick: Main, people: Path, query: str) -> No
     assert "matches the query" in refused.stderr
 
 
+@pytest.mark.promise("base")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(quick: Main, people: Path) -> None:
-    """The search has been paid for; its result is printed."""
+    """A full disk costs the trace and a sentence, and never the result.
+
+    The search has been paid for; its result is printed.
+    """
     run = quick(
         *("search", "physicist", "--corpus", people, "--attribute", "gender", "-k", "5"),
         *("--model", "feedback", "--json", "--trace", "/dev/full"),
@@ -78,8 +86,12 @@ def test_a_disk_that_fills_up_costs_the_trace_and_not_the_result(quick: Main, pe
     assert run.stderr == "fairqr: The trace /dev/full is incomplete: No space left on device.\n"
 
 
+@pytest.mark.promise("labels")
 def test_a_search_that_is_interrupted_while_it_indexes(command: Command, tmp_path: Path) -> None:
-    """It leaves nothing; the next search makes the index and finds all."""
+    """A build of an index that is interrupted leaves no half of one.
+
+    It leaves nothing; the next search makes the index and finds all.
+    """
     corpus = write_people(tmp_path / "many")
     few = corpus.read_text()
     document = {"title": "Title", "text": "physicist at work " * 20}

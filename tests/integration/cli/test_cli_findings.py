@@ -16,8 +16,8 @@ from fairqr import FairSearch, StepData
 from fairqr.api import open_engine
 from fairqr.base.telemetry import current_span, record_to
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import Command
 from tests.patience import PATIENCE
+from tests.servers.model_server import Command
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

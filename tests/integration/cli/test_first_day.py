@@ -92,7 +92,9 @@ def test_a_disk_that_is_full_while_an_index_is_built(tmp_path: Path) -> None:
     assert str(tmp_path / "data") in said
 
 
+@pytest.mark.promise("command")
 def test_a_folder_without_rights(closed: Path) -> None:
+    """A folder that must not be written ends with one sentence and exit code 2."""
     said = fails(*SEARCH, before=without_rights_of_root, FAIRQR_DATA_DIR=str(closed))
     assert f"{closed}" in said
     assert said.endswith("Permission denied; change its rights, or name another place.\n")

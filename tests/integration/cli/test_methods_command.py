@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import Main
+from tests.servers.model_server import Main
 
 GENDER = ("--attribute", "gender", "-k", "10", "--json")
 

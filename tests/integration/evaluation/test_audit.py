@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.attached_people import Server, state
 from tests.integration.evaluation import cvs
-from tests.integration.local_model import share_vectors
-from tests.integration.model_server import Main
+from tests.servers.attached_people import Server, state
+from tests.servers.local_model import share_vectors
+from tests.servers.model_server import Main
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.model]
 
@@ -115,6 +115,7 @@ def true_gap(server: Server, name: str) -> float:
     return sum(gaps) / len(gaps)
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize(
     ("name", "verdict", "is_judged"),
     [
@@ -122,10 +123,14 @@ def true_gap(server: Server, name: str) -> float:
         *(("x05", "less", False), ("x13", "more", False), ("plain", "", False)),
     ],
 )
-def test_a_planted_bias_is_found_with_its_size_and_an_engine_without_one_is_not_accused(
+def test_a_planted_bias_is_found_with_its_size(
     server: Server, audited: Any, name: str, verdict: str, is_judged: bool
 ) -> None:
-    """By judgements the interval holds the true gap, and a gate of less than that is met."""
+    """A planted bias is found with its size, an engine without one is not accused, and an audit
+    keeps to `--rate` and writes nothing to the engine.
+
+    By judgements the interval holds the true gap, and a gate of less than that is met.
+    """
     before = state(server, INDEX)
     # Of 60 queries the interval of the gap is 8 points wide, and by chance ends at 7 for men here.
     line = {"x097": 0.05, "plain": 0.1}.get(name)
@@ -146,6 +151,7 @@ def test_a_planted_bias_is_found_with_its_size_and_an_engine_without_one_is_not_
     assert manifest["versions"]["server"] == "Elasticsearch 8.12.2"
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize(
     ("arguments", "verdict", "within"),
     [
@@ -156,10 +162,14 @@ def test_a_planted_bias_is_found_with_its_size_and_an_engine_without_one_is_not_
         (("--set", "widen=false"), "saturated", None),
     ],
 )
-def test_nobody_over_fifty_is_shown_and_who_looks_far_enough_says_so(
+def test_an_audit_that_looks_far_enough_finds_who_is_hidden(
     audited: Any, arguments: tuple[str, ...], verdict: str, within: float | None
 ) -> None:
-    """Their mean share among the relevant ones is their target share."""
+    """An audit looks until estimated relevance falls, with a search for each group, and cannot tell
+    where there is more than it looked at.
+
+    Their mean share among the relevant ones is their target share.
+    """
     said, found = audited("cvs", "cvs/queries.tsv", *arguments)
     groups = {group["group"]: group for group in found["groups"]}
     assert groups["from 50"]["exposure"]["value"] == 0

@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from fairqr.evaluation.audit.finishing import write_audit
 from fairqr.evaluation.audit.report import LAYOUTS, draw_exposure
-from tests.integration.chromium import PHONE, WIDTH, Pages, faults
+from tests.servers.chromium import PHONE, WIDTH, Pages, faults
 from tests.unit.evaluation.audit.examples import outcome_of
 
 HOSTILE = (
@@ -49,12 +49,16 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("device", [LAPTOP, PHONE, LAPTOP | {"color_scheme": "dark"}])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nothing_is_cut_off(
     report: Path, pages: Pages, layout: str, device: dict[str, Any]
 ) -> None:
-    """Nor does anything of hostile names run, nor is anything hard to read in the dark."""
+    """Nothing of a report is cut off at 1,100 px or on a phone, and names are never markup.
+
+    Nor does anything of hostile names run, nor is anything hard to read in the dark.
+    """
     page, seen = pages(**device)
     address = (report / layout / "report.html").as_uri()
     page.goto(address)
@@ -101,7 +105,11 @@ def ends_of(page: Page, what: str) -> tuple[float, float]:
     return box["y"], box["height"]
 
 
-def test_the_first_screen_says_who_gets_seen_and_shows_it(report: Path, pages: Pages) -> None:
+@pytest.mark.promise("audit")
+def test_the_first_screen_says_who_gets_seen(report: Path, pages: Pages) -> None:
+    """The first screen of a report has its words, the verdict and threshold, one picture and three
+    sentences.
+    """
     address = (report / "plain" / "report.html").as_uri()
     laptop, _ = pages(**LAPTOP)
     laptop.goto(address)

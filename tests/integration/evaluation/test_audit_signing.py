@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import Main
+from tests.servers.model_server import Main
 
 pytestmark = pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="install openssh-client")
 MANIFEST, SIGNATURE = Path("out/manifest.json"), Path("out/manifest.json.sig")
@@ -44,9 +44,11 @@ def checked(quick: Main, *arguments: str, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_a_signature_says_who_published_an_audit_and_shows_a_changed_manifest(
-    asked: tuple[str, ...], quick: Main
-) -> None:
+@pytest.mark.promise("audit")
+def test_a_signature_says_who_published_an_audit(asked: tuple[str, ...], quick: Main) -> None:
+    """A signature says who published an audit and shows a changed manifest, and one that was not
+    checked is named.
+    """
     by_alice = ("--signed-by", "alice.signers")
     assert quick(*asked, "--sign", "alice").code == 0
     whole = MANIFEST.read_bytes()
@@ -71,9 +73,11 @@ def test_a_signature_says_who_published_an_audit_and_shows_a_changed_manifest(
     assert "There is no manifest.json.sig" in checked(quick, *by_alice, code=3)
 
 
-def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
+@pytest.mark.promise("audit")
+def test_a_finished_audit_is_signed_with_a_passphrase(
     asked: tuple[str, ...], quick: Main, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A finished audit can be signed with a key that has a passphrase."""
     assert quick(*asked).code == 0
     make_key("careful", "secret word")
     # In place of a terminal, a program answers what ssh-keygen asks.
@@ -86,9 +90,11 @@ def test_a_finished_audit_is_signed_with_a_key_that_has_a_passphrase(
         assert f"signed by: {key}@example.org" in checked(quick, "--signed-by", f"{key}.signers")
 
 
+@pytest.mark.promise("audit")
 def test_what_cannot_be_signed_or_checked_is_one_sentence(
     asked: tuple[str, ...], quick: Main
 ) -> None:
+    """What cannot be signed or checked is explained in one sentence."""
     failed = quick(*asked, "--sign", "nobody")
     assert (failed.code, SIGNATURE.exists()) == (2, False)
     assert "ssh-keygen could not sign with nobody" in failed.stderr

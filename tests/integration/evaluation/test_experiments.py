@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fairqr.evaluation.qrels import write_qrels
-from tests.integration.model_server import Answer, Command, Main, ModelServer, failure, says
 from tests.patience import PATIENCE
+from tests.servers.model_server import Answer, Command, Main, ModelServer, failure, says
 from tests.unit.evaluation.collections.official import lines
 from tests.unit.evaluation.experiments import small
 
@@ -42,10 +42,14 @@ def write_experiment(collection: Path, **changes: Any) -> Path:
     return small.write_experiment(collection.parent / "small.yaml", **values)
 
 
+@pytest.mark.promise("evaluation")
 def test_a_killed_run_goes_on_and_asks_nothing_twice(
     command: Command, quick: Main, collection: Path, model_server: ModelServer
 ) -> None:
-    """kill -9 while the model is silent: what it had answered is never asked again."""
+    """A killed experiment goes on, and asks no model twice.
+
+    kill -9 while the model is silent: what it had answered is never asked again.
+    """
     folder, results = collection.parent / "run", collection.parent / "run" / "results.jsonl"
     asked, server = write_experiment(collection), {"OPENAI_BASE_URL": model_server.base_url}
     arguments = ("experiment", "run", asked, "-o", folder, "--concurrency", "1")
@@ -103,7 +107,7 @@ def _rankings(folder: Path) -> dict[str, list[str]]:
         (Answer(body=b"<html>", content_type="text/html"), "did not send a chat completion"),
     ],
 )
-def test_who_is_away_leaves_no_result_and_odd_answers_are_counted(
+def test_a_model_that_is_away_leaves_no_result(
     quick: Main, collection: Path, model_server: ModelServer, answer: Answer, told: str
 ) -> None:
     """The run ends and keeps what asked no model; with the right key it goes on.

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fairqr.evaluation.rag.store import RagStore
-from tests.integration.model_server import Answer, Asked, Main, ModelServer, says
+from tests.servers.model_server import Answer, Asked, Main, ModelServer, says
 from tests.unit.agents.ranking.tiny_models import save_bert, save_t5
 
 POOLS = {"q0": 6, "q1": 6, "q2": 2, "q3": 6}

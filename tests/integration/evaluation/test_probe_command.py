@@ -13,7 +13,7 @@ import yaml
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS
 from fairqr.evaluation.probes.store import ProbeStore
 from fairqr.prompts.library import DEFAULT_VERSIONS
-from tests.integration.model_server import Answer, Asked, Main, ModelServer, failure, says, scores
+from tests.servers.model_server import Answer, Asked, Main, ModelServer, failure, says, scores
 from tests.unit.agents.ranking.tiny_models import tiny_monobert, tiny_monot5
 from tests.unit.evaluation.conftest import plain_jobs
 from tests.unit.evaluation.probes.made import people
@@ -96,6 +96,7 @@ def by_chance(first: str, second: str) -> str:
     return "A" if (one, other)[drawn] == first else "B"
 
 
+@pytest.mark.promise("evaluation")
 @pytest.mark.parametrize(
     ("planted", "said"),
     [
@@ -108,7 +109,10 @@ def by_chance(first: str, second: str) -> str:
 def test_a_planted_bias_is_found(
     quick: Main, folk: Path, model_server: ModelServer, planted: Chooses, said: str, by: str
 ) -> None:
-    """Over HTTP, scored or read: the verdict of the pairs of both kinds and of all together."""
+    """A planted bias of a model is found.
+
+    Over HTTP, scored or read: the verdict of the pairs of both kinds and of all together.
+    """
     model_server.does(scoring(planted, by_reply=by == "reply"))
     run = quick(*probe("pairwise", folk, model_server, "--set", f"by={by}"))
     assert run.code == 0, run
@@ -120,10 +124,15 @@ def test_a_planted_bias_is_found(
     assert len(model_server.asked) == ASKED
 
 
-def test_a_model_that_goes_away_ends_the_run_and_leaves_no_failures(
+@pytest.mark.promise("evaluation")
+def test_a_model_that_goes_away_leaves_no_failures(
     quick: Main, folk: Path, model_server: ModelServer
 ) -> None:
-    """Its refusals of the request are not taken for answers; the next call goes on."""
+    """A model that goes away ends a probe with a sentence and leaves no failures, and the probe
+    goes on later.
+
+    Its refusals of the request are not taken for answers; the next call goes on.
+    """
     folder = folk.parent / "kept"
     model_server.does(*[scoring(women)] * 30, failure(401, "No such key."))
     arguments = probe("pairwise", folk, model_server, "-o", folder)
@@ -194,10 +203,14 @@ def test_what_a_model_does_not_say_is_counted(
         assert each in run.stdout
 
 
+@pytest.mark.promise("command")
 def test_a_large_run_has_to_be_agreed_to(
     quick: Main, folk: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is asked nor written before; what the folder or the cache holds does not count."""
+    """A probe above 2,000 calls or 1,000,000 tokens needs `--yes`.
+
+    Nothing is asked nor written before; what the folder or the cache holds does not count.
+    """
     folder = folk.parent / "kept"
     # 12 relevant items and 80 irrelevant ones a query, in windows of two, for three personas.
     large = ["--set", "windows=2/1", "--set", "size=160", "-o", folder]

@@ -8,8 +8,8 @@ from fairqr.agents.ranking.endpoint import EndpointRanker
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem
 from fairqr.evaluation.probes.listwise import MeasuredListwise
 from fairqr.evaluation.probes.measures import measure
-from tests.integration.model_server import Main
-from tests.integration.service_client import Served, service_of_a_module
+from tests.servers.model_server import Main
+from tests.servers.service_client import Served, service_of_a_module
 
 service = service_of_a_module("--corpus", "notables", settings="traffic.rate = ''")
 

@@ -26,9 +26,9 @@ from fairqr.evaluation.experiments import workers as ray_workers
 from fairqr.evaluation.experiments.specification import RunFolder, SearchRecord
 from fairqr.evaluation.experiments.workers import RunOptions, Tools
 from tests.integration.evaluation.test_experiments import collection, write_experiment
-from tests.integration.model_server import KEY, Answer, Asked, Command, Main, ModelServer, says
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.model_server import KEY, Answer, Asked, Command, Main, ModelServer, says
 
 __all__ = ["collection"]
 
@@ -101,10 +101,14 @@ def _workers_of(pid: int) -> list[psutil.Process]:
     return [it for it in below if it.is_running() and it.cmdline()[0].startswith("ray::_work")]
 
 
+@pytest.mark.promise("evaluation")
 def test_searches_on_ray_are_those_of_one_process(
     command: Command, quick: Main, collection: Path, cluster: Any
 ) -> None:
-    """The workers have indexes of their own; one is killed while the model is silent."""
+    """Ray's workers change no result.
+
+    The workers have indexes of their own; one is killed while the model is silent.
+    """
     asked = write_experiment(collection, systems=SYSTEMS)
     here, there = collection.parent / "here", collection.parent / "there"
     cluster.models.does(_keywords)

@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.page_service import started
-from tests.integration.postgres_server import new_database
 from tests.patience import PATIENCE
+from tests.servers.page_service import started
+from tests.servers.postgres_server import new_database
 
 AEGRA = os.environ.get("FAIRQR_TEST_AEGRA", "")
 

@@ -19,7 +19,8 @@ from fairqr import AnswerResult, build_answer_graph, open_engine
 from fairqr.agents.models.chat import ChatModel
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import (
+from tests.patience import PATIENCE
+from tests.servers.model_server import (
     Answer,
     Asked,
     Command,
@@ -30,7 +31,6 @@ from tests.integration.model_server import (
     stream,
     write_people,
 )
-from tests.patience import PATIENCE
 
 
 @pytest.fixture
@@ -56,9 +56,11 @@ def named(asked: Asked) -> Answer:
     return says(f"It was {found[0] if found else 'nobody'}.")
 
 
-def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
+@pytest.mark.promise("graph")
+def test_one_sample_is_one_call_and_names_the_sources_it_used(
     command: Command, quick: Main, model_server: ModelServer, people: Path
 ) -> None:
+    """Each sample of an answer is one call, and an answer's figures are those of its samples."""
     model_server.does(named)
     seeded = ("--seed", "3", "--set", "answer.temperature=0.7")
     asked = arguments(model_server, people, "--attribute", "gender", *seeded)
@@ -96,9 +98,12 @@ def test_one_sample_is_one_call_and_its_sources_say_which_it_used(
     assert order == sorted(order)
 
 
+@pytest.mark.promise("graph")
 def test_samples_that_fail_are_said_and_the_rest_counts(
     quick: Main, model_server: ModelServer, people: Path
 ) -> None:
+    """Failed samples are counted, and the rest counts."""
+
     def some(asked: Asked) -> Answer:
         answer = named(asked)
         text = json.loads(answer.body)["choices"][0]["message"]["content"]
@@ -123,10 +128,12 @@ def test_samples_that_fail_are_said_and_the_rest_counts(
     assert "none (empty)" in shown.stdout
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("reply", [failure(400, "No."), says("   ")])
-def test_where_no_answer_came_the_command_says_why_and_prints_nothing(
+def test_without_an_answer_the_command_says_why(
     quick: Main, model_server: ModelServer, people: Path, reply: Answer
 ) -> None:
+    """Only where no answer came is it an error, which says why."""
     model_server.does(reply)
     run = quick(*arguments(model_server, people, "--samples", "2"))
     assert "openai:fake" in run.complaint()
@@ -146,10 +153,14 @@ def test_a_small_corpus_takes_part_as_a_whole(
     assert "lower --pool" in quick(*arguments(model_server, corpus, "--pool", "9")).complaint()
 
 
+@pytest.mark.promise("prompts")
 def test_more_documents_than_a_prompt_can_show_are_refused(
     quick: Main, model_server: ModelServer, people: Path
 ) -> None:
-    """None of them counts as read by an answer; with a longer prompt all are."""
+    """The model is not asked where a prompt cannot show every document.
+
+    None of them counts as read by an answer; with a longer prompt all are.
+    """
     model_server.does(named)
     asked = arguments(model_server, people, "-k", "60")  # a pool is at least what is read
     complaint = quick(*asked, "--set", "input_tokens=600").complaint()
@@ -160,7 +171,7 @@ def test_more_documents_than_a_prompt_can_show_are_refused(
     assert run.result["documents"] == model_server.asked[0].last_message.count("Person") == 60
 
 
-def test_a_server_whose_context_is_too_small_is_said_with_what_helps(
+def test_a_context_that_is_too_small_is_one_sentence(
     quick: Main, model_server: ModelServer, people: Path
 ) -> None:
     reason = "the request exceeds the available context size, try increasing it"
@@ -170,7 +181,7 @@ def test_a_server_whose_context_is_too_small_is_said_with_what_helps(
 
 
 @pytest.mark.parametrize("given", [False, True])
-async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
+async def test_the_stream_of_messages_has_the_answer_once(
     model_server: ModelServer, engine: SearchEngine, model: Any, given: bool
 ) -> None:
     """Keywords are for the program; also with a model of LangChain's that has its own settings."""
@@ -208,7 +219,7 @@ async def test_the_stream_messages_has_the_answer_once_and_nothing_else(
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_on_a_terminal_the_answer_is_streamed_and_stands_there_at_last(
+def test_a_terminal_shows_the_answer_while_it_is_written(
     command: Command, model_server: ModelServer, people: Path, whole: bool
 ) -> None:
     """Below who is read; one that breaks off stays, a sentence below it, and is not begun again."""

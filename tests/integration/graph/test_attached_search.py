@@ -14,7 +14,7 @@ import pytest
 from langchain_core.documents import Document
 
 from fairqr import FairSearch
-from tests.integration.model_server import Answer, Asked, Main, ModelServer, says
+from tests.servers.model_server import Answer, Asked, Main, ModelServer, says
 from tests.unit.retrieval.test_langchain_engine import WordRetriever
 
 
@@ -104,7 +104,7 @@ def test_an_endpoint_is_checked_and_searched_fairly(
     assert [hit.groups["continent"] for hit in found.ranking] == [{"Europe": 1.0}] * 10
 
 
-def test_an_exported_ranking_is_attached_measured_and_made_fairer(
+def test_an_exported_ranking_is_made_fairer(
     people: Path, rows: list[dict[str, Any]], quick: Main
 ) -> None:
     """It has all men before all women, for one query."""

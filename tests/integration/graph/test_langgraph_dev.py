@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.local_model import ENCODER, linked
-from tests.integration.model_server import write_people
-from tests.integration.page_service import started
 from tests.patience import PATIENCE
+from tests.servers.local_model import ENCODER, linked
+from tests.servers.model_server import write_people
+from tests.servers.page_service import started
 
 pytestmark = pytest.mark.model
 
@@ -36,8 +36,12 @@ def search(server: str, **asked: Any) -> Any:
     return httpx.post(f"{server}/runs/wait", json=request, timeout=PATIENCE).json()
 
 
+@pytest.mark.promise("graph")
 def test_the_graph_runs_through_the_http_api(server: str) -> None:
-    """A run with a context gives the search result; a second one on the cached graph too."""
+    """`langgraph dev` serves the graphs.
+
+    A run with a context gives the search result; a second one on the cached graph too.
+    """
     for attribute in ("gender", "continent"):
         result = search(server, context={"attributes": [attribute], "k": 10})["result"]
         assert result["attributes"] == [attribute]
@@ -53,6 +57,7 @@ def test_a_method_has_its_own_retriever(server: str) -> None:
         assert answer["result"]["retriever"] == retriever
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     ("asked", "kind", "sentence"),
     [
@@ -66,7 +71,10 @@ def test_a_method_has_its_own_retriever(server: str) -> None:
 def test_an_error_says_what_is_wrong(
     server: str, asked: dict[str, Any], kind: str, sentence: str
 ) -> None:
-    """The server hides the messages of errors that are of no built-in class."""
+    """An error in `langgraph dev` says what is wrong.
+
+    The server hides the messages of errors that are of no built-in class.
+    """
     error = search(server, **asked)["__error__"]
     assert error["error"] == kind
     assert sentence in error["message"]

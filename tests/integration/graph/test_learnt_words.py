@@ -16,12 +16,12 @@ from fairqr.graph.integrations.learnt import AskAfterwards, LearntWords
 from fairqr.graph.integrations.order import Evidence, Given, fair_list
 from fairqr.graph.search.context import Context
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.attached_people import people
 from tests.integration.graph.service.proxy.proxied import proxied, write_settings
-from tests.integration.local_model import ENCODER, linked
-from tests.integration.model_server import Answer, Asked, ModelServer, says
-from tests.integration.service_client import a_service
 from tests.patience import until
+from tests.servers.attached_people import people
+from tests.servers.local_model import ENCODER, linked
+from tests.servers.model_server import Answer, Asked, ModelServer, says
+from tests.servers.service_client import a_service
 from tests.unit.graph.corpora import indexed
 
 TEXTS = {
@@ -101,7 +101,7 @@ async def test_words_that_are_kept_count_and_others_are_not_asked_for(
 
 
 @pytest.mark.model
-async def test_afterwards_a_model_is_asked_once_about_each_query_whatever_it_answers(
+async def test_a_model_is_asked_once_about_each_query(
     model_server: ModelServer, minilm_cache: Path, learnt: LearntWords, engine: SearchEngine
 ) -> None:
     afterwards = AskAfterwards(learnt)

@@ -27,7 +27,7 @@ from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.fairness.claims import claims_by_text, claims_by_vector
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import Document, read_documents
-from tests.integration.attached_people import Server, described
+from tests.servers.attached_people import Server, described
 
 pytestmark = [pytest.mark.model, pytest.mark.xdist_group("people")]
 
@@ -105,11 +105,15 @@ async def test_copies_in_an_index_share_a_claim(tmp_path: Path) -> None:
         await (await Catalog(tmp_path).resolve(str(path), retriever="dense")).aclose()
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.elasticsearch
 async def test_copies_in_an_attached_index_share_a_claim(
     elasticsearch_url: str, tmp_path: Path
 ) -> None:
-    """It has no vectors, so the texts of the first 200 are read and encoded in any case."""
+    """Copies of a document in an attached index share one claim, and the result counts them.
+
+    It has no vectors, so the texts of the first 200 are read and encoded in any case.
+    """
     server = Server(elasticsearch_url)
     mapping = {"properties": {"seller": {"type": "keyword"}}}
     documents = {row["id"]: row for row in offers()}
@@ -153,8 +157,12 @@ async def test_copies_in_a_given_list_share_a_claim(tmp_path: Path) -> None:
     assert untold.claims is None
 
 
+@pytest.mark.promise("graph")
 async def test_the_nearest_persons_of_notables_are_no_copies() -> None:
-    """No pairs of notables have higher cosines than these."""
+    """Distinct persons are no copies, however near their texts are.
+
+    No pairs of notables have higher cosines than these.
+    """
     nearest = "Alaric I|Alaric II|Pope John XVIII|Pope John XVII|Frederick VII of Denmark"
     names = {*nearest.split("|"), "Frederick I of Denmark", "Pope Leo X", "Pope Leo XI"}
     people = [person for person in read_documents(NOTABLES) if person.title in names]

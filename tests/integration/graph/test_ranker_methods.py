@@ -15,7 +15,7 @@ from fairqr.evaluation.experiments.running import run
 from fairqr.evaluation.experiments.specification import RunFolder
 from fairqr.evaluation.experiments.workers import RunOptions
 from fairqr.retrieval.sources.catalog import Catalog
-from tests.integration.model_server import (
+from tests.servers.model_server import (
     Answer,
     Asked,
     Main,
@@ -72,9 +72,11 @@ def search(
     return quick("search", "physicist", "--corpus", corpus, *gender, *model, *shown, *more)
 
 
-def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
+@pytest.mark.promise("command")
+def test_a_language_model_ranks_by_windows_at_a_stated_cost(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
+    """A search says what a ranking model costs before it starts, and prints who is seen first."""
     model_server.does(orders())
     asked = ("--method", "listwise", "--set", "final_step=none")
     run = search(quick, model_server, people, *asked)
@@ -100,7 +102,7 @@ def test_a_language_model_ranks_by_windows_and_says_beforehand_what_it_costs(
     assert len(model_server.asked) == 5
 
 
-def test_a_budget_that_is_too_small_and_a_model_that_ranks_nothing_are_failures(
+def test_a_ranker_that_cannot_rank_is_a_failure(
     quick: Main, people: Path, model_server: ModelServer
 ) -> None:
     asked = ("--method", "listwise", "--set")
@@ -121,10 +123,14 @@ def test_a_budget_that_is_too_small_and_a_model_that_ranks_nothing_are_failures(
     assert "refused the API key (401: No such key); check the key of the provider" in wrong.stderr
 
 
-def test_what_is_asked_is_said_beforehand_and_much_has_to_be_agreed_to(
+@pytest.mark.promise("command")
+def test_a_costly_ranking_needs_consent(
     quick: Main, people: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pairs of sixty documents, in both orders; and an answer from a list that is ranked."""
+    """A ranking above 2,000 calls or 1,000,000 tokens needs `--yes`.
+
+    Pairs of sixty documents, in both orders; and an answer from a list that is ranked.
+    """
     monkeypatch.setattr("fairqr.cli.common.LARGE_CALLS", 500)
     pairs = ["--method", "pairwise", "--set", "ranking.depth=60"]
     sentence = search(quick, model_server, people, *pairs).complaint()

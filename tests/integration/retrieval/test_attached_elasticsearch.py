@@ -17,24 +17,24 @@ from fairqr.base.errors import (
     UnsupportedError,
 )
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
+from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.sources.source import ElasticsearchSource, load_source
-from tests.integration.attached_people import (
+from tests.servers.attached_people import (
     LABELS,
     MAPPING,
     PEOPLE,
     PLACES,
     Server,
     attached,
-    compare_groups,
     described,
     people,
     state,
 )
-from tests.integration.counting_proxy import counting_proxy
-from tests.unit.engines import hits_of
+from tests.servers.counting_proxy import counting_proxy
+from tests.unit.engines import compare_within, hits_of
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -46,6 +46,24 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server with the index of people."""
     with people(request.getfixturevalue(request.param), INDEX) as server:
         yield server
+
+
+async def compare_groups(engine: ElasticsearchEngine) -> None:
+    """Compare searches within every group of ``LABELS`` with a filter by hand."""
+    groups = {(a.name, g) for a in engine.schema.attributes.values() for g in a.groups}
+    assert engine.filterable == groups
+    assert "within_group" in engine.capabilities
+    only = tuple(PEOPLE)[::3]
+    queries = [
+        Query("opera", 200),
+        Query("opera river", 200, every_word=True),
+        Query("opera", 200, only=only),
+        Query("unheard", 200),
+    ]
+    assert await compare_within(engine, queries, 200) > 2000
+    # The server chooses which of the documents with the last score come.
+    few = [Query("opera", 10), Query("opera railway", 3), Query("river", 10, only=only)]
+    assert await compare_within(engine, few, 200, rounded=True) > 300
 
 
 def group_of(sex: str | None) -> list[float]:
@@ -62,8 +80,13 @@ def scores_by_hand(server: Server, body: dict[str, Any]) -> dict[str, float]:
     return {hit["_id"]: hit["_score"] for hit in hits}
 
 
+@pytest.mark.promise("labels")
 async def test_labels_of_every_kind_come_with_the_hits_and_are_counted(server: Server) -> None:
-    """Keywords, an alias, numbers, dates, booleans and lists."""
+    """Labels of every kind give the shares that the page says, in the hits and in the counts of an
+    attached index.
+
+    Keywords, an alias, numbers, dates, booleans and lists.
+    """
     async with attached(described(server, INDEX, attributes=LABELS)) as engine:
         hits = await hits_of(engine, " ".join(p["bio"].split()[0] for p in PEOPLE.values()), 200)
         shares = await engine.corpus_shares()
@@ -92,8 +115,12 @@ async def test_labels_of_every_kind_come_with_the_hits_and_are_counted(server: S
 # --- searches ---------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("engines")
 async def test_scores_are_the_servers_and_ties_stand_in_order_of_id(server: Server) -> None:
-    """The server sorts by score; what it sent with one score is put in order here."""
+    """Hits have the server's scores and order, with ties by id.
+
+    The server sorts by score; what it sent with one score is put in order here.
+    """
     tied = {"headline": "tie", "bio": ""}
     documents = {**dict.fromkeys(["b", "a10", "a9", "Z", "ä", "日本"], tied)}
     documents["first"] = {"headline": "tie tie tie", "bio": ""}
@@ -107,8 +134,12 @@ async def test_scores_are_the_servers_and_ties_stand_in_order_of_id(server: Serv
                 assert some.ids == again.ids == ["first", *sorted(some.ids[1:])]
 
 
+@pytest.mark.promise("engines")
 async def test_given_documents_are_scored_and_read(server: Server) -> None:
-    """One without a word has score 0; ids that are not there, or filtered away, are left out."""
+    """Scoring given documents and reading their texts takes as many requests as the page says.
+
+    One without a word has score 0; ids that are not there, or filtered away, are left out.
+    """
     source = described(server, INDEX, filter={"term": {"published": True}})
     async with attached(source) as engine:
         found = await hits_of(engine, "novel", 50)
@@ -127,11 +158,15 @@ async def test_given_documents_are_scored_and_read(server: Server) -> None:
     assert (documents[0].title, documents[0].text) == (person["headline"], person["bio"])
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize(
     "text",
     ['physicist "}},{', "physicist {{query}}", "physicist \ud800 \0", "physicist AND (", "¿", ""],
 )
 async def test_a_query_is_text_whatever_it_holds(server: Server, text: str) -> None:
+    """A query is text: for Elasticsearch and OpenSearch it changes nothing in a request but its
+    value.
+    """
     async with attached(described(server, INDEX)) as engine:
         expected = (await hits_of(engine, "physicist", 9)).ids if "physicist" in text else []
         assert (await hits_of(engine, text, 9)).ids == expected
@@ -174,8 +209,12 @@ BODY: dict[str, Any] = {
 }
 
 
+@pytest.mark.promise("engines")
 async def test_an_own_request_is_sent_with_values_in_place(server: Server) -> None:
-    """Searching, given documents, counts and the filter work over it, too."""
+    """A search request of one's own keeps its ranking, and is sent with the values in their places.
+
+    Searching, given documents, counts and the filter work over it, too.
+    """
     expected = scores_by_hand(server, fill_template(BODY, "opera", 200))
     scores = {id_: score for id_, score in expected.items() if PEOPLE[id_]["published"]}
     chosen = {"term": {"published": True}}
@@ -265,8 +304,12 @@ async def test_an_index_that_goes_while_it_is_in_use(server: Server) -> None:
                 await hits_of(engine, "physicist", 5)
 
 
+@pytest.mark.promise("engines")
 async def test_failed_shards_are_an_error_or_a_warning(server: Server) -> None:
-    """A runtime field whose script fails on one of two indices makes its shards fail."""
+    """Failed shards of a real server are an error, or a warning under `allow_partial`.
+
+    A runtime field whose script fails on one of two indices makes its shards fail.
+    """
     if server.engine == "opensearch":
         pytest.skip("OpenSearch has no runtime fields in mappings.")
     script = "if (doc['height'].value > 0) { throw new RuntimeException('no'); } emit(1L);"
@@ -322,7 +365,9 @@ async def test_an_index_that_returns_few_hits_at_once(server: Server) -> None:
         assert (await check_source(source)).documents == 200
 
 
+@pytest.mark.promise("engines")
 async def test_an_id_that_is_not_unique_is_an_error(halves: Server) -> None:
+    """An id field whose values are not unique is an error in one sentence."""
     said = r"The id 'p00\d' belongs to two documents of 'staff-\*'; set 'id' to a field"
     source = described(halves, "staff-*")
     with pytest.raises(SourceError, match=said):
@@ -337,7 +382,9 @@ def label(field: str) -> dict[str, Any]:
     return {"attributes": {"gender": {"field": field, "groups": ["F", "M"]}}}
 
 
+@pytest.mark.promise("engines")
 async def test_a_source_that_does_not_fit_is_one_sentence(server: Server) -> None:
+    """A source that does not fit its index is one sentence that says what to do."""
     for changes, said in (
         (label("person.sx"), "no field 'person.sx' for .*'gender'; did you mean 'person.sex'"),
         (label("headline"), "'headline' of type text .* label of 'gender'; name 'headline.raw'"),
@@ -367,8 +414,12 @@ async def test_a_source_that_does_not_fit_is_one_sentence(server: Server) -> Non
         assert "\n" not in str(bad.value)
 
 
+@pytest.mark.promise("engines")
 async def test_nothing_is_written_and_nothing_left_open(server: Server) -> None:
-    """Whatever is done: mapping, documents, counters of indexing and open contexts stay."""
+    """Nothing is written to an attached index, and nothing left open on its server.
+
+    Whatever is done: mapping, documents, counters of indexing and open contexts stay.
+    """
     before = state(server, INDEX)
     with counting_proxy(server.url) as proxy:
         source = described(proxy.url, INDEX, engine=server.engine)
@@ -391,8 +442,12 @@ async def test_nothing_is_written_and_nothing_left_open(server: Server) -> None:
     assert state(server, INDEX) == before
 
 
+@pytest.mark.promise("engines")
 async def test_a_draft_is_a_source_once_it_is_read(server: Server, tmp_path: Path) -> None:
-    """The check says what is there."""
+    """A draft is a source once a person has read it.
+
+    The check says what is there.
+    """
     text = await draft(server.url, INDEX)
     (tmp_path / "people.source.yaml").write_text(text)
     found = load_source(tmp_path / "people.source.yaml")

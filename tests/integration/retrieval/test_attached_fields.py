@@ -15,7 +15,7 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.attached_people import Server, attached, described
+from tests.servers.attached_people import Server, attached, described
 from tests.unit.engines import hits_of
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
@@ -60,9 +60,7 @@ async def drafted(server: Server) -> dict[str, Any]:
     return found
 
 
-async def test_the_draft_of_the_tutorials_index_is_what_a_person_would_choose(
-    server: Server, tmp_path: Path
-) -> None:
+async def test_a_draft_chooses_fields_as_a_person_would(server: Server, tmp_path: Path) -> None:
     """The long field is its text; ids and categories, which the server maps as texts, are none."""
     text = {**TEXT, "analyzer": "english"}
     properties = {"title": text, "text": text, "gender": KEYWORD, "continent": KEYWORD}
@@ -147,7 +145,7 @@ async def test_a_closed_index_behind_an_alias_is_one_sentence(server: Server) ->
             await check_source(described(server, INDEX))
 
 
-async def test_labels_of_a_keyword_with_a_normalizer_are_as_the_server_keeps_them(
+async def test_labels_of_normalized_keywords_are_the_servers_values(
     server: Server,
 ) -> None:
     people = people_with(sex=lambda number: ["Female", "MALE", "male"][number % 3])
@@ -183,7 +181,7 @@ async def test_a_value_that_a_label_repeats_counts_once(
 
 
 @pytest.mark.parametrize("field", ["tags.person.sex", "made.sex"])
-async def test_keys_of_flattened_fields_and_composite_runtime_fields_are_labels(
+async def test_flattened_and_runtime_fields_can_be_labels(
     elasticsearch: Server, field: str
 ) -> None:
     """Read, counted and searched within, as keywords are; OpenSearch 2.5 has neither."""

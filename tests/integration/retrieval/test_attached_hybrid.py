@@ -32,10 +32,10 @@ from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.engines.request_template import fill_template
 from fairqr.retrieval.sources.documents import Document
 from fairqr.retrieval.sources.source import ElasticsearchSource
-from tests.integration.attached_people import Server, described
-from tests.integration.counting_proxy import counting_proxy
 from tests.integration.graph.test_attached_search import endpoint, retriever, rows, source
-from tests.integration.model_server import ModelServer
+from tests.servers.attached_people import Server, described
+from tests.servers.counting_proxy import counting_proxy
+from tests.servers.model_server import ModelServer
 from tests.unit.engines import hits_of
 from tests.unit.retrieval.embedded import GENDER
 from tests.unit.retrieval.test_langchain_engine import WordRetriever
@@ -155,9 +155,7 @@ def estimates(hits: Hits) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
-    url: str, tmp_path: Path
-) -> None:
+async def test_a_servers_ranking_stays_beside_the_estimates(url: str, tmp_path: Path) -> None:
     """Behind it stand the documents that only the vectors find, the most likely ones first.
 
     Within a group, too, where what is relevant is judged among all documents. What is filtered away
@@ -201,9 +199,13 @@ async def test_the_servers_ranking_stays_with_the_estimates_of_the_definition(
             assert counted.total == sum(d.fields["gender"] == "male" for d in seen.values())
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
 async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
-    """With its counts and given documents, which have the scores of a search; by ids in a field."""
+    """A round over vectors takes as many requests as the page says: three.
+
+    With its counts and given documents, which have the scores of a search; by ids in a field.
+    """
     with index(url, sent()) as source, counting_proxy(url) as proxy:
         source = source.model_copy(update={"url": (proxy.url,), "id": "key"})
         async with opened(source, tmp_path) as engine:
@@ -232,9 +234,7 @@ async def test_three_requests_answer_a_round(url: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
-async def test_copies_among_the_few_whose_vectors_are_read_share_a_claim(
-    url: str, tmp_path: Path
-) -> None:
+async def test_copies_whose_vectors_are_read_share_a_claim(url: str, tmp_path: Path) -> None:
     """Three requests answer it, as without; further down nothing is compared."""
     best = min(DOCUMENTS)
     copies = [f"{best} {number}" for number in range(4)]
@@ -272,7 +272,7 @@ async def test_similarities_are_read_against_a_random_sample(
     assert drawn[0] == drawn[1] != drawn[2]
 
 
-async def test_given_documents_are_estimated_if_the_body_cannot_score_them(
+async def test_documents_that_the_body_cannot_score_are_estimated(
     elasticsearch_url: str, tmp_path: Path
 ) -> None:
     """Its ranking is not asked for them."""
@@ -323,10 +323,15 @@ async def test_cosines_count_however_a_field_is_kept_and_compared(
                 assert len({*found} & {*best}) >= 18
 
 
+@pytest.mark.promise("labels")
 async def test_the_field_says_which_encoder_searches_it(
     elasticsearch_url: str, tmp_path: Path, minilm_cache: Path
 ) -> None:
-    """Other encoders, and fields that cannot be searched so, leave the texts to be encoded."""
+    """Vectors of one encoder are never compared with those of another: the field says which encoder
+    made them.
+
+    Other encoders, and fields that cannot be searched so, leave the texts to be encoded.
+    """
     field = {**ELASTICSEARCH, "dims": 384}
     with index(elasticsearch_url, sent({}), field) as source:
         server = Server(elasticsearch_url)
@@ -420,6 +425,7 @@ async def searched(engine: SearchEngine, query: str = QUERY, **options: Any) -> 
 FIELD, TEXTS = Retriever("hybrid", CountingEncoder()), "hybrid:minilm"
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.usefixtures("minilm_cache")
 @pytest.mark.parametrize("url", SERVERS, indirect=True)
 @pytest.mark.parametrize(
@@ -434,7 +440,11 @@ FIELD, TEXTS = Retriever("hybrid", CountingEncoder()), "hybrid:minilm"
 async def test_a_servers_own_request_gives_the_baseline_ranking(
     url: str, given: str | Retriever, named: str, tmp_path: Path
 ) -> None:
-    """With its boosts, id by id, and never a document that only vectors find."""
+    """In front of a server that is not ours the baseline ranking is its own, id by id; without hits
+    the result is empty.
+
+    With its boosts, id by id, and never a document that only vectors find.
+    """
     with boosted(url) as source:
         engine = await open_source(source, retriever=given, store=tmp_path)
         assert engine.retriever == named
@@ -448,10 +458,14 @@ async def test_a_servers_own_request_gives_the_baseline_ranking(
     assert (fair.relevance is not None) == (named != "bm25")
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("given", ["bm25", "auto", TEXTS])
 def test_an_endpoints_ranking_is_the_baseline(
     source: Path, endpoint: ModelServer, people: Path, minilm_cache: Path, given: str
 ) -> None:
+    """In front of an endpoint that is not ours the baseline ranking is the endpoint's own, id by
+    id.
+    """
     rows = [json.loads(line) for line in people.read_text().splitlines()]
     counts = {row["id"]: row["text"].lower().count("physicist") for row in rows}
     expected = sorted((id_ for id_ in counts if counts[id_]), key=lambda i: (-counts[i], i))[:10]
@@ -462,10 +476,12 @@ def test_an_endpoints_ranking_is_the_baseline(
     assert (fair.relevance is None) == (given == "bm25")
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("encoder", [None, MiniLmEncoder()], ids=["bm25", "texts"])
 async def test_the_ranking_of_a_retriever_of_langchain_is_the_baseline(
     retriever: WordRetriever, minilm_cache: Path, encoder: Encoder | None
 ) -> None:
+    """In front of a retriever of LangChain the baseline ranking is its own, id by id."""
     gender = {"field": "about.gender", "groups": ["female", "male"]}
     engine: SearchEngine = from_langchain(
         retriever, schema={"attributes": {"gender": gender}}, name="people", title="name"

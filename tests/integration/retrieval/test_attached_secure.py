@@ -14,8 +14,8 @@ from fairqr.base.errors import IndexUnavailableError
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import check_source
-from tests.integration.attached_people import PEOPLE, Server, attached, described, state
-from tests.integration.elasticsearch_server import SecureServer
+from tests.servers.attached_people import PEOPLE, Server, attached, described, state
+from tests.servers.elasticsearch_server import SecureServer
 from tests.unit.engines import hits_of
 
 pytestmark = pytest.mark.elasticsearch
@@ -47,11 +47,14 @@ def write(settings_file: Path, secure: SecureServer, **parts: str) -> None:
     settings_file.write_text("[credentials.mine]\n" + "\n".join(lines) + "\n")
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.filterwarnings("error:When using")  # of OpenSearch's client, for its own options
 async def test_read_and_view_index_metadata_on_the_index_are_enough(
     admin: Server, secure_elasticsearch: SecureServer, settings_file: Path
 ) -> None:
-    """Searching, counting, texts, shares, the check and the draft; the version is not visible.
+    """`read` and `view_index_metadata` are enough to search, check and draft.
+
+    Searching, counting, texts, shares, the check and the draft; the version is not visible.
 
     Which product it is can be seen all the same.
     """

@@ -10,8 +10,8 @@ import pytest
 
 from fairqr.retrieval.engines.engine import Query, SearchEngine, titles_of
 from fairqr.retrieval.engines.hybrid.encoded_pool import EncodedPoolEngine
-from tests.integration.attached_people import Server, attached, described
-from tests.integration.counting_proxy import CountingProxy, counting_proxy
+from tests.servers.attached_people import Server, attached, described
+from tests.servers.counting_proxy import CountingProxy, counting_proxy
 from tests.unit.engines import hits_of
 from tests.unit.retrieval.vector_encoders import CountingEncoder
 
@@ -104,7 +104,7 @@ async def test_titles_of_large_documents_are_read_alone(server: Server) -> None:
             assert await asked_for(proxy, engine, words[1]) == (1, 0)
 
 
-async def test_the_usual_similarity_is_that_of_random_documents_in_any_language(
+async def test_usual_similarity_is_that_of_random_documents(
     server: Server,
 ) -> None:
     """They are those of the source's filter, the same ones each time, with their texts."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.local_model import HOME
-from tests.integration.unprivileged import skip_if_asked
+from tests.servers.local_model import HOME
+from tests.servers.unprivileged import skip_if_asked
 
 pytestmark = pytest.mark.elasticsearch
 
@@ -60,10 +60,14 @@ def test_client_9_bears_servers_that_misbehave(with_client_9: dict[str, str]) ->
     assert " passed" in said
 
 
+@pytest.mark.promise("command")
 def test_client_9_passes_the_tests_of_attached_indexes(
     with_client_9: dict[str, str], elasticsearch_url: str
 ) -> None:
-    """Against the real server of version 8.12."""
+    """Client 9 of Elasticsearch works with attached indexes as client 8 does.
+
+    Against the real server of version 8.12.
+    """
     skip_if_asked("ELASTICSEARCH")
     server = {"FAIRQR_TEST_ELASTICSEARCH_URL": elasticsearch_url, "FAIRQR_SKIP_OPENSEARCH": "1"}
     file = "tests/integration/retrieval/test_attached_elasticsearch.py"

@@ -15,10 +15,10 @@ from fairqr.api import open_engine
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.opening import check_source
 from fairqr.retrieval.sources.source import ElasticsearchSource
-from tests.integration import attached_people
-from tests.integration.attached_people import Server
-from tests.integration.counting_proxy import CountingProxy, counting_proxy
-from tests.integration.model_server import write_people
+from tests.servers import attached_people
+from tests.servers.attached_people import Server
+from tests.servers.counting_proxy import CountingProxy, counting_proxy
+from tests.servers.model_server import write_people
 from tests.unit.graph.corpora import KnownRefiner
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.usefixtures("clean_environment")]
@@ -63,12 +63,17 @@ def minilm(clean_environment: Path, minilm_cache: Path) -> None:
 ATTRIBUTES = [["gender"], ["gender", "continent", "decade"]]
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
 @pytest.mark.parametrize("attributes", ATTRIBUTES)
 async def test_a_round_is_two_requests_and_texts_are_one(
     proxy: CountingProxy, attributes: list[str], method: str
 ) -> None:
-    """However many attributes and groups there are, and where only refined queries found some."""
+    """A round on an attached index is two requests, and its texts are one; names that a model gives
+    cost one round trip more.
+
+    However many attributes and groups there are, and where only refined queries found some.
+    """
     result, asked = await searched(proxy, attributes, method)
     assert len(result.iterations) == 1 + ROUNDS, result.stop_reason
     assert any(round_.refinements for round_ in result.iterations)
@@ -77,7 +82,7 @@ async def test_a_round_is_two_requests_and_texts_are_one(
 
 
 @pytest.mark.usefixtures("minilm")
-async def test_one_round_is_three_requests_and_two_where_no_texts_are_read(
+async def test_one_round_is_three_requests_or_two_without_texts(
     proxy: CountingProxy,
 ) -> None:
     """The mapping, the search and the texts, and once a sample; an open engine knows the mapping.
@@ -127,8 +132,12 @@ async def counted(proxy: CountingProxy, retriever: str, **changes: Any) -> list[
     return asked
 
 
+@pytest.mark.promise("engines")
 async def test_a_check_is_seven_requests_and_a_draft_two(proxy: CountingProxy) -> None:
-    """As the page on Elasticsearch says."""
+    """A check of an attached index is seven requests, and a draft two.
+
+    As the page on Elasticsearch says.
+    """
     await check_source(described(proxy))
     assert len(proxy.passed) == 7, proxy.passed
     proxy.passed.clear()

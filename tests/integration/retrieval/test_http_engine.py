@@ -25,7 +25,7 @@ from fairqr.retrieval.engines.engine import Hits, Query
 from fairqr.retrieval.engines.http import HttpEngine, check, open_http
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import HttpSource
-from tests.integration.model_server import Answer, Asked, ModelServer
+from tests.servers.model_server import Answer, Asked, ModelServer
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -108,7 +108,7 @@ async def test_hits_come_best_first_with_labels_titles_and_texts(endpoint: Endpo
     await people.aclose()
 
 
-async def test_a_document_that_was_found_is_read_with_its_groups_and_link(
+async def test_a_document_is_read_with_its_groups_and_link(
     endpoint: Endpoint,
 ) -> None:
     homes = ["https://people.example/0", "javascript:alert(1)", None, 7, "http://", "x" * 3000]
@@ -125,7 +125,7 @@ async def test_a_document_that_was_found_is_read_with_its_groups_and_link(
     assert links == {"d0": homes[0]}
 
 
-async def test_without_a_score_it_is_one_by_rank_and_labels_may_stand_in_a_file_beside(
+async def test_a_missing_score_is_made_from_the_rank(
     endpoint: Endpoint,
 ) -> None:
     (endpoint.folder / "sexes.csv").write_text("id,group\nd3,m\nd5,f\n")
@@ -149,8 +149,10 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize("text", HOSTILE)
 async def test_a_query_arrives_as_itself(endpoint: Endpoint, text: str) -> None:
+    """A query is text: for an endpoint it changes nothing in a request but its value."""
     endpoint.does(answer())
     await endpoint.search(text, 3)
     url = f"{endpoint.url}?q={{{{query}}}}&size={{{{size}}}}"
@@ -176,7 +178,9 @@ FIRST = "fails on hit 1, which has"
 HERE, AWAY = SourceError, IndexUnavailableError
 
 
+@pytest.mark.promise("engines")
 async def test_an_endpoint_that_misbehaves_ends_in_one_sentence(endpoint: Endpoint) -> None:
+    """An endpoint that misbehaves, by size, time or form, ends in one sentence."""
     for behaviour, kind, sentence in (
         (Answer(body=b"<html>Sign in</html>"), HERE, "answered no valid JSON"),
         (Answer(body=gzip.compress(b"[]"), headers=ZIPPED), HERE, "answered no valid JSON"),
@@ -225,7 +229,7 @@ async def test_parameters_stay_out_of_messages_and_logs(
     assert SECRET not in f"{failed.value} {caplog.text}"
 
 
-async def test_what_can_heal_is_asked_again_and_what_cannot_be_reached_is_named(
+async def test_passing_failures_are_retried_and_lasting_ones_named(
     endpoint: Endpoint,
 ) -> None:
     retry = Answer(429, headers={"Retry-After": "0"})
@@ -241,7 +245,9 @@ async def test_what_can_heal_is_asked_again_and_what_cannot_be_reached_is_named(
         await people.search([Query("a", 1)])
 
 
-async def test_what_an_endpoint_cannot_do_is_refused_before_it_is_asked(endpoint: Endpoint) -> None:
+@pytest.mark.promise("engines")
+async def test_what_an_endpoint_lacks_is_refused_before_a_request(endpoint: Endpoint) -> None:
+    """What an endpoint lacks is refused before it is asked."""
     people = await endpoint.engine()
     for query, sentence in (
         (Query("a", 5, only=("d1",)), "Ranking given documents needs an engine that can score"),
@@ -278,9 +284,13 @@ def settings(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAIRQR_CONFIG", str(path))
 
 
+@pytest.mark.promise("engines")
 async def test_credentials_are_sent_to_their_own_address_alone(
     endpoint: Endpoint, settings: None, other: ModelServer
 ) -> None:
+    """Credentials go only to their own address: an endpoint's redirect is not followed, and no
+    cookie is kept.
+    """
     target = {"Location": f"{other.base_url}/search"}
     endpoint.does(answer(hit(1)), Answer(307, headers=target))
     named = await endpoint.engine(credentials="production")
@@ -298,10 +308,14 @@ async def test_credentials_are_sent_to_their_own_address_alone(
         await endpoint.engine(credentials="lost")
 
 
+@pytest.mark.promise("engines")
 async def test_without_a_name_no_credentials_are_sent(
     endpoint: Endpoint, settings: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of Elasticsearch are for Elasticsearch, even on the same address; no cookie is kept."""
+    """An endpoint whose source names no credentials gets none.
+
+    Those of Elasticsearch are for Elasticsearch, even on the same address; no cookie is kept.
+    """
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", endpoint.server.base_url)
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_API_KEY", SECRET)
     endpoint.does(answer(hit(1), headers={"Set-Cookie": "session=abc"}), answer(hit(1)))
@@ -326,7 +340,7 @@ async def test_an_expression_that_is_none_or_does_not_fit_is_refused(endpoint: E
     assert len(endpoint.asked) == 1, "those that are none are refused before anything is sent"
 
 
-async def test_the_check_says_what_a_sample_query_finds_and_what_no_hit_has(
+async def test_a_check_says_what_a_sample_query_finds(
     endpoint: Endpoint,
 ) -> None:
     endpoint.does(answer(*map(hit, range(10)), hit(11, person={"sex": "X"})))

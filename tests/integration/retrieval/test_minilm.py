@@ -26,7 +26,7 @@ from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import Corpus
 from fairqr.retrieval.sources.documents import Document
-from tests.integration.model_server import Main
+from tests.servers.model_server import Main
 from tests.unit.retrieval.embedded import corpus_of
 
 LONG = "A very long text about rivers and their fish. " * 80
@@ -77,7 +77,9 @@ async def test_the_vectors_are_those_of_the_reference() -> None:
         assert np.linalg.norm(row) == pytest.approx(1, abs=1e-6)
 
 
+@pytest.mark.promise("labels")
 async def test_a_vector_has_the_same_bits_alone_and_in_parallel() -> None:
+    """A vector depends on its text and encoder alone, not on its neighbours."""
     encoder = open_encoder("minilm")
     together = np.asarray(await encoder.encode_documents(TEXTS * 4))
     several = await asyncio.gather(*(encoder.encode_query(text) for text in TEXTS))
@@ -158,9 +160,11 @@ def rows(data: Path) -> int:
     return len(vectors)
 
 
-async def test_an_index_whose_encoding_is_killed_goes_on_where_it_stopped(
+@pytest.mark.promise("labels")
+async def test_killed_encoding_goes_on_where_it_stopped(
     tmp_path: Path, corpus: Corpus, minilm_cache: Path
 ) -> None:
+    """Encoding goes on where it was killed."""
     data = tmp_path / "data"
     command = [sys.executable, "-m", "fairqr", "index", "create", "people", str(corpus.path)]
     process = subprocess.Popen([*command, "--vectors", "minilm"])

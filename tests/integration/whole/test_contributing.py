@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.model_server import clean_environment
+from tests.servers.model_server import clean_environment
 
 __all__ = ["clean_environment"]
 

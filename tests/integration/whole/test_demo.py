@@ -12,8 +12,8 @@ import pytest
 import typer.main
 
 from fairqr.cli.main import app
-from tests.integration.local_model import ENCODER, MODEL, linked
-from tests.integration.model_server import Command, clean_environment, command
+from tests.servers.local_model import ENCODER, MODEL, linked
+from tests.servers.model_server import Command, clean_environment, command
 
 __all__ = ["clean_environment", "command"]
 
@@ -32,7 +32,9 @@ def cache(
     return folder
 
 
+@pytest.mark.promise("command")
 def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path) -> None:
+    """The demo runs from nothing to a fair search."""
     run = command("demo", FAIRQR_CACHE_DIR=str(cache), COLUMNS="80")
     assert run.code == 0, run
     for page in ("README.md", "docs/tutorial/index.md"):
@@ -65,8 +67,12 @@ def test_searches_fairly_and_says_what_to_try_next(command: Command, cache: Path
         assert {word for word in words if word.startswith("-")} <= options
 
 
+@pytest.mark.promise("command")
 def test_a_default_that_vectors_changed_says_so(command: Command, cache: Path) -> None:
-    """A search by vectors stores them, and from then on the default uses them."""
+    """The default says when stored vectors changed it.
+
+    A search by vectors stores them, and from then on the default uses them.
+    """
     corpus = Path("people.jsonl")
     people = [("a", "A physicist who split atoms."), ("b", "A painter of quiet rooms.")]
     lines = []

@@ -23,12 +23,12 @@ from typing import Any
 
 import pytest
 
-from tests.integration.attached_people import people
-from tests.integration.local_model import ENCODER, linked, share_vectors
-from tests.integration.model_server import Main, ModelServer
-from tests.integration.page_service import served
-from tests.integration.service_client import answers_all
 from tests.patience import PATIENCE
+from tests.servers.attached_people import people
+from tests.servers.local_model import ENCODER, linked, share_vectors
+from tests.servers.model_server import Main, ModelServer
+from tests.servers.page_service import served
+from tests.servers.service_client import answers_all
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -156,11 +156,14 @@ def alone(page: Path) -> Any:
     return pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(page.stem))
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize("page", [alone(it) for it in PAGES if not needs_elasticsearch(it)])
 def test_a_page_does_what_it_says(page: Path, folder: Path, quick: Main) -> None:
+    """The blocks of commands in the docs run as they stand there."""
     follow(page, folder, quick, {})
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.xdist_group("people")  # they have an index of that name
 @pytest.mark.parametrize(
     "page", [it for it in PAGES if needs_elasticsearch(it)], ids=lambda page: page.stem
@@ -168,5 +171,6 @@ def test_a_page_does_what_it_says(page: Path, folder: Path, quick: Main) -> None
 def test_a_page_does_what_it_says_on_elasticsearch(
     page: Path, folder: Path, quick: Main, elasticsearch_url: str
 ) -> None:
+    """A drafted source for your own Elasticsearch index is checked and searched as the docs say."""
     with people(elasticsearch_url, "hr-people-v3"):
         follow(page, folder, quick, {ELASTICSEARCH: elasticsearch_url})

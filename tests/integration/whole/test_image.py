@@ -20,9 +20,9 @@ import httpx
 import pytest
 from filelock import FileLock
 
-from tests.integration.java_server import cache_folder
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.java_server import cache_folder
 
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
@@ -110,7 +110,9 @@ def _packages() -> Path:
     return archive
 
 
+@pytest.mark.promise("service")
 def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: Path) -> None:
+    """The image is built and searches as a user without rights."""
     made = json.loads(images.run("inspect", "--type", "image", "localhost/fairqr"))
     made = made["Docker"]["config"]
     assert (made["Entrypoint"], made["Cmd"]) == (["fairqr"], ["serve"])
@@ -148,8 +150,12 @@ def test_the_image_searches_as_a_user_without_rights(images: Images, tmp_path: P
             child.wait(timeout=PATIENCE)
 
 
+@pytest.mark.promise("service")
 def test_the_image_holds_no_tools_to_install_more(images: Images) -> None:
-    """Whoever breaks in finds no pip in its environment; buildah may lose what is said of that."""
+    """The image holds no tools to install more.
+
+    Whoever breaks in finds no pip in its environment; buildah may lose what is said of that.
+    """
     look = "from importlib.util import find_spec; exit(7 if find_spec('pip') is None else 8)"
     tried = images.inside("service", "python", "-c", look)
     assert subprocess.run(tried, timeout=PATIENCE, check=False).returncode == 7

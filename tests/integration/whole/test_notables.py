@@ -13,8 +13,8 @@ from fairqr import FairSearch, open_model
 from fairqr.retrieval.engines.engine import Query, SearchEngine
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import BUILT_IN, find_corpus
-from tests.integration.filled_elasticsearch import fill
-from tests.integration.local_model import MODEL
+from tests.servers.filled_elasticsearch import fill
+from tests.servers.local_model import MODEL
 
 TOPICS = [json.loads(line) for line in (BUILT_IN["notables"] / "topics.jsonl").open()]
 
@@ -54,7 +54,7 @@ async def test_both_engines_retrieve_nearly_the_same(
 @pytest.mark.model
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("shared_model_cache")
-async def test_the_local_model_lowers_the_divergence_on_nine_of_ten_topics(
+async def test_the_local_model_lowers_divergence_on_most_topics(
     tantivy: SearchEngine,
 ) -> None:
     search = FairSearch(tantivy, open_model(f"local:{MODEL}", timeout=240))

@@ -18,11 +18,15 @@ def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_is_kept_without_its_outputs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cell that fails ends the run with its error; a plot and a table come out."""
+    """Every notebook of the docs runs.
+
+    A cell that fails ends the run with its error; a plot and a table come out.
+    """
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(tmp_path / "data"))
     notebook: Any = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]

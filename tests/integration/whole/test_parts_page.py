@@ -16,7 +16,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 
-from tests.integration.model_server import (
+from tests.servers.model_server import (
     Answer,
     Asked,
     ModelServer,
@@ -109,6 +109,7 @@ def test_each_section_with_an_example_is_checked() -> None:
     assert list(sections()) == list(CHECKS)
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize("title", CHECKS)
 async def test_an_example_runs(
     title: str,
@@ -117,6 +118,7 @@ async def test_an_example_runs(
     model_server: ModelServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Every Python example of the page on parts runs."""
     monkeypatch.setenv("FAIRQR_DATA_DIR", str(data))
     monkeypatch.setenv("OPENAI_BASE_URL", model_server.base_url)
     monkeypatch.chdir(clean_environment)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from numpy._core import _multiarray_umath as kernels
 
-from tests.integration.local_model import share_vectors
-from tests.integration.model_server import Command, clean_environment, command
+from tests.servers.local_model import share_vectors
+from tests.servers.model_server import Command, clean_environment, command
 
 __all__ = ["clean_environment", "command"]
 
@@ -52,8 +52,10 @@ def compare(one: Any, other: Any, path: str = "") -> None:
         assert one == other, path
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("environment", MACHINES, ids=["old", "other"])
 def test_another_machine_gives_the_same_lists_and_figures(environment: dict[str, str]) -> None:
+    """Other processors give the same lists and figures."""
     here, there = decided(), decided(**environment)
     assert len(here["steps"]) == 200
     assert any(len(result["iterations"]) > 1 for result in here["searches"])
@@ -77,11 +79,15 @@ def test_a_part_of_the_tests_passes_on_another_machine(environment: dict[str, st
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.model
 def test_an_audit_of_this_machine_verifies_on_others(
     command: Command, minilm_cache: Path, tmp_path: Path
 ) -> None:
-    """Relevance is estimated, so its figures have all digits; kernels differ in the last ones."""
+    """An audit of one processor verifies on others.
+
+    Relevance is estimated, so its figures have all digits; kernels differ in the last ones.
+    """
     share_vectors(minilm_cache)
     queries, audit = tmp_path / "queries.txt", tmp_path / "audit"
     queries.write_text("physicist\npainter\nwriter\ncomposer\nchemist\nsinger\npolitician\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairqr.agents.models.cache import ReplyCache
-from tests.integration.model_server import ModelServer, clean_environment, model_server
+from tests.servers.model_server import ModelServer, clean_environment, model_server
 from tests.unit.agents.attribution.tiny_nli import tiny_nli
 from tests.unit.agents.ranking.tiny_models import tiny_causal, tiny_monobert, tiny_monot5
 

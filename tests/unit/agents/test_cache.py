@@ -31,8 +31,12 @@ async def test_a_read_makes_no_file_and_odd_texts_survive(path: Path) -> None:
         assert await cache.get_many(["k", "none"]) == {"k": {"a": "\ud800\u2028é"}}
 
 
+@pytest.mark.promise("agents")
 async def test_the_file_stays_below_its_limit(path: Path) -> None:
-    """The first replies give way to the last ones, written alone or many at once."""
+    """Replies are kept within a bound.
+
+    The first replies give way to the last ones, written alone or many at once.
+    """
     cache = ReplyCache(path, max_bytes=LIMIT)
     for number in range(500):
         await cache.put_many({f"k{number}": TEXT})
@@ -75,8 +79,12 @@ asyncio.run(fill())
 """
 
 
+@pytest.mark.promise("agents")
 async def test_no_state_of_the_file_is_an_error(path: Path, tmp_path: Path) -> None:
-    """One that was deleted, as when somebody empties the folder under a service, is made again."""
+    """A damaged cache stops nothing.
+
+    One that was deleted, as when somebody empties the folder under a service, is made again.
+    """
     garbage = tmp_path / "garbage"
     garbage.write_bytes(b"not a database at all" * 100)
     for wrong in (garbage, tmp_path, garbage / "below"):

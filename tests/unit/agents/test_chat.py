@@ -19,7 +19,8 @@ from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Question, Usage
 from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import ModelUnavailableError
-from tests.integration.model_server import (
+from tests.patience import PATIENCE
+from tests.servers.model_server import (
     KEY,
     Answer,
     ModelServer,
@@ -29,7 +30,6 @@ from tests.integration.model_server import (
     scores,
     stream,
 )
-from tests.patience import PATIENCE
 from tests.unit.prompts.templates import a_prompt
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -99,8 +99,12 @@ async def test_a_request_holds_what_was_asked(server: ModelServer) -> None:
     assert not {"response_format", "logprobs"} & set(server.asked[0].body)
 
 
+@pytest.mark.promise("agents")
 async def test_a_wrong_reply_is_answered_with_the_error_once(server: ModelServer) -> None:
-    """What is no valid object is asked for again with what is wrong, and both are counted."""
+    """A reply that is not valid is asked for again once, with the error.
+
+    What is no valid object is asked for again with what is wrong, and both are counted.
+    """
     server.does(says('{"m": 1}'), says('Sure!\n```json\n{"n": 1}\n```\nEnjoy.'))
     reply = await model(server).ask(question())
     assert (reply.value, reply.usage) == ({"n": 1}, Usage(2, 0, 200, 20))
@@ -109,6 +113,7 @@ async def test_a_wrong_reply_is_answered_with_the_error_once(server: ModelServer
     assert "'n': a number is missing" in again[2]["content"]
 
 
+@pytest.mark.promise("agents")
 @pytest.mark.parametrize(
     ("answer", "requests", "status", "words"),
     [
@@ -128,7 +133,10 @@ async def test_a_wrong_reply_is_answered_with_the_error_once(server: ModelServer
 async def test_each_failure_is_typed_and_explained(
     server: ModelServer, answer: Answer, requests: int, status: str, words: str
 ) -> None:
-    """Tried again is only what can heal; the reply says in a sentence what is wrong."""
+    """Only failures that can heal are asked again, and each failure is explained.
+
+    Tried again is only what can heal; the reply says in a sentence what is wrong.
+    """
     server.does(answer)
     reply = await model(server, attempts=2).ask(question())
     assert (reply.status, len(server.asked)) == (status, requests)
@@ -141,8 +149,12 @@ async def test_each_failure_is_typed_and_explained(
         assert (text.status, text.text, text.message) == (status, "", reply.message)
 
 
+@pytest.mark.promise("agents")
 async def test_retry_after_is_waited_for(server: ModelServer, waits: list[float]) -> None:
-    """In seconds or as a date, the server's wish counts, and not our own idea of a wait."""
+    """A model is asked again after the wait that its server names.
+
+    In seconds or as a date, the server's wish counts, and not our own idea of a wait.
+    """
     gone = failure(503, retry_after="Wed, 21 Oct 2015 07:28:00 GMT")
     server.does(failure(429, retry_after="0.2"), gone, GOOD)
     assert (await model(server).ask(question())).status == "ok"
@@ -166,11 +178,15 @@ async def test_a_wait_that_only_the_body_states_is_waited_for(
     assert len(server.asked) == 1
 
 
+@pytest.mark.promise("agents")
 @pytest.mark.parametrize("answer", [Answer(never=True), says({"n": 1}, drip=0.05)])
 async def test_a_model_that_does_not_answer_is_given_up(
     server: ModelServer, answer: Answer
 ) -> None:
-    """Silence and a drip end after the timeout, not when the server pleases."""
+    """A model that does not answer is given up after as much time as it may take.
+
+    Silence and a drip end after the timeout, not when the server pleases.
+    """
     server.does(answer)
     began = time.monotonic()
     reply = await model(server, timeout=0.3).ask(question())
@@ -240,7 +256,7 @@ async def test_what_cannot_be_opened_is_said_in_one_line(
     assert server.asked[0].headers["authorization"] == "Bearer none"
 
 
-async def test_the_configured_url_is_used_and_shown_without_credentials(
+async def test_a_url_is_shown_without_credentials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "http://me:hidden-pass@127.0.0.1:1/v1")
@@ -250,10 +266,14 @@ async def test_the_configured_url_is_used_and_shown_without_credentials(
     assert "hidden" not in reply.message
 
 
+@pytest.mark.promise("agents")
 async def test_no_secret_around_us_is_quoted(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key of any form is cut out of what a server says."""
+    """What a server says is repeated without keys.
+
+    A key of any form is cut out of what a server says.
+    """
     monkeypatch.setenv("OPENAI_API_KEY", "plainwordsecret")
     server.does(failure(400, "The key plainwordsecret and bearer abc123xyz are bad"))
     reply = await model(server).ask(question())
@@ -268,11 +288,15 @@ async def test_no_redirect_is_followed(server: ModelServer) -> None:
     assert [asked.path for asked in server.asked] == ["/v1/chat/completions"]
 
 
+@pytest.mark.promise("agents")
 @pytest.mark.parametrize("status", [200, 400])
 async def test_equal_questions_at_once_are_asked_once(
     server: ModelServer, cache: ReplyCache, gate: threading.Event, status: int
 ) -> None:
-    """All who ask the same get the one reply, or the one failure; only one paid for it."""
+    """Equal questions at once are asked once.
+
+    All who ask the same get the one reply, or the one failure; only one paid for it.
+    """
     server.does(Answer(status, GOOD.body if status == 200 else b"{}", gate=gate))
     asking = model(server, cache=cache)
     tasks = [asyncio.create_task(asking.ask(question())) for _ in range(5)]
@@ -308,8 +332,12 @@ FIELDS = {"n": {"type": "integer"}, "m": {"type": "integer"}}
 TURNED = dict(reversed(FIELDS.items()))
 
 
+@pytest.mark.promise("agents")
 async def test_a_reply_is_kept_and_a_failure_is_not(server: ModelServer, cache: ReplyCache) -> None:
-    """The second time costs nothing; we ask again what failed or was no valid object."""
+    """Replies are kept and failures are not.
+
+    The second time costs nothing; we ask again what failed or was no valid object.
+    """
     server.does(failure(400), GOOD)
     asking = model(server, cache=cache)
     assert (await asking.ask(question())).status == "invalid_request"
@@ -325,10 +353,14 @@ async def test_a_reply_is_kept_and_a_failure_is_not(server: ModelServer, cache: 
         assert (await asking.ask(question())).usage.model_calls == 1
 
 
+@pytest.mark.promise("agents")
 async def test_different_questions_have_different_keys(
     server: ModelServer, cache: ReplyCache
 ) -> None:
-    """Also a schema with the same fields in another order, which models follow."""
+    """Replies are kept by everything that can change them.
+
+    Also a schema with the same fields in another order, which models follow.
+    """
     server.does(GOOD)
     schemas = [{"type": "object", "properties": fields} for fields in (FIELDS, TURNED)]
     changes = [{"seed": 1}, {"temperature": 1.0}, {"max_tokens": 7}]
@@ -365,9 +397,7 @@ async def test_texts_objects_and_choices_are_kept_apart(
     assert (await asking.choice_probabilities(question(), ("No", "Yes"))).usage.cached_calls == 0
 
 
-async def test_a_key_or_a_timeout_changes_no_reply_and_no_secret_is_kept(
-    server: ModelServer, cache: ReplyCache
-) -> None:
+async def test_no_secret_is_in_the_cache(server: ModelServer, cache: ReplyCache) -> None:
     """Whoever gets a new API key need not pay again; headers and addresses are hashed."""
     server.does(GOOD)
     hidden = {
@@ -463,7 +493,7 @@ async def test_what_becomes_of_a_stream(
         ({"gate": threading.Event(), "gate_after": begun(stream(PIECES), 2)}, "timeout"),
     ],
 )
-async def test_a_stream_that_breaks_off_after_a_piece_is_not_begun_again(
+async def test_a_broken_stream_is_not_begun_again(
     server: ModelServer, broken: dict[str, Any], status: str
 ) -> None:
     """Who was told half a text must not be told another one after it."""

@@ -21,7 +21,7 @@ from fairqr.agents.models.provider import takes_extra_body, trimmed_key
 from fairqr.agents.models.reading import ThoughtFilter, read_object, without_thoughts
 from fairqr.agents.models.replies import Question, Reply
 from fairqr.base.errors import ModelUnavailableError
-from tests.integration.model_server import (
+from tests.servers.model_server import (
     KEY,
     Answer,
     Asked,
@@ -138,7 +138,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "status", "body"), REFUSED)
-async def test_a_parameter_that_is_refused_is_left_out_and_that_is_remembered(
+async def test_a_refused_parameter_is_left_out_from_then_on(
     server: ModelServer, name: str, status: int, body: Any
 ) -> None:
     server.does(unless(has(name), body_of(status, body)))
@@ -239,9 +239,7 @@ async def test_a_limit_goes_by_the_prompt_where_the_server_counts_both(
         "length is only 512 tokens, resulting in a maximum input length of 416 tokens.",
     ],
 )
-async def test_a_limit_is_lowered_where_only_the_tokens_of_the_reply_are_named(
-    server: ModelServer, sentence: str
-) -> None:
+async def test_a_limit_on_the_reply_alone_is_lowered(server: ModelServer, sentence: str) -> None:
     refused = unless(lambda it: it.body["max_completion_tokens"] > 62, failure(400, sentence))
     server.does(refused)
     assert (await model(server).ask(question(max_tokens=96))).status == "ok"
@@ -279,7 +277,7 @@ async def test_a_text_without_end_is_cut_where_no_limit_is_known(server: ModelSe
         ),
     ],
 )
-async def test_an_instruction_goes_into_the_message_of_the_user_where_no_system_is_known(
+async def test_without_a_system_role_the_user_message_has_both(
     server: ModelServer, status: int, body: Any
 ) -> None:
     def has_system(asked: Asked) -> bool:
@@ -433,7 +431,7 @@ async def test_an_error_with_status_200_is_waited_for(server: ModelServer, body:
         ),
     ],
 )
-async def test_the_sentence_has_the_providers_reason_and_the_one_remedy_that_fits(
+async def test_an_error_has_the_reason_and_one_remedy(
     server: ModelServer, answer: Answer, status: str, words: list[str], not_words: str
 ) -> None:
     server.does(answer)
@@ -1055,7 +1053,7 @@ DEMANDED = [
 
 
 @pytest.mark.parametrize(("name", "value", "body"), DEMANDED)
-async def test_a_parameter_that_is_demanded_is_sent_and_that_is_remembered(
+async def test_a_demanded_parameter_is_sent_from_then_on(
     server: ModelServer, name: str, value: object, body: Any
 ) -> None:
     said = {"error": {"code": "invalid", "message": body}} if isinstance(body, str) else body
@@ -1094,7 +1092,7 @@ async def test_what_demands_no_one_value_is_not_sent(server: ModelServer, reason
     assert (reason if isinstance(reason, str) else reason["message"]) in reply.message
 
 
-async def test_a_demand_that_does_not_help_is_tried_once_and_not_remembered(
+async def test_a_demand_that_does_not_help_is_tried_once(
     server: ModelServer,
 ) -> None:
     server.does(failure(400, "enable_thinking must be set to false"))
@@ -1197,7 +1195,7 @@ async def test_the_members_that_a_given_chat_model_sets_are_kept(
         assert server.asked[0].body["response_format"]["type"] == "json_schema"
 
 
-async def test_what_a_user_set_is_not_changed_on_demand_or_asked_for_ever(
+async def test_no_demand_changes_what_a_user_set(
     server: ModelServer,
 ) -> None:
     server.does(failure(400, "enable_thinking must be false"))
@@ -1230,9 +1228,7 @@ async def test_what_a_user_set_is_not_changed_on_demand_or_asked_for_ever(
         {"detail": "This model's context window is 4k."},
     ],
 )
-async def test_a_prompt_that_is_too_long_for_the_model_is_said_with_what_helps(
-    server: ModelServer, body: Any
-) -> None:
+async def test_a_prompt_that_is_too_long_says_what_helps(server: ModelServer, body: Any) -> None:
     server.does(body_of(400, body))
     reply = await model(server).write(question())
     assert reply.status == "invalid_request"

@@ -81,7 +81,7 @@ async def group_of(file: str, group: str, version: str = "v5") -> Refinement:
         ("e\u0301te\u0301 1900", "soleil"),
     ],
 )
-async def test_a_query_has_the_replies_of_the_longest_key_that_it_begins_with(
+async def test_the_longest_key_that_a_query_begins_with_counts(
     file: str, query: str, topic: str
 ) -> None:
     """By whole words; as a title with ten keywords does."""
@@ -112,7 +112,7 @@ async def test_a_prompt_about_a_group_gets_the_fields_that_it_asks_for(file: str
     assert (small.phrases, small.names, small.passage) == ((), (), "")
 
 
-async def test_a_prompt_about_the_topic_gets_the_fields_that_it_asks_for(file: str) -> None:
+async def test_a_topic_prompt_gets_the_fields_that_it_asks_for(file: str) -> None:
     large = await topic_of(file, "physicist")
     assert large.topic == ("quantum", "laboratory")
     assert large.queries == ("who studied the atom",)
@@ -123,9 +123,7 @@ async def test_a_prompt_about_the_topic_gets_the_fields_that_it_asks_for(file: s
     assert (partial.status, partial.queries, partial.passage) == ("ok", (), "")
 
 
-async def test_a_missing_group_and_missing_fields_are_failures_that_name_them(
-    file: str, tmp_path: Path
-) -> None:
+async def test_missing_groups_and_fields_are_named(file: str, tmp_path: Path) -> None:
     unknown = await group_of(file, "other")
     assert unknown.status == "invalid_request"
     assert "no replies for the group gender=other of the query 'physicist'" in unknown.message
@@ -137,7 +135,7 @@ async def test_a_missing_group_and_missing_fields_are_failures_that_name_them(
     assert "none of the fields keywords, phrases, names, passage for the group" in nothing.message
 
 
-async def test_a_prompt_that_does_not_name_the_attribute_finds_the_group(file: str) -> None:
+async def test_a_group_is_found_without_its_attribute(file: str) -> None:
     prompt = a_prompt("{query} {group}", "query", "group", output=("keywords",))
     asks_without_attribute = LLMRefiner(RecordedModel(file), prompt)
     request = GroupRequest("physicist", "gender", "Female")
@@ -152,9 +150,7 @@ async def test_a_reply_costs_no_calls_and_no_tokens_however_often(file: str) -> 
         assert (await asks.refine(request)).usage == Usage(cached_calls=1)
 
 
-async def test_the_name_has_no_folders_and_the_fingerprint_follows_the_content(
-    file: str, tmp_path: Path
-) -> None:
+async def test_the_fingerprint_follows_the_content(file: str, tmp_path: Path) -> None:
     first = RecordedModel(file)
     assert first.name == "recorded:replies.json"
     assert RecordedModel(file).fingerprint == first.fingerprint

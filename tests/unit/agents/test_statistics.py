@@ -25,9 +25,11 @@ from fairqr.agents.statistics import (
 differences = st.lists(st.floats(-1, 1).map(lambda x: round(x, 3)), min_size=2, max_size=8)
 
 
+@pytest.mark.promise("base")
 @settings(max_examples=40)
 @given(differences)
 def test_the_randomisation_test_counts_all_signs(sample: list[float]) -> None:
+    """Tests are exact for few queries."""
     observed = abs(sum(sample))
     signs = list(itertools.product((1, -1), repeat=len(sample)))
     sums = [abs(sum(s * d for s, d in zip(sign, sample, strict=True))) for sign in signs]
@@ -37,8 +39,12 @@ def test_the_randomisation_test_counts_all_signs(sample: list[float]) -> None:
     assert found == pytest.approx(expected)
 
 
-def test_the_randomisation_test_of_scipy_agrees_where_signs_are_drawn() -> None:
-    """20 queries: beyond those that are counted in full. No drawn p value is 0."""
+@pytest.mark.promise("base")
+def test_scipy_agrees_where_signs_are_drawn() -> None:
+    """Tests agree with scipy where signs are drawn.
+
+    20 queries: beyond those that are counted in full. No drawn p value is 0.
+    """
     sample = np.random.default_rng(4).normal(0.3, 1, 20)
     found = paired_randomisation(sample, np.random.default_rng(0))
     theirs = stats.permutation_test(
@@ -62,12 +68,16 @@ SKEWED = {
 }
 
 
+@pytest.mark.promise("base")
 @pytest.mark.parametrize("shape", SKEWED)
 @pytest.mark.parametrize(("count", "least"), [(6, 0.88), (10, 0.90), (50, 0.93)])
-def test_the_interval_holds_the_true_mean_about_as_often_as_it_says(
+def test_an_interval_holds_the_mean_as_often_as_it_says(
     shape: str, count: int, least: float
 ) -> None:
-    """By simulation, of values shaped as those of measures; a percentile bootstrap has .80 at 6."""
+    """Intervals hold the true mean about as often as they say.
+
+    By simulation, of values shaped as those of measures; a percentile bootstrap has .80 at 6.
+    """
     draw, mean = SKEWED[shape]
     random = np.random.default_rng(6)
     held = 0
@@ -78,8 +88,12 @@ def test_the_interval_holds_the_true_mean_about_as_often_as_it_says(
     assert least <= held / 2_000 <= 0.98
 
 
+@pytest.mark.promise("base")
 def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
-    """Five queries never differ at 5 % by a randomisation test, nor do they have an interval."""
+    """Fewer than six values have no interval.
+
+    Five queries never differ at 5 % by a randomisation test, nor do they have an interval.
+    """
     values = [0.1, 0.2, 0.3, 0.4, 0.6, 0.7]
     random = np.random.default_rng(0)
     for count in range(7):
@@ -96,7 +110,7 @@ def test_there_is_an_interval_only_where_a_test_can_decide() -> None:
 
 @pytest.mark.parametrize("count", [6, 10, 40])
 @pytest.mark.parametrize(("wins", "losses"), [(4, 2), (0.5, 0.8), (2, 18)])
-def test_intervals_of_shares_and_ratios_hold_the_true_one_about_as_often_as_they_say(
+def test_shares_and_ratios_are_held_as_often_as_stated(
     count: int, wins: float, losses: float
 ) -> None:
     """Also if the pairs of a query resemble each other, and for few queries."""
@@ -116,16 +130,22 @@ def test_intervals_of_shares_and_ratios_hold_the_true_one_about_as_often_as_they
         assert 0.92 <= times / drawn <= 0.98
 
 
+@pytest.mark.promise("base")
 def test_what_says_nothing_about_the_spread_has_no_interval() -> None:
+    """Values that say nothing about their spread have no interval."""
     assert sums_ratio_interval([1, 2, 0, 1, 3, 1], [0] * 6) is None
     assert sums_ratio_interval([1, 2, 3, 4, 5, 6], [2, 4, 6, 8, 10, 12]) is None
     assert sums_ratio_interval([1, 2, 0, 1, 3, 0], [2, 1, 0, 1, 1, 1]) is None, "five that count"
     assert share_interval([0] * 8, [3] * 8) is None
 
 
+@pytest.mark.promise("base")
 @given(st.lists(st.none() | st.floats(0, 1), max_size=8))
 def test_holm_is_its_definition(p_values: list[float | None]) -> None:
-    """Each is the greatest of those before it, times how many were left; None counts for none."""
+    """Several tests are corrected as Holm defines.
+
+    Each is the greatest of those before it, times how many were left; None counts for none.
+    """
     there = [(p, place) for place, p in enumerate(p_values) if p is not None]
     expected: list[float | None] = [None] * len(p_values)
     for p, place in there:

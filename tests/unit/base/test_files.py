@@ -13,7 +13,7 @@ from fairqr.base.loops import usable_cores
 from fairqr.base.secrets import without_secrets
 
 
-def test_a_file_gets_the_mode_of_every_other_file_or_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_files_are_for_everybody_or_their_owner_alone(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
         write_beside(tmp_path / "new", "x")
@@ -27,9 +27,12 @@ def test_a_file_gets_the_mode_of_every_other_file_or_is_for_its_owner_alone(tmp_
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.promise("base")
 def test_what_cannot_be_written_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A file that cannot be written whole leaves what was there."""
+
     def fail(handle: int) -> None:
         raise OSError("no space")
 
@@ -42,7 +45,9 @@ def test_what_cannot_be_written_leaves_nothing(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.promise("audit")
 def test_secrets_are_withheld() -> None:
+    """Secrets of a source are printed nowhere."""
     described = {
         "url": "https://user:hunter2@host/search?q={{query}}&api_key=hunter2&size={{size}}#top",
         "credentials": "production",
@@ -61,7 +66,7 @@ def test_secrets_are_withheld() -> None:
     assert "hunter2" not in json.dumps(without_secrets(["--set", "model.api-key=hunter2"]))
 
 
-def test_cores_are_those_that_the_environment_or_the_process_has(
+def test_cores_are_those_that_the_process_may_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for named, expected in {"3": 3, " 2,4": 2}.items():

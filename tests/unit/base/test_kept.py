@@ -7,7 +7,7 @@ import math
 from fairqr.base.kept import Kept
 
 
-def test_a_value_is_kept_under_its_key_until_another_takes_its_place() -> None:
+def test_a_value_is_kept_until_another_replaces_it() -> None:
     kept = Kept[str, int](most=2, seconds=math.inf)
     kept.add("one", 1)
     kept.add("one", 2)
@@ -16,7 +16,7 @@ def test_a_value_is_kept_under_its_key_until_another_takes_its_place() -> None:
     assert kept.get("one") is None
 
 
-def test_the_value_that_was_used_least_recently_is_forgotten_first() -> None:
+def test_the_least_recently_used_value_is_forgotten_first() -> None:
     kept = Kept[str, int](most=2, seconds=math.inf)
     kept.add("one", 1)
     kept.add("two", 2)

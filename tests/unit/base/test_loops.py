@@ -39,7 +39,7 @@ def test_each_loop_has_its_own_and_closed_loops_are_let_go() -> None:
     assert [reference() is None for reference in seen] == [True, True, True, False]
 
 
-async def test_the_first_error_ends_what_runs_beside_it_and_keeps_its_cause() -> None:
+async def test_the_first_error_ends_what_runs_beside_it() -> None:
     ended: list[str] = []
 
     async def wait(name: str) -> str:

@@ -18,9 +18,11 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TestFinding:
-    def test_every_setting_from_the_file_and_from_its_variable(
+    @pytest.mark.promise("base")
+    def test_each_setting_has_a_place_in_the_file_and_a_variable(
         self, settings_file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """Every setting has a place in the settings file, and a variable that overrides it."""
         general = [setting for setting in SETTINGS if "." not in setting.name]
         of_elasticsearch = [setting for setting in SETTINGS if "." in setting.name]
         lines = [*map(_line, general), "[elasticsearch]", *map(_line, of_elasticsearch)]

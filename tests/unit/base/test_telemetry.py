@@ -69,15 +69,19 @@ AWAY = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
 
 
 @pytest.mark.parametrize("variables", [{}, {**AWAY, "OTEL_TRACES_EXPORTER": "none"}])
-def test_where_nothing_is_wanted_nothing_of_opentelemetry_is_loaded(
+def test_opentelemetry_is_loaded_only_where_it_is_wanted(
     variables: dict[str, str],
 ) -> None:
     script = "import sys\nwith exporting(print): print('opentelemetry' in sys.modules)"
     assert printed(script, **variables) == "False\n"
 
 
+@pytest.mark.promise("base")
 def test_another_provider_is_left_to_do_its_work() -> None:
-    """An application that has set up OpenTelemetry itself gets no second one."""
+    """An application's own provider of traces is used.
+
+    An application that has set up OpenTelemetry itself gets no second one.
+    """
     script = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider

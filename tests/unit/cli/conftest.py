@@ -34,8 +34,9 @@ def fairqr(
 ) -> Callable[..., Ended]:
     """Runs the command in this process and in an empty folder, with folders of its own."""
     monkeypatch.chdir(tmp_path)
-    for name in [it for it in os.environ if it.startswith("FAIRQR_") and it != "FAIRQR_CONFIG"]:
-        monkeypatch.delenv(name)
+    for name in list(os.environ):
+        if name.startswith("FAIRQR_") and name != "FAIRQR_CONFIG":
+            monkeypatch.delenv(name)
     for name in ("DATA", "CACHE"):
         monkeypatch.setenv(f"FAIRQR_{name}_DIR", str(tmp_path / name.lower()))
 

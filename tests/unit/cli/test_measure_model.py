@@ -16,6 +16,30 @@ SCHEMA = (
 )
 
 
+def documents_of(topic: str) -> list[dict[str, str]]:
+    """Return documents of women, who have a word of their own, and of men in turns."""
+    documents = []
+    for number in range(8):
+        is_female = number % 2 == 0
+        gender = "female" if is_female else "male"
+        word = f"{topic}craft" if is_female else topic
+        fields = {"id": f"{topic}{number}", "title": f"{word} {number}", "gender": gender}
+        documents.append(fields)
+    return documents
+
+
+def reply_of(topic: str) -> dict[str, Any]:
+    """Return what a model replies, whose words find the women."""
+    female = {"keywords": [f"{topic}craft"], "phrases": [f"{topic}craft woman"]}
+    male = {"keywords": [f"{topic}man"], "phrases": [f"{topic} man"]}
+    groups = {"gender=female": female, "gender=male": male}
+    return {"topic": [f"{topic}craft"], "groups": groups}
+
+
+def write_objects(path: Path, objects: list[dict[str, str]]) -> None:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in objects))
+
+
 @pytest.fixture(autouse=True)
 def collection(fairqr: Callable[..., Any]) -> Path:
     """A collection in which a model's words find the women, whom the query does not find."""
@@ -23,32 +47,25 @@ def collection(fairqr: Callable[..., Any]) -> Path:
     folder.mkdir()
     documents = []
     judgements = []
-    replies = {}
     for topic in TOPICS:
-        for number in range(8):
-            is_female = number % 2 == 0
-            gender = "female" if is_female else "male"
-            word = f"{topic}craft" if is_female else topic
-            fields = {"id": f"{topic}{number}", "title": f"{word} {number}", "gender": gender}
-            documents.append(fields)
-            judgements.append(f"{topic} 0 {fields['id']} 1")
-        female = {"keywords": [f"{topic}craft"], "phrases": [f"{topic}craft woman"]}
-        male = {"keywords": [f"{topic}man"], "phrases": [f"{topic} man"]}
-        groups = {"gender=female": female, "gender=male": male}
-        replies[topic] = {"topic": [f"{topic}craft"], "groups": groups}
-    topics = [{"id": topic, "title": topic} for topic in TOPICS]
-    (folder / "documents.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in documents))
-    (folder / "topics.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in topics))
-    (folder / "qrels.txt").write_text("".join(f"{line}\n" for line in judgements))
+        of_topic = documents_of(topic)
+        documents += of_topic
+        judgements += [f"{topic} 0 {document['id']} 1\n" for document in of_topic]
+    write_objects(folder / "documents.jsonl", documents)
+    write_objects(folder / "topics.jsonl", [{"id": topic, "title": topic} for topic in TOPICS])
+    (folder / "qrels.txt").write_text("".join(judgements))
     (folder / "schema.yaml").write_text(SCHEMA)
-    Path("replies.json").write_text(json.dumps(replies))
+    Path("replies.json").write_text(json.dumps({topic: reply_of(topic) for topic in TOPICS}))
     return folder
 
 
+MEASURE = ("models", "measure", "recorded:replies.json", "--collection", "./crafts")
+
+
 def test_it_says_what_a_model_brings_and_keeps_it(fairqr: Callable[..., Any]) -> None:
-    command = ("models", "measure", "recorded:replies.json", "--collection", "./crafts", "--json")
-    code, stdout, stderr = fairqr(*command)
+    code, stdout, stderr = fairqr(*MEASURE, "--json")
     assert code == 0, stderr
+
     profile = json.loads(stdout)
     assert profile["gain"]["value"] > 10
     assert profile["share"] > 0
@@ -58,17 +75,22 @@ def test_it_says_what_a_model_brings_and_keeps_it(fairqr: Callable[..., Any]) ->
     assert profile["cost"]["calls"] == 3
     assert Path(profile["kept"]).parent == Path("data", "profiles").absolute()
 
-    search = ("search", "baking", "--corpus", "crafts", "--model", "recorded:replies.json")
-    result = json.loads(fairqr(*search, "--attribute", "gender", "--json").stdout)
-    assert result["model"] == "recorded:replies.json", "it is asked where it was measured to help"
+
+def test_a_measured_model_is_asked_and_another_file_is_not_it(fairqr: Callable[..., Any]) -> None:
+    fairqr(*MEASURE)
+    search = ("search", "baking", "--corpus", "crafts", "--attribute", "gender", "--json")
+    result = json.loads(fairqr(*search, "--model", "recorded:replies.json").stdout)
+
+    assert result["model"] == "recorded:replies.json"
     assert not any("Nobody measured" in sentence for sentence in result["explanation"])
 
     Path("other").mkdir()
     replies = json.loads(Path("replies.json").read_text())
     replies["baking"]["topic"] = ["zebra"]
     Path("other", "replies.json").write_text(json.dumps(replies))
-    other = (*search[:-1], "recorded:other/replies.json", "--set", "ask=always")
-    result = json.loads(fairqr(*other, "--attribute", "gender", "--json").stdout)
+    other = ("--model", "recorded:other/replies.json", "--set", "ask=always")
+    result = json.loads(fairqr(*search, *other).stdout)
+
     assert any("Nobody measured" in sentence for sentence in result["explanation"])
 
 
@@ -92,18 +114,18 @@ def test_words_that_help_nobody_do_not_count(fairqr: Callable[..., Any]) -> None
 
 
 def test_a_quick_measurement_says_how_unsure_it_is(fairqr: Callable[..., Any]) -> None:
-    command = ("models", "measure", "recorded:replies.json", "--collection", "./crafts")
-    shown = fairqr(*command, "--quick").stdout
-    assert "This is a first, unsure answer from 3 topics" in " ".join(shown.split())
+    text = fairqr(*MEASURE, "--quick").stdout
+    assert "This is a first, unsure answer from 3 topics" in " ".join(text.split())
 
 
 def test_a_quick_measurement_switches_no_model_off_by_chance(fairqr: Callable[..., Any]) -> None:
     """Three topics without a gain tell nothing, so the words count as they did before."""
     write_useless_replies()
     command = ("models", "measure", "recorded:useless.json", "--collection", "./crafts")
-    shown = " ".join(fairqr(*command, "--quick").stdout.split())
-    assert "topic 0.125, queries 0, passage 0, group 0.125" in shown
-    assert "too few topics to tell" in shown
+    text = " ".join(fairqr(*command, "--quick").stdout.split())
+
+    assert "topic 0.125, queries 0, passage 0, group 0.125" in text
+    assert "too few topics to tell" in text
 
 
 def test_an_unmeasured_model_counts_little_and_that_is_said(fairqr: Callable[..., Any]) -> None:
@@ -115,6 +137,7 @@ def test_an_unmeasured_model_counts_little_and_that_is_said(fairqr: Callable[...
         "Nobody measured what the words of recorded:replies.json bring, so they count little; "
         "'fairqr models measure recorded:FILE --quick' does, with twenty questions."
     )
+
     assert sentence in result["explanation"]
 
 
@@ -137,7 +160,9 @@ def test_what_cannot_be_measured_is_refused(
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     usual = () if "--collection" in arguments else ("--collection", "./crafts")
     code, stdout, stderr = fairqr("models", "measure", *arguments, *usual)
+
     assert (code, stdout) == (2, "")
+
     last = stderr.splitlines()[-1]
     assert last.startswith("fairqr: ")
     assert complaint in last

@@ -42,140 +42,211 @@ def result(places: list[dict[str, Any]], **changes: Any) -> SearchResult:
 def columns(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """How wide the terminal is; one that says 0 does not know."""
     monkeypatch.setenv("COLUMNS", str(request.param))
-    found: int = request.param or 80
-    return found
+    width: int = request.param or 80
+    return width
 
 
+def printed(capsys: Capsys, result: SearchResult, **options: Any) -> str:
+    """Print a result and return the text."""
+    say(result_lines(result, {}, **options))
+    return capsys.readouterr().out
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.promise("command")
 def test_a_title_cannot_steer_the_terminal(capsys: Capsys) -> None:
-    """Escape sequences, markup and overrides of direction are shown, not obeyed."""
-    found = result([{"title": "\x1b[2J[red]Ma\nrie\u202e[/red]"}], explanation=["fe\x1bmale: 12%."])
-    say(result_lines(found, {}, verbose=True))
-    shown = capsys.readouterr().out
-    assert not {"\x1b", "\u202e"} & {*shown}
-    assert "[red]Ma rie" in shown
-    assert "male: 12%." in shown
+    """Titles of documents and names of groups cannot steer the terminal: escape sequences, markup
+    and overrides of direction are shown, not obeyed.
+    """
+    hostile = [{"title": "\x1b[2J[red]Ma\nrie\u202e[/red]"}]
+    shown = result(hostile, explanation=["fe\x1bmale: 12%."])
+    text = printed(capsys, shown, verbose=True)
+
+    assert not {"\x1b", "\u202e"} & {*text}
+    assert "[red]Ma rie" in text
+    assert "male: 12%." in text
 
 
 def test_a_result_shows_how_its_text_begins(capsys: Capsys, columns: int) -> None:
     """Under its title, in both rankings, in one line, and without control codes."""
-    found = result([{}])
-    say(result_lines(found, {"a": "\x1b[2JShe found radium and 鐳 " * 20}, verbose=True))
-    shown = capsys.readouterr().out
-    _, below = shown.split("\n1 Marie", 1)
+    texts = {"a": "\x1b[2JShe found radium and 鐳 " * 20}
+    say(result_lines(result([{}]), texts, verbose=True))
+    text = capsys.readouterr().out
+    _, below = text.split("\n1 Marie", 1)
     _, first, end, *_ = below.splitlines()
-    assert "\x1b" not in shown
+
+    assert "\x1b" not in text
     assert first.count("[2JShe") >= 2 or columns < 60
     assert first.count("…") == 2
     assert end.startswith("'physicist' in notables")
 
 
-def test_long_names_of_groups_break_no_line(capsys: Capsys, columns: int) -> None:
-    """They are cut, as bars and titles are, but no figure; wide characters are counted by cells."""
+@pytest.fixture
+def lines_with_long_names(capsys: Capsys, columns: int) -> list[str]:
+    """What is printed of groups and titles with long names."""
     exposure = {"field": {name: 1 / len(ODD) for name in ODD}}
-    told = {"exposure": exposure, "divergence": 0.1, "divergences": {"field": 0.1}}
-    more: dict[str, Any] = {"baseline": told, "target": exposure, "unknown": {"field": 0.0}}
+    figures = {"exposure": exposure, "divergence": 0.1, "divergences": {"field": 0.1}}
+    lists: dict[str, Any] = {"baseline": figures, "target": exposure, "unknown": {"field": 0.0}}
     groups = {"place": {"North America": 1.0}, "gender": {"female": 1.0}}
-    places = [{"title": "物理学 " * 20, "groups": groups, "rank": n} for n in range(1, 121)]
-    say(result_lines(result(places, **told, **more, iterations=[]), {}))
-    shown = capsys.readouterr().out.splitlines()
-    bars = [line for line in shown if "┃" in line]
+    place = {"title": "物理学 " * 20, "groups": groups}
+    places = [{**place, "rank": rank} for rank in range(1, 121)]
+    text = printed(capsys, result(places, **figures, **lists, iterations=[]))
+    return text.splitlines()
+
+
+def test_long_names_of_groups_break_no_line(lines_with_long_names: list[str], columns: int) -> None:
+    """They are cut, as bars are, but no figure; wide characters are counted by cells."""
+    bars = [line for line in lines_with_long_names if "┃" in line]
     assert len(bars) == len(ODD)
     assert len({cell_len(line) for line in bars}) == 1
     assert all(line.endswith("%") for line in bars)
     assert cell_len(bars[0]) <= columns
     assert any("…" in line for line in bars)
-    (last,) = [line for line in shown if line.startswith("120 ")]
+
+
+def test_long_titles_are_cut(lines_with_long_names: list[str], columns: int) -> None:
+    (last,) = [line for line in lines_with_long_names if line.startswith("120 ")]
     assert "…" in last
     assert columns < 80 or ", f" in last
 
 
+def recorded_result(name: str) -> SearchResult:
+    """Return a recorded result; a baseline has one document."""
+    ids = [{"id": id_} for id_, *_ in GOLDEN[name]["ranking"]]
+    return result(ids[:1] if name == "baseline" else ids, **GOLDEN[name])
+
+
+@pytest.mark.promise("command")
 @pytest.mark.parametrize("name", GOLDEN)
 def test_who_is_seen_comes_first(capsys: Capsys, columns: int, name: str) -> None:
-    """By the group that lacks most, in the figures of ``--json``; the rounds have a line each."""
-    ids = [{"id": id_} for id_, *_ in GOLDEN[name]["ranking"]]
-    found = result(ids[:1] if name == "baseline" else ids, **GOLDEN[name])
-    say(result_lines(found, {}))
-    shown = capsys.readouterr().out
-    assert all(cell_len(line) <= columns for line in shown.splitlines())
-    lists = (found.baseline.exposure, found.target, found.exposure)
-    before, wanted, after = (next(iter(each.values())) for each in lists)
-    group = max(wanted, key=lambda it: wanted[it] - before[it])
-    figures = [f"{it[group]:.0%}" for it in (before, wanted, after)][
-        : 2 if name == "baseline" else 3
-    ]
+    """What a search prints opens with the group that lacks most and who is seen, in the figures of
+    `--json`, and fits a terminal of 40 columns.
+    """
+    recorded = recorded_result(name)
+    text = printed(capsys, recorded)
+    before, target, after = (
+        next(iter(shares.values()))
+        for shares in (recorded.baseline.exposure, recorded.target, recorded.exposure)
+    )
+    group = max(target, key=lambda name: target[name] - before[name])
+    figures = [f"{before[group]:.0%}", f"{target[group]:.0%}"]
+    if name != "baseline":
+        figures.append(f"{after[group]:.0%}")
+
     # At 40 columns the sentence has several lines.
-    assert re.findall(r"^.*?(?=:)|\d+%", shown.partition("\n  ")[0]) == [group, *figures]
-    assert ("No model was needed." in " ".join(shown.split())) == (found.model is None)
-    assert (f"{found.best_iteration} kept" in shown) == bool(found.model)
-    asked = shown.partition("\nround ")[2].partition("\nEnded: ")[0].splitlines()
-    told = [str(it.index) for it in found.iterations] if found.model else []
-    assert [line.split()[0] for line in asked[-len(told) :]] == told
+    assert re.findall(r"^.*?(?=:)|\d+%", text.partition("\n  ")[0]) == [group, *figures]
+    assert all(cell_len(line) <= columns for line in text.splitlines())
 
 
+@pytest.mark.promise("command")
+@pytest.mark.parametrize("name", GOLDEN)
+def test_each_round_has_a_line(capsys: Capsys, columns: int, name: str) -> None:
+    """Each round of a search has a line, and the one that was kept is marked."""
+    recorded = recorded_result(name)
+    text = printed(capsys, recorded)
+    assert ("No model was needed." in in_one_line(text)) == (recorded.model is None)
+    assert (f"{recorded.best_iteration} kept" in text) == bool(recorded.model)
+
+    if recorded.model:
+        rounds = [str(round_.index) for round_ in recorded.iterations]
+        lines = text.partition("\nround ")[2].partition("\nEnded: ")[0].splitlines()
+        assert [line.split()[0] for line in lines[-len(rounds) :]] == rounds
+
+
+SENTENCES = ["The target: half of it.", "Two points were withheld by the ranking."]
+SEVEN_OF_EACH = dict.fromkeys(USAGE, 7)
+
+
+@pytest.mark.promise("command")
 def test_all_else_is_verbose(capsys: Capsys) -> None:
-    """What was left out is there; no tokens are told where no model was asked."""
-    asked = dict.fromkeys(USAGE, 7)
-    why = ["The target: half of it.", "Two points were withheld by the ranking."]
-    found = result([{}], explanation=why, usage=asked)
-    say(result_lines(found, {}, verbose=True))
-    shown = " ".join(capsys.readouterr().out.split())
+    """What a search leaves out of its short text stands in that of `--verbose`."""
+    shown = result([{}], explanation=SENTENCES, usage=SEVEN_OF_EACH)
+    text = in_one_line(printed(capsys, shown, verbose=True))
     parts = ["method fair-qr", "7 + 7 tokens", "scripted was asked", "Retriever bm25"]
     parts.append("withheld by the ranking")
-    for it in found.iterations:
-        parts += [f"{it.divergence:.4f}", *(f"{x:.1%}" for x in it.exposure["gender"].values())]
-        parts += [word for each in it.refinements for word in each.keywords]
-    assert [part for part in parts if part not in shown] == []
-    say(result_lines(result([{}]), {}, verbose=True))
-    assert "tokens" not in capsys.readouterr().out
-    changes = {"target": found.baseline.exposure, "relevance": 0.5, "usage": asked}
-    changes["explanation"] = why
-    say(result_lines(result([{}], **{**GOLDEN["default-gender"], **changes}), {}))
-    shown = capsys.readouterr().out
-    assert shown.startswith("gender: no group is a point or more below")
-    before = GOLDEN["default-gender"]["baseline"]["objective"]["relevance"]
-    assert f"Cost: expected relevance {before:.2f} → " in shown
-    assert "The target: half of it." in shown
-    assert not any(part in shown for part in ("withheld", "tokens", "method"))
+    for round_ in shown.iterations:
+        parts.append(f"{round_.divergence:.4f}")
+        parts += [f"{share:.1%}" for share in round_.exposure["gender"].values()]
+        for refinement in round_.refinements:
+            parts += refinement.keywords
+
+    assert [part for part in parts if part not in text] == []
 
 
+def test_no_tokens_are_told_where_no_model_was_asked(capsys: Capsys) -> None:
+    assert "tokens" not in printed(capsys, result([{}]), verbose=True)
+
+
+def test_a_short_text_has_the_cost_and_the_target_alone(capsys: Capsys) -> None:
+    recorded = GOLDEN["default-gender"]
+    baseline = recorded["baseline"]
+    changes = {**recorded, "relevance": 0.5, "usage": SEVEN_OF_EACH, "explanation": SENTENCES}
+    text = printed(capsys, result([{}], **{**changes, "target": baseline["exposure"]}))
+
+    assert text.startswith("gender: no group is a point or more below")
+
+    before = baseline["objective"]["relevance"]
+    assert f"Cost: expected relevance {before:.2f} → " in text
+    assert "The target: half of it." in text
+    assert [part for part in ("withheld", "tokens", "method") if part in text] == []
+
+
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
-    ("share", "told", "style"),
+    ("share", "sentence", "style"),
     [(0.27, "Fair order: 27%", "green"), (0.6, "Fair order: 60%, 33 points too much", "yellow")],
+    ids=["on target", "too much"],
 )
 def test_more_than_the_target_is_no_success(
-    capsys: Capsys, share: float, told: str, style: str
+    capsys: Capsys, share: float, sentence: str, style: str
 ) -> None:
+    """A group that has more than its target is no success, and the output says by how much."""
     exposure = {"gender": {"female": share, "male": 1 - share}}
     target = {"gender": {"female": 0.27, "male": 0.73}}
     places = [{}, {"id": "b", "rank": 2}]
-    found = result(places, exposure=exposure, target=target, expected_relevance=0.06)
-    say(result_lines(found, {}, verbose=False))
-    shown = " ".join(capsys.readouterr().out.split())
-    assert told in shown
-    assert "relevance by rank" in shown
-    assert "→ 0.06" in shown
-    bars = next(it for it in result_lines(found, {}, verbose=False) if isinstance(it, Table))
+    shown = result(places, exposure=exposure, target=target, expected_relevance=0.06)
+    text = in_one_line(printed(capsys, shown, verbose=False))
+
+    assert sentence in text
+    assert "relevance by rank" in text
+    assert "→ 0.06" in text
+
+    lines = result_lines(shown, {}, verbose=False)
+    bars, *_ = [line for line in lines if isinstance(line, Table)]
     cells = [cell for column in bars.columns for cell in column.cells if isinstance(cell, Text)]
     styles = {str(cell.style) for cell in cells if cell.plain == f"{share:.0%}"}
+
     assert styles - {"dim"} == {style}, "the target's own column is dim"
 
 
-def test_what_models_did_is_told_as_it_was(capsys: Capsys) -> None:
+BASELINE = GOLDEN["baseline"]
+LOOP = GOLDEN["fair-qr-gender"]
+GAPS = {name: {"gender": {"female": 0.2}} for name in ("unattainable", "ranking")}
+FAILED = [{**round_, "refinements": []} for round_ in LOOP["iterations"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (BASELINE, "No model was needed."),
+        ({**BASELINE, "gaps": GAPS}, "No model was asked."),
+        ({**LOOP, "best_iteration": 1}, "Refined by scripted."),
+        (LOOP, "scripted was asked in vain."),
+        ({**LOOP, "iterations": FAILED}, "scripted was asked in vain."),
+    ],
+    ids=["enough", "too few", "refined", "in vain", "no reply"],
+)
+def test_what_models_did_is_told_as_it_was(
+    capsys: Capsys, changes: dict[str, Any], sentence: str
+) -> None:
     """That none was needed only where documents were enough; that one refined only if it did."""
-    baseline, loop = GOLDEN["baseline"], GOLDEN["fair-qr-gender"]
-    gaps = {name: {"gender": {"female": 0.2}} for name in ("unattainable", "ranking")}
-    failed = [{**it, "refinements": []} for it in loop["iterations"]]
-    for found, said in (
-        (result([{}], **baseline), "No model was needed."),
-        (result([{}], **{**baseline, "gaps": gaps}), "No model was asked."),
-        (result([{}], **{**loop, "best_iteration": 1}), "Refined by scripted."),
-        (result([{}], **loop), "scripted was asked in vain."),
-        (result([{}], **{**loop, "iterations": failed}), "scripted was asked in vain."),
-    ):
-        say(result_lines(found, {}))
-        shown = " ".join(capsys.readouterr().out.split())
-        assert said in shown
-        assert ("Re-ranked by the original query" in shown) == said.startswith("Refined")
+    text = in_one_line(printed(capsys, result([{}], **changes)))
+    is_refined = sentence.startswith("Refined")
+    assert sentence in text
+    assert ("Re-ranked by the original query" in text) == is_refined
 
 
 TOPIC = {
@@ -197,48 +268,65 @@ def with_words(**evidence: float) -> SearchResult:
     """A result in which words of a large model counted for a document that rose."""
     recorded = GOLDEN["default-gender"]
     first = recorded["iterations"][0]
-    refined = {**first, "index": 1, "queries": ["physicist she"], "topic": TOPIC}
-    refined["refinements"] = [WOMEN]
+    refined = {
+        **first,
+        "index": 1,
+        "queries": ["physicist she"],
+        "topic": TOPIC,
+        "refinements": [WOMEN],
+    }
     places = [{}, {"id": "b", "title": "Lise", "rank": 1, "evidence": evidence}]
     rounds = {"iterations": [first, refined], "best_iteration": 1, "model": "large"}
     return result(places, **{**recorded, **rounds})
 
 
-def test_a_round_has_a_line_with_the_first_words_that_it_adds(capsys: Capsys, columns: int) -> None:
+def risen_line(text: str) -> str:
+    """Return the line of the document that rose."""
+    (line,) = [line for line in text.splitlines() if "Lise" in line and "new" in line]
+    return line
+
+
+def test_a_round_shows_the_first_words_that_it_adds(capsys: Capsys, columns: int) -> None:
     """Names come first, since they say most; what of the reply was not used is for --verbose."""
-    say(result_lines(with_words(query=0.4, topic=0.5, named=0.95), {}))
-    shown = capsys.readouterr().out
-    (line,) = [line for line in shown.splitlines() if line.startswith("1 kept")]
+    text = printed(capsys, with_words(query=0.4, topic=0.5, named=0.95))
+    (line,) = [line for line in text.splitlines() if line.startswith("1 kept")]
     assert cell_len(line) <= columns
+
     if columns == 200:
         words = "topic: physics, quantum, relativity …; female: Lise Meitner, Marie Curie, Emmy"
         assert words in line
-    assert "repeats the query" not in shown
-    (risen,) = [line for line in shown.splitlines() if "Lise" in line and "new" in line]
-    assert risen.split()[-1] == "name" or columns < 60
+    assert "repeats the query" not in text
 
 
-def test_what_the_query_says_itself_is_not_put_down_to_the_model(capsys: Capsys) -> None:
-    say(result_lines(with_words(query=0.9, topic=0.5), {}))
-    shown = capsys.readouterr().out
-    (risen,) = [line for line in shown.splitlines() if "Lise" in line and "new" in line]
-    assert risen.split()[-1] == "new"
+def test_a_document_that_rose_says_why(capsys: Capsys, columns: int) -> None:
+    text = printed(capsys, with_words(query=0.4, topic=0.5, named=0.95))
+    assert risen_line(text).split()[-1] == "name" or columns < 60
 
 
-def test_verbose_says_what_was_left_out_and_what_speaks_for_a_document(capsys: Capsys) -> None:
-    say(result_lines(with_words(query=0.4, topic=0.5, named=0.95), {}, verbose=True))
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "topic, left out: 'physicist' repeats the query" in shown
-    assert "female, left out: 9 names were too many" in shown
-    assert "names: Lise Meitner, Marie Curie, Emmy Noether, Laura Bassi" in shown
-    assert "topic, other queries: who studies matter" in shown
-    assert "searched: physicist she" in shown
-    assert "query topic name" in shown
-    assert "0.40 0.50 0.95" in shown
+def test_words_of_the_query_are_not_put_down_to_the_model(capsys: Capsys) -> None:
+    text = printed(capsys, with_words(query=0.9, topic=0.5))
+    assert risen_line(text).split()[-1] == "new"
+
+
+def test_verbose_says_what_was_left_out_of_a_reply(capsys: Capsys) -> None:
+    words = with_words(query=0.4, topic=0.5, named=0.95)
+    text = in_one_line(printed(capsys, words, verbose=True))
+    assert "topic, left out: 'physicist' repeats the query" in text
+    assert "female, left out: 9 names were too many" in text
+
+
+def test_verbose_says_what_was_searched_and_what_counted(capsys: Capsys) -> None:
+    words = with_words(query=0.4, topic=0.5, named=0.95)
+    text = in_one_line(printed(capsys, words, verbose=True))
+    assert "names: Lise Meitner, Marie Curie, Emmy Noether, Laura Bassi" in text
+    assert "topic, other queries: who studies matter" in text
+    assert "searched: physicist she" in text
+    assert "query topic name" in text
+    assert "0.40 0.50 0.95" in text
 
 
 @pytest.mark.parametrize(
-    ("retriever", "said"),
+    ("retriever", "sentence"),
     [
         ("bm25", "Found by words alone."),
         ("dense:minilm", "searches now use words and vectors by default"),
@@ -248,11 +336,11 @@ def test_verbose_says_what_was_left_out_and_what_speaks_for_a_document(capsys: C
         ("my engine", "Found by my engine."),
     ],
 )
-def test_the_screen_says_what_found_the_documents_and_why(
-    capsys: Capsys, retriever: str, said: str
+def test_the_screen_says_what_found_the_documents(
+    capsys: Capsys, retriever: str, sentence: str
 ) -> None:
-    say(result_lines(result([{}], retriever=retriever), {}))
-    assert said in " ".join(capsys.readouterr().out.split())
+    text = printed(capsys, result([{}], retriever=retriever))
+    assert sentence in in_one_line(text)
 
 
 @pytest.mark.parametrize(
@@ -261,10 +349,9 @@ def test_the_screen_says_what_found_the_documents_and_why(
         ("half what the results have, half the population in your source", True),
         ("the shares that you gave", False),
     ],
+    ids=["of the results", "given"],
 )
-def test_a_target_that_an_audit_cannot_have_says_what_an_audit_aims_at(
-    origin: str, says: bool
-) -> None:
+def test_a_target_no_audit_can_have_says_what_audits_aim_at(origin: str, says: bool) -> None:
     first, *_ = explain(result([{}], target_origin={"gender": origin}))
     assert first.startswith(f"The target: {origin}.")
     assert ("An audit aims at what the relevant documents have." in first) == says

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from fairqr.base.errors import InputError
-from fairqr.cli.options import checked, explain, parameters_of, read_parameters
+from fairqr.cli.parameters import checked, explain, parameters_of, read_parameters
 from fairqr.graph.answer.context import AnswerContext
 from fairqr.graph.probe.context import ProbeContext
 from fairqr.graph.search.context import Context
@@ -20,19 +20,28 @@ def answer(*texts: str) -> AnswerContext:
 
 
 def test_every_kind_of_value_is_read() -> None:
-    """Several values are separated by commas or repeated."""
-    read = answer(
-        *("k=7", "threshold=1e-2", "intersect=yes", "pool=last", "discount=rbp(.8)"),
-        *("budget.tokens=1000", "ranking.window=10", "method=listwise", "options.trade_off=.7"),
-        *("prompts.refine=v2", "attributes=gender, continent", "attributes=field"),
-        *("target=population:0.5,uniform:0.5", "target=gender=female:0.4,male:0.6"),
+    numbers = answer("k=7", "threshold=1e-2")
+    words = answer("intersect=yes", "pool=last", "discount=rbp(.8)")
+    nested = answer("budget.tokens=1000", "ranking.window=10", "method=listwise")
+    tables = answer("method=mmr", "options.trade_off=.7", "prompts.refine=v2")
+
+    assert (numbers.k, numbers.threshold) == (7, 0.01)
+    assert (words.intersect, words.pool, str(words.discount)) == (True, "last", "rbp(0.8)")
+    assert (nested.budget.tokens, nested.ranking.window) == (1000, 10)
+    assert (tables.options, tables.prompts) == ({"trade_off": ".7"}, {"refine": "v2"})
+
+
+def test_several_values_are_separated_by_commas_or_repeated() -> None:
+    context = answer(
+        "attributes=gender, continent",
+        "attributes=field",
+        "target=population:0.5,uniform:0.5",
+        "target=gender=female:0.4,male:0.6",
     )
-    assert (read.k, read.threshold, read.intersect, read.pool) == (7, 0.01, True, "last")
-    assert (str(read.discount), read.budget.tokens, read.ranking.window) == ("rbp(0.8)", 1000, 10)
-    assert (read.options, read.prompts) == ({"trade_off": ".7"}, {"refine": "v2"})
-    assert read.attributes == ("gender", "continent", "field")
-    assert read.target.parts == {"population": 0.5, "uniform": 0.5}
-    assert read.target.shares == {"gender": {"female": 0.4, "male": 0.6}}
+
+    assert context.attributes == ("gender", "continent", "field")
+    assert context.target.parts == {"population": 0.5, "uniform": 0.5}
+    assert context.target.shares == {"gender": {"female": 0.4, "male": 0.6}}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +57,17 @@ def test_every_kind_of_value_is_read() -> None:
         (["budget.seconds=0"], "The parameter 'budget.seconds' is wrong: Input should be greater"),
         (["target=x:1"], "The target has no part 'x'"),
     ],
+    ids=[
+        "no value",
+        "unknown",
+        "misspelt",
+        "part of a name",
+        "several choices",
+        "twice",
+        "no number",
+        "out of range",
+        "target",
+    ],
 )
 def test_what_is_wrong_is_one_sentence(texts: list[str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence.replace("?", r"\?")):
@@ -59,13 +79,16 @@ def test_every_parameter_is_listed(
     context: type[BaseModel], capsys: pytest.CaptureFixture[str]
 ) -> None:
     explain([context])
-    shown = {*capsys.readouterr().out.splitlines()}
-    assert {f"  {it.label}" for it in parameters_of([context])} | {"  ranking.window"} <= shown
+    lines = {*capsys.readouterr().out.splitlines()}
+    labels = {f"  {parameter.label}" for parameter in parameters_of([context])}
+
+    assert labels | {"  ranking.window"} <= lines
 
 
 def test_an_experiment_lists_and_reads_what_its_file_sets(fairqr: Callable[..., Any]) -> None:
     """It has a --set of its own: which parameters there are depends on the file."""
     run = ("experiment", "run", "llm_pairwise", "--small")
     assert "\n  split\n" in fairqr(*run, "--set", "help").stdout
-    told = fairqr(*run, "--set", "split=nothing", "-o", "out").complaint()
-    assert "has no judgements 'nothing'" in told
+
+    complaint = fairqr(*run, "--set", "split=nothing", "-o", "out").complaint()
+    assert "has no judgements 'nothing'" in complaint

@@ -6,7 +6,7 @@ import pytest
 
 from fairqr.base.errors import InputError
 from fairqr.cli.common import LARGE_CALLS, LARGE_TOKENS, agree
-from fairqr.cli.output import Progress
+from fairqr.cli.progress import Progress
 from fairqr.evaluation.experiments.progress import time_left
 
 
@@ -15,7 +15,7 @@ def test_times_are_told_coarsely() -> None:
     assert {seconds: time_left(seconds) for seconds in times} == times
 
 
-def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
+def test_a_log_tells_the_time_left_at_each_tenth(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What was done before is no step of this run."""
@@ -24,9 +24,11 @@ def test_a_log_tells_the_time_after_the_first_steps_and_then_each_tenth(
         for _ in range(100):
             stages.advance()
     lines = capsys.readouterr().err.splitlines()
+
     assert lines[0] == "answers: 10 of 110 done"
-    told = [f"  {done} of 110" for done in (15, 26, 37, 48, 59, 70, 81, 92, 103)]
-    assert [line.split(",")[0] for line in lines[1:]] == told
+
+    steps = [f"  {done} of 110" for done in (15, 26, 37, 48, 59, 70, 81, 92, 103)]
+    assert [line.split(",")[0] for line in lines[1:]] == steps
     assert all(line.endswith(" left") for line in lines[1:])
 
 
@@ -35,19 +37,34 @@ def test_a_log_tells_every_ten_seconds_of_what_takes_long(
 ) -> None:
     """Such as texts that are encoded."""
     clock = iter(range(0, 1000, 4))
-    monkeypatch.setattr("fairqr.cli.output.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("fairqr.cli.progress.time.monotonic", lambda: next(clock))
     with Progress() as stages:
-        encoded = stages.prepare("vectors of people")
+        advance = stages.prepare("vectors of people")
         for done in range(128, 1000, 128):
-            encoded(done, 1000)
+            advance(done, 1000)
     lines = capsys.readouterr().err.splitlines()
+
     assert lines[0].startswith("preparing vectors of people: 128 of 1000, about ")
     assert 2 <= len(lines) < 7
 
 
-def test_a_run_needs_consent_over_either_limit() -> None:
+@pytest.mark.promise("command")
+@pytest.mark.parametrize(
+    ("calls", "tokens"),
+    [(LARGE_CALLS + 1, 0), (0, LARGE_TOKENS + 1)],
+    ids=["calls", "tokens"],
+)
+def test_a_run_needs_consent_over_either_limit(calls: int, tokens: int) -> None:
+    """A run that may take more than 2,000 calls or 1,000,000 tokens ends with one sentence unless
+    `--yes` agrees to it.
+    """
+    with pytest.raises(InputError, match="make it smaller, or add --yes to go on"):
+        agree(calls, tokens, yes=False)
+
+    agree(calls, tokens, yes=True)
+
+
+def test_a_run_up_to_both_limits_needs_no_consent() -> None:
+    assert (LARGE_CALLS, LARGE_TOKENS) == (2_000, 1_000_000)
+
     agree(LARGE_CALLS, LARGE_TOKENS, yes=False)
-    agree(LARGE_CALLS + 1, 0, yes=True)
-    for calls, tokens in ((LARGE_CALLS + 1, 0), (0, LARGE_TOKENS + 1)):
-        with pytest.raises(InputError, match="make it smaller, or add --yes to go on"):
-            agree(calls, tokens, yes=False)

@@ -43,26 +43,41 @@ def fairqr(fairqr: Callable[..., Any]) -> Fairqr:
     Path("embedded.source.yaml").write_text(EMBEDDED)
 
     def call(*arguments: str, code: int = 0) -> tuple[str, str]:
-        done = fairqr(*arguments)
-        assert done.code == code, done
-        return ("", done.complaint()) if code else done[1:]
+        ended = fairqr(*arguments)
+        assert ended.code == code, ended
+        return ("", ended.complaint()) if code else ended[1:]
 
     return call
 
 
+@pytest.mark.promise("engines")
 def test_a_source_is_checked_and_registered(fairqr: Fairqr, tmp_path: Path) -> None:
+    """Attaching a source checks it first: the check says how many documents have a group of each
+    label, and then the source can be searched by its name.
+    """
     stdout, _ = fairqr("attach", "exported.source.yaml")
     assert stdout.startswith("exported: run at ")
     assert "gender, from sex: 3 of 4 documents have a group (75.0%)" in stdout
     assert stdout.endswith("exported: attached; search it with --corpus exported\n")
+
     file = tmp_path / "exported.source.yaml"
     assert Catalog().sources() == {"exported": file}
     assert fairqr("source", "list")[0] == f"exported\trun\t{file}\n"
+
+
+def test_a_source_is_checked_by_its_name_as_by_its_file(fairqr: Fairqr) -> None:
+    fairqr("attach", "exported.source.yaml")
     by_name = fairqr("source", "check", "exported", "--json")[0]
-    assert by_name == fairqr("source", "check", "exported.source.yaml", "--json")[0]
+    by_file = fairqr("source", "check", "exported.source.yaml", "--json")[0]
+
+    assert by_name == by_file
     assert json.loads(by_name)["documents"] == 4
+
+
+def test_a_source_is_removed_and_its_file_stays(fairqr: Fairqr) -> None:
+    fairqr("attach", "exported.source.yaml")
     assert fairqr("source", "remove", "exported")[0] == "exported: no longer attached\n"
-    assert file.exists()
+    assert Path("exported.source.yaml").exists()
     assert "exported" in fairqr("source", "remove", "exported", code=2)[1]
 
 
@@ -79,38 +94,62 @@ def test_a_share_of_all_has_its_figure(fairqr: Fairqr) -> None:
     assert "gender: f 100.0%, m 0.0%, unknown 0.0%" in fairqr("corpus", "check", "ada.jsonl")[0]
 
 
+def write_corpus(values: list[Any], attribute: str) -> None:
+    """Write documents with these values of a field, and a schema with an attribute."""
+    rows = [{"id": str(row), "title": "x", "a": value} for row, value in enumerate(values)]
+    Path("c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Path("c.schema.yaml").write_text(f"attributes:\n  a: {{field: a, {attribute}}}\n")
+
+
+DATES = [-631152000000, 631152000000, 631152000000, 1950]
+DECADES = "groups: {older: {lt: 1980}, younger: {gte: 1980}}"
+
+
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize(
     ("groups", "values", "examples", "remedy"),
     [
         (
-            "{older: {lt: 1980}, younger: {gte: 1980}}",
-            [-631152000000, 631152000000, 631152000000, 1950],
-            "631152000000, -631152000000; ",
+            DECADES,
+            DATES,
+            ["631152000000, -631152000000; "],
             "if they are dates, state their form under 'dates', such as epoch_millis.",
         ),
-        ("{a: [x], b: [y]}", [True, False, True, "x"], "true, false; ", "list them under 'groups'"),
-        ("{a: [x], b: [y]}", ["x", ["p", 5], None, "unknown"], "p; |5; ", "list them"),
-        ("{a: [x], b: [y]}", [*"abcdefg"], ", …; ", "list them"),
+        (
+            "groups: {a: [x], b: [y]}",
+            [True, False, True, "x"],
+            ["true, false; "],
+            "list them under 'groups'",
+        ),
+        (
+            "groups: {a: [x], b: [y]}",
+            ["x", ["p", 5], None, "unknown"],
+            ["p; ", "5; "],
+            "list them",
+        ),
+        ("groups: {a: [x], b: [y]}", [*"abcdefg"], [", …; "], "list them"),
     ],
+    ids=["dates", "booleans", "lists", "many"],
 )
 def test_a_check_of_a_file_shows_values_that_belong_to_no_group(
-    fairqr: Fairqr, groups: str, values: list[object], examples: str, remedy: str
+    fairqr: Fairqr, groups: str, values: list[Any], examples: list[str], remedy: str
 ) -> None:
-    """As they must be written in a schema."""
-    rows = [{"id": str(at), "title": "x", "a": value} for at, value in enumerate(values)]
-    Path("c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    Path("c.schema.yaml").write_text(f"attributes:\n  a: {{field: a, groups: {groups}}}\n")
+    """A check lists the values that belong to no group, as they must be written in a schema, and
+    says what to do.
+    """
+    write_corpus(values, groups)
     lines = fairqr("corpus", "check", "c.jsonl")[0].splitlines()
     (note,) = [line for line in lines if "no group" in line]
+
     assert note.startswith("note: Values of a that belong to no group and count as unknown: ")
-    assert any(part in note for part in examples.split("|"))
+    assert any(example in note for example in examples)
     assert remedy in note
-    if "dates" in remedy:
-        Path("c.schema.yaml").write_text(
-            f"attributes:\n  a: {{field: a, dates: epoch_millis, groups: {groups}}}\n"
-        )
-        found = json.loads(fairqr("corpus", "check", "c.jsonl", "--json")[0])
-        assert found["shares"]["a"] == {"older": 0.5, "younger": 0.5}
+
+
+def test_dates_whose_form_is_stated_belong_to_groups(fairqr: Fairqr) -> None:
+    write_corpus(DATES, f"dates: epoch_millis, {DECADES}")
+    report = json.loads(fairqr("corpus", "check", "c.jsonl", "--json")[0])
+    assert report["shares"]["a"] == {"older": 0.5, "younger": 0.5}
 
 
 def test_a_check_of_a_file_shows_values_of_a_file_of_labels(fairqr: Fairqr) -> None:
@@ -120,62 +159,81 @@ def test_a_check_of_a_file_shows_values_of_a_file_of_labels(fairqr: Fairqr) -> N
     Path("c.schema.yaml").write_text(
         f"attributes:\n  a: {{labels: labels.csv, groups: {groups}}}\n"
     )
-    found = json.loads(fairqr("corpus", "check", "c.jsonl", "--json")[0])
-    assert found["without_group"] == {"a": {"q": 1}}
-    assert found["shares"]["a"] == {"yes": 1.0, "no": 0.0}
+    report = json.loads(fairqr("corpus", "check", "c.jsonl", "--json")[0])
+
+    assert report["without_group"] == {"a": {"q": 1}}
+    assert report["shares"]["a"] == {"yes": 1.0, "no": 0.0}
 
 
-def test_the_check_of_a_source_shows_booleans_as_a_source_has_them(fairqr: Fairqr) -> None:
-    rows = [{"id": str(at), "title": "x", "a": at % 2 == 0} for at in range(4)]
+def test_the_check_of_a_source_shows_booleans_as_it_has_them(fairqr: Fairqr) -> None:
+    rows = [{"id": str(row), "title": "x", "a": row % 2 == 0} for row in range(4)]
     Path("c.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     Path("c.source.yaml").write_text(
         "name: c\nengine: tantivy\ndocuments: c.jsonl\n"
         "attributes:\n  a: {field: a, groups: {y: [true], n: [other]}}\n"
     )
     report = json.loads(fairqr("source", "check", "c.source.yaml", "--json")[0])
-    assert [it["value"] for it in report["attributes"][0]["values"]] == ["false", "true"]
+
+    assert [value["value"] for value in report["attributes"][0]["values"]] == ["false", "true"]
 
 
-def test_what_is_wrong_registers_nothing(fairqr: Fairqr) -> None:
-    Path("exported.run").unlink()
-    for arguments, sentence in (
+@pytest.mark.promise("engines")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
         (["exported.source.yaml"], "exported.run"),
         ([], "needs a source file; name one"),
         (["--draft"], "--draft needs the index"),
         (["x.yaml", "--draft", "--index", "x"], "FILE cannot be combined with --draft"),
         (["x.yaml", "--url", "http://x"], "need --draft"),
-    ):
-        assert sentence in fairqr("attach", *arguments, code=2)[1]
+    ],
+    ids=["no run", "no file", "no index", "file and draft", "url alone"],
+)
+def test_what_is_wrong_registers_nothing(
+    fairqr: Fairqr, arguments: list[str], sentence: str
+) -> None:
+    """A wrong source, or a wrong way to attach one, is one sentence that says what to do, and
+    registers nothing.
+    """
+    Path("exported.run").unlink()
+    assert sentence in fairqr("attach", *arguments, code=2)[1]
     assert Catalog().sources() == {}
 
 
-def test_a_name_that_is_taken_is_refused_before_the_check(
-    fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fairqr("attach", "embedded.source.yaml")
-    fairqr("index", "create", "mine", "people.jsonl", "--schema", "people.schema.yaml")
-    monkeypatch.setattr("fairqr.cli.sources._checked", None)
-    for name, refused in (
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
         ("embedded", "belongs to the source"),
         ("notables", "a built-in corpus"),
         ("mine", "the name of an index"),
-    ):
-        Path("other.source.yaml").write_text(EMBEDDED.replace("embedded", name))
-        assert refused in fairqr("attach", "other.source.yaml", code=2)[1]
+    ],
+)
+def test_a_name_that_is_taken_is_refused_before_the_check(
+    fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch, name: str, reason: str
+) -> None:
+    fairqr("attach", "embedded.source.yaml")
+    fairqr("index", "create", "mine", "people.jsonl", "--schema", "people.schema.yaml")
+    monkeypatch.setattr("fairqr.cli.sources._check", None)
+    Path("other.source.yaml").write_text(EMBEDDED.replace("embedded", name))
+
+    assert reason in fairqr("attach", "other.source.yaml", code=2)[1]
     assert list(Catalog().sources()) == ["embedded"]
 
 
 def test_a_draft_replaces_no_file(fairqr: Fairqr) -> None:
     draft = ("attach", "--draft", "--url", "http://127.0.0.1:9", "--index", "x")
-    said = fairqr(*draft, "-o", "exported.source.yaml", code=2)[1]
-    assert "exported.source.yaml exists already; delete it, or name another file" in said
+    sentence = fairqr(*draft, "-o", "exported.source.yaml", code=2)[1]
+    assert "exported.source.yaml exists already; delete it, or name another file" in sentence
     assert Path("exported.source.yaml").read_text() == RUN
 
 
+@pytest.mark.promise("command")
 def test_a_file_cannot_steer_the_terminal(fairqr: Fairqr, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is printed to a terminal cannot steer it, and is piped byte by byte."""
     foreign = fairqr("experiment", "show", "lora")[0] + "# \u202e turned\n"
     Path("mine.yaml").write_text(foreign, encoding="utf-8")
     assert fairqr("experiment", "show", "mine.yaml")[0] == foreign
+
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert fairqr("experiment", "show", "mine.yaml")[0] == foreign.replace("\u202e", " ")
 

@@ -54,7 +54,7 @@ def judged(documents: pd.DataFrame) -> pd.DataFrame:
     return found.merge(documents, on="id", validate="many_to_one")
 
 
-def test_the_same_facts_give_the_same_bytes_and_the_unknown_is_null(tmp_path: Path) -> None:
+def test_the_same_facts_give_the_same_bytes(tmp_path: Path) -> None:
     table = tmp_path / "facts.tsv"
     table.write_text(TABLE)
     assert build.build(table, tmp_path / "one") == build.build(table, tmp_path / "two") == 3

@@ -115,15 +115,22 @@ def held(seen_of: object, runs: int = RUNS) -> tuple[NDArray[np.int_], NDArray[n
     return inside, widths
 
 
+@pytest.mark.promise("service")
 def test_swaps_find_the_discount_of_made_users() -> None:
-    """Its interval holds it as often as it says, and is nearly as narrow as theory allows."""
+    """Clicks on swapped lists give the discount of an audit; its intervals hold what is true as
+    often as they say, and are nearly as narrow as theory allows.
+
+    Its interval holds it as often as it says, and is nearly as narrow as theory allows.
+    """
     inside, widths = held(swapped)
     assert ((inside[1:] >= 930) & (inside[1:] <= 975)).all(), inside
     least = 2 * 1.96 * bounds_of_swaps()
     assert (widths[1:] <= 1.5 * least[1:]).all(), widths / least
 
 
+@pytest.mark.promise("service")
 def test_documents_that_move_by_themselves_find_it_too() -> None:
+    """Clicks give the discount of an audit also where documents move without our swaps."""
     inside, widths = held(moved)
     assert ((inside[1:] >= 930) & (inside[1:] <= 975)).all(), inside
     least = 2 * 1.96 * bounds_of_moves()

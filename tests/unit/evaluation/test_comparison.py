@@ -62,7 +62,9 @@ def test_a_target_is_the_same_where_a_shared_measure_has_one() -> None:
         both.compare(others["AWRF@2"])
 
 
+@pytest.mark.promise("evaluation")
 def test_the_correction_is_over_all_runs_and_measures() -> None:
+    """Holm's correction is over all comparisons of the call."""
     low, *others = (measured(name, "RR,nDCG@5,P@1") for name in RANKS)
     found = compare(low, others)
     assert found.tests == 6
@@ -70,7 +72,9 @@ def test_the_correction_is_over_all_runs_and_measures() -> None:
     assert [row.randomisation_corrected for row in found.rows] == corrected_by_holm(p)
 
 
+@pytest.mark.promise("evaluation")
 def test_it_says_which_differences_hold() -> None:
+    """A comparison says which differences hold after the correction."""
     low, *others = map(measured, RANKS)
     found = compare(low, others)
     holding, not_holding = found.sentences()

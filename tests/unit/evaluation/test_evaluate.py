@@ -72,8 +72,12 @@ def whole(scan: Groups) -> Evaluation:
     return evaluate(RUN, QRELS, ALL, groups=scan, attributes="gender")
 
 
+@pytest.mark.promise("evaluation")
 def test_values_and_reasons_of_odd_queries_are_known(whole: Evaluation) -> None:
-    """Each measure has a finite value for each query, or the reason why there is none."""
+    """A value of a query is a number, or the reason why there is none.
+
+    Each measure has a finite value for each query, or the reason why there is none.
+    """
     tried = {id(factor.kind) for measure in parse_measures(ALL) for factor in measure.parts}
     assert tried >= set(map(id, KINDS.values())), "a new measure must be added to the lists above"
     found = {
@@ -91,8 +95,12 @@ def test_values_and_reasons_of_odd_queries_are_known(whole: Evaluation) -> None:
         assert len(values) + sum(result.undefined().values()) == len(QRELS)
 
 
-def test_a_query_that_the_run_lacks(scan: Groups, whole: Evaluation) -> None:
-    """It counts as 0 in what measures relevance, and in nothing else; or it is left out."""
+@pytest.mark.promise("evaluation")
+def test_a_query_that_the_run_lacks_counts_as_asked(scan: Groups, whole: Evaluation) -> None:
+    """Queries that a run lacks count as the caller asks.
+
+    It counts as 0 in what measures relevance, and in nothing else; or it is left out.
+    """
     zeros = {text for text, result in whole.results.items() if result.values["gone"] == 0.0}
     assert zeros == {*RELEVANCE, "nDCG@3×AWRF@3(attribute=gender)"}
     found = evaluate(RUN, QRELS, ALL, groups=scan, attributes="gender", missing="undefined")
@@ -167,8 +175,10 @@ class TestBySecondWay:
             f"Exposure@{k}(group=south)": found[1],
         }
 
+    @pytest.mark.promise("evaluation")
     @pytest.mark.parametrize("seed", range(8))
     def test_it_is_the_same(self, scan: Groups, seed: int) -> None:
+        """Measures of fairness are their formulas, computed a second way."""
         random = np.random.default_rng(seed)
         ids = [*scan.rows, "stranger", "other"]
         # At least one of either group stands in any eight of the ten.
@@ -198,7 +208,9 @@ TREC = (FEMALE, 0.75 - FEMALE, 0.25)
 class TestTargets:
     """What exposure is held against."""
 
+    @pytest.mark.promise("evaluation")
     def test_it_is_the_distance_that_scipy_has(self, scan: Groups) -> None:
+        """Distances from a target are those that scipy computes."""
         for target, measure, exposed, wanted in (
             # Of the relevant with a label one in three is a woman, of the corpus three in six.
             ("relevance:1", "", (1, THIRD + 0.5), (1, 2)),
@@ -288,10 +300,14 @@ def judged_runs(draw: st.DrawFn) -> Case:
     return run, qrels
 
 
+@pytest.mark.promise("evaluation")
 @settings(max_examples=40)
 @given(judged_runs())
 def test_they_agree_with_ir_measures(case: Case) -> None:
-    """For each query, on runs without ties and judgements with a relevant document."""
+    """Measures of relevance agree with ir_measures.
+
+    For each query, on runs without ties and judgements with a relevant document.
+    """
     run, qrels = case
     ours = evaluate(run, qrels, MEASURES)
     theirs = list(ir_measures.iter_calc(MEASURES, qrels, run))

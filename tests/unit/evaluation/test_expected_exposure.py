@@ -76,6 +76,7 @@ def cut_samples(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
     return n, [order[: draw(st.integers(0, n))] for order in lists]
 
 
+@pytest.mark.promise("evaluation")
 @settings(max_examples=60)
 @given(
     case=cut_samples(),
@@ -86,7 +87,10 @@ def cut_samples(draw: st.DrawFn) -> tuple[int, list[list[int]]]:
 def test_it_is_what_counting_every_item_in_every_order_gives(
     case: tuple[int, list[list[int]]], text: str, k: int | None, data: st.DataObject
 ) -> None:
-    """Items that a ranking leaves out follow in all orders, each as likely."""
+    """Expected exposure is what counting every item in every order gives.
+
+    Items that a ranking leaves out follow in all orders, each as likely.
+    """
     n, samples = case
     useful = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
     discount = Discount.parse(text)

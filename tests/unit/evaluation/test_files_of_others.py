@@ -75,7 +75,7 @@ def test_judgements_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
         ("q1 d1 1\nquery doc grade\n", "line 2: its grade 'grade'"),
     ],
 )
-def test_judgements_that_are_none_are_refused_with_what_helps(
+def test_bad_judgements_are_refused_with_what_helps(
     tmp_path: Path, text: str, sentence: str
 ) -> None:
     with pytest.raises(InputError) as refused:
@@ -111,9 +111,7 @@ def test_runs_are_read_in_their_forms(tmp_path: Path, text: str) -> None:
         "qid\tdocno\tscore\nq1 d1 2.5\nq1  d2  1\n",
     ],
 )
-def test_runs_that_are_tables_are_read_by_the_names_of_their_columns(
-    tmp_path: Path, text: str
-) -> None:
+def test_tables_of_runs_are_read_by_their_columns(tmp_path: Path, text: str) -> None:
     run = read_run(written(tmp_path, "run.csv", text))
     (ranking,) = run.rankings["q1"]
     assert (run.name, list(ranking.ids)) == ("run", ["d1", "d2"])
@@ -141,9 +139,7 @@ def test_data_frames_are_read_by_the_names_that_others_use(query: str, document:
         ("q1 Q0 d1 x 2 s\n", "its rank 'x'"),
     ],
 )
-def test_runs_that_are_none_are_refused_with_what_helps(
-    tmp_path: Path, text: str, sentence: str
-) -> None:
+def test_bad_runs_are_refused_with_what_helps(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(InputError) as refused:
         read_run(written(tmp_path, "run.txt", text))
     assert sentence in str(refused.value)
@@ -193,7 +189,7 @@ IN_ANOTHER_FORM = [
 
 
 @pytest.mark.parametrize(("text", "form", "has_command"), IN_ANOTHER_FORM)
-def test_documents_in_another_form_are_refused_with_the_command_that_makes_ours(
+def test_other_documents_are_refused_with_the_command_to_run(
     tmp_path: Path, text: str, form: str, has_command: bool
 ) -> None:
     path = written(tmp_path, "collection.tsv", text)
@@ -324,7 +320,7 @@ def test_topics_of_others_are_topics(tmp_path: Path, record: dict[str, object]) 
     assert (topic.id, topic.title, topic.keywords) == ("1", "who won", ())
 
 
-def test_an_error_below_a_line_for_excel_names_the_line_of_the_file(tmp_path: Path) -> None:
+def test_a_line_for_excel_counts_as_a_line_of_the_file(tmp_path: Path) -> None:
     labels = written(tmp_path, "labels.csv", "sep=;\nid;sex\nd1;F\nd2\n")
     with pytest.raises(InputError, match="line 4: it needs an 'id' and a 'group'"):
         [*read_labels(labels, "sex")]

@@ -87,7 +87,7 @@ def test_runs_judgements_and_groups_meet(tmp_path: Path, run: Any, qrels: Any, g
     assert measured(*in_files, path) == expected
 
 
-def test_a_data_frame_has_ids_that_are_numbers_with_a_fraction_of_zero() -> None:
+def test_ids_of_data_frames_may_have_a_fraction_of_zero() -> None:
     rows = [(float(q), float(d), grade) for q, own in QRELS.items() for d, grade in own.items()]
     frame = pandas.DataFrame(rows, columns=["query_id", "doc_id", "relevance"])
     assert measured(RUN, frame, GROUPS) == measured(RUN, QRELS, GROUPS)
@@ -119,9 +119,7 @@ def test_a_file_of_labels_with_both_forms_keeps_them_apart(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("run", [RUN, with_zeros(RUN)])
 @pytest.mark.parametrize("others", ["{}", "{}.0"])
-async def test_a_run_as_an_engine_meets_its_topics_documents_and_labels(
-    tmp_path: Path, run: Any, others: str
-) -> None:
+async def test_a_run_as_an_engine_meets_its_labels(tmp_path: Path, run: Any, others: str) -> None:
     a_run(tmp_path, run)
     ids = [others.format(number) for number in (1, 2, 3)]
     (tmp_path / "topics.csv").write_text(f"id,text\n{ids[0]},river\n{ids[1]},sea\n")

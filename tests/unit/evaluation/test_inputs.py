@@ -42,7 +42,9 @@ def values(run: Any = RUN, qrels: Any = QRELS, **options: Any) -> dict[str, dict
     return {text.replace("gender", "group"): own for text, own in found.items()}
 
 
+@pytest.mark.promise("evaluation")
 def test_runs_in_every_form_are_measured_alike(tmp_path: Path) -> None:
+    """Runs give the same in every form."""
     expected = values()
     path = tmp_path / "ours.run"
     lines = [f"{q} Q0 {d} {rank} {score} ours\n" for rank, (q, d, score) in enumerate(SCORED)]
@@ -60,8 +62,12 @@ def test_runs_in_every_form_are_measured_alike(tmp_path: Path) -> None:
         assert values(run) == expected
 
 
+@pytest.mark.promise("evaluation")
 def test_judgements_in_every_form_are_measured_alike(tmp_path: Path) -> None:
-    """Grades are whole numbers of any kind."""
+    """Judgements give the same in every form.
+
+    Grades are whole numbers of any kind.
+    """
     expected = values()
     path = tmp_path / "qrels.txt"
     write_qrels(path, QRELS)
@@ -83,7 +89,9 @@ def test_judgements_in_every_form_are_measured_alike(tmp_path: Path) -> None:
         assert values(qrels=qrels) == expected
 
 
+@pytest.mark.promise("evaluation")
 def test_groups_in_every_form_are_measured_alike(people: Corpus) -> None:
+    """Groups give the same in every form."""
     expected = values()
     labels = pd.DataFrame({"doc_id": list(GROUPS), "gender": list(GROUPS.values())})
     for groups in (

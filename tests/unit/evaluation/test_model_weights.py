@@ -32,7 +32,7 @@ def products(*gains: list[float], noise: float = 0.0) -> tuple[np.ndarray, np.nd
     return values, baseline
 
 
-def test_the_candidates_begin_with_equal_weights_and_then_the_simplest() -> None:
+def test_candidates_begin_with_equal_weights() -> None:
     equal, *tried = candidates(("topic", "group"))
     assert equal == EvidenceWeights(topic=1, group=1)
     assert len({repr(weights) for weights in tried} - {repr(equal)}) == 8

@@ -203,6 +203,7 @@ def arms(queries: int, rates: tuple[float, float], share: float = 0.5) -> Rows:
     return rows
 
 
+@pytest.mark.promise("service")
 @pytest.mark.parametrize(
     ("queries", "rates", "decision"),
     [
@@ -213,7 +214,10 @@ def arms(queries: int, rates: tuple[float, float], share: float = 0.5) -> Rows:
     ],
 )
 def test_a_trial_says_when_to_stop(queries: int, rates: tuple[float, float], decision: str) -> None:
-    """Each query counts by its first search, so what later ones clicked is in no figure."""
+    """A report on the log says when to stop comparing the arms of a trial.
+
+    Each query counts by its first search, so what later ones clicked is in no figure.
+    """
     found = measured(read_clicks(arms(queries, rates)), 10)
     assert "by regression: Only" in found.why_not
     assert found.trial is not None

@@ -113,10 +113,12 @@ def third_is_used(premise: str, hypothesis: str) -> bool:
     return bool(number) and (int(number) + len(hypothesis)) % 2 == 0
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(("alpha", "form"), [(1, "logits"), (0, "logits"), (4, "worths")])
 async def test_the_figures_are_those_of_the_samples_counted_one_by_one(
     engine: SearchEngine, answer: Any, alpha: float, form: Any
 ) -> None:
+    """An answer's figures are those of its samples, counted one by one."""
     result: AnswerResult = await answer(
         attributor=KnownAttributor(third_is_used), samples=40, alpha=alpha, form=form, k=12
     )
@@ -130,7 +132,8 @@ async def test_the_figures_are_those_of_the_samples_counted_one_by_one(
     texts = Counter(titles[ids[0]] for ids in samples)
     assert [(text.text, text.samples) for text in result.distribution] == texts.most_common()
 
-    exposure, attributed = Counter[str](), Counter[str]()
+    exposure = Counter[str]()
+    attributed = Counter[str]()
     for ids in samples:
         exposure.update(ids)
         attributed.update(id_ for id_ in ids if third_is_used(titles[id_], titles[ids[0]]))
@@ -147,11 +150,11 @@ async def test_the_figures_are_those_of_the_samples_counted_one_by_one(
     (gender,) = result.groups
     groups = {d.id: d.groups["gender"] for d in result.ranking}
     assert groups["p05"] == {"female": 0.5, "male": 0.5}
-    for share, mass in (("exposure", exposure), ("attributed", attributed)):
-        known = sum(n for id_, n in mass.items() if groups[id_])
+    for field, mass in (("exposure", exposure), ("attributed", attributed)):
+        labelled = sum(count for id_, count in mass.items() if groups[id_])
         for group in gender.groups:
-            own = sum(n * groups[id_].get(group.group, 0) for id_, n in mass.items())
-            assert getattr(group, share) == pytest.approx(own / known)
+            shares = [count * groups[id_].get(group.group, 0) for id_, count in mass.items()]
+            assert getattr(group, field) == pytest.approx(sum(shares) / labelled)
     assert gender.unknown == pytest.approx(exposure["x"] / 120)
     assert gender.attributed_unknown == pytest.approx(attributed["x"] / attributed.total())
     counts = {"samples": 40, "answered": 40, "failed": {}, "judged": 40, "unjudged": 0}
@@ -162,34 +165,46 @@ async def test_equal_rankings_are_answered_once(answer: Any) -> None:
     generator = KnownGenerator()
     result: AnswerResult = await answer(generator, samples=200, alpha=0, k=3, documents=2)
     assert result.counts.rankings == len(generator.asked) == 6
-    sharp: AnswerResult = await answer(generator, samples=200, alpha=100)
-    assert sharp.answers[0].ids == [d.id for d in sharp.ranking[:3]]
-    assert sharp.disparity == pytest.approx(1)
-    assert len(generator.asked) == 7
 
 
-async def test_the_same_seed_gives_the_same_result_and_a_drawn_one_is_told(
+async def test_sharp_sampling_draws_the_ranking_itself(answer: Any) -> None:
+    generator = KnownGenerator()
+    result: AnswerResult = await answer(generator, samples=200, alpha=100)
+
+    assert result.answers[0].ids == [document.id for document in result.ranking[:3]]
+    assert result.disparity == pytest.approx(1)
+    assert len(generator.asked) == 1
+
+
+@pytest.mark.promise("graph")
+async def test_the_same_seed_gives_the_same_result(
     engine: SearchEngine,
 ) -> None:
-    """However many are asked at a time, and in whatever order answers come."""
+    """The same seed draws the same rankings, and a seed that was drawn is reported.
+
+    However many are asked at a time, and in whatever order answers come.
+    """
 
     async def drawn(concurrency: int, seed: int | None) -> AnswerResult:
         generator = KnownGenerator()
-        given: Any = {"generator": generator, "attributor": None, "concurrency": concurrency}
-        search = FairSearch(engine, **given)
+        parts: Any = {"generator": generator, "attributor": None, "concurrency": concurrency}
+        search = FairSearch(engine, **parts)
         result = await search.answer("science", k=8, seed=seed, samples=30, alpha=0)
         assert generator.most_at_once == concurrency
         return result
 
-    one = await drawn(1, None)
-    again, other = await drawn(3, one.seed), await drawn(3, one.seed + 1)
-    assert again.model_dump(exclude={"usage"}) == one.model_dump(exclude={"usage"})
-    assert [a.ids for a in other.answers] != [a.ids for a in one.answers]
+    first = await drawn(1, None)
+    same_seed = await drawn(3, first.seed)
+    other_seed = await drawn(3, first.seed + 1)
+
+    assert same_seed.model_dump(exclude={"usage"}) == first.model_dump(exclude={"usage"})
+    first_ids = [answer.ids for answer in first.answers]
+    assert [answer.ids for answer in other_seed.answers] != first_ids
     # Without an attributor nothing is said of use.
-    assert (one.attributor, one.attribution_rate, one.warnings) == (None, None, [])
+    assert (first.attributor, first.attribution_rate, first.warnings) == (None, None, [])
 
 
-async def test_the_prompt_gets_the_documents_numbered_and_the_hypothesis_the_answer(
+async def test_prompts_have_numbered_documents_and_the_answer(
     answer: Any,
 ) -> None:
     generator, attributor = KnownGenerator(lambda _: "An  answer."), KnownAttributor()
@@ -206,7 +221,10 @@ async def test_the_prompt_gets_the_documents_numbered_and_the_hypothesis_the_ans
     assert result.usage.model_calls == 1 + 3
 
 
+@pytest.mark.promise("graph")
 async def test_missing_verdicts_are_left_out_of_the_rate_and_counted(answer: Any) -> None:
+    """Missing verdicts are counted and left out of the rates."""
+
     def used(premise: str, hypothesis: str) -> bool | Entailment:
         if premise.startswith("Person-0"):
             return Entailment("timeout", message="The judge took too long.")
@@ -214,15 +232,19 @@ async def test_missing_verdicts_are_left_out_of_the_rate_and_counted(answer: Any
 
     result: AnswerResult = await answer(attributor=KnownAttributor(used), alpha=100, samples=2)
     (only,) = result.answers
-    place = only.ids.index("p00")
-    assert (only.used[place], only.verdicts[place]) == (None, "timeout")
+    position = only.ids.index("p00")
+    assert (only.used[position], only.verdicts[position]) == (None, "timeout")
     assert result.attribution_rate == pytest.approx(1 / 2)
-    assert sum(d.attributed or 0 for d in result.ranking) == 1
+    assert sum(document.attributed or 0 for document in result.ranking) == 1
     assert (result.counts.judged, result.counts.unjudged) == (2, 2)
     assert any("The judge took too long." in warning for warning in result.warnings)
-    unused: AnswerResult = await answer(attributor=KnownAttributor(lambda *_: False))
-    assert (unused.attribution_rate, unused.groups[0].attributed_unknown) == (0, None)
-    assert [group.attributed for group in unused.groups[0].groups] == [None, None]
+
+
+async def test_where_nothing_is_used_groups_have_no_shares_of_use(answer: Any) -> None:
+    result: AnswerResult = await answer(attributor=KnownAttributor(lambda *_: False))
+
+    assert (result.attribution_rate, result.groups[0].attributed_unknown) == (0, None)
+    assert [group.attributed for group in result.groups[0].groups] == [None, None]
 
 
 async def test_a_fair_reranking_counts_by_its_places(answer: Any) -> None:
@@ -236,26 +258,37 @@ async def test_a_fair_reranking_counts_by_its_places(answer: Any) -> None:
     assert fair.groups[0].groups[0].target == 0.1
 
 
-async def test_an_answer_needs_a_generator_and_a_prompt(answer: Any, engine: SearchEngine) -> None:
+async def test_an_answer_needs_a_generator(engine: SearchEngine) -> None:
     graph = build_answer_graph(engine)
+
     with pytest.raises(ModelUnavailableError, match="No model is given to answer with"):
         await graph.ainvoke({"query": "science"}, context=AnswerContext.of(k=5))
+
+
+async def test_an_answer_needs_a_prompt(answer: Any) -> None:
     with pytest.raises(PromptError, match="answer/v9"):
         await answer(prompts={"answer": "v9"})
 
 
 async def test_the_pieces_of_an_answer_come_before_its_end(engine: SearchEngine) -> None:
-    asked = answering(engine, KnownGenerator(lambda _: "one two three"))
-    events = [e async for e in asked.stream("science", AnswerContext.of(k=5, stream=True))]
-    names = [e.step if isinstance(e, StepData) else e.text for e in events[:-1]]  # type: ignore[union-attr]
+    search = answering(engine, KnownGenerator(lambda _: "one two three"))
+    context = AnswerContext.of(k=5, stream=True)
+    events: list[Any] = [event async for event in search.stream("science", context)]
+
+    names = [event.step if isinstance(event, StepData) else event.text for event in events[:-1]]
     steps = "prepare prepare retrieve measure rerank sample one two three generate summarize"
     assert " ".join(names) == steps
-    several = AnswerContext.of(k=5, samples=20, alpha=0, stream=True)
-    async for event in asked.stream("science", several):
+
+
+async def test_several_answers_come_without_pieces(engine: SearchEngine) -> None:
+    search = answering(engine, KnownGenerator(lambda _: "one two three"))
+    context = AnswerContext.of(k=5, samples=20, alpha=0, stream=True)
+
+    async for event in search.stream("science", context):
         assert not isinstance(event, AIMessageChunk)
 
 
-async def test_the_budget_of_time_is_the_deadline_of_answers_and_bounds_judging(
+async def test_a_time_budget_bounds_answers_and_judging(
     answer: Any,
 ) -> None:
     class Slow(KnownAttributor):

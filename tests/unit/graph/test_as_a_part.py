@@ -32,8 +32,8 @@ from fairqr.agents.models.replies import Usage
 from fairqr.agents.refiners.refiner import GroupRequest, Refinement
 from fairqr.base.errors import InputError, ModelError
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.model_server import write_people
 from tests.patience import PATIENCE
+from tests.servers.model_server import write_people
 from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.graph.corpora import KnownRefiner
 
@@ -74,10 +74,14 @@ class Desk(TypedDict, total=False):
     seen_by: str
 
 
-async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
+@pytest.mark.promise("graph")
+async def test_a_parent_graph_may_have_its_own_context(
     engine: SearchEngine,
 ) -> None:
-    """What we are asked to do is then what the graph was built with."""
+    """Our graph is a node of another graph, which may have a context and a checkpointer of its own.
+
+    What we are asked to do is then what the graph was built with.
+    """
     alone = await build_search_graph(engine, KnownRefiner()).ainvoke(QUERY, context=CONTEXT)
 
     def greet(state: Desk, runtime: Any) -> Desk:
@@ -105,67 +109,86 @@ async def test_a_parent_may_have_a_context_and_a_checkpointer_of_its_own(
     assert len(state["result"]["ranking"]) == 5
 
 
+@pytest.mark.promise("graph")
 async def test_a_node_of_ones_own_stands_between_two_of_ours(engine: SearchEngine) -> None:
-    """Here one that takes documents out before they are measured."""
+    """Another's node stands between two of ours.
+
+    Here one that takes documents out before they are measured.
+    """
     graph = build_search_graph(engine, context=Context(k=5, method="baseline")).builder
 
     async def hide(state: Any) -> dict[str, Any]:
-        (found,) = state["rankings"]
-        kept = [place for place, id_ in enumerate(found["ids"]) if id_ != "p01"]
+        (ranking,) = state["rankings"]
+        kept = [row for row, id_ in enumerate(ranking["ids"]) if id_ != "p01"]
         members = {
-            name: {**coded, "rows": [coded["rows"][place] for place in kept]}
-            for name, coded in found["memberships"].items()
+            name: {**coded, "rows": [coded["rows"][row] for row in kept]}
+            for name, coded in ranking["memberships"].items()
         }
-        columns = {name: [found[name][place] for place in kept] for name in ("ids", "scores")}
-        return {"rankings": Overwrite([{**found, **columns, "memberships": members}])}
+        columns = {name: [ranking[name][row] for row in kept] for name in ("ids", "scores")}
+        return {"rankings": Overwrite([{**ranking, **columns, "memberships": members}])}
 
     graph.add_node("hide", hide)
     graph.edges.remove(("retrieve", "measure"))
     graph.add_edge("retrieve", "hide")
     graph.add_edge("hide", "measure")
-    found = await graph.compile().ainvoke(QUERY)
+    final = await graph.compile().ainvoke(QUERY)
+
     baseline = await build_search_graph(engine).ainvoke(
         QUERY, context=Context(k=5, method="baseline")
     )
-    ids = [[place["id"] for place in it["result"]["ranking"]] for it in (baseline, found)]
-    assert "p01" in ids[0]
-    assert "p01" not in ids[1]
-    assert len(ids[1]) == 5
+    baseline_ids = [place["id"] for place in baseline["result"]["ranking"]]
+    ids = [place["id"] for place in final["result"]["ranking"]]
+    assert "p01" in baseline_ids
+    assert "p01" not in ids
+    assert len(ids) == 5
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(("groups", "helped"), [("all", "female"), ("most", "male")])
 async def test_a_person_may_change_the_words_and_nobody_is_asked_again(
     engine: SearchEngine, groups: str, helped: str
 ) -> None:
-    """What was rejected does not come back, and words that were searched with are not again."""
+    """A person may change the words, and the model is not asked again.
+
+    What was rejected does not come back, and words that were searched with are not again.
+    """
     refiner = KnownRefiner()
     context = CONTEXT.model_copy(update={"max_iterations": 2, "patience": 5, "groups": groups})
     graph = stopping(engine, refiner, context)
     await graph.ainvoke(QUERY, THREAD)
     waiting = await graph.aget_state(THREAD)
     assert waiting.next == ("retrieve",)
-    asked = len(refiner.asked)
-    assert asked > 0
+    questions = len(refiner.asked)
+    assert questions > 0
+
     workshop = {"keywords": ["workshop"], "phrases": [], "names": [], "passage": ""}
     changed = {"words": {"gender": {helped: workshop}}, "topic": None}
     await graph.aupdate_state(THREAD, changed)
     await graph.ainvoke(None, THREAD)
     waiting = await graph.aget_state(THREAD)
-    assert len(refiner.asked) > asked, "the next round asks again"
-    asked = len(refiner.asked)
-    queries = [(it["query"]["text"], it["query"]["group"]) for it in waiting.values["rankings"]]
-    assert queries == [("physicist", None), ("physicist workshop", helped)]
-    more = {**workshop, "names": ["Marie Curie"]}
-    await graph.aupdate_state(THREAD, {"words": {"gender": {helped: more}}, "topic": None})
-    found = await graph.ainvoke(None, THREAD)
-    assert len(refiner.asked) == asked
-    queries = [round_["queries"] for round_ in found["result"]["iterations"]]
+    assert len(refiner.asked) > questions, "the next round asks again"
+    searched = [ranking["query"] for ranking in waiting.values["rankings"]]
+    assert [(query["text"], query["group"]) for query in searched] == [
+        ("physicist", None),
+        ("physicist workshop", helped),
+    ]
+
+    questions = len(refiner.asked)
+    named = {**workshop, "names": ["Marie Curie"]}
+    await graph.aupdate_state(THREAD, {"words": {"gender": {helped: named}}, "topic": None})
+    final = await graph.ainvoke(None, THREAD)
+    assert len(refiner.asked) == questions
+    queries = [round_["queries"] for round_ in final["result"]["iterations"]]
     assert queries == [["physicist"], ["physicist workshop"], ["Marie Curie"]]
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("method", ["fairqr", "fair-qr"])
 async def test_a_person_may_reject_all_words(engine: SearchEngine, method: str) -> None:
-    """The round then finds nothing more, and the best list so far is the result."""
+    """A person may reject the words, and the model is not asked again.
+
+    The round then finds nothing more, and the best list so far is the result.
+    """
     context = CONTEXT.model_copy(update={"method": method, "groups": None})
     graph = stopping(engine, KnownRefiner(), context)
     await graph.ainvoke(QUERY, THREAD)
@@ -210,15 +233,22 @@ async def test_any_chat_model_of_langchain_refines(engine: SearchEngine, kind: A
     """By objects where it has them, else by text; its own settings are not touched."""
     Fixed.asked.clear()
     model = kind(messages=replies())
-    found = await result_of(build_search_graph(engine, model, context=CONTEXT))
-    assert found["model"].endswith(kind.__name__)
-    words = [it["keywords"] for it in found["iterations"][1]["refinements"]]
-    assert any("laboratory" in some for some in words), found["warnings"]
+    result = await result_of(build_search_graph(engine, model, context=CONTEXT))
+
+    assert result["model"].endswith(kind.__name__)
+    refinements = result["iterations"][1]["refinements"]
+    words = [word for refinement in refinements for word in refinement["keywords"]]
+    assert "laboratory" in words, result["warnings"]
     assert model.asked
     assert all(not {"temperature", "max_tokens"} & options.keys() for _, options in model.asked)
 
 
+RETRIED = saying("Marie.").with_retry()
+
+
 class Failing(Fixed):
+    """A model that always fails."""
+
     error: Exception = ConnectionError("no such server")
 
     def _generate(self, messages: Any, *args: Any, **options: Any) -> Any:
@@ -226,24 +256,29 @@ class Failing(Fixed):
         raise self.error
 
 
-async def test_a_model_that_was_given_is_asked_again_by_itself_alone(engine: SearchEngine) -> None:
-    """Its errors are named without their texts."""
+async def test_a_callers_model_is_not_retried_by_us(engine: SearchEngine) -> None:
     Fixed.asked.clear()
     graph = build_answer_graph(engine, Failing(messages=replies()), context=ANSWER)
+
     with pytest.raises(ModelError, match="cannot be reached"):
         await graph.ainvoke(QUERY)
     assert len(Fixed.asked) == 1
+
+
+async def test_errors_of_a_callers_model_are_named_without_texts(engine: SearchEngine) -> None:
     wrong = Failing(messages=replies(), error=RuntimeError("the key s3cret is wrong"))
     result = await result_of(build_search_graph(engine, wrong, context=CONTEXT))
+
     assert result["stop_reason"] == "model_failed"
     (warning,) = result["warnings"]
     assert "failed with RuntimeError; call the chat model itself to see why." in warning
 
 
-async def test_a_model_that_was_given_keeps_its_temperature_and_callbacks_and_judges(
-    engine: SearchEngine,
+@pytest.mark.parametrize("temperature", [0.2, None], ids=["stated", "unknown"])
+async def test_a_callers_model_keeps_its_settings(
+    engine: SearchEngine, temperature: float | None
 ) -> None:
-    """The result says its temperature, and None if it does not say."""
+    """The result says its temperature, and None if it does not say; it may judge as well."""
 
     class Counting(BaseCallbackHandler):
         ended = 0
@@ -256,20 +291,19 @@ async def test_a_model_that_was_given_keeps_its_temperature_and_callbacks_and_ju
 
     handler = Counting()
     context = AnswerContext(k=4, seed=1, answer={"temperature": 0.9})
-    for own in (0.2, None):
-        model = Tempered(messages=replies("Marie."), temperature=own, callbacks=[handler])
-        judge = saying('{"entailed": true}')
-        graph = build_answer_graph(engine, model, context=context, attributor=judge)
-        found = await result_of(graph, "answer")
-        assert (found["temperature"], found["answers"][0]["text"]) == (own, "Marie.")
-        assert found["attributor"].startswith("llm:")
-        assert found["answers"][0]["used"] == [True] * 4
-    assert handler.ended == 2
+    model = Tempered(messages=replies("Marie."), temperature=temperature, callbacks=[handler])
+    judge = saying('{"entailed": true}')
+    graph = build_answer_graph(engine, model, context=context, attributor=judge)
+    result = await result_of(graph, "answer")
+
+    (answer,) = result["answers"]
+    assert (result["temperature"], answer["text"]) == (temperature, "Marie.")
+    assert result["attributor"].startswith("llm:")
+    assert answer["used"] == [True] * 4
+    assert handler.ended == 1
 
 
-async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
-    engine: SearchEngine,
-) -> None:
+async def test_a_search_goes_on_when_a_refiner_fails(engine: SearchEngine) -> None:
     """The list that needs no model is shown, and what was paid is counted."""
     answered = asyncio.Event()
 
@@ -289,7 +323,7 @@ async def test_a_refiner_that_fails_ends_the_round_and_the_search_goes_on(
     assert result["warnings"] == ["The refiner known failed: no such group"]
 
 
-async def test_a_refiner_that_ignores_its_deadline_is_cancelled_and_the_best_so_far_is_shown(
+async def test_a_refiner_that_ignores_its_deadline_is_cancelled(
     engine: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = 0.0  # so that only the refiner spends the budget
@@ -335,25 +369,32 @@ async def test_a_search_in_a_node_does_not_go_on_where_the_node_does(engine: Sea
     assert all(not kept.config["configurable"]["checkpoint_ns"] for kept in saver.list(None))
 
 
-async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
-    async def ask(request: GroupRequest) -> Any:
-        return [interrupt(f"words for {request.group}?")]
+async def ask_person(request: GroupRequest) -> Any:
+    """Refine by a person's words."""
+    return [interrupt(f"words for {request.group}?")]
 
+
+async def test_a_refiner_may_ask_a_person(engine: SearchEngine) -> None:
     context = CONTEXT.model_copy(update={"max_groups": 1})
-    given: Any = {"context": context, "checkpointer": InMemorySaver()}
-    graph = build_search_graph(engine, KnownRefiner(ask), **given)
+    options: Any = {"context": context, "checkpointer": InMemorySaver()}
+    graph = build_search_graph(engine, KnownRefiner(ask_person), **options)
     waiting: Any = await graph.ainvoke(QUERY, THREAD)
     assert "words for" in waiting["__interrupt__"][0].value
-    found = await graph.ainvoke(Command(resume="laboratory"), THREAD)
-    assert found["result"]["iterations"][1]["refinements"][0]["keywords"] == ["laboratory"]
-    search = FairSearch(engine, KnownRefiner(ask))
+    final = await graph.ainvoke(Command(resume="laboratory"), THREAD)
+    assert final["result"]["iterations"][1]["refinements"][0]["keywords"] == ["laboratory"]
+
+
+async def test_a_facade_that_cannot_ask_a_person_says_so(engine: SearchEngine) -> None:
+    search = FairSearch(engine, KnownRefiner(ask_person))
+    context = CONTEXT.model_copy(update={"max_groups": 1})
+
     with pytest.raises(InputError, match="use build_search_graph with a checkpointer"):
         await search.search("physicist", context)
     with pytest.raises(InputError, match="was interrupted"):
         assert [event async for event in search.stream("physicist", context)]
 
 
-async def test_blocking_code_inside_a_run_is_refused_where_it_would_wait_for_ever(
+async def test_blocking_code_that_would_wait_for_ever_is_refused(
     engine: SearchEngine,
 ) -> None:
     inner = build_search_graph(engine, context=Context(k=3, method="baseline"))
@@ -381,7 +422,7 @@ async def test_a_persons_time_to_think_is_not_charged(
     assert 0 < found["result"]["usage"]["milliseconds"] < 60_000
 
 
-async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
+async def test_a_resumed_run_needs_its_first_context(
     engine: SearchEngine,
 ) -> None:
     graph = stopping(engine, KnownRefiner())
@@ -392,21 +433,24 @@ async def test_a_run_that_goes_on_needs_the_context_that_it_was_begun_with(
     assert found["result"]["attributes"] == ["gender"]
 
 
-async def test_a_graph_refuses_what_is_no_part_of_it(engine: SearchEngine) -> None:
-    model = saying("Marie.")
-    retried = model.with_retry()
-    builds: list[tuple[Any, Any, str]] = [
+@pytest.mark.parametrize(
+    ("build", "options", "sentence"),
+    [
         (build_search_graph, {"engine": "notables"}, "open engine, not str"),
-        (build_search_graph, {"model": retried}, "The model must be .* not RunnableRetry"),
+        (build_search_graph, {"model": RETRIED}, "The model must be .* not RunnableRetry"),
         (build_search_graph, {"context": {"k": 5}}, r"must be a fairqr\.Context, not dict"),
-        (build_answer_graph, {"generator": retried}, "generator must be .* not RunnableRetry"),
+        (build_answer_graph, {"generator": RETRIED}, "generator must be .* not RunnableRetry"),
         (build_probe_graph, {"context": CONTEXT}, r"a fairqr\.ProbeContext, not Context"),
         # So it reaches the judge, which asks no more at once.
         (build_answer_graph, {"attributor": "llm", "concurrency": 0}, "at least 1, not 0"),
-    ]
-    for build, given, sentence in builds:
-        with pytest.raises(InputError, match=sentence):
-            build(**{"engine": engine, "model": model, **given})
+    ],
+    ids=["engine", "model", "context", "generator", "probe context", "concurrency"],
+)
+async def test_a_graph_refuses_what_is_no_part_of_it(
+    engine: SearchEngine, build: Any, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        build(**{"engine": engine, "model": saying("Marie."), **options})
 
 
 GRAPHS: dict[str, tuple[Any, Any, Any]] = {
@@ -424,10 +468,12 @@ GRAPHS: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("kind", GRAPHS)
-async def test_a_thread_holds_no_text_of_documents_stays_small_and_forgets_its_last_run(
-    engine: SearchEngine, kind: str
-) -> None:
+async def test_a_thread_is_small_and_forgets_its_last_run(engine: SearchEngine, kind: str) -> None:
+    """A graph's state is plain data without texts, and a second search on a thread knows nothing of
+    the first.
+    """
     build, model, context = GRAPHS[kind]
     saver = InMemorySaver()
     graph = build(engine, model, context=context, checkpointer=saver)

@@ -133,38 +133,49 @@ class TestStopOfTheDefaultMethod:
         labelled = reached(0.9, 0.1)
         assert best_of(judged(reached(0.9, 0.8, undefined=1), labelled)).index == 1
 
-    def test_a_target_of_ones_own_is_reached_before_anything_else_counts(self) -> None:
+    def test_a_stated_target_is_reached_before_all_else(self) -> None:
         """Each round pursues it with the lowest weight that comes as near as any."""
-        missed, dear, cheap = (
-            reached(0.9, value, weight=weight, missed=points)
-            for value, weight, points in ((0.7, 1.0, 9), (0.3, 64.0, 0), (0.2, 4.0, 0))
-        )
+        missed = reached(0.9, 0.7, weight=1.0, missed=9)
+        dear = reached(0.9, 0.3, weight=64.0, missed=0)
+        cheap = reached(0.9, 0.2, weight=4.0, missed=0)
+        nearer = reached(0.5, 0.2, weight=256.0, missed=5)
+
         assert best_of(judged(missed, dear)).index == 1
         assert best_of(judged(missed, dear, cheap, dear)).index == 2
-        nearer = reached(0.5, 0.2, weight=256.0, missed=5)
         assert best_of(judged(missed, nearer)).index == 1
 
 
-def test_whom_the_loop_helps() -> None:
+def test_the_loop_helps_groups_that_lack_exposure() -> None:
     target = {"place": {"a": 0.5, "b": 0.3, "c": 0.2}, "age": {"x": 0.6, "y": 0.4}}
     exposure = {"place": {"a": 0.1, "b": 0.2, "c": 0.7}, "age": {"x": 0.35, "y": 0.65}}
-    every = [("place", "a"), ("age", "x"), ("place", "b")]
-    assert groups_to_ask_about(target, exposure, "lacking", 9) == every
-    assert groups_to_ask_about(target, exposure, "lacking", 2) == every[:2]
-    assert groups_to_ask_about(target, exposure, "most", 9) == every[:1]
-    assert groups_to_ask_about(target, target, "all", 9) == []
+    lacking = [("place", "a"), ("age", "x"), ("place", "b")]
     others = [("place", "c"), ("age", "y")]
-    assert sorted(groups_to_ask_about(target, exposure, "all", 9)) == sorted(every + others)
-    assert groups_to_ask_about(target, exposure, "all", 3) == every
-    for wanted, given, helped in (
+
+    assert groups_to_ask_about(target, exposure, "lacking", 9) == lacking
+    assert groups_to_ask_about(target, exposure, "lacking", 2) == lacking[:2]
+    assert groups_to_ask_about(target, exposure, "most", 9) == lacking[:1]
+    assert groups_to_ask_about(target, target, "all", 9) == []
+    assert sorted(groups_to_ask_about(target, exposure, "all", 9)) == sorted(lacking + others)
+    assert groups_to_ask_about(target, exposure, "all", 3) == lacking
+
+
+@pytest.mark.parametrize(
+    ("target", "exposure", "helped"),
+    [
         # Documents without a label are nobody to search for.
         ({"x": 0.2, "unknown": 0.8}, {"x": 0.1, "unknown": 0.0}, "x"),
         # A small lack counts only if there is no other.
         ({"x": 0.5, "y": 0.3, "z": 0.2}, {"x": 0.4, "y": 0.295, "z": 0.305}, "x"),
         ({"x": 0.5, "y": 0.3, "z": 0.2}, {"x": 0.497, "y": 0.296, "z": 0.207}, "y"),
-    ):
-        found = groups_to_ask_about({"age": wanted}, {"age": given}, "lacking", 9)
-        assert found == [("age", helped)]
+    ],
+    ids=["unknown", "small lack", "small lacks alone"],
+)
+def test_one_group_of_several_is_helped(
+    target: dict[str, float], exposure: dict[str, float], helped: str
+) -> None:
+    groups = groups_to_ask_about({"age": target}, {"age": exposure}, "lacking", 9)
+
+    assert groups == [("age", helped)]
 
 
 @pytest.mark.parametrize(
@@ -215,20 +226,37 @@ def test_a_wrong_parameter_is_named(values: dict[str, Any], named: str) -> None:
         assert isinstance(caught.value, TargetError) or not isinstance(values.get("target"), str)
 
 
-def test_a_context_wins_over_its_method_and_survives_copies_and_pickling() -> None:
+def test_a_context_wins_over_its_method() -> None:
     """Whether or not its strategy was asked for before."""
     context = Context(method="fair-qr", k=10)
     assert context.strategy.depth == 10
     changed = context.model_copy(update={"method": "baseline", "depth": 30, "final_step": "none"})
     assert (changed.strategy.depth, changed.strategy.final_step) == (30, "none")
     assert (changed.strategy.refines, changed.rounds) == (False, 0)
-    for back in (pickle.loads(pickle.dumps(context)), Context.model_validate(context.model_dump())):
-        assert (back, back.strategy) == (context, context.strategy)
-        assert back.model_copy(update={"rerank": "none"}).strategy.rerank == "none"
 
 
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda context: pickle.loads(pickle.dumps(context)),
+        lambda context: Context.model_validate(context.model_dump()),
+    ],
+    ids=["pickle", "values"],
+)
+def test_a_copied_context_has_the_same_strategy(copied: Callable[[Context], Context]) -> None:
+    context = Context(method="fair-qr", k=10)
+    assert context.strategy.depth == 10
+    copy = copied(context)
+
+    assert (copy, copy.strategy) == (context, context.strategy)
+    assert copy.model_copy(update={"rerank": "none"}).strategy.rerank == "none"
+
+
+@pytest.mark.promise("graph")
 def test_the_papers_query_grows_by_all_words() -> None:
-    male, context = ("gender", "male"), Context(method="fair-qr")
+    """In `fair-qr`, our reading of FAIR-QR, the query grows by all words."""
+    male = ("gender", "male")
+    context = Context(method="fair-qr")
     woman = {"keywords": ["woman"], "phrases": [], "names": [], "passage": ""}
     state: Any = {
         "query": "physics",

@@ -47,8 +47,18 @@ async def test_a_source_is_opened_with_the_retriever_that_is_asked_for(
     async with FairSearch.open(str(corpus), "feedback", retriever=words) as search:
         result = await search.search("science", attribute="gender", method="baseline", k=5)
     assert result.retriever == "hybrid-pool:words"
+
+
+async def test_an_open_engine_takes_no_other_retriever(engine: SearchEngine) -> None:
     with pytest.raises(InputError, match="An open engine has its own retriever"):
         FairSearch.open(engine, "feedback", retriever="bm25")
+
+
+async def test_an_unknown_retriever_is_refused(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRQR_DATA_DIR", str(corpus.parent / "data"))
+
     with pytest.raises(InputError, match="There is no retriever 'sparse'"):
         async with FairSearch.open(str(corpus), "feedback", retriever="sparse"):
             pass
@@ -84,47 +94,61 @@ def closing(engine: SearchEngine, monkeypatch: pytest.MonkeyPatch) -> Any:
     return closing
 
 
-async def test_opening_reports_what_is_wrong_before_anything_is_searched(
-    engine: SearchEngine,
-) -> None:
+async def test_opening_a_missing_index_leaves_no_thread() -> None:
     before = set(threading.enumerate())
+
     with pytest.raises(IndexNotFoundError, match="nowhere"), FairSearch.open("nowhere"):
         raise AssertionError
     assert set(threading.enumerate()) <= before
+
+
+async def test_opening_reports_a_missing_model(engine: SearchEngine) -> None:
     with pytest.raises(ModelUnavailableError, match="does not respond"):
         async with FairSearch.open(engine, Missing()):
             raise AssertionError
+
+
+async def test_opening_starts_the_model_once(engine: SearchEngine) -> None:
     refiner = KnownRefiner()
+
     async with FairSearch.open(engine, refiner):
         assert refiner.started == 1
+
+
+async def test_a_number_is_no_source() -> None:
     with pytest.raises(InputError, match="not int"):
         FairSearch.open(5)  # type: ignore[arg-type]
 
 
-WRONG_CALLS: list[tuple[str, dict[str, Any], str]] = [
-    ("search", {"attribut": "gender"}, "There is no parameter 'attribut'; did you mean 'attrib"),
-    ("search", {"attribute": "gender", "attributes": ["gender"]}, "not both"),
-    ("search", {"context": AnswerContext()}, "answer takes the AnswerContext"),
-    ("answer", {"answer": {"samples": 2}}, "no parameter 'answer'"),
-    ("answer", {"context": AnswerContext(), "samples": 3}, "'samples' is given beside a context"),
-    ("probe", {"context": CONTEXT}, r"must be a fairqr\.ProbeContext, not Context"),
-    ("probe", {"protected": "female"}, "'probe.attribute' is wrong: Field required"),
-]
-
-
-@pytest.mark.parametrize(("method", "given", "sentence"), WRONG_CALLS)
-async def test_what_a_call_does_not_take_is_refused_in_one_sentence(
-    engine: SearchEngine, method: str, given: dict[str, Any], sentence: str
+@pytest.mark.parametrize(
+    ("method", "options", "sentence"),
+    [
+        ("search", {"attribut": "gender"}, "There is no parameter 'attribut'; did you mean 'attri"),
+        ("search", {"attribute": "gender", "attributes": ["gender"]}, "not both"),
+        ("search", {"context": AnswerContext()}, "answer takes the AnswerContext"),
+        ("answer", {"answer": {"samples": 2}}, "no parameter 'answer'"),
+        ("answer", {"context": AnswerContext(), "samples": 3}, "'samples' is given beside a conte"),
+        ("probe", {"context": CONTEXT}, r"must be a fairqr\.ProbeContext, not Context"),
+        ("probe", {"protected": "female"}, "'probe.attribute' is wrong: Field required"),
+    ],
+    ids=["typo", "twice", "context", "settings", "beside a context", "other context", "missing"],
+)
+async def test_what_a_call_does_not_take_is_refused(
+    engine: SearchEngine, method: str, options: dict[str, Any], sentence: str
 ) -> None:
     search: Any = FairSearch(engine, KnownRefiner())
+
     with pytest.raises(InputError, match=sentence):
-        await getattr(search, method)("science", **given)
+        await getattr(search, method)("science", **options)
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_what_was_opened_is_closed_on_the_loop_that_opened_it(
     closing: Closing, *, blocking: bool
 ) -> None:
+    """The façade closes what it opened, on the event loop that opened it."""
+
     def block() -> None:
         with FairSearch.open("people", KnownRefiner()) as search:
             assert search.search("science", CONTEXT).ranking
@@ -147,32 +171,53 @@ async def test_a_start_that_fails_leaves_nothing_open(closing: Closing) -> None:
     assert (len(closing.threads), closing.closed) == (2, 1)
 
 
+@pytest.mark.promise("command")
 async def test_an_engine_that_was_given_stays_open(closing: Any) -> None:
+    """The façade closes nothing that the caller opened."""
     async with FairSearch.open(closing, KnownRefiner()) as search:
         await search.search("science", CONTEXT)
     assert closing.closed == 0
 
 
-async def test_each_kind_of_run_gives_the_same_without_async(engine: SearchEngine) -> None:
-    """And with its values one by one in place of a context."""
-    given: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
-    baseline = Context(attributes=("gender",), k=5, method="baseline")
-    answer = AnswerContext(k=3, seed=1, answer=AnswerSettings(samples=2))
-    probed = {"attribute": "gender", "protected": "female"}
-    asked: dict[str, tuple[Context, dict[str, Any]]] = {
-        "search": (baseline, {"attribute": "gender", "k": 5, "method": "baseline"}),
-        "answer": (answer, {"k": 3, "seed": 1, "samples": 2}),
-        "probe": (PROBE, {"k": 10, "pairs": 2, **probed}),
-    }
-    with FairSearch.open(engine, Planted(), **given) as search:
-        for kind, (context, values) in asked.items():
-            found = await getattr(search.asynchronous, kind)("science", context)
-            own = getattr(search, kind)("science", **values)
-            assert own.model_dump(exclude={"usage"}) == found.model_dump(exclude={"usage"})
+@pytest.mark.promise("command")
+@pytest.mark.parametrize(
+    ("kind", "context", "values"),
+    [
+        (
+            "search",
+            Context(attributes=("gender",), k=5, method="baseline"),
+            {"attribute": "gender", "k": 5, "method": "baseline"},
+        ),
+        (
+            "answer",
+            AnswerContext(k=3, seed=1, answer=AnswerSettings(samples=2)),
+            {"k": 3, "seed": 1, "samples": 2},
+        ),
+        ("probe", PROBE, {"k": 10, "pairs": 2, "attribute": "gender", "protected": "female"}),
+    ],
+    ids=["search", "answer", "probe"],
+)
+async def test_each_kind_of_run_gives_the_same_without_async(
+    engine: SearchEngine, kind: str, context: Context, values: dict[str, Any]
+) -> None:
+    """The façade works with and without `async`, and gives the same either way.
+
+    And with its values one by one in place of a context.
+    """
+    parts: Any = {"generator": EchoingGenerator(), "attributor": "overlap"}
+    with FairSearch.open(engine, Planted(), **parts) as search:
+        by_context = await getattr(search.asynchronous, kind)("science", context)
+        by_values = getattr(search, kind)("science", **values)
+
+    assert by_values.model_dump(exclude={"usage"}) == by_context.model_dump(exclude={"usage"})
 
 
-@pytest.mark.parametrize("steps", [1, None])
-async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | None) -> None:
+@pytest.mark.parametrize(
+    ("steps", "last"), [(1, "prepare"), (None, "rerank")], ids=["first", "all"]
+)
+async def test_steps_come_without_async_too(
+    engine: SearchEngine, steps: int | None, last: str
+) -> None:
     """Where a loop runs as well. Whoever leaves early leaves nothing behind."""
     refiner = KnownRefiner()
     with FairSearch.open(engine, refiner) as search:
@@ -182,12 +227,19 @@ async def test_steps_come_without_async_too(engine: SearchEngine, steps: int | N
                 names += [event.step] if isinstance(event, StepData) else []
         assert (await search.asynchronous.search("science", CONTEXT)).ranking
     assert names[0] == "prepare"
-    assert names[-1] == ("prepare" if steps else "rerank")
+    assert names[-1] == last
+
+
+async def test_a_stream_refuses_an_empty_query(engine: SearchEngine) -> None:
+    search = FairSearch(engine, KnownRefiner())
+
     with pytest.raises(QueryError, match="empty"):
-        list(FairSearch(engine, refiner).sync.stream(" ", CONTEXT))
+        list(search.sync.stream(" ", CONTEXT))
 
 
+@pytest.mark.promise("graph")
 async def test_a_stream_yields_documented_steps_and_then_the_result(engine: SearchEngine) -> None:
+    """A stream yields each step and then the result."""
     search = FairSearch(engine, KnownRefiner(["scholar"]))
     *steps, result = [event async for event in search.stream("science", CONTEXT)]
     assert isinstance(result, SearchResult)
@@ -211,16 +263,27 @@ async def test_a_stream_of_an_answer_or_a_probe_has_its_search(
     assert len(found.ranking) == context.k
 
 
-def test_what_is_opened_without_with_says_how_to_open_it(engine: SearchEngine) -> None:
+@pytest.mark.parametrize("name", ["search", "answer", "probe", "stream", "as_retriever", "aclose"])
+def test_what_is_opened_without_with_says_how_to_open_it(engine: SearchEngine, name: str) -> None:
     opening: Any = FairSearch.open(engine, KnownRefiner())
-    for name in ("search", "answer", "probe", "stream", "as_retriever", "aclose"):
-        with pytest.raises(InputError, match=f"with FairSearch.open.* search.{name} there"):
-            getattr(opening, name)
-    assert not hasattr(opening, "nothing"), "as notebooks and debuggers ask"
+
+    with pytest.raises(InputError, match=f"with FairSearch.open.* search.{name} there"):
+        getattr(opening, name)
 
 
+def test_what_is_opened_without_with_has_no_other_names(engine: SearchEngine) -> None:
+    """As notebooks and debuggers ask."""
+    opening = FairSearch.open(engine, KnownRefiner())
+
+    assert not hasattr(opening, "nothing")
+
+
+@pytest.mark.promise("command")
 async def test_results_are_tables_in_a_notebook(engine: SearchEngine) -> None:
-    """With the titles as text, and never as markup."""
+    """Results in a notebook are tables.
+
+    With the titles as text, and never as markup.
+    """
     search = FairSearch(engine, Planted(), generator=EchoingGenerator(), attributor="overlap")
     plain = Context(attributes=("gender",), k=5, max_iterations=0)
     result = await search.search("science", plain)
@@ -247,20 +310,24 @@ async def test_results_are_tables_in_a_notebook(engine: SearchEngine) -> None:
 def searched_in_child(search: FairSearch, sending: Any) -> None:
     """Search in a forked child, in both ways, and once more with what it opens itself."""
     engine: Any = search._source
-    told: list[str] = []
+    report: list[str] = []
     try:
         search.sync.search("science", CONTEXT)
     except InputError as error:
-        told.append(str(error))
-    told.append(asyncio.run(search.search("science", CONTEXT)).ranking[0].id)
-    with FairSearch.open(engine, KnownRefiner()) as own:
-        told.append(own.search("science", CONTEXT).ranking[0].id)
-    sending.send(told)
+        report.append(str(error))
+    report.append(asyncio.run(search.search("science", CONTEXT)).ranking[0].id)
+    with FairSearch.open(engine, KnownRefiner()) as reopened:
+        report.append(reopened.search("science", CONTEXT).ranking[0].id)
+    sending.send(report)
 
 
+@pytest.mark.promise("command")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 async def test_a_forked_child_works_or_is_told_to_spawn(engine: SearchEngine) -> None:
-    """Threads of the parent are not in the child, so nothing there may wait for them."""
+    """A forked process that searches works, or is told to spawn.
+
+    Threads of the parent are not in the child, so nothing there may wait for them.
+    """
     search = FairSearch(engine, KnownRefiner())
     first = (await asyncio.to_thread(search.sync.search, "science", CONTEXT)).ranking[0].id
     forking = multiprocessing.get_context("fork")
@@ -268,10 +335,14 @@ async def test_a_forked_child_works_or_is_told_to_spawn(engine: SearchEngine) ->
     child = forking.Process(target=searched_in_child, args=(search, sending))
     child.start()
     has_answered = await asyncio.to_thread(receiving.poll, PATIENCE)
-    child.kill() if not has_answered else child.join(PATIENCE)
+    if has_answered:
+        child.join(PATIENCE)
+    else:
+        child.kill()
     assert has_answered, "the child hangs"
-    refusal, by_async, by_own = receiving.recv()
+
+    refusal, by_async, by_reopened = receiving.recv()
     assert "forked" in refusal
     assert "start processes by 'spawn'" in refusal
-    assert by_async == by_own == first
+    assert by_async == by_reopened == first
     await search.aclose()

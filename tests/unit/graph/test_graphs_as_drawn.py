@@ -51,7 +51,9 @@ def arrows(graph: Any) -> set[tuple[str, str]]:
     return {(edge.source, edge.target) for edge in graph.get_graph().edges}
 
 
+@pytest.mark.promise("service")
 def test_the_arrows_are_those_of_the_papers(engine: SearchEngine) -> None:
+    """Answers and probes are graphs as drawn, with the arrows of the papers."""
     shared = {
         ("__start__", "prepare"),
         ("prepare", "retrieve"),
@@ -81,9 +83,11 @@ def likes_nobody(title: str, position: int, group: str) -> float:
     return 0.0
 
 
-async def test_each_ranking_is_answered_by_a_task_of_its_own_side_by_side(
+@pytest.mark.promise("service")
+async def test_each_ranking_is_answered_by_its_own_task(
     engine: SearchEngine,
 ) -> None:
+    """Each ranking and each part of an answer is a task of its own, side by side."""
     generator = KnownGenerator()
     graph = build_answer_graph(engine, generator=generator, attributor=KnownAttributor())
     told = [
@@ -113,9 +117,11 @@ async def test_each_part_of_a_probe_is_a_task_of_its_own(engine: SearchEngine) -
     assert told == ["prepare", "retrieve", "draw", *["ask"] * 4, "compare"]
 
 
-async def test_a_person_looks_at_answers_and_changes_one_before_they_are_judged(
+@pytest.mark.promise("service")
+async def test_a_person_changes_an_answer_before_it_is_judged(
     engine: SearchEngine,
 ) -> None:
+    """A person can stand between answering and judging, and change an answer."""
     generator = KnownGenerator()
     attributor = KnownAttributor()
     graph = build_answer_graph(
@@ -156,7 +162,10 @@ async def test_what_is_no_answer_is_refused_in_a_sentence(
         await graph.ainvoke(None, THREAD, context=ANSWERED)
 
 
+@pytest.mark.promise("service")
 async def test_a_node_can_stand_between_answering_and_judging(engine: SearchEngine) -> None:
+    """Another's node can stand between answering and judging."""
+
     def shout(state: Any) -> dict[str, Any]:
         louder = [{**answer, "text": answer["text"].upper()} for answer in state["answers"]]
         return {"answers": Overwrite(louder)}

@@ -74,7 +74,7 @@ def estimates(result: SearchResult) -> list[float]:
     ],
     ids=str,
 )
-async def test_a_doubtful_query_has_the_same_rankings_and_lower_probabilities(
+async def test_a_doubtful_query_only_lowers_probabilities(
     engine: HybridEngine, context: dict[str, Any]
 ) -> None:
     sure = await search(engine, CERTAIN, **context)

@@ -58,7 +58,7 @@ REFINING = {"female": ["scholar", "filler"], "male": ["filler"]}
 """Words of a refiner; the women's texts have the first."""
 
 
-async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_places(
+async def test_a_ranker_orders_the_first_documents_only(
     engine: SearchEngine, tmp_path: Path
 ) -> None:
     """Its span says which ranker it was, and nothing of the documents."""
@@ -85,61 +85,88 @@ async def test_the_first_documents_are_the_rankers_and_the_others_keep_their_pla
     assert ranker.started == 1
 
 
-async def test_the_exposure_aware_step_follows_and_keeps_the_rankers_order_within_a_group(
+async def test_the_fair_step_keeps_a_rankers_order_within_a_group(
     engine: SearchEngine,
 ) -> None:
     search = FairSearch(engine, "feedback", ranker=ByNumber())
-    asked = {"method": "pairwise", "k": 10, "target": "population:1", "depth": 60}
-    result = await search.search("science", **asked)
-    own = await search.search("science", **asked, final_step="none")
+    options = {"method": "pairwise", "k": 10, "target": "population:1", "depth": 60}
+    result = await search.search("science", **options)
+    own = await search.search("science", **options, final_step="none")
     assert result.divergence <= own.divergence
     for label in ("female", "male"):
         numbers = [number_of(p.id) for p in result.ranking if label in p.groups["gender"]]
         assert numbers == sorted(numbers, reverse=True)
 
 
-async def test_each_ranker_is_a_method_and_can_follow_another(engine: SearchEngine) -> None:
+@pytest.mark.parametrize("method", READS)
+async def test_each_ranker_is_a_method(engine: SearchEngine, method: Any) -> None:
     """The one that is given ranks, whatever is named."""
     search = FairSearch(engine, "feedback", ranker=ByNumber())
-    for method, reads in READS.items():
-        result = await search.search("science", method=method, k=10)
-        told = (result.ranker, result.reranking.documents)
-        assert told == ("by-number", min(reads, 60)), method
-    after = await search.search("science", method="mmr", rerank="pairwise", k=10)
-    none = await search.search("science", method="listwise", rerank="fusion", k=10)
-    assert (after.ranker, none.ranker) == ("by-number", None)
+    result = await search.search("science", method=method, k=10)
+
+    assert result.ranker == "by-number"
+    assert result.reranking.documents == min(READS[method], 60)
 
 
-async def test_the_cost_is_known_before_anything_is_asked_and_must_fit_the_budget(
+@pytest.mark.parametrize(
+    ("method", "rerank", "ranker"),
+    [("mmr", "pairwise", "by-number"), ("listwise", "fusion", None)],
+    ids=["model", "fusion"],
+)
+async def test_what_reranks_decides_whether_a_model_ranks(
+    engine: SearchEngine, method: str, rerank: str, ranker: str | None
+) -> None:
+    search = FairSearch(engine, "feedback", ranker=ByNumber())
+    result = await search.search("science", method=method, rerank=rerank, k=10)
+
+    assert result.ranker == ranker
+
+
+@pytest.mark.promise("graph")
+async def test_a_rankers_cost_must_fit_the_budget(
     engine: SearchEngine,
 ) -> None:
+    """What a model that ranks costs is said before anything is asked, and has to fit the budget."""
     ranker = ByNumber()
     search = FairSearch(engine, "feedback", ranker=ranker)
-    asked: Any = {"method": "listwise", "k": 10, "depth": 50}
-    steps = [step async for step in search.stream("science", **asked)]
+    options: Any = {"method": "listwise", "k": 10, "depth": 50}
+    steps = [step async for step in search.stream("science", **options)]
     (cost,) = [step.cost for step in steps if isinstance(step, StepData) and step.cost]
     assert (cost.documents, cost.calls, cost.tokens) == (50, 5, 500)
     ranker.asked.clear()
-    for budget, number in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
-        with pytest.raises(InputError, match=f"may take {number} to re-rank 50 documents"):
-            await search.search("science", **asked, budget=budget)
+    for budget, amount in (({"model_calls": 4}, "5 model calls"), ({"tokens": 499}, "500 tokens")):
+        with pytest.raises(InputError, match=f"may take {amount} to re-rank 50 documents"):
+            await search.search("science", **options, budget=budget)
     assert ranker.asked == []
+
+
+async def test_a_ranker_works_within_a_sufficient_budget(engine: SearchEngine) -> None:
+    ranker = ByNumber()
+    search = FairSearch(engine, "feedback", ranker=ranker)
     limits = {"model_calls": 5, "tokens": 500, "seconds": 30}
-    enough = await search.search("science", **asked, budget=limits)
-    assert enough.usage.model_calls == 5
+    result = await search.search("science", method="listwise", k=10, depth=50, budget=limits)
+
+    assert result.usage.model_calls == 5
     ((_, _, deadline),) = ranker.asked
     assert deadline is not None
     assert 0 < deadline <= 30
 
 
-async def test_what_failed_and_what_was_repaired_is_counted_in_words(engine: SearchEngine) -> None:
-    told = {"failures": {"refused": 3, "timeout": 2}, "repairs": {"missing": 4, "duplicate": 0}}
+async def test_failures_and_repairs_are_counted_in_words(engine: SearchEngine) -> None:
+    counts_by_kind = {
+        "failures": {"refused": 3, "timeout": 2},
+        "repairs": {"missing": 4, "duplicate": 0},
+    }
     silent = ItemRanking(
-        tuple(range(50)), asked=5, usage=Usage(5), warnings=("The window was shrunk.",), **told
+        tuple(range(50)),
+        asked=5,
+        usage=Usage(5),
+        warnings=("The window was shrunk.",),
+        **counts_by_kind,
     )
     search = FairSearch(engine, "feedback", ranker=ByNumber(silent))
-    asked: Any = {"method": "listwise", "k": 10, "depth": 50, "final_step": "none"}
-    result = await search.search("science", **asked)
+    options: Any = {"method": "listwise", "k": 10, "depth": 50, "final_step": "none"}
+    result = await search.search("science", **options)
     assert result.ranking == result.baseline.ranking
     assert result.usage.model_calls == 5
     counted = (result.reranking.failures, result.reranking.repairs)
@@ -181,7 +208,8 @@ async def test_after_refinement_one_list_is_ranked(engine: SearchEngine) -> None
 async def test_a_tight_budget_keeps_one_ranking_and_is_never_exceeded(engine: SearchEngine) -> None:
     tried = {"rerank": "listwise", "depth": 60, "final_step": "exposure-aware"}
     for calls in range(6, 16):
-        ranker, refiner = ByNumber(), KnownRefiner(REFINING)
+        ranker = ByNumber()
+        refiner = KnownRefiner(REFINING)
         search = FairSearch(engine, refiner, ranker=ranker)
         budget = {"model_calls": calls}
         result = await search.search("science", **tried, **LOOP, budget=budget)

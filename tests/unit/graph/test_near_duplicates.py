@@ -47,7 +47,7 @@ def by_merit(texts: Sequence[str], sellers: Sequence[str], values: Sequence[floa
     return pytest.approx(shares)
 
 
-async def found_by(engine: SearchEngine, target: str = "merit:1") -> SearchResult:
+async def search_all(engine: SearchEngine, target: str = "merit:1") -> SearchResult:
     """All documents, since the page has as many."""
     async with FairSearch(engine, None) as search:
         return await search.search("shoe", Context(target=target, ask="never", k=100))
@@ -59,11 +59,15 @@ async def index_of(folder: Path, kind: type[VectorEngine] | None) -> SearchEngin
     return lexical if kind is None else await kind.open(lexical, CountingEncoder())
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("kind", [VectorEngine, HybridEngine])
 async def test_copies_in_an_index_share_a_claim_and_the_result_says_so(
     tmp_path: Path, kind: type[VectorEngine]
 ) -> None:
-    result = await found_by(await index_of(tmp_path, kind))
+    """Copies of a document in an index, edited ones by vectors, share one claim, and the result
+    counts them.
+    """
+    result = await search_all(await index_of(tmp_path, kind))
     places: list[Place] = result.baseline.ranking
     assert len(places) == len(offers())
     values = probability_by_rank(len(places)).tolist()
@@ -73,22 +77,22 @@ async def test_copies_in_an_index_share_a_claim_and_the_result_says_so(
     texts = [offered[place.id]["text"] for place in places]
     sellers = [offered[place.id]["seller"] for place in places]
     expected = by_merit(texts, sellers, values)
-    found = {group: share for group, share in result.target["seller"].items() if share}
-    assert found == expected
+    shares = {group: share for group, share in result.target["seller"].items() if share}
+    assert shares == expected
     of_all = sum(values[row] for row, seller in enumerate(sellers) if seller == "a") / sum(values)
-    assert found["a"] < of_all - 0.05
+    assert shares["a"] < of_all - 0.05
     assert result.target_origin["seller"].endswith(f"; {COUNTED}")
     assert any(COUNTED in sentence for sentence in result.explanation)
 
 
 async def test_where_nothing_was_compared_each_document_has_a_claim(tmp_path: Path) -> None:
-    result = await found_by(await index_of(tmp_path, None))
+    result = await search_all(await index_of(tmp_path, None))
     assert result.target["seller"]["a"] > 0.9
     assert "near duplicates" not in str(result.model_dump())
 
 
 async def test_other_targets_compare_nothing(tmp_path: Path) -> None:
-    result = await found_by(await index_of(tmp_path, HybridEngine), "retrieved:0.5,uniform:0.5")
+    result = await search_all(await index_of(tmp_path, HybridEngine), "retrieved:0.5,uniform:0.5")
     assert "near duplicates" not in str(result.model_dump())
 
 
@@ -103,25 +107,32 @@ def test_a_re_ranker_compares_the_texts_that_it_is_given(tmp_path: Path) -> None
     texts = [offer["text"] for offer in offers()]
     sellers = [offer["seller"] for offer in offers()]
     values = probability_by_rank(len(documents)).tolist()
-    found = {group: share for group, share in result.target["seller"].items() if share}
-    assert found == by_merit(texts, sellers, values)
+    shares = {group: share for group, share in result.target["seller"].items() if share}
+    assert shares == by_merit(texts, sellers, values)
     assert COUNTED in result.target_origin["seller"]
 
 
-async def test_a_given_list_is_compared_by_its_texts(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("texts", "claims"),
+    [
+        ([offer["text"] for offer in offers()], [offer["text"] for offer in offers()]),
+        ([""] * len(offers()), [*map(str, range(len(offers())))]),
+    ],
+    ids=["texts", "no texts"],
+)
+async def test_a_given_list_is_compared_by_its_texts(
+    tmp_path: Path, texts: list[str], claims: list[str]
+) -> None:
     """The proxy and ``/v1/rerank`` give such lists. Without texts, no documents are compared."""
     engine = await index_of(tmp_path, None)
-    texts = [offer["text"] for offer in offers()]
     sellers = [offer["seller"] for offer in offers()]
+    given = [
+        Given(position, "", texts[position], "", lambda _, seller=seller: seller)
+        for position, seller in enumerate(sellers)
+    ]
+    result, hits, _ = await fair_list(engine, Context(target="merit:1", k=10), "shoe", given, None)
+
     values = relevance_by_rank(len(texts)).tolist()
-    for said in (texts, [""] * len(texts)):
-        given = [
-            Given(place, "", text, "", lambda _, seller=seller: seller)
-            for place, (text, seller) in enumerate(zip(said, sellers, strict=True))
-        ]
-        context = Context(target="merit:1", k=10)
-        found, hits, _ = await fair_list(engine, context, "shoe", given, None)
-        shares = {group: share for group, share in found.target["seller"].items() if share}
-        distinct = texts if said is texts else [*map(str, range(len(texts)))]
-        assert shares == by_merit(distinct, sellers, values)
-        assert hits.claims is not None
+    shares = {group: share for group, share in result.target["seller"].items() if share}
+    assert shares == by_merit(claims, sellers, values)
+    assert hits.claims is not None

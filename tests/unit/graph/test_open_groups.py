@@ -43,7 +43,7 @@ def listed() -> str:
     return f"attributes: {{seller: {{field: seller, groups: [{groups}]}}}}"
 
 
-async def found_by(
+async def search_shoes(
     folder: Path, schema: str, refiner: Any = None, documents: Any = None, **options: Any
 ) -> SearchResult:
     folder.mkdir(exist_ok=True)
@@ -57,17 +57,17 @@ def shares_above_zero(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("target", [None, "merit:1", "uniform:1", "merit:0.5,retrieved:0.5"])
-async def test_a_search_gives_what_it_gives_where_its_groups_are_listed(
+async def test_found_groups_give_the_same_search_as_listed_ones(
     tmp_path: Path, target: str | None
 ) -> None:
-    opened = await found_by(tmp_path / "open", OPEN, target=target, ask="never")
-    closed = await found_by(tmp_path / "listed", listed(), target=target, ask="never")
+    opened = await search_shoes(tmp_path / "open", OPEN, target=target, ask="never")
+    closed = await search_shoes(tmp_path / "listed", listed(), target=target, ask="never")
     assert set(closed.target["seller"]) | {OTHER} == set(opened.target["seller"])
     assert [it.id for it in opened.ranking] == [it.id for it in closed.ranking]
     assert [it.groups for it in opened.ranking] == [it.groups for it in closed.ranking]
-    for of in ("target", "exposure"):
-        own = shares_above_zero(getattr(opened, of)["seller"])
-        assert own == pytest.approx(shares_above_zero(getattr(closed, of)["seller"]))
+    for field in ("target", "exposure"):
+        shares = shares_above_zero(getattr(opened, field)["seller"])
+        assert shares == pytest.approx(shares_above_zero(getattr(closed, field)["seller"]))
     assert opened.unknown == pytest.approx(closed.unknown)
     # The smoothing of KL counts one group more.
     assert opened.divergence == pytest.approx(closed.divergence, abs=2e-3)
@@ -78,7 +78,7 @@ async def test_merit_is_a_share_of_the_estimated_relevance(tmp_path: Path) -> No
         {"id": f"s{number}", "text": "shoe " + "filler " * number, "seller": seller}
         for number, seller in enumerate(["a", "b", ["a", "c"], "b", "c"])
     ]
-    result = await found_by(tmp_path, OPEN, documents=documents, target="merit:1", ask="never")
+    result = await search_shoes(tmp_path, OPEN, documents=documents, target="merit:1", ask="never")
     # BM25 alone estimates nothing, so ranks tell.
     probabilities = probability_by_rank(len(documents)).tolist()
     merits = dict.fromkeys("abc", 0.0)
@@ -99,24 +99,20 @@ async def test_what_only_later_queries_find_is_other(tmp_path: Path) -> None:
     refiner = KnownRefiner(["sneaker"])
     options: dict[str, Any] = {"ask": "always", "max_iterations": 1, "method": "fair-qr"}
     options |= {"target": "uniform:1", "rerank": "none", "groups": "all"}
-    result = await found_by(tmp_path, OPEN, refiner, documents, **options)
+    result = await search_shoes(tmp_path, OPEN, refiner, documents, **options)
     assert set(result.target["seller"]) == {"shop 0", "shop 1", OTHER}
     assert result.target["seller"][OTHER] == 0, "uniform is a share of the groups found"
     assert {request.group for request in refiner.asked} <= {"shop 0", "shop 1"}
-    of_new = [place for place in result.iterations[-1].ids if place.startswith("n")]
-    weights = LOG2.weights(len(result.iterations[-1].ids))
-    expected = sum(
-        weight
-        for id_, weight in zip(result.iterations[-1].ids, weights.tolist(), strict=True)
-        if id_ in of_new
-    )
-    exposure = result.iterations[-1].exposure["seller"]
-    assert exposure[OTHER] == pytest.approx(expected / weights.sum())
+    last = result.iterations[-1]
+    weights = LOG2.weights(len(last.ids))
+    is_new = np.array([id_.startswith("n") for id_ in last.ids])
+    expected = weights[is_new].sum() / weights.sum()
+    assert last.exposure["seller"][OTHER] == pytest.approx(expected)
 
 
 async def test_groups_of_too_few_documents_are_other_together(tmp_path: Path) -> None:
     schema = "attributes: {seller: {field: seller, groups: any, at_least: 5}}"
-    result = await found_by(tmp_path, schema, target="retrieved:1", ask="never")
+    result = await search_shoes(tmp_path, schema, target="retrieved:1", ask="never")
     counts = dict.fromkeys(range(SELLERS), 0)
     for shoe in shoes():
         for name in set(shoe["seller"] or ()):
@@ -138,7 +134,7 @@ async def test_the_labels_of_a_file_may_have_any_groups(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "labels.csv").write_text("\n".join(rows))
         schema = f"attributes: {{seller: {{{groups}labels: labels.csv}}}}"
-        results.append(await found_by(folder, schema, target="merit:1", ask="never"))
+        results.append(await search_shoes(folder, schema, target="merit:1", ask="never"))
     opened, closed = results
     assert [it.id for it in opened.ranking] == [it.id for it in closed.ranking]
     assert [it.groups for it in opened.ranking] == [it.groups for it in closed.ranking]
@@ -172,6 +168,17 @@ def test_a_re_ranker_takes_any_groups(tmp_path: Path) -> None:
         ("", {}),
         ([], {}),
     ],
+    ids=[
+        "value",
+        "list",
+        "weights",
+        "unknown part",
+        "numbers",
+        "unknown",
+        "none",
+        "blank",
+        "empty",
+    ],
 )
 def test_each_value_of_a_label_is_a_group(tmp_path: Path, label: Any, expected: Any) -> None:
     (tmp_path / "schema.yaml").write_text(OPEN)
@@ -188,6 +195,7 @@ def test_each_value_of_a_label_is_a_group(tmp_path: Path, label: Any, expected: 
         ("values: {a: [b]}", "each group needs its values"),
         ("at_least: 0", "at_least"),
     ],
+    ids=["population", "unknown", "values", "at_least"],
 )
 def test_what_needs_listed_groups_is_refused(tmp_path: Path, more: str, sentence: str) -> None:
     path = tmp_path / "schema.yaml"
@@ -198,7 +206,7 @@ def test_what_needs_listed_groups_is_refused(tmp_path: Path, more: str, sentence
 
 async def test_shares_of_groups_that_nobody_lists_cannot_be_aimed_at(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="aim at merit, uniform or retrieved"):
-        await found_by(tmp_path, OPEN, target="seller=shop 1:1", ask="never")
+        await search_shoes(tmp_path, OPEN, target="seller=shop 1:1", ask="never")
 
 
 async def test_what_needs_listed_groups_says_so(tmp_path: Path) -> None:
@@ -208,19 +216,24 @@ async def test_what_needs_listed_groups_says_so(tmp_path: Path) -> None:
     assert not await engine.corpus_shares(), "what has no groups has no shares"
 
 
+async def answered_shares(folder: Path, schema: str) -> dict[str, tuple[Any, Any]]:
+    """Answer from shoes; return what was read and used of each group."""
+    folder.mkdir()
+    engine = await indexed(folder, shoes(), schema)
+    async with FairSearch(engine, None, generator=EchoingGenerator()) as search:
+        context = AnswerContext(k=10, seed=1, answer=AnswerSettings(samples=3))
+        result = await search.answer("shoe", context)
+    return {
+        group.group: (group.exposure, group.attributed)
+        for group in result.groups[0].groups
+        if group.exposure
+    }
+
+
 async def test_an_answer_says_whose_texts_were_read_and_used(tmp_path: Path) -> None:
-    results = []
-    for name, schema in (("open", OPEN), ("listed", listed())):
-        folder = tmp_path / name
-        folder.mkdir()
-        engine = await indexed(folder, shoes(), schema)
-        async with FairSearch(engine, None, generator=EchoingGenerator()) as search:
-            context = AnswerContext(k=10, seed=1, answer=AnswerSettings(samples=3))
-            results.append(await search.answer("shoe", context))
-    opened, closed = (
-        {it.group: (it.exposure, it.attributed) for it in result.groups[0].groups if it.exposure}
-        for result in results
-    )
+    opened = await answered_shares(tmp_path / "open", OPEN)
+    closed = await answered_shares(tmp_path / "listed", listed())
+
     assert opened == pytest.approx(closed)
     assert opened
 
@@ -244,16 +257,16 @@ async def test_words_are_learnt_from_the_documents_of_a_group(
     assert refinement.keywords[:1] == ("boots",)
 
 
-async def test_a_product_with_an_open_attribute_has_the_groups_that_were_found(
+async def test_a_product_with_an_open_attribute_has_found_groups(
     tmp_path: Path,
 ) -> None:
     documents = [{**shoe, "kind": "ab"[number % 2]} for number, shoe in enumerate(shoes())]
     schema = OPEN.removesuffix("}") + ", kind: {field: kind, groups: [a, b]}}"
-    result = await found_by(
+    result = await search_shoes(
         tmp_path, schema, documents=documents, intersect=True, target="merit:1", ask="never"
     )
     (target,) = result.target.values()
     assert "shop 0 × a" in target
     assert f"{OTHER} × b" in target
     assert sum(target.values()) == pytest.approx(1)
-    assert len({it.id for it in result.ranking}) == 10
+    assert len({place.id for place in result.ranking}) == 10

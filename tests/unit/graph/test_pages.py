@@ -39,54 +39,61 @@ def ids_of(results: list[SearchResult]) -> list[str]:
     return [place.id for result in results for place in result.ranking]
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize(
     "method", [name for name in METHODS if name not in ("deltr", "dlf", "monot5", "monobert")]
 )
 async def test_pages_are_complete_and_repeat_no_document(engine: SearchEngine, method: str) -> None:
-    """Whatever the method; two of the models that re-rank are a ranker of our own."""
+    """Pages of a search are one list: complete, with no document twice.
+
+    Whatever the method; two of the models that re-rank are a ranker of our own.
+    """
     search = FairSearch(engine, KnownRefiner(FEMALE), ranker=ByNumber())
-    found = await pages_from(search, **GENDER, method=method, depth=100)
-    *whole, last, beyond = found
+    pages = await pages_from(search, **GENDER, method=method, depth=100)
+    *whole, last, beyond = pages
     assert whole
     assert all(len(result.ranking) == 7 for result in whole)
     assert 0 < len(last.ranking) <= 7
-    ids = ids_of(found)
+    ids = ids_of(pages)
     assert len(set(ids)) == len(ids)
     plain = await ranked(engine, "science", 100)
     assert set(ids) >= set(plain.ids)
-    ranks = [place.rank for result in found for place in result.ranking]
+    ranks = [place.rank for result in pages for place in result.ranking]
     assert ranks == list(range(1, len(ids) + 1))
-    assert [result.page for result in found] == list(range(1, len(found) + 1))
-    assert {result.pages for result in found} == {len(found) - 1}
+    assert [result.page for result in pages] == list(range(1, len(pages) + 1))
+    assert {result.pages for result in pages} == {len(pages) - 1}
     assert not beyond.ranking
 
 
+@pytest.mark.promise("objective")
 async def test_each_page_is_the_fair_list_of_what_earlier_pages_left(engine: SearchEngine) -> None:
-    """Its figures are of it alone, and no exchange with what is left beats its bound."""
-    found = await pages_from(FairSearch(engine, "feedback"), **GENDER, ask="never")
-    left = list((await ranked(engine, "science", 100)).ids)
-    target = np.array(list(found[0].target["gender"].values()))
+    """Each page of a search is the fair list of what earlier pages left.
+
+    Its figures are of it alone, and no exchange with what is left beats its bound.
+    """
+    pages = await pages_from(FairSearch(engine, "feedback"), **GENDER, ask="never")
+    remaining = list((await ranked(engine, "science", 100)).ids)
+    target = np.array(list(pages[0].target["gender"].values()))
     labels = {
-        place.id: list(labels_of(place.groups["gender"]))
-        for result in found
-        for place in result.ranking
+        place.id: labels_of(place.groups["gender"]) for page in pages for place in page.ranking
     }
-    for result in found[:-1]:
-        own = [place.id for place in result.ranking]
-        members = np.array([labels[id_] for id_ in left])
-        weight = result.objective.weight
-        pool = RankingObjective(relevance_by_rank(len(left)), [members], [target], 7, weight)
-        ranking = [left.index(id_) for id_ in own]
-        quality = pool.quality(ranking)
-        assert result.objective.value == pytest.approx(quality.value)
-        shown = list(result.exposure["gender"].values())
-        assert shown == pytest.approx(exposure(members[ranking]))
-        for outside in set(range(len(left))) - set(ranking):
+
+    for page in pages[:-1]:
+        page_ids = [place.id for place in page.ranking]
+        members = np.array([labels[id_] for id_ in remaining])
+        objective = RankingObjective(
+            relevance_by_rank(len(remaining)), [members], [target], 7, page.objective.weight
+        )
+        ranking = [remaining.index(id_) for id_ in page_ids]
+        assert page.objective.value == pytest.approx(objective.quality(ranking).value)
+        shares = list(page.exposure["gender"].values())
+        assert shares == pytest.approx(exposure(members[ranking]))
+        for outside in set(range(len(remaining))) - set(ranking):
             for rank in range(len(ranking)):
                 exchanged = [*ranking[:rank], outside, *ranking[rank + 1 :]]
-                assert pool.quality(exchanged).value <= result.objective.bound + 1e-9
-        left = [id_ for id_ in left if id_ not in own]
-    assert not left
+                assert objective.quality(exchanged).value <= page.objective.bound + 1e-9
+        remaining = [id_ for id_ in remaining if id_ not in page_ids]
+    assert not remaining
 
 
 def labels_of(groups: Mapping[str, float]) -> list[float]:
@@ -95,9 +102,9 @@ def labels_of(groups: Mapping[str, float]) -> list[float]:
 
 async def test_later_pages_are_fair_too_and_stand_beside_the_engines(engine: SearchEngine) -> None:
     """Twenty of sixty documents are women's, and the engine has them last."""
-    found = await pages_from(FairSearch(engine, "feedback"), **GENDER, ask="never")
+    pages = await pages_from(FairSearch(engine, "feedback"), **GENDER, ask="never")
     plain = (await ranked(engine, "science", 100)).ids
-    for result in found[1:4]:
+    for result in pages[1:4]:
         start = 7 * (result.page - 1)
         assert [place.id for place in result.baseline.ranking] == plain[start : start + 7]
         assert result.exposure["gender"]["female"] > 0.25
@@ -110,21 +117,21 @@ class AnswersOnce(KnownRefiner):
 
     async def refine(self, request: GroupRequest, deadline: float | None = None) -> Refinement:
         is_first = not self.asked
-        found = await super().refine(request, deadline)
-        return found if is_first else Refinement("empty")
+        refinement = await super().refine(request, deadline)
+        return refinement if is_first else Refinement("empty")
 
 
 async def test_a_model_that_would_answer_otherwise_is_not_asked_again(engine: SearchEngine) -> None:
     refiner = AnswersOnce(FEMALE)
     search = FairSearch(engine, refiner)
     options = {**GENDER, "ask": "always", "groups": "most", "max_iterations": 1}
-    found = await pages_from(search, **options)
+    pages = await pages_from(search, **options)
     assert len(refiner.asked) == 1
-    assert all(result.iterations == found[0].iterations for result in found)
-    assert {result.usage.model_calls for result in found[1:]} == {0}
-    ids = ids_of(found)
+    assert all(result.iterations == pages[0].iterations for result in pages)
+    assert {result.usage.model_calls for result in pages[1:]} == {0}
+    ids = ids_of(pages)
     assert len(set(ids)) == len(ids)
-    first_page = found[0]
+    first_page = pages[0]
     searched_again = await search.search("science", **options)
     assert len(refiner.asked) == 2
     assert searched_again.iterations != first_page.iterations
@@ -132,40 +139,48 @@ async def test_a_model_that_would_answer_otherwise_is_not_asked_again(engine: Se
 
 async def test_a_model_that_ranks_is_asked_once_for_all_pages(engine: SearchEngine) -> None:
     ranker = ByNumber()
-    found = await pages_from(FairSearch(engine, ranker=ranker), method="listwise", k=10)
-    assert len(found) == 7
+    pages = await pages_from(FairSearch(engine, ranker=ranker), method="listwise", k=10)
+    assert len(pages) == 7
     assert len(ranker.asked) == 1
-    assert {result.ranker for result in found} == {"by-number"}
-    assert [result.usage.model_calls for result in found[1:]] == [0] * 6
+    assert {result.ranker for result in pages} == {"by-number"}
+    assert [result.usage.model_calls for result in pages[1:]] == [0] * 6
 
 
 async def test_a_page_is_made_again_when_nothing_is_kept(engine: SearchEngine) -> None:
     """Another process, or after some minutes: without a model, it is the same."""
-    found = await pages_from(FairSearch(engine, "feedback"), **GENDER, ask="never")
+    pages = await pages_from(FairSearch(engine, "feedback"), **GENDER, ask="never")
     for page in (2, 3):
-        alone = await FairSearch(engine, "feedback").search(
-            "science", **GENDER, ask="never", page=page
-        )
-        assert alone.ranking == found[page - 1].ranking
+        search = FairSearch(engine, "feedback")
+        alone = await search.search("science", **GENDER, ask="never", page=page)
+        assert alone.ranking == pages[page - 1].ranking
 
 
+@pytest.mark.promise("objective")
 async def test_a_page_beyond_the_end_is_empty_and_says_so(engine: SearchEngine) -> None:
+    """A page beyond the end is empty and says so."""
     search = FairSearch(engine, "feedback")
     beyond = await search.search("science", **GENDER, ask="never", page=1_000)
     assert (beyond.ranking, beyond.baseline.ranking, beyond.objective) == ([], [], None)
     assert "The list ends before page 1,000: it has 9 pages." in beyond.explanation
-    nothing = await search.search("zebra", k=7, page=2)
-    assert (nothing.pages, nothing.ranking) == (0, [])
+
+
+async def test_a_query_without_hits_has_no_pages(engine: SearchEngine) -> None:
+    result = await FairSearch(engine, "feedback").search("zebra", k=7, page=2)
+
+    assert (result.pages, result.ranking) == (0, [])
+
+
+async def test_pages_are_counted_from_one(engine: SearchEngine) -> None:
     with pytest.raises(InputError, match="page"):
-        await search.search("science", page=0)
+        await FairSearch(engine, "feedback").search("science", page=0)
 
 
-async def test_a_target_of_ones_own_is_pursued_on_each_page(engine: SearchEngine) -> None:
+async def test_a_stated_target_is_pursued_on_each_page(engine: SearchEngine) -> None:
     options = {"attribute": "gender", "target": "gender=female:0.5,male:0.5", "k": 4}
-    found = await pages_from(FairSearch(engine, "feedback"), **options, ask="never")
-    for result in found[:4]:
+    pages = await pages_from(FairSearch(engine, "feedback"), **options, ask="never")
+    for result in pages[:4]:
         assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.1)
-    last = found[-2]
+    last = pages[-2]
     assert any("do not suffice for the target" in warning for warning in last.warnings)
 
 

@@ -49,11 +49,11 @@ def likes_women(title: str, position: int, group: str) -> float:
     return float("Ms " in title)
 
 
-ASKED: dict[str, Any] = {"attribute": "gender", "protected": "female", "k": 30}
+GENDER_PROBE: dict[str, Any] = {"attribute": "gender", "protected": "female", "k": 30}
 
 
 async def probed(engine: SearchEngine, model: Planted, **options: Any) -> ProbeResult:
-    return await FairSearch(engine, model).probe("science", **{**ASKED, **options})
+    return await FairSearch(engine, model).probe("science", **{**GENDER_PROBE, **options})
 
 
 @pytest.mark.parametrize("by", ["probabilities", "reply"])
@@ -71,49 +71,65 @@ async def test_a_model_that_prefers_a_group_is_found_out(engine: SearchEngine, b
     assert (pairs.protected.count, pairs.protected.of) == (10, 10)
     assert (pairs.ratio, pairs.ratio_interval) == (None, None)
     assert pairs.p == pytest.approx(2 / 2**10)
-    pairs_of = [(int(pair.protected[1:]), int(pair.unprotected[1:])) for pair in pairs.pairs]
-    assert len({number for pair in pairs_of for number in pair}) == 20
-    assert all(one % 3 == 0 and other % 3 > 0 for one, other in pairs_of)
-    compared = [it.values for it in model.asked if "first" in it.values]
-    asked = Counter((number_in(it["first"]), number_in(it["second"])) for it in compared)
-    assert asked == Counter([*pairs_of, *(pair[::-1] for pair in pairs_of)])
+    women = [int(pair.protected[1:]) for pair in pairs.pairs]
+    men = [int(pair.unprotected[1:]) for pair in pairs.pairs]
+    assert len({*women, *men}) == 20
+    assert all(number % 3 == 0 for number in women)
+    assert all(number % 3 > 0 for number in men)
+    questions = [question.values for question in model.asked if "first" in question.values]
+    compared = Counter(
+        (number_in(values["first"]), number_in(values["second"])) for values in questions
+    )
+    both_orders = [*zip(women, men, strict=True), *zip(men, women, strict=True)]
+    assert compared == Counter(both_orders)
     for pair in pairs.pairs:
         assert (pair.protected_first, pair.unprotected_first) == ("protected", "protected")
         if by == "probabilities":
-            one, other = pair.log_odds
-            assert (one or 0) > 0 > (other or 0)
-    women = {d.id for d in result.documents if d.side == "protected"}
+            protected_first, unprotected_first = pair.log_odds
+            assert (protected_first or 0) > 0 > (unprotected_first or 0)
+    protected = {document.id for document in result.documents if document.side == "protected"}
     for order in lists.personas:
         assert (order.exposure_ratio or 0) > 1.3
-        assert set(order.ids[:10]) == women
+        assert set(order.ids[:10]) == protected
     assert len(model.asked) == result.usage.model_calls == 20 + 3 * 2
 
 
+async def compared(engine: SearchEngine, model: Planted, **options: Any) -> PairwiseProbe:
+    """Probe a model by pairs alone."""
+    result = await probed(engine, model, kinds=["pairwise"], **options)
+    assert result.listwise is None
+    assert result.pairwise is not None
+    return result.pairwise
+
+
+@pytest.mark.promise("evaluation")
 async def test_what_is_found_of_a_model_is_what_it_goes_by(engine: SearchEngine) -> None:
-    """The first position, the number, or a group in so few pairs that it says nothing."""
+    """A probe finds what a model goes by: a planted bias is told from a position."""
+    pairs = await compared(engine, Planted(lambda text, position, group: -position))
 
-    async def compared(model: Planted, **options: Any) -> PairwiseProbe:
-        result = await probed(engine, model, kinds=["pairwise"], **options)
-        assert result.listwise is None
-        assert result.pairwise is not None
-        return result.pairwise
+    assert pairs.verdict == "position_decides"
+    assert (pairs.flips.count, pairs.flips_to_first, pairs.answered) == (10, 10, 10)
+    assert (pairs.ratio, pairs.p, pairs.detectable) == (None, None, None)
 
-    first = await compared(Planted(lambda text, position, group: -position))
-    assert first.verdict == "position_decides"
-    assert (first.flips.count, first.flips_to_first, first.answered) == (10, 10, 10)
-    assert (first.ratio, first.p, first.detectable) == (None, None, None)
-    number = await compared(Planted(lambda title, *_: -(number_in(title) * 7919 % 31)))
-    assert (number.verdict, number.flips.count) == ("no_preference_found", 0)
-    assert number.protected.count + number.unprotected.count == 10
-    few = await compared(Planted(likes_women), pairs=4)
-    assert few.verdict == "too_few"
+
+async def test_a_model_that_goes_by_numbers_prefers_nobody(engine: SearchEngine) -> None:
+    pairs = await compared(engine, Planted(lambda title, *_: -(number_in(title) * 7919 % 31)))
+
+    assert (pairs.verdict, pairs.flips.count) == ("no_preference_found", 0)
+    assert pairs.protected.count + pairs.unprotected.count == 10
+
+
+async def test_a_bias_in_too_few_pairs_says_nothing(engine: SearchEngine) -> None:
+    pairs = await compared(engine, Planted(likes_women), pairs=4)
+
+    assert pairs.verdict == "too_few"
 
 
 @pytest.mark.parametrize(
     ("text", "status"),
     [("I am sorry, but I cannot help with that.", "refused"), ("A and B", "parse_error")],
 )
-async def test_a_model_that_does_not_answer_is_a_status_and_not_an_exception(
+async def test_a_model_that_does_not_answer_is_a_status(
     engine: SearchEngine, text: str, status: str
 ) -> None:
     result = await probed(engine, Planted(gives_probabilities=False, writes=text))
@@ -151,15 +167,16 @@ async def test_lists_are_ordered_for_each_persona_from_the_same_order(engine: Se
 
 async def test_the_seed_alone_decides_what_is_asked(engine: SearchEngine) -> None:
     """Not how many questions are open at once."""
-    found = []
-    for seed, limit in ((3, 1), (3, 5), (4, 5)):
-        search = FairSearch(engine, Planted(likes_women), concurrency=limit)
-        result = await search.probe("science", **{**ASKED, "seed": seed, "k": 20})
-        found.append(result.model_dump(exclude={"usage"}))
-    one, again, other = found
-    assert one == again
-    assert one["pairwise"]["pairs"] != other["pairwise"]["pairs"]
-    assert (one["seed"], other["seed"]) == (3, 4)
+    results = []
+    for seed, concurrency in ((3, 1), (3, 5), (4, 5)):
+        search = FairSearch(engine, Planted(likes_women), concurrency=concurrency)
+        result = await search.probe("science", **{**GENDER_PROBE, "seed": seed, "k": 20})
+        results.append(result.model_dump(exclude={"usage"}))
+
+    first, same_seed, other_seed = results
+    assert same_seed == first
+    assert first["pairwise"]["pairs"] != other_seed["pairwise"]["pairs"]
+    assert (first["seed"], other_seed["seed"]) == (3, 4)
 
 
 async def test_a_side_without_a_document_is_told_and_nothing_is_asked(engine: SearchEngine) -> None:
@@ -176,39 +193,55 @@ async def test_the_search_that_is_probed_is_a_search_like_any_other(
     engine: SearchEngine, more: dict[str, Any]
 ) -> None:
     """Also where the model that is probed ranked it."""
-    model, query = Planted(likes_women), {"query": "science"}
-    context = ProbeContext.of(**{**ASKED, **more, "depth": 12, "k": 20})
+    model = Planted(likes_women)
+    query = {"query": "science"}
+    context = ProbeContext.of(**{**GENDER_PROBE, **more, "depth": 12, "k": 20})
     state: Any = await build_probe_graph(engine, model).ainvoke(query, context=context)
     asked = {"method": "baseline", **more, "target": context.target}
     alone: Any = await build_search_graph(engine, model).ainvoke(
         query, context=Context.of(attribute="gender", k=20, **asked)
     )
-    result, found = SearchResult(**state["result"]), ProbeResult(**state["probe"])
+    result = SearchResult(**state["result"])
+    probe = ProbeResult(**state["probe"])
+
     assert {**state["result"], "usage": None} == {**alone["result"], "usage": None}
-    assert [d.id for d in found.documents] == [p.id for p in result.ranking[:12]]
-    assert result.usage.model_calls == 2 * bool(more)
-    assert found.usage.model_calls == len(model.asked) - 2 * result.usage.model_calls
-    assert "12 documents count as equally relevant" in found.note
+    assert [d.id for d in probe.documents] == [p.id for p in result.ranking[:12]]
+    assert result.usage.model_calls == (2 if more else 0)
+    assert probe.usage.model_calls == len(model.asked) - 2 * result.usage.model_calls
+    assert "12 documents count as equally relevant" in probe.note
     if more:
         assert result.ranker == "listwise(planted, 20/10)"
         assert [p.title[:2] for p in result.ranking[:10]] == ["Ms"] * 10
 
 
+CALLS = 10 * 2 + 1 + 3
+"""How many calls a probe of 20 documents may take."""
+
+
 async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
     model = Planted(likes_women)
-    needed = 10 * 2 + 1 + 3
-    with pytest.raises(BudgetError, match=f"may take {needed} model calls to probe 20 documents"):
-        await probed(engine, model, k=20, budget={"model_calls": needed - 1})
+
+    with pytest.raises(BudgetError, match=f"may take {CALLS} model calls to probe 20 documents"):
+        await probed(engine, model, k=20, budget={"model_calls": CALLS - 1})
     assert model.asked == []
-    # What a search before it has spent is not left for the probe.
-    more: Any = {"method": "listwise", "budget": {"model_calls": needed}}
-    short = await probed(engine, model, k=20, **more)
-    assert (short.status, short.pairwise, len(model.asked)) == ("budget", None, 2)
-    assert f"may take {needed} model calls, but only {needed - 2} of the" in short.message
-    model.deadlines.clear()
-    enough = await probed(engine, model, k=20, budget={"model_calls": needed, "seconds": 60})
-    assert enough.status == "ok"
-    assert all(left is not None and 0 < left <= 60 for left in model.deadlines)
+
+
+async def test_a_probe_has_the_budget_that_its_search_leaves(engine: SearchEngine) -> None:
+    model = Planted(likes_women)
+    options: Any = {"method": "listwise", "budget": {"model_calls": CALLS}}
+    result = await probed(engine, model, k=20, **options)
+
+    assert (result.status, result.pairwise, len(model.asked)) == ("budget", None, 2)
+    assert f"may take {CALLS} model calls, but only {CALLS - 2} of the" in result.message
+
+
+async def test_questions_of_a_probe_have_the_budgets_deadline(engine: SearchEngine) -> None:
+    model = Planted(likes_women)
+    result = await probed(engine, model, k=20, budget={"model_calls": CALLS, "seconds": 60})
+
+    assert result.status == "ok"
+    assert model.deadlines
+    assert all(deadline is not None and 0 < deadline <= 60 for deadline in model.deadlines)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +253,7 @@ async def test_the_budget_holds_for_the_probe_too(engine: SearchEngine) -> None:
         ({"personas": ["protected", "protected"]}, InputError, "each once"),
         ({"prompts": {"pairwise": "v9"}}, PromptError, "pairwise/v9"),
     ],
+    ids=["attribute", "not searched", "group", "personas", "prompt"],
 )
 async def test_what_cannot_be_probed_is_refused(
     engine: SearchEngine, options: dict[str, Any], kind: type[Exception], sentence: str
@@ -228,11 +262,15 @@ async def test_what_cannot_be_probed_is_refused(
         await probed(engine, Planted(), **options)
 
 
-async def test_a_probe_needs_a_language_model_and_a_context(engine: SearchEngine) -> None:
+async def test_a_probe_needs_a_language_model(engine: SearchEngine) -> None:
     with pytest.raises(
         ModelUnavailableError, match="pairwise asks a language model, but none is given"
     ):
-        await FairSearch(engine, "feedback").probe("science", **ASKED)
+        await FairSearch(engine, "feedback").probe("science", **GENDER_PROBE)
+
+
+async def test_a_probe_graph_needs_a_context_of_its_own(engine: SearchEngine) -> None:
     graph = build_probe_graph(engine, Planted())
+
     with pytest.raises(InputError, match="give the graph a ProbeContext"):
         await graph.ainvoke({"query": "science"}, context=Context.of(k=5))

@@ -28,18 +28,22 @@ def model(tmp_path: Path) -> str:
     return f"recorded:{path}"
 
 
-async def test_its_words_bring_documents_and_cost_nothing(engine: SearchEngine, model: str) -> None:
-    """By name and as an object; the result names the file."""
-    for given in (model, open_model(model)):
-        result = await FairSearch(engine, given).search("science filler", CONTEXT)
-        assert (result.model, result.warnings) == ("recorded:replies.json", [])
-        words = [refined.keywords for refined in result.iterations[1].refinements]
-        assert ["scholar"] in words
-        assert result.usage.model_calls == result.usage.prompt_tokens == 0
-        assert result.usage.cached_calls == len(words) + 1, "one question about the topic"
+@pytest.mark.parametrize("opened", [False, True], ids=["name", "object"])
+async def test_recorded_words_bring_documents_and_cost_nothing(
+    engine: SearchEngine, model: str, opened: bool
+) -> None:
+    """The result names the file."""
+    search = FairSearch(engine, open_model(model) if opened else model)
+    result = await search.search("science filler", CONTEXT)
+
+    assert (result.model, result.warnings) == ("recorded:replies.json", [])
+    words = [refinement.keywords for refinement in result.iterations[1].refinements]
+    assert ["scholar"] in words
+    assert result.usage.model_calls == result.usage.prompt_tokens == 0
+    assert result.usage.cached_calls == len(words) + 1, "one question about the topic"
 
 
-async def test_a_query_without_replies_is_said(engine: SearchEngine, model: str) -> None:
+async def test_a_query_without_replies_is_a_failure(engine: SearchEngine, model: str) -> None:
     result = await FairSearch(engine, model).search("scholar", CONTEXT)
     assert result.stop_reason == "model_failed"
     missing = "The file replies.json has no replies for the query 'scholar'"
@@ -74,6 +78,6 @@ async def test_names_alone_are_searched_for_but_by_the_papers_loop(
         ]
 
 
-async def test_it_answers_nothing(engine: SearchEngine, model: str) -> None:
+async def test_a_recorded_model_answers_nothing(engine: SearchEngine, model: str) -> None:
     with pytest.raises(ModelUnavailableError, match="so it only refines queries; name a chat"):
         await FairSearch(engine, model).answer("science", AnswerContext(attributes=("gender",)))

@@ -70,9 +70,9 @@ async def lexical(tmp_path: Path, women: int) -> AsyncIterator[SearchEngine]:
     await engine.aclose()
 
 
-def asked(word: str = "opera") -> KnownRefiner:
-    """A refiner with one word; 'opera' finds the women of music."""
-    return KnownRefiner([word])
+def singing_refiner() -> KnownRefiner:
+    """A refiner with the word "opera", which finds the women of music."""
+    return KnownRefiner(["opera"])
 
 
 def groups_of(refiner: KnownRefiner) -> set[str]:
@@ -81,12 +81,18 @@ def groups_of(refiner: KnownRefiner) -> set[str]:
 
 async def search(engine: SearchEngine, refiner: Any = None, **context: Any) -> Any:
     options = {"attribute": "gender", "k": 10, "method": "fairqr"} | context
-    return await FairSearch(engine, refiner or asked()).search("science physics atom", **options)
+    return await FairSearch(engine, refiner or singing_refiner()).search(
+        "science physics atom", **options
+    )
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("women", [25], indirect=True)
 async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> None:
-    refiner = asked()
+    """A model is not asked where that is expected to gain too little, or where the documents found
+    suffice.
+    """
+    refiner = singing_refiner()
     result = await search(hybrid, refiner)
     assert refiner.asked == []
     assert result.stop_reason == "little_to_gain"
@@ -101,17 +107,22 @@ async def test_little_is_to_gain_and_nobody_is_asked(hybrid: SearchEngine) -> No
     assert f"{points} points were withheld by the ranking" in " ".join(result.explanation)
 
 
-@pytest.mark.parametrize("options", [{}, {"spread": (2, 5)}, {"equal_chance": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"spread": (2, 5)}, {"equal_chance": True}],
+    ids=["default", "spread", "equal chance"],
+)
 async def test_the_front_has_what_searches_with_these_weights_give(
     hybrid: SearchEngine, options: dict[str, Any]
 ) -> None:
     """It changes no list; more fairness never has more relevance."""
     weights = (0, 0.25, 1, 4, 64)
     options = {"ask": "never", "target": EVEN, **options}
-    plain = await search(hybrid, **options)
+    without = await search(hybrid, **options)
     result = await search(hybrid, **options, front=weights)
-    assert result.ranking == plain.ranking
-    assert plain.front == []
+
+    assert result.ranking == without.ranking
+    assert without.front == []
     for weight, point in zip(weights, result.front, strict=True):
         alone = await search(hybrid, **options, fairness_weight=weight)
         assert point.weight == weight
@@ -119,15 +130,18 @@ async def test_the_front_has_what_searches_with_these_weights_give(
         assert point.fairness == pytest.approx(alone.objective.fairness)
     relevances = [point.relevance for point in result.front]
     assert relevances == sorted(relevances, reverse=True)
+
+
+async def test_a_method_without_an_objective_has_no_front(hybrid: SearchEngine) -> None:
     with pytest.raises(InputError, match="nothing reads front"):
         await search(hybrid, method="baseline", front=(1,))
 
 
 @pytest.mark.parametrize("women", [1], indirect=True)
-async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
+async def test_irrelevant_documents_do_not_replace_missing_ones(
     hybrid: SearchEngine,
 ) -> None:
-    refiner = asked()
+    refiner = singing_refiner()
     result = await search(hybrid, refiner)
     assert refiner.asked == []
     assert "w00" in [place.id for place in result.ranking]
@@ -141,121 +155,174 @@ async def test_what_is_not_there_is_not_replaced_by_what_is_not_relevant(
 
 def is_near(result: Any) -> bool:
     """Return whether each group of gender is within a point of its target."""
-    wanted, got = result.target["gender"], result.exposure["gender"]
-    return all(abs(got[group] - share) <= 0.01 for group, share in wanted.items())
+    exposure = result.exposure["gender"]
+    targets = result.target["gender"].items()
+    return all(abs(exposure[group] - share) <= 0.01 for group, share in targets)
 
 
-async def test_a_target_of_ones_own_is_pursued_and_the_result_says_what_was_paid(
+def has_singers(result: Any) -> bool:
+    """Return whether a woman of music is in the list."""
+    return any(place.id.startswith("s") for place in result.ranking)
+
+
+@pytest.mark.promise("objective")
+async def test_a_stated_target_is_pursued_at_a_stated_price(
     hybrid: SearchEngine, women: int
 ) -> None:
-    """Unless the weight of fairness is given: then it is a direction."""
-    by_default = await search(hybrid, ask="never")
-    directed = await search(hybrid, ask="never", target=EVEN, fairness_weight=1)
-    for other in (by_default, directed):
-        assert not is_near(other)
-        assert not any(place.id.startswith("s") for place in other.ranking)
-    assert directed.target["gender"]["female"] == 0.5
-    assert directed.objective.weight == 1
+    """A target that a user states is pursued until each group is within a point of it, and the
+    result says what was paid.
+    """
     result = await search(hybrid, ask="never", target=EVEN)
+
     assert is_near(result)
     assert result.objective.weight in (4, 16, 64, 256)
     assert f"The weight of fairness was {result.objective.weight:g}." in result.explanation
-    paid = result.baseline.objective.relevance - result.objective.relevance
     assert f"Expected relevance: {result.objective.relevance:.2f}" in " ".join(result.explanation)
-    scarce = women == 1
-    assert any(place.id.startswith("s") for place in result.ranking) == scarce
-    assert paid > 0.25 if scarce else 0 < paid < 0.1
     assert result.relevance < result.baseline.relevance
-    written = await search(hybrid, ask="never", target=str(DEFAULT_TARGET))
-    assert is_near(written)
-    assert written.objective.relevance < by_default.objective.relevance
+    paid = result.baseline.objective.relevance - result.objective.relevance
+    if women == 1:
+        assert has_singers(result)
+        assert paid > 0.25
+    else:
+        assert not has_singers(result)
+        assert 0 < paid < 0.1
 
 
+async def test_a_target_with_a_weight_is_a_direction(hybrid: SearchEngine) -> None:
+    result = await search(hybrid, ask="never", target=EVEN, fairness_weight=1)
+
+    assert not is_near(result)
+    assert not has_singers(result)
+    assert result.target["gender"]["female"] == 0.5
+    assert result.objective.weight == 1
+
+
+async def test_the_default_target_is_pursued_only_when_stated(hybrid: SearchEngine) -> None:
+    by_default = await search(hybrid, ask="never")
+    stated = await search(hybrid, ask="never", target=str(DEFAULT_TARGET))
+
+    assert not is_near(by_default)
+    assert not has_singers(by_default)
+    assert is_near(stated)
+    assert stated.objective.relevance < by_default.objective.relevance
+
+
+@pytest.mark.promise("graph")
 async def test_gaps_add_up_to_what_a_group_lacks(hybrid: SearchEngine) -> None:
+    """Both gaps in a result are those of the ranking in it, and add up to what a group lacks."""
     result = await search(hybrid, ask="never")
     for ranked in (result, result.baseline):
-        for group, wanted in result.target["gender"].items():
-            gaps = [
-                part["gender"][group] for part in (ranked.gaps.unattainable, ranked.gaps.ranking)
-            ]
-            assert sum(gaps) == pytest.approx(max(0, wanted - ranked.exposure["gender"][group]))
-            assert min(gaps) >= 0
+        for group, share in result.target["gender"].items():
+            unattainable = ranked.gaps.unattainable["gender"][group]
+            by_ranking = ranked.gaps.ranking["gender"][group]
+            lack = max(0, share - ranked.exposure["gender"][group])
+            assert unattainable + by_ranking == pytest.approx(lack)
+            assert min(unattainable, by_ranking) >= 0
 
 
+@pytest.mark.promise("objective")
 async def test_a_target_that_no_list_comes_near_is_told(hybrid: SearchEngine) -> None:
-    """Of five ranks, none or one shows women 97 %."""
+    """Where no list comes near a target, the result says by how much it was missed.
+
+    Of five ranks, none or one shows women 97 %.
+    """
     result = await search(hybrid, ask="never", target="gender=female:0.97,male:0.03", k=5)
     assert not is_near(result)
     assert any("do not suffice for the target" in sentence for sentence in result.warnings)
 
 
-async def test_the_higher_the_weight_of_fairness_the_fairer_and_the_less_relevant(
-    hybrid: SearchEngine, lexical: SearchEngine
-) -> None:
-    for engine in (hybrid, lexical):
-        found = [
-            await search(engine, ask="never", fairness_weight=weight)
-            for weight in (0, 0.1, 0.5, 1, 4, 1000)
-        ]
-        by_relevance = found[0]
-        assert by_relevance.objective.relevance == pytest.approx(1)
-        assert [p.id for p in by_relevance.ranking] == [p.id for p in by_relevance.baseline.ranking]
-        for less, more in itertools.pairwise(found):
-            assert more.objective.fairness >= less.objective.fairness - 1e-9
-            assert more.objective.relevance <= less.objective.relevance + 1e-9
-        for result in found:
-            got, baseline = result.objective, result.baseline.objective
-            assert got.value >= baseline.value
-            assert got.fairness >= baseline.fairness
-            assert got.value == pytest.approx(got.relevance * got.fairness**got.weight)
-            # No other weight gives a better list by this one.
-            for other in found:
-                there = other.objective
-                assert got.value >= there.relevance * there.fairness**got.weight - 1e-3
-        assert found[-1].objective.fairness > found[0].objective.fairness + 0.1
-        default = await search(engine, ask="never")
-        assert default.ranking == found[3].ranking
+@pytest.mark.promise("objective")
+async def test_more_weight_on_fairness_is_fairer_and_less_relevant(hybrid: SearchEngine) -> None:
+    """J is never below that of the baseline list, whatever the weight of fairness."""
+    await check_weights(hybrid)
+
+
+async def test_more_weight_has_the_same_effect_without_estimates(lexical: SearchEngine) -> None:
+    await check_weights(lexical)
+
+
+async def check_weights(engine: SearchEngine) -> None:
+    """Compare the lists of growing weights of fairness with each other and with the baseline."""
+    results = [
+        await search(engine, ask="never", fairness_weight=weight)
+        for weight in (0, 0.1, 0.5, 1, 4, 1000)
+    ]
+
+    by_relevance = results[0]
+    assert by_relevance.objective.relevance == pytest.approx(1)
+    baseline_ids = [place.id for place in by_relevance.baseline.ranking]
+    assert [place.id for place in by_relevance.ranking] == baseline_ids
+    for less, more in itertools.pairwise(results):
+        assert more.objective.fairness >= less.objective.fairness - 1e-9
+        assert more.objective.relevance <= less.objective.relevance + 1e-9
+    for result in results:
+        reached = result.objective
+        baseline = result.baseline.objective
+        assert reached.value >= baseline.value
+        assert reached.fairness >= baseline.fairness
+        assert reached.value == pytest.approx(reached.relevance * reached.fairness**reached.weight)
+        # No other weight gives a better list by this one.
+        for other in results:
+            value = other.objective.relevance * other.objective.fairness**reached.weight
+            assert reached.value >= value - 1e-3
+    assert results[-1].objective.fairness > results[0].objective.fairness + 0.1
+    default = await search(engine, ask="never")
+    assert default.ranking == results[3].ranking
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)
-async def test_limits_and_spread_are_obeyed_and_the_result_says_what_is_left_out(
+async def test_limits_and_spread_are_obeyed(
     hybrid: SearchEngine,
 ) -> None:
     """No group has more than 60 % of the exposure, though the target says so."""
-    asked_for = {"target": "gender=female:0.9,male:0.1", "k": 10, "ask": "never"}
-    free = await search(hybrid, **asked_for)
+    options = {"target": "gender=female:0.9,male:0.1", "k": 10, "ask": "never"}
+
+    free = await search(hybrid, **options)
     assert free.exposure["gender"]["female"] > 0.7
     assert (free.objective.leaves_out, free.objective.broken) == ((), ())
-    options = {"spread": [5], "fairness": "worst"}
-    capped = await search(hybrid, **asked_for, **options, at_most=0.6)
+
+    capped = await search(hybrid, **options, spread=[5], fairness="worst", at_most=0.6)
     assert capped.exposure["gender"]["female"] <= 0.6
     assert capped.objective.leaves_out == ("spread", "at_most")
     assert capped.objective.broken == ()
     assert capped.objective.bounded <= capped.objective.bound
-    equal = await search(hybrid, **asked_for, equal_chance=True)
+
+    equal = await search(hybrid, **options, equal_chance=True)
     assert equal.objective.leaves_out == ("equal_chance",)
     assert equal.objective.broken == ()
     assert equal.objective.value < free.objective.value
-    impossible = await search(hybrid, **asked_for, at_most=0.3)
-    assert impossible.objective.broken[0] in impossible.warnings
-    assert "more than at_most; no list gives each" in impossible.objective.broken[0]
 
 
+@pytest.mark.parametrize("women", [25], indirect=True)
+async def test_a_limit_that_no_list_obeys_is_a_warning(hybrid: SearchEngine) -> None:
+    target = "gender=female:0.9,male:0.1"
+    result = await search(hybrid, target=target, k=10, ask="never", at_most=0.3)
+
+    assert result.objective.broken[0] in result.warnings
+    assert "more than at_most; no list gives each" in result.objective.broken[0]
+
+
+@pytest.mark.promise("objective")
 async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchEngine) -> None:
-    """What is found by words need not be relevant, so it makes nothing attainable."""
+    """Where nothing tells relevance, a sentence says that documents were moved without checking.
+
+    What is found by words need not be relevant, so it makes nothing attainable.
+    """
     result = await search(lexical, ask="never")
     assert (result.attainable, result.gaps, result.baseline.gaps) == (None, None, None)
     assert result.relevance is None
     _, unchecked, by_rank, priced = result.explanation
     assert unchecked.startswith("We moved documents up without checking that they are relevant")
     lists = (result.objective, result.baseline.objective)
-    figures = [*(it.relevance for it in lists), *(it.fairness for it in lists)]
-    assert re.findall(r"\d\.\d\d", by_rank) == [f"{figure:.2f}" for figure in figures]
+    relevances = [f"{reached.relevance:.2f}" for reached in lists]
+    fairnesses = [f"{reached.fairness:.2f}" for reached in lists]
+    assert re.findall(r"\d\.\d\d", by_rank) == relevances + fairnesses
     cost = max(result.objective.price["gender"].values())
     assert priced == f"One more point for female would cost {cost:.3f} of relevance."
     assert (await search(lexical, method="fair-qr")).explanation[1:] == []
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("women", [0], indirect=True)
 @pytest.mark.parametrize(
     "context", [{"target": EVEN}, {"fairness_weight": 4, "least_gain": 0.001}], ids=str
@@ -263,7 +330,8 @@ async def test_without_estimates_nothing_is_said_to_be_withheld(lexical: SearchE
 async def test_much_is_to_gain_and_the_model_is_asked(
     lexical: SearchEngine, context: dict[str, Any]
 ) -> None:
-    refiner = asked()
+    """A model is asked where that is expected to gain enough."""
+    refiner = singing_refiner()
     result = await search(lexical, refiner, **context)
     assert groups_of(refiner) == {"female", "male"}
     assert result.model == "known"
@@ -281,9 +349,11 @@ async def test_much_is_to_gain_and_the_model_is_asked(
     gained = result.objective.fairness - result.without_model.objective.fairness
     assert f"fairness by {gained:+.3f}" in result.explanation[-1]
     assert is_near(result) or "target" not in context
-    unasked = asked()
-    enough = await search(lexical, unasked, **{**context, "least_gain": 1})
-    assert (enough.stop_reason, unasked.asked) == ("little_to_gain", [])
+
+    # Whoever wants to gain more gets the list without the model.
+    refiner = singing_refiner()
+    enough = await search(lexical, refiner, **{**context, "least_gain": 1})
+    assert (enough.stop_reason, refiner.asked) == ("little_to_gain", [])
     uncertified = enough.objective.model_copy(
         update={"bound": None, "price": None, "bounded": None}
     )
@@ -291,12 +361,12 @@ async def test_much_is_to_gain_and_the_model_is_asked(
 
 
 @pytest.mark.parametrize("women", [25], indirect=True)
-async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_finds_it(
+async def test_a_refined_query_brings_documents_below_the_pool(
     lexical: SearchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All women stand below the documents that are encoded, though they are relevant."""
     monkeypatch.setattr(encoded_pool, "POOL", 30)
-    monkeypatch.setattr(pool, "ENCODED", 30)
+    monkeypatch.setattr(pool, "POOL", 30)
     encoder = CountingEncoder(dimensions=64)
     engine = await EncodedPoolEngine.open(lexical, encoder, keeps_order=False)
     alone = await search(engine, ask="never")
@@ -317,75 +387,98 @@ async def test_what_stands_below_the_pool_is_looked_at_once_a_refined_query_find
     assert result.without_model.documents == len(brought) > 0
 
 
-async def test_what_the_model_finds_must_be_relevant_to_the_original_query(
+@pytest.mark.promise("graph")
+async def test_found_documents_must_fit_the_original_query(
     hybrid: SearchEngine,
 ) -> None:
-    """Hundreds of singers are likely by the words of their group alone."""
-    always, never = asked(), asked()
-    result = await search(hybrid, always, ask="always")
-    alone = await search(hybrid, never, ask="never")
+    """What a model's queries find is judged by the original query.
+
+    Hundreds of singers are likely by the words of their group alone.
+    """
+    refiner = singing_refiner()
+    result = await search(hybrid, refiner, ask="always")
+
+    assert refiner.asked
     (queries,) = [round_.queries for round_ in result.iterations[1:]]
     for query in queries:
-        assert any(id_.startswith("s") for id_ in (await hits_of(hybrid, query, 200)).ids)
-    assert not any(place.id.startswith("s") for place in result.ranking)
+        hits = await hits_of(hybrid, query, 200)
+        assert any(id_.startswith("s") for id_ in hits.ids)
+    assert not has_singers(result)
     assert result.without_model.documents == 0
-    assert always.asked
-    assert never.started == alone.usage.model_calls == 0
+
+
+async def test_a_search_that_never_asks_starts_no_model(hybrid: SearchEngine) -> None:
+    refiner = singing_refiner()
+    result = await search(hybrid, refiner, ask="never")
+
+    assert refiner.started == result.usage.model_calls == 0
 
 
 @pytest.mark.parametrize("women", [1], indirect=True)
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "complaint"),
     [
         (lambda hits: {"ids": [hits.ids[0], *hits.ids[:-1]]}, "a document twice"),
         (lambda hits: {"scores": [math.inf, *hits.scores[1:]]}, "a score that is not a finite"),
         (lambda hits: {"relevance": np.full(len(hits), np.nan)}, "a probability outside"),
     ],
+    ids=["id", "score", "relevance"],
 )
-async def test_hits_that_nothing_can_be_computed_from_are_one_sentence(
-    lexical: SearchEngine, fault: Callable[[Hits], dict[str, Any]], said: str
+async def test_hits_that_cannot_be_computed_with_are_one_sentence(
+    lexical: SearchEngine, fault: Callable[[Hits], dict[str, Any]], complaint: str
 ) -> None:
-    with pytest.raises(SourceError, match=f"returned {said}.*; correct the engine."):
+    with pytest.raises(SourceError, match=f"returned {complaint}.*; correct the engine."):
         await search(AlteredEngine(lexical, fault), ask="never")
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("women", [25], indirect=True)
-async def test_the_order_within_a_group_is_the_engines_or_on_request_that_of_the_estimates(
+async def test_the_order_within_a_group_is_the_engines(
     lexical: SearchEngine,
 ) -> None:
-    """In the engine's, what is probably not relevant comes last; here it stands far up."""
-    plain = (await hits_of(lexical, "science physics atom", 500)).ids
-    doubtful = [plain[0], plain[3], next(id_ for id_ in plain if id_[0] == "w")]
-    probabilities = {id_: 0.6 + 0.005 * place for place, id_ in enumerate(plain)}
+    """In front of an engine that is not ours, documents of a group stay in its order.
+
+    On request it is that of the estimates. In the engine's, what is probably not relevant comes
+    last; here it stands far up.
+    """
+    baseline = (await hits_of(lexical, "science physics atom", 500)).ids
+    first_woman = next(id_ for id_ in baseline if id_[0] == "w")
+    doubtful = [baseline[0], baseline[3], first_woman]
+    probabilities = {id_: 0.6 + 0.005 * position for position, id_ in enumerate(baseline)}
     probabilities |= dict.fromkeys(doubtful, 0.45)
     engine = AlteredEngine(
         lexical,
-        lambda hits: {"relevance": np.array([probabilities.get(it, 0.6) for it in hits.ids])},
+        lambda hits: {"relevance": np.array([probabilities.get(id_, 0.6) for id_ in hits.ids])},
     )
     engine.capabilities |= {"relevance"}
+
     orders = {
-        "engine": [id_ for id_ in plain if id_ not in doubtful],
-        "estimated": sorted(plain, key=lambda id_: -probabilities[id_]),
+        "engine": [id_ for id_ in baseline if id_ not in doubtful],
+        "estimated": sorted(baseline, key=lambda id_: -probabilities[id_]),
     }
     values = []
     for order, expected in orders.items():
         result = await search(engine, ask="never", k=20, order=order)
-        assert [place.id for place in result.baseline.ranking] == plain[:20]
+        assert [place.id for place in result.baseline.ranking] == baseline[:20]
         for group in ("m", "w"):
-            shown = [place.id for place in result.ranking if place.id[0] == group]
-            assert len(shown) >= 3
-            assert shown == [id_ for id_ in expected if id_[0] == group][: len(shown)]
+            listed = [place.id for place in result.ranking if place.id[0] == group]
+            assert len(listed) >= 3
+            assert listed == [id_ for id_ in expected if id_[0] == group][: len(listed)]
         values.append(result.objective.value)
     assert values[1] > values[0]
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("query", ["zebra", "the"])
 async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, query: str) -> None:
-    """No model is asked, nothing is divided by nothing, and every method says the same."""
-    refiner = asked()
+    """A query without hits has an empty result, which is no error.
+
+    No model is asked, nothing is divided by nothing, and every method says the same.
+    """
+    refiner = singing_refiner()
+    options: Any = {"attribute": "gender", "ask": "always", "target": EVEN}
     for method in ("fairqr", "fair-qr", "baseline", "greedy"):
-        more: Any = {"method": method, "ask": "always", "target": EVEN}
-        result = await FairSearch(lexical, refiner).search(query, attribute="gender", **more)
+        result = await FairSearch(lexical, refiner).search(query, method=method, **options)
         assert result.stop_reason == "no_hits"
         assert (result.ranking, result.baseline.ranking) == ([], [])
         assert result.target == {"gender": {"female": 0.0, "male": 0.0}}
@@ -397,8 +490,11 @@ async def test_a_query_without_hits_has_an_empty_result(lexical: SearchEngine, q
     assert refiner.asked == []
 
 
+@pytest.mark.promise("graph")
 async def test_searches_at_once_do_not_disturb_each_other(hybrid: SearchEngine) -> None:
-    one = await search(hybrid, ask="never")
-    many = await asyncio.gather(*(search(hybrid, ask="never") for _ in range(5)))
-    for other in many:
-        assert other.model_dump(exclude={"usage"}) == one.model_dump(exclude={"usage"})
+    """The same search gives the same result, also beside others."""
+    alone = await search(hybrid, ask="never")
+    together = await asyncio.gather(*(search(hybrid, ask="never") for _ in range(5)))
+
+    for result in together:
+        assert result.model_dump(exclude={"usage"}) == alone.model_dump(exclude={"usage"})

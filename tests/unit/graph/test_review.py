@@ -113,23 +113,29 @@ async def test_groups_that_a_person_chooses_are_asked_about(engine: SearchEngine
     assert refined["group"] == "male"
 
 
-async def test_words_given_before_the_model_is_asked_are_read_as_an_answer_is(
-    engine: SearchEngine,
-) -> None:
-    graph = interrupted_before_refine(engine)
-    await graph.ainvoke(QUERY, THREAD)
-    for wrong, sentence in (
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
         ({"topic": "chemist"}, "at topic: it must be a list"),
         ({"topic": {"words": "chemist", "queries": [], "passage": ""}}, "at topic.words"),
         ({"words": {"gender": {"women": ["chemist"]}}}, "no group 'women' of gender"),
-    ):
-        await graph.aupdate_state(THREAD, {"topic": None, "words": {}, **wrong})
-        with pytest.raises(InputError, match=sentence):
-            await graph.ainvoke(None, THREAD)
-    given = {"topic": ["filler"], "words": {"gender": {"female": ["workshop"]}}}
-    await graph.aupdate_state(THREAD, given)
-    found = await graph.ainvoke(None, THREAD)
-    queries = found["result"]["iterations"][1]["queries"]
+    ],
+    ids=["topic", "words of the topic", "group"],
+)
+async def test_a_persons_words_are_read_as_a_models_answer(
+    engine: SearchEngine, wrong: dict[str, Any], sentence: str
+) -> None:
+    """They can be corrected after an error."""
+    graph = interrupted_before_refine(engine)
+    await graph.ainvoke(QUERY, THREAD)
+    await graph.aupdate_state(THREAD, {"topic": None, "words": {}, **wrong})
+    with pytest.raises(InputError, match=sentence):
+        await graph.ainvoke(None, THREAD)
+
+    words = {"topic": ["filler"], "words": {"gender": {"female": ["workshop"]}}}
+    await graph.aupdate_state(THREAD, words)
+    final = await graph.ainvoke(None, THREAD)
+    queries = final["result"]["iterations"][1]["queries"]
     assert "science filler workshop laboratory" in queries
 
 
@@ -154,15 +160,17 @@ def interrupted_before_refine(engine: SearchEngine) -> Any:
     return built.builder.compile(checkpointer=InMemorySaver(), interrupt_before=["refine"])
 
 
-async def test_words_that_are_none_or_blank_are_no_words(engine: SearchEngine) -> None:
+@pytest.mark.parametrize("words", [None, {"gender": {"female": ["", " "]}}], ids=["none", "blank"])
+async def test_words_that_are_none_or_blank_are_no_words(engine: SearchEngine, words: Any) -> None:
     context = CONTEXT.model_copy(update={"review": False})
     built = build_search_graph(engine, KnownRefiner(["laboratory"]), context=context)
     graph = built.builder.compile(checkpointer=InMemorySaver(), interrupt_after=["refine"])
-    for words in (None, {"gender": {"female": ["", " "]}}):
-        await graph.ainvoke(QUERY, THREAD)
-        await graph.aupdate_state(THREAD, {"words": words, "topic": None})
-        found = await graph.ainvoke(None, THREAD)
-        assert all(it["keywords"] == [] for it in found["result"]["iterations"][1]["refinements"])
+    await graph.ainvoke(QUERY, THREAD)
+    await graph.aupdate_state(THREAD, {"words": words, "topic": None})
+    final = await graph.ainvoke(None, THREAD)
+
+    refinements = final["result"]["iterations"][1]["refinements"]
+    assert all(refinement["keywords"] == [] for refinement in refinements)
 
 
 async def test_a_search_that_cannot_ask_a_person_says_so(engine: SearchEngine) -> None:

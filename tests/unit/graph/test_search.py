@@ -42,161 +42,255 @@ async def searched(
     )
 
 
-async def test_the_exposure_reported_is_that_of_the_ranking_returned(engine: SearchEngine) -> None:
-    for method in ({}, {"ask": "always"}, {"method": "fair-qr"}, {"method": "baseline"}):
-        result = await searched(engine, **method)
-        shown = [d.id for d in result.ranking]
-        found = await hits_of(engine, "", len(shown), only=shown)
-        rows = [found.ids.index(id_) for id_ in shown]
-        members = found.memberships["gender"][rows]
-        assert list(result.exposure["gender"].values()) == pytest.approx(exposure(members))
-        assert [d.rank for d in result.ranking] == list(range(1, 11))
+@pytest.mark.promise("graph")
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"ask": "always"}, {"method": "fair-qr"}, {"method": "baseline"}],
+    ids=["default", "with a model", "fair-qr", "baseline"],
+)
+async def test_the_exposure_reported_is_that_of_the_ranking_returned(
+    engine: SearchEngine, options: dict[str, Any]
+) -> None:
+    """The exposure in a result is that of the ranking in it."""
+    result = await searched(engine, **options)
+
+    ids = [place.id for place in result.ranking]
+    hits = await hits_of(engine, "", len(ids), only=ids)
+    rows = [hits.ids.index(id_) for id_ in ids]
+    members = hits.memberships["gender"][rows]
+    assert list(result.exposure["gender"].values()) == pytest.approx(exposure(members))
+    assert [place.rank for place in result.ranking] == list(range(1, 11))
 
 
-async def test_the_papers_loop_reranks_the_last_querys_documents_by_the_original_query(
+@pytest.mark.promise("graph")
+async def test_the_papers_loop_reranks_the_last_querys_documents(
     engine: SearchEngine,
 ) -> None:
-    """With the pool 'union', its re-ranking takes back all that was gained: the trap."""
+    """`fair-qr` is our reading of FAIR-QR: it re-ranks the documents of the last query by the
+    original query.
+    """
     result = await searched(engine, target="gender=female:0.9,male:0.1", method="fair-qr")
-    last = await ranked(engine, "science scholar", 10)
+
     assert result.iterations[1].queries == ["science scholar"]
-    assert [d.id for d in result.ranking] == (
-        await ranked(engine, "science", 10, only=last.ids)
-    ).ids
-    assert [d.id for d in result.ranking] != last.ids
+    last = await ranked(engine, "science scholar", 10)
+    reranked = await ranked(engine, "science", 10, only=last.ids)
+    ids = [place.id for place in result.ranking]
+    assert ids == reranked.ids
+    assert ids != last.ids
+
+
+async def test_the_papers_loop_gains_nothing_from_the_union(engine: SearchEngine) -> None:
+    """With the pool 'union', its re-ranking takes back all that was gained: the trap."""
     trapped = await searched(engine, target="population:1", method="fair-qr", pool="union")
+
     assert trapped.ranking == trapped.baseline.ranking
 
 
-async def test_the_last_round_can_be_kept_though_the_engines_own_ranking_is_nearer(
-    engine: SearchEngine,
-) -> None:
-    """As in the paper, which has no guard by the plain list."""
-    # Half of the exposure is due to men, but these words find women alone.
+AWAY = {"female": ["scholar"]}
+"""Words that find women alone."""
+
+
+async def test_the_last_round_can_be_the_result(engine: SearchEngine) -> None:
     options = {"target": "population:1", "method": "fair-qr", "max_iterations": 1}
-    away = {"female": ["scholar"]}
-    last = await searched(engine, away, final_round="last", **options, rerank="none")
+    last = await searched(engine, AWAY, final_round="last", **options, rerank="none")
+
     assert last.best_iteration == 1
     assert [place.id for place in last.ranking] == last.iterations[1].ids
+
+
+async def test_the_last_round_can_be_kept_though_it_is_worse(engine: SearchEngine) -> None:
+    """As in the paper, which has no guard by the plain list."""
     worse = {"target": "gender=female:0.01,male:0.99", "method": "fair-qr", "max_iterations": 1}
-    guarded = await searched(engine, away, **worse)
+
+    guarded = await searched(engine, AWAY, **worse)
     assert (guarded.best_iteration, guarded.ranking) == (0, guarded.baseline.ranking)
-    unguarded = await searched(engine, away, final_round="last", **worse)
+
+    unguarded = await searched(engine, AWAY, final_round="last", **worse)
     assert unguarded.best_iteration == 1
     assert unguarded.divergence > unguarded.baseline.divergence
 
 
-async def test_a_list_says_what_it_has_of_the_relevance_by_the_ranks_of_the_query_alone(
+@pytest.mark.promise("graph")
+async def test_a_list_says_its_share_of_expected_relevance(
     engine: SearchEngine,
 ) -> None:
-    """Whatever the method. What only a model's words find counts as unlikely."""
+    """Every list says what it has of the expected relevance.
+
+    What only a model's words find counts as unlikely.
+    """
     result = await searched(engine, method="fair-qr", target="population:1")
-    found = await ranked(engine, "science", 500)
-    likely = dict(zip(found.ids, probability_by_rank(len(found.ids)).tolist(), strict=True))
+
+    science = await ranked(engine, "science", 500)
+    by_rank = probability_by_rank(len(science.ids)).tolist()
+    probabilities = dict(zip(science.ids, by_rank, strict=True))
+    listed = [probabilities.get(place.id, UNLIKELY) for place in result.ranking]
+    best = sorted(probabilities.values(), reverse=True)[:10]
     weights = Discount().weights(10)
-    shown = [likely.get(place.id, UNLIKELY) for place in result.ranking]
-    best = sorted(likely.values(), reverse=True)[:10]
     assert result.relevance is None
-    assert result.expected_relevance == pytest.approx(weights @ shown / (weights @ best))
+    assert result.expected_relevance == pytest.approx(weights @ listed / (weights @ best))
     assert result.baseline.expected_relevance == pytest.approx(1)
-    for method in ("baseline", "greedy", "fairqr"):
-        assert 0 < (await searched(engine, method=method)).expected_relevance <= 1
-    nothing = await searched(engine, query="zzzz", method="fair-qr")
-    assert nothing.expected_relevance is None
 
 
+@pytest.mark.parametrize("method", ["baseline", "greedy", "fairqr"])
+async def test_each_method_has_a_share_of_expected_relevance(
+    engine: SearchEngine, method: str
+) -> None:
+    result = await searched(engine, method=method)
+
+    assert 0 < result.expected_relevance <= 1
+
+
+async def test_an_empty_list_has_no_expected_relevance(engine: SearchEngine) -> None:
+    result = await searched(engine, query="zzzz", method="fair-qr")
+
+    assert result.expected_relevance is None
+
+
+@pytest.mark.promise("graph")
 async def test_words_that_lead_away_from_the_query_are_told(engine: SearchEngine) -> None:
-    """These find what the query itself finds last, or not at all."""
-    away = {"female": ["scholar"], "male": ["filler"]}
+    """A search reports words that lead away from the query.
+
+    These find what the query itself finds last, or not at all.
+    """
     options = {"target": "gender=female:1", "method": "fair-qr", "final_round": "last"}
-    led_away = await searched(engine, away, query="science", rerank="none", k=5, **options)
-    (warning,) = [it for it in led_away.warnings if "led away from the query" in it]
-    share = led_away.expected_relevance / led_away.baseline.expected_relevance
+    result = await searched(engine, FEMALE, query="science", rerank="none", k=5, **options)
+
+    (warning,) = [text for text in result.warnings if "led away from the query" in text]
+    share = result.expected_relevance / result.baseline.expected_relevance
     assert share < 0.5
     assert f"{share:.0%} of the relevance" in warning
-    near = await searched(engine, away, method="fair-qr", max_iterations=0)
-    assert not any("led away" in it for it in near.warnings)
+
+
+async def test_words_near_the_query_are_no_warning(engine: SearchEngine) -> None:
+    result = await searched(engine, FEMALE, method="fair-qr", max_iterations=0)
+
+    assert not any("led away" in warning for warning in result.warnings)
 
 
 @pytest.mark.parametrize("pool", ["last", "union"])
 @pytest.mark.parametrize("rerank", ["relevance", "original_query", "fusion", "none"])
-async def test_no_strategy_ends_less_fair_than_it_began_and_the_fair_step_follows_every_order(
+async def test_no_strategy_ends_less_fair_than_it_began(
     engine: SearchEngine, pool: str, rerank: str
 ) -> None:
     """Also where the last round no longer has the baseline list, or that of the best round."""
     answers = {"female": ["scholar", "other"], "male": ["filler"]}
-    strategy = {"pool": pool, "rerank": rerank}
-    more = {"depth": 10, "groups": "all", "ask": "always", "patience": 9}
-    result = await searched(engine, answers, **strategy, **more)
+    loop = {"depth": 10, "groups": "all", "ask": "always", "patience": 9}
+    result = await searched(engine, answers, pool=pool, rerank=rerank, **loop)
+
     assert len(result.iterations) > 1
-    assert len({d.id for d in result.ranking}) == 10
+    assert len({place.id for place in result.ranking}) == 10
     assert result.objective.fairness >= result.baseline.objective.fairness
     assert 0 < result.baseline.objective.relevance <= 1
-    without = await searched(engine, attribute=None, **strategy, final_step="none")
-    assert without.divergence <= without.baseline.divergence
-    assert len({d.id for d in without.ranking}) == 10
 
 
-async def test_groups_are_asked_about_at_once_and_each_has_a_query(engine: SearchEngine) -> None:
-    """Those that lack exposure, or all, since words of a group also show what is relevant."""
+@pytest.mark.parametrize("pool", ["last", "union"])
+@pytest.mark.parametrize("rerank", ["relevance", "original_query", "fusion", "none"])
+async def test_no_strategy_without_a_fair_step_ends_further_off(
+    engine: SearchEngine, pool: str, rerank: str
+) -> None:
+    result = await searched(engine, attribute=None, pool=pool, rerank=rerank, final_step="none")
+
+    assert result.divergence <= result.baseline.divergence
+    assert len({place.id for place in result.ranking}) == 10
+
+
+async def test_groups_are_asked_about_at_once(engine: SearchEngine) -> None:
     refiner = KnownRefiner({"female": ["scholar"], "south": ["filler"]})
     result = await searched(engine, refiner, attribute=None, groups="all", **POPULATION)
+
     assert refiner.most_at_once == 4
-    asked = [r.group for r in result.iterations[1].refinements]
-    assert set(asked) == {"female", "male", "north", "south"}
+    groups = [refinement.group for refinement in result.iterations[1].refinements]
+    assert set(groups) == {"female", "male", "north", "south"}
     assert result.divergence == pytest.approx(sum(result.divergences.values()) / 2)
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected"), [("all", ["female", "male"]), ("lacking", ["female"])]
+)
+async def test_each_group_that_is_asked_about_has_a_query(
+    engine: SearchEngine, groups: str, expected: list[str]
+) -> None:
+    """Those that lack exposure, or all, since words of a group also show what is relevant."""
+    refiner = KnownRefiner(FEMALE)
+    result = await searched(engine, refiner, groups=groups, max_iterations=1, **POPULATION)
+
     queries = {"female": "science scholar", "male": "science filler"}
-    for groups, expected in (("all", ["female", "male"]), ("lacking", ["female"])):
-        refiner = KnownRefiner(FEMALE)
-        found = await searched(engine, refiner, groups=groups, max_iterations=1, **POPULATION)
-        assert [request.group for request in refiner.asked] == expected
-        assert found.iterations[1].queries == [queries[group] for group in expected]
+    assert [request.group for request in refiner.asked] == expected
+    assert result.iterations[1].queries == [queries[group] for group in expected]
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("status", ["empty", "timeout", "parse_error", "unavailable"])
-async def test_without_any_usable_answer_the_list_that_needs_no_model_is_returned(
+async def test_unusable_answers_leave_the_list_without_a_model(
     engine: SearchEngine, status: Status
 ) -> None:
-    """By the paper's loop, which has no such list, it is the baseline ranking."""
+    """Where no answer of the model is usable, the list that needs no model is returned."""
     failing = {"any": Refinement(status, message="late")}
     result = await searched(engine, failing, ask="always", groups="all")
+
     alone = await searched(engine, ask="never")
     assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
     assert alone.ranking != alone.baseline.ranking
-    papers = await searched(engine, failing, method="fair-qr")
-    assert papers.ranking == papers.baseline.ranking
-    for found in (result, papers):
-        assert (found.stop_reason, len(found.iterations)) == ("model_failed", 1)
-        assert found.warnings
-    vain = [(r.group, r.status) for r in result.unused_refinements]
-    assert vain == [("female", status), ("male", status)]
-    useful = await searched(engine, max_iterations=1, ask="always")
-    assert useful.unused_refinements == []
-    assert useful.iterations[1].refinements[0].keywords == ["scholar"]
+    assert (result.stop_reason, len(result.iterations)) == ("model_failed", 1)
+    assert result.warnings
+    unused = [(refinement.group, refinement.status) for refinement in result.unused_refinements]
+    assert unused == [("female", status), ("male", status)]
 
 
-async def test_no_new_words_end_the_loop_with_a_sentence_and_the_list_that_needs_none(
+@pytest.mark.parametrize("status", ["empty", "timeout", "parse_error", "unavailable"])
+async def test_unusable_answers_leave_the_papers_loop_its_baseline(
+    engine: SearchEngine, status: Status
+) -> None:
+    failing = {"any": Refinement(status, message="late")}
+    result = await searched(engine, failing, method="fair-qr")
+
+    assert result.ranking == result.baseline.ranking
+    assert (result.stop_reason, len(result.iterations)) == ("model_failed", 1)
+    assert result.warnings
+
+
+async def test_usable_answers_stand_in_their_round(engine: SearchEngine) -> None:
+    result = await searched(engine, max_iterations=1, ask="always")
+
+    assert result.unused_refinements == []
+    assert result.iterations[1].refinements[0].keywords == ["scholar"]
+
+
+@pytest.mark.promise("graph")
+async def test_words_without_anything_new_end_the_loop(
     engine: SearchEngine,
 ) -> None:
+    """Words without anything new end the loop, and the list that needs no model is returned with a
+    sentence that says so.
+    """
     result = await searched(engine, KnownRefiner({}), ask="always")
     assert result.stop_reason == "no_new_words"
     assert [iteration.queries for iteration in result.iterations] == [["science"]]
     assert result.warnings == ["No new word."]
     alone = await searched(engine, ask="never")
     assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
-    won = await searched(engine, {"female": ["scholar"]}, patience=9, **POPULATION)
-    assert (won.stop_reason, len(won.iterations)) == ("no_new_words", 2)
-    assert won.divergence < 0.01
-    assert won.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
-    assert won.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
-    assert won.model == "known"
+
+
+async def test_new_words_bring_a_group_to_its_target(engine: SearchEngine) -> None:
+    result = await searched(engine, {"female": ["scholar"]}, patience=9, **POPULATION)
+
+    assert (result.stop_reason, len(result.iterations)) == ("no_new_words", 2)
+    assert result.divergence < 0.01
+    assert result.baseline.exposure == {"gender": {"female": 0.0, "male": 1.0}}
+    assert result.exposure["gender"]["female"] == pytest.approx(0.5, abs=0.07)
+    assert result.model == "known"
 
 
 async def test_no_model_is_needed_to_rerank_alone(engine: SearchEngine) -> None:
     result = await searched(engine, max_iterations=0, ask="always")
+
     assert result.stop_reason == "max_iterations"
     assert result.model is None
+
+
+async def test_a_search_that_always_asks_needs_a_model(engine: SearchEngine) -> None:
     graph = build_search_graph(engine)
+
     with pytest.raises(ModelUnavailableError, match="ask to never"):
         await graph.ainvoke({"query": "science"}, context=Context(ask="always"))
 
@@ -209,34 +303,42 @@ async def test_a_list_without_any_label_has_no_divergence_and_says_so(engine: Se
     assert json.loads(result.model_dump_json())["divergences"] == {"gender": None}
 
 
-async def test_a_graph_refuses_a_wrong_context_and_no_query(engine: SearchEngine) -> None:
-    graph: Any = build_search_graph(engine)
-    for query, context, sentence in (
+@pytest.mark.parametrize(
+    ("query", "context", "sentence"),
+    [
         ("science", {"kk": 5}, "did you mean 'k'"),
         ("science", {"target": "gender=woman:1"}, "the group 'woman'"),
         (None, {}, "query is empty"),
         ("x" * 5001, {}, "5,?000"),
-    ):
-        with pytest.raises(InputError, match=sentence):
-            await graph.ainvoke({"query": query}, context=context)
-
-
-async def test_feedback_works_for_a_product_of_attributes_and_for_a_name(
-    engine: SearchEngine,
+    ],
+    ids=["parameter", "group", "no query", "long query"],
+)
+async def test_a_graph_refuses_wrong_input(
+    engine: SearchEngine, query: str | None, context: dict[str, Any], sentence: str
 ) -> None:
-    """And an index of one group only is no failure of a model."""
-    search = FairSearch(engine, "feedback")
+    graph: Any = build_search_graph(engine)
+
+    with pytest.raises(InputError, match=sentence):
+        await graph.ainvoke({"query": query}, context=context)
+
+
+async def test_feedback_works_for_products_of_attributes(engine: SearchEngine) -> None:
     product = {"attribute": ["gender", "place"], "intersect": True, "fairness_weight": 0.1}
-    both = await search.search("science", **product, target="uniform:1", k=10, ask="always")
-    assert both.model == "feedback"
-    assert len(both.iterations) > 1
-    nobody = await search.search("other", attribute="gender", k=3, **POPULATION)
-    assert nobody.stop_reason == "no_new_words"
+    search = FairSearch(engine, "feedback")
+    result = await search.search("science", **product, target="uniform:1", k=10, ask="always")
+
+    assert result.model == "feedback"
+    assert len(result.iterations) > 1
 
 
-async def test_documents_deleted_during_a_search_are_left_out_of_the_result(
-    corpus: Path, tmp_path: Path
-) -> None:
+async def test_hits_of_no_group_are_no_failure_of_feedback(engine: SearchEngine) -> None:
+    search = FairSearch(engine, "feedback")
+    result = await search.search("other", attribute="gender", k=3, **POPULATION)
+
+    assert result.stop_reason == "no_new_words"
+
+
+async def test_documents_deleted_during_a_search_are_left_out(corpus: Path, tmp_path: Path) -> None:
     engine = await Catalog(tmp_path).resolve(str(corpus))
 
     async def delete(request: GroupRequest) -> list[str]:
@@ -270,20 +372,31 @@ async def test_what_an_engine_cannot_read_again_stays_in_the_result(engine: Sear
 async def test_scores_that_cannot_be_weights_only_say_the_order(engine: SearchEngine) -> None:
     """Such as logarithms: the target is then by 1/rank, and the result says so."""
 
-    negative = AlteredEngine(engine, lambda hits: {"scores": [it - 100 for it in hits.scores]})
-    options = {"target": "retrieved:1", "max_iterations": 0}
-    result = await searched(negative, **options)
-    ids = (await hits_of(engine, "science", 500)).ids
-    ranks = [(id_[0], 1 / rank) for rank, id_ in enumerate(ids, start=1)]
-    women, total = (sum(w for kind, w in ranks if kind in kinds) for kinds in ("w", "wm"))
-    assert result.target["gender"]["female"] == pytest.approx(women / total)
+    negative = AlteredEngine(
+        engine, lambda hits: {"scores": [score - 100 for score in hits.scores]}
+    )
+    result = await searched(negative, target="retrieved:1", max_iterations=0)
+
+    weights = {"w": 0.0, "m": 0.0, "u": 0.0}
+    for rank, id_ in enumerate((await hits_of(engine, "science", 500)).ids, start=1):
+        weights[id_[0]] = weights.get(id_[0], 0.0) + 1 / rank
+    share = weights["w"] / (weights["w"] + weights["m"])
+    assert result.target["gender"]["female"] == pytest.approx(share)
     assert any("cannot be used as weights" in warning for warning in result.warnings)
-    plain = await searched(engine, **options)
-    assert not any("cannot be used as weights" in warning for warning in plain.warnings)
 
 
+async def test_scores_that_can_be_weights_are_no_warning(engine: SearchEngine) -> None:
+    result = await searched(engine, target="retrieved:1", max_iterations=0)
+
+    assert not any("cannot be used as weights" in warning for warning in result.warnings)
+
+
+@pytest.mark.promise("command")
 def test_the_synchronous_search_works_inside_a_running_loop(engine: SearchEngine) -> None:
-    """As in a notebook; and one object serves several threads."""
+    """The façade works without `async` inside a running event loop, as in a notebook.
+
+    One object serves several threads.
+    """
     with FairSearch.open(engine, KnownRefiner(FEMALE)) as search:
 
         async def cell() -> object:
@@ -292,55 +405,90 @@ def test_the_synchronous_search_works_inside_a_running_loop(engine: SearchEngine
         assert asyncio.run(cell()) == asyncio.run(cell())
 
 
-async def test_a_query_refined_toward_a_group_speaks_for_that_group_alone(
+async def test_a_refined_query_speaks_for_its_group_alone(
     engine: SearchEngine,
 ) -> None:
     """Its ranking lifts women, and leaves the men and the unlabelled in the order they had."""
     once = {"k": 20, "max_iterations": 1, "rerank": "fusion"}
     result = await searched(engine, {"female": ["scholar"]}, **once, **POPULATION)
-    plain = (await ranked(engine, "science", 200)).ids
+
+    science = (await ranked(engine, "science", 200)).ids
     first, second = (round_.ids for round_ in result.iterations)
-    assert first == plain[:20]
+    assert first == science[:20]
     men = [id_ for id_ in second if id_.startswith("m")]
-    assert men == [id_ for id_ in plain if id_ in men]
-    assert sum(id_.startswith("w") for id_ in second) > sum(id_.startswith("w") for id_ in first)
+    assert men == [id_ for id_ in science if id_ in men]
+    women_before = [id_ for id_ in first if id_.startswith("w")]
+    women_after = [id_ for id_ in second if id_.startswith("w")]
+    assert len(women_after) > len(women_before)
 
 
-async def test_methods_that_do_not_refine_ask_no_model_and_rank_as_they_do(
-    engine: SearchEngine,
-) -> None:
-    """By one search."""
+@pytest.mark.promise("graph")
+@pytest.mark.parametrize("method", ["baseline", "mmr", "xquad", "pm2", "fa-ir"])
+async def test_methods_that_do_not_refine_ask_no_model(engine: SearchEngine, method: str) -> None:
+    """Baselines search once and ask no model."""
     refiner = KnownRefiner(FEMALE)
-    papers = await searched(engine, refiner, method="fair-qr", threshold=99)
-    assert (papers.stop_reason, papers.model) == ("converged", None)
-    baseline = await searched(engine, refiner, method="baseline")
-    assert (baseline.stop_reason, baseline.model) == ("not_refining", None)
-    assert baseline.ranking == baseline.baseline.ranking
-    for method in ("baseline", "mmr", "xquad", "pm2", "fa-ir"):
-        watched = WatchedEngine(engine)
-        result = await searched(watched, refiner, method=method)
-        assert watched.round_trips == 1
-        assert len(watched.reads) == 1 or method == "mmr"  # which compares texts
-        assert (result.method, result.retriever) == (method, "bm25")
-        assert {d.id for d in result.baseline.ranking} == {d.id for d in baseline.ranking}
-        assert len(result.ranking) == 10
-    assert any(d.id.startswith("w") for d in result.ranking)
+    watched = WatchedEngine(engine)
+    result = await searched(watched, refiner, method=method)
+
     assert refiner.asked == []
-    for options, refused in (
+    assert watched.round_trips == 1
+    assert len(watched.reads) == 1 or method == "mmr"  # which compares texts
+    assert (result.method, result.retriever) == (method, "bm25")
+    assert (result.stop_reason, result.model) == ("not_refining", None)
+    baseline = await searched(engine, method="baseline")
+    baseline_ids = {place.id for place in baseline.ranking}
+    assert {place.id for place in result.baseline.ranking} == baseline_ids
+    assert len(result.ranking) == 10
+
+
+async def test_a_converged_loop_asks_no_model(engine: SearchEngine) -> None:
+    refiner = KnownRefiner(FEMALE)
+    result = await searched(engine, refiner, method="fair-qr", threshold=99)
+
+    assert (result.stop_reason, result.model) == ("converged", None)
+    assert refiner.asked == []
+
+
+async def test_the_baseline_method_gives_the_baseline_ranking(engine: SearchEngine) -> None:
+    result = await searched(engine, method="baseline")
+
+    assert result.ranking == result.baseline.ranking
+
+
+async def test_fa_ir_brings_women_into_the_list(engine: SearchEngine) -> None:
+    result = await searched(engine, method="fa-ir")
+
+    assert any(place.id.startswith("w") for place in result.ranking)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
         ({"method": "deltr"}, "weights"),
         ({"method": "mmr", "options": {"lambda": 1}}, "no option 'lambda'"),
         ({"method": "baseline", "options": {"trade_off": 1}}, "has no options"),
-    ):
-        with pytest.raises(InputError, match=refused):
-            await searched(engine, refiner, **options)
+    ],
+    ids=["weights", "unknown option", "no options"],
+)
+async def test_wrong_options_of_a_method_are_refused(
+    engine: SearchEngine, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        await searched(engine, **options)
 
 
-async def test_a_target_without_a_population_is_what_the_query_retrieves_and_says_so(
+async def test_without_a_population_the_target_is_what_is_retrieved(
     tmp_path: Path,
 ) -> None:
     """Each attribute is told of alone: another one has a population here."""
     documents = [
-        {"id": str(n), "text": "science", "g": "fm"[n % 4 == 0], "p": "ns"[n % 2]} for n in range(8)
+        {
+            "id": str(number),
+            "text": "science",
+            "g": "m" if number % 4 == 0 else "f",
+            "p": "s" if number % 2 else "n",
+        }
+        for number in range(8)
     ]
     gender = "gender: {field: g, groups: {female: [f], male: [m]}}"
     place = "place: {field: p, groups: [n, s], population: {n: 0.5, s: 0.5}}"
@@ -364,9 +512,10 @@ async def words(request: GroupRequest) -> list[str]:
     return ["scholar", "filler"] if "female" in request.group else ["filler"]
 
 
-ASKED: dict[str, Any] = {**POPULATION, "patience": 2}
+LOOP: dict[str, Any] = {**POPULATION, "patience": 2}
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     "context",
     [
@@ -379,11 +528,12 @@ ASKED: dict[str, Any] = {**POPULATION, "patience": 2}
     ],
     ids=str,
 )
-async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_texts(
+async def test_a_round_costs_at_most_two_round_trips(
     engine: SearchEngine, context: dict[str, Any]
 ) -> None:
+    """A round costs an engine at most two round trips, and the result one more for its texts."""
     watched = WatchedEngine(engine)
-    result = await searched(watched, KnownRefiner(words), **ASKED, **context)
+    result = await searched(watched, KnownRefiner(words), **LOOP, **context)
     assert len(result.iterations) >= 2
     # A round whose keywords come to nothing ends before it searches, and is not measured.
     begun = len(result.iterations) + bool(result.unused_refinements)
@@ -391,15 +541,21 @@ async def test_a_round_costs_two_round_trips_at_most_and_the_result_one_for_text
     assert len(watched.reads) == 1
 
 
+@pytest.mark.promise("engines")
 async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEngine) -> None:
-    """It is asked nothing that it cannot do."""
+    """The default method needs nothing but hits, so an engine that can only search is searched
+    fairly.
+
+    It is asked nothing that it cannot do.
+    """
     watched = WatchedEngine(engine, without=NOTHING)
-    result = await searched(watched, KnownRefiner(words), **ASKED)
+    result = await searched(watched, KnownRefiner(words), **LOOP)
     assert any("scholar" in query for query in result.iterations[1].queries)
     assert result.divergence < result.baseline.divergence
     assert watched.counts == 0
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize(
     ("context", "model", "sentence"),
     [
@@ -407,14 +563,19 @@ async def test_an_engine_that_only_searches_is_searched_fairly(engine: SearchEng
         ({"target": "corpus:1"}, None, "cannot have the part 'corpus'"),
         ({}, "feedback", "'feedback' needs an engine that can count the documents that match"),
     ],
+    ids=["scores", "corpus", "counts"],
 )
 async def test_what_an_engine_cannot_do_is_refused_in_one_sentence(
     engine: SearchEngine, context: dict[str, Any], model: str | None, sentence: str
 ) -> None:
+    """What an engine lacks is refused in one sentence before the engine is asked."""
     watched = WatchedEngine(engine, without=NOTHING)
-    asked = {"attribute": "gender", "ask": "always", **context}
+    search = FairSearch(watched, model or KnownRefiner(words))
+    options = {"attribute": "gender", "ask": "always", **context}
+
     with pytest.raises(InputError, match=sentence) as caught:
-        await FairSearch(watched, model or KnownRefiner(words)).search("science", **asked)
+        await search.search("science", **options)
+
     assert "\n" not in str(caught.value)
     if isinstance(caught.value, UnsupportedError):
         assert watched.round_trips == 0

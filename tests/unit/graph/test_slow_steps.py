@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairqr import Context, build_search_graph
-from fairqr.graph.search import final_ranking
+from fairqr.graph.search import page_figures
 from fairqr.graph.search.pool import FEW
 from fairqr.retrieval.engines.engine import SearchEngine
 from fairqr.retrieval.rerankers.fair import FairStep
@@ -35,7 +35,7 @@ async def threads_of(
         monkeypatch.setattr(owner, name, watched)
 
     watch(FairStep, "take")
-    watch(final_ranking, "certify")
+    watch(page_figures, "certify")
     context = Context(k=4, max_iterations=0, **options)
     await build_search_graph(engine).ainvoke({"query": "science"}, context=context)
     return found

@@ -82,10 +82,14 @@ def ids_of(result: Any) -> list[str]:
     return [place.id for place in result.ranking]
 
 
-async def test_the_topic_is_asked_about_once_and_each_kind_of_words_is_a_query_of_its_own(
+@pytest.mark.promise("graph")
+async def test_each_kind_of_words_is_a_query_of_its_own(
     lexical: SearchEngine,
 ) -> None:
-    """All of a round's queries run in one round trip."""
+    """Each kind of a model's words is evidence of its own; the topic is asked about once.
+
+    All of a round's queries run in one round trip.
+    """
     topic = Refinement(
         "ok", topic=("laboratory",), queries=("who split atoms",), passage="She split atoms."
     )
@@ -112,6 +116,7 @@ async def test_the_topic_is_asked_about_once_and_each_kind_of_words_is_a_query_o
     assert result.iterations[2].topic is None
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     ("calls", "topics", "groups"),
     [(1, 1, []), (2, 1, ["female"]), (3, 1, ["female", "male"])],
@@ -119,42 +124,59 @@ async def test_the_topic_is_asked_about_once_and_each_kind_of_words_is_a_query_o
 async def test_the_question_about_the_topic_counts_in_the_budget(
     lexical: SearchEngine, calls: int, topics: int, groups: list[str]
 ) -> None:
-    """And no question may be asked again that the budget has no room for."""
+    """The question about the topic counts in the budget of calls and tokens.
+
+    And no question may be asked again that the budget has no room for.
+    """
     topic = Refinement("ok", topic=("laboratory",), usage=Usage(model_calls=1))
     refiner = KnownTopicRefiner(topic, GROUPS)
     result = await searched(lexical, refiner, budget=Budget(model_calls=calls))
     assert (len(refiner.topics), [request.group for request in refiner.asked]) == (topics, groups)
     assert result.usage.model_calls == calls
-    assert not any(it.may_ask_again for it in [*refiner.topics, *refiner.asked])
+    assert not any(request.may_ask_again for request in [*refiner.topics, *refiner.asked])
 
 
-async def test_words_of_the_weight_0_change_nothing(
-    lexical: SearchEngine, hybrid: SearchEngine
-) -> None:
-    for engine in (lexical, hybrid):
-        result = await searched(engine, KnownRefiner(GROUPS), word_weights=EvidenceWeights())
-        alone = await searched(engine, None, ask="never")
-        assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
-        assert [round_.queries for round_ in result.iterations] == [[QUERY]]
-        assert all(place.evidence == {} for place in result.ranking)
-        counted = await searched(engine, KnownRefiner(GROUPS))
-        assert any(place.evidence for place in counted.ranking)
+async def check_words_without_weight(engine: SearchEngine) -> None:
+    """Compare a search by words of the weight 0 with one without a model."""
+    result = await searched(engine, KnownRefiner(GROUPS), word_weights=EvidenceWeights())
+
+    alone = await searched(engine, None, ask="never")
+    assert (result.ranking, result.objective) == (alone.ranking, alone.objective)
+    assert [round_.queries for round_ in result.iterations] == [[QUERY]]
+    assert all(place.evidence == {} for place in result.ranking)
+    weighted = await searched(engine, KnownRefiner(GROUPS))
+    assert any(place.evidence for place in weighted.ranking)
 
 
+@pytest.mark.promise("graph")
+async def test_words_of_the_weight_0_change_nothing(hybrid: SearchEngine) -> None:
+    """A model's words of the weight 0 change nothing."""
+    await check_words_without_weight(hybrid)
+
+
+async def test_words_of_the_weight_0_change_no_ranks(lexical: SearchEngine) -> None:
+    """Nor where relevance is estimated by ranks."""
+    await check_words_without_weight(lexical)
+
+
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     "words", [{"female": ["opera"]}, GROUPS], ids=["for one group", "for all groups"]
 )
 async def test_evidence_is_combined_in_log_odds_and_shown(
     hybrid: SearchEngine, words: dict[str, list[str]]
 ) -> None:
-    """Without a query of its group, a document has no evidence of that kind.
+    """A model's words are evidence beside the query's, and each kind counts by its weight.
+
+    Without a query of its group, a document has no evidence of that kind.
 
     With a query of each group, a document that none of them finds is unlikely.
     """
     result = await searched(hybrid, KnownRefiner(words), word_weights=EvidenceWeights(group=2))
+
     found_by_group = 0
+    absent = UNLIKELY if words == GROUPS else np.nan
     for place in [*result.ranking, *result.baseline.ranking]:
-        absent = UNLIKELY if words == GROUPS else np.nan
         evidence = [place.evidence["query"], place.evidence.get("group", absent)]
         columns = [np.array([probability]) for probability in evidence]
         # Evidence and relevance both have the factor that is the query's; it is nearly 1 here.
@@ -163,8 +185,12 @@ async def test_evidence_is_combined_in_log_odds_and_shown(
     assert found_by_group > 0
 
 
+@pytest.mark.promise("graph")
 async def test_names_bring_only_documents_that_hold_one_whole(lexical: SearchEngine) -> None:
-    """The words of a name find all singers; 'Singer 1' is not 'Singer 11'."""
+    """Names bring only documents that hold one of them whole.
+
+    The words of a name find all singers; 'Singer 1' is not 'Singer 11'.
+    """
     names = Refinement("ok", names=("Singer 1", "Singes 2"))
     refiner = KnownRefiner({"female": names})
     (retrieved,) = [
@@ -180,10 +206,14 @@ async def test_names_bring_only_documents_that_hold_one_whole(lexical: SearchEng
     assert list(named["relevance"]) == ["s01"]
 
 
-async def test_earlier_lists_are_valued_again_under_the_newest_evidence(
+@pytest.mark.promise("graph")
+async def test_earlier_lists_are_valued_by_the_newest_evidence(
     hybrid: SearchEngine,
 ) -> None:
-    """So that the objectives of all rounds compare lists by the same probabilities."""
+    """Lists of earlier rounds are valued again by the newest evidence.
+
+    So that the objectives of all rounds compare lists by the same probabilities.
+    """
     refiner = KnownRefiner({"female": ["laboratory"], "male": ["f7"]})
     steps = await steps_of(hybrid, refiner)
     (first,) = [
@@ -202,11 +232,15 @@ async def test_earlier_lists_are_valued_again_under_the_newest_evidence(
     assert result.best_iteration == best
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("can_rescore", [True, False])
-async def test_the_engines_order_is_kept_within_groups_unless_the_estimated_one_is_asked_for(
+async def test_the_engines_order_is_kept_within_groups(
     lexical: SearchEngine, can_rescore: bool
 ) -> None:
-    """And the result says by what evidence a document moved up."""
+    """An engine's order is kept within groups unless `order=estimated`.
+
+    And the result says by what evidence a document moved up.
+    """
     engine = WatchedEngine(lexical, without=[] if can_rescore else ["rescore"])
     refiner = KnownRefiner({"female": ["laboratory"], "male": ["f29"]})
     plain = (await ranked(lexical, QUERY, 500)).ids
@@ -221,7 +255,7 @@ async def test_the_engines_order_is_kept_within_groups_unless_the_estimated_one_
     assert last.evidence["group"] > last.evidence["query"]
 
 
-async def test_a_question_about_the_topic_alone_makes_the_model_one_that_was_asked(
+async def test_a_question_about_the_topic_counts_as_asking(
     lexical: SearchEngine,
 ) -> None:
     topic = Refinement("ok", topic=("laboratory",), usage=Usage(model_calls=1))
@@ -248,7 +282,7 @@ async def test_what_no_query_is_made_of_is_left_out_with_the_reason(lexical: Sea
     assert not any("who split" in query or "She" in query for query in round_.queries)
 
 
-async def test_an_answer_about_the_topic_that_leads_to_no_round_is_told(
+async def test_a_topic_answer_without_a_round_is_reported(
     lexical: SearchEngine,
 ) -> None:
     topic = Refinement("repeated", left_out=(LeftOut("science", "repeats the query"),))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.local_model import minilm_cache, pulled_minilm
+from tests.servers.local_model import minilm_cache, pulled_minilm
 
 __all__ = ["minilm_cache", "own_cache", "pulled_minilm"]
 

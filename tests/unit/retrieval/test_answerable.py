@@ -69,7 +69,7 @@ def test_the_five_highest_cosines_count() -> None:
     assert inverse_frequency(10, 0) > inverse_frequency(10, 9) > inverse_frequency(10, 12) > 0
 
 
-def test_what_is_fitted_and_what_is_tested_have_no_query_in_common() -> None:
+def test_fitted_and_tested_queries_differ() -> None:
     tested = UNANSWERABLE.read_text(encoding="utf-8").splitlines()
     assert len(set(tested)) == 100
     assert not set(tested) & set(unrelated_queries())
@@ -97,7 +97,7 @@ async def test_it_is_that_of_the_definition(lexical: TantivyEngine) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "pool"])
-async def test_it_is_low_without_anything_and_the_same_whatever_a_query_is_limited_to(
+async def test_unanswerable_queries_have_low_probabilities(
     lexical: TantivyEngine, kind: str
 ) -> None:
     encoder = CountingEncoder(dimensions=DIMENSIONS)
@@ -128,7 +128,7 @@ async def test_it_changes_no_ranking(lexical: TantivyEngine) -> None:
     assert (other.ids, other.scores, other.answerable) == (hits.ids, hits.scores, 1)
 
 
-async def test_unrelated_queries_are_compared_once_for_so_many_documents(
+async def test_unrelated_queries_are_compared_once_per_index(
     lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await hybrid(lexical)

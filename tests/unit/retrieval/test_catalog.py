@@ -60,9 +60,11 @@ def catalog(tmp_path: Path) -> Catalog:
     return Catalog(tmp_path / "data")
 
 
+@pytest.mark.promise("labels")
 async def test_a_corpus_that_cannot_be_indexed_leaves_the_old_index(
     catalog: Catalog, tmp_path: Path
 ) -> None:
+    """A build of an index that fails leaves the old index."""
     await catalog.create("people", write(tmp_path / "c", "one"))
     path, line = tmp_path / "c" / "bad.jsonl", b'{"id": "x", "text": "y"}\n'
     for named, content in (
@@ -118,10 +120,12 @@ def building(catalog_folder: Path, corpus: Corpus, *name: str) -> subprocess.Pop
     return process
 
 
+@pytest.mark.promise("labels")
 @pytest.mark.parametrize("had_one", [True, False])
 async def test_a_build_that_is_killed_leaves_the_old_index_or_none(
     catalog: Catalog, tmp_path: Path, had_one: bool
 ) -> None:
+    """A build of an index that is killed leaves the old index or none."""
     corpus = write(tmp_path / "c", "one")
     if had_one:
         await catalog.create("people", corpus)
@@ -170,9 +174,7 @@ async def test_a_build_that_nobody_waits_for_any_longer_stops(
     assert await ids(await catalog.open("endless"), "one") == ["0"]
 
 
-async def test_who_first_uses_a_corpus_at_the_same_time_waits_and_shares_the_index(
-    catalog: Catalog, tmp_path: Path
-) -> None:
+async def test_first_users_at_once_share_one_index(catalog: Catalog, tmp_path: Path) -> None:
     """Waiting can be cancelled, and outlives the build of a process that was killed."""
     corpus = write(tmp_path / "c", "text")
     process = building(tmp_path / "data", corpus)
@@ -199,9 +201,11 @@ async def test_the_name_of_a_built_in_corpus_is_for_that_corpus_alone(
     assert (await catalog.create("notables", find_corpus(BUILT_IN["notables"]))).name == "notables"
 
 
+@pytest.mark.promise("labels")
 async def test_a_path_is_indexed_once_and_again_when_it_changes(
     catalog: Catalog, tmp_path: Path
 ) -> None:
+    """A file is indexed at its first search, and again only if it changed."""
     corpus = write(tmp_path / "c", "one")
     said: list[str] = []
     counts: list[int] = []
@@ -225,10 +229,13 @@ async def test_a_path_is_indexed_once_and_again_when_it_changes(
     assert list((await catalog.resolve(str(corpus.path))).schema.attributes) == ["sex"]
 
 
-async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
-    catalog: Catalog, tmp_path: Path
-) -> None:
-    """And refused otherwise, in one sentence."""
+@pytest.mark.promise("labels")
+async def test_an_index_of_another_version_is_rebuilt(catalog: Catalog, tmp_path: Path) -> None:
+    """An index of another version is built again if its corpus is known, and is refused in one
+    sentence otherwise.
+
+    And refused otherwise, in one sentence.
+    """
     corpus = write(tmp_path / "c", "text")
     named = await catalog.create("named", corpus)
     by_path = await catalog.resolve(str(corpus.path))
@@ -249,7 +256,7 @@ async def test_an_index_of_another_version_is_made_again_if_its_corpus_is_known(
     assert await ids(await catalog.create("named", corpus), "text") == ["0"]
 
 
-async def test_a_folder_in_the_current_one_is_a_path_unless_an_index_has_its_name(
+async def test_a_folder_is_a_path_unless_an_index_has_its_name(
     catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -355,9 +362,7 @@ async def test_a_source_is_searched_by_name_by_path_and_as_an_object(
     assert told == ["vectors of team"], "announced where something is encoded"
 
 
-async def test_edits_of_a_source_take_effect_and_a_file_that_is_gone_is_told(
-    catalog: Catalog, tmp_path: Path
-) -> None:
+async def test_edits_of_a_source_take_effect(catalog: Catalog, tmp_path: Path) -> None:
     path = source_file(tmp_path / "s")
     catalog.attach(path)
     text = path.read_text()

@@ -131,11 +131,15 @@ grouped = st.lists(
 )
 
 
+@pytest.mark.promise("graph")
 @given(grouped, st.data())
 def test_copies_leave_the_merit_of_every_group_as_it_was(
     known: list[tuple[str, float, str]], data: st.DataObject
 ) -> None:
-    """Whoever lists a document again, as likely or less likely to be relevant, gains nothing."""
+    """Copies of a document do not raise what their group merits.
+
+    Whoever lists a document again, as likely or less likely to be relevant, gains nothing.
+    """
     copied = data.draw(st.lists(st.sampled_from(known), max_size=30))
     factors = data.draw(
         st.lists(st.sampled_from([1.0, 0.5, 0.0]), min_size=len(copied), max_size=len(copied))
@@ -162,9 +166,7 @@ def test_copies_of_others_take_part_of_a_claim_and_add_nothing(
 
 
 @given(st.lists(probabilities, max_size=10), st.randoms())
-def test_the_order_does_not_matter_and_who_is_alone_merits_the_same(
-    values: list[float], random: Any
-) -> None:
+def test_merits_do_not_depend_on_the_order(values: list[float], random: Any) -> None:
     texts = [random.choice("abcdef") for _ in values]
     order = random.sample(range(len(values)), len(values))
     merits = merits_of(np.array(values), claims_by_text(texts))
@@ -214,9 +216,7 @@ KINDS = ["dense", "hybrid", "pool of another's", "pool", "langchain"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_engine_that_has_read_texts_or_vectors_says_what_says_the_same(
-    tmp_path: Path, kind: str
-) -> None:
+async def test_an_engine_that_reads_texts_reports_copies(tmp_path: Path, kind: str) -> None:
     """And asks for nothing more; each document is with its copies, whatever their order."""
     engine = await engine_of(kind, tmp_path)
     query = Query("w1 w2", 100, with_claims=True)

@@ -64,6 +64,7 @@ def test_a_key_goes_to_its_own_addresses(
     assert "s3cret" not in f"{default_url()} {found!r} {found.model_dump_json()}"
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize(
     ("file", "name", "url", "told"),
     [
@@ -97,6 +98,7 @@ def test_a_key_goes_to_its_own_addresses(
 def test_no_other_address_gets_anything_and_no_secret_is_shown(
     file: Path, name: str | None, url: str, told: str
 ) -> None:
+    """Credentials go only to the addresses of their entry, and no secret is shown."""
     with pytest.raises(ConfigError, match=told) as caught:
         credentials_for(name, url)
     assert "s3cret" not in str(caught.value)

@@ -87,7 +87,7 @@ def test_values_of_numpy_and_pandas_are_labels(label: Any, row: tuple[float, ...
     assert CENTURIES.membership(label, strict=False) == row
 
 
-def test_a_number_that_can_be_no_year_is_unknown_where_the_field_has_dates() -> None:
+def test_a_number_that_is_no_year_is_unknown_among_dates() -> None:
     dated = CENTURIES.model_copy(update={"dates": "basic_date"})
     assert dated.membership(19500301, strict=False) == NEW
     assert dated.membership(18500301, strict=False) == OLD
@@ -129,7 +129,7 @@ def test_a_server_is_asked_for_all_that_means_a_value() -> None:
         assert {attribute.group_of(it) for it in spellings} == {"yes"}
 
 
-def test_a_value_that_is_named_as_such_counts_before_its_other_forms() -> None:
+def test_a_listed_value_counts_before_its_other_forms() -> None:
     grades = {"name": "grade", "field": "g", "groups": {"a": ["1", "x "], "b": ["true", "x"]}}
     attribute = Attribute.model_validate(grades)
     for value in (1, 1.0, "1.0", " 1", "x "):
@@ -138,7 +138,7 @@ def test_a_value_that_is_named_as_such_counts_before_its_other_forms() -> None:
         assert attribute.membership(value) == (0.0, 1.0)
 
 
-def test_a_value_without_a_weight_in_a_nested_column_counts_nothing() -> None:
+def test_a_nested_value_without_a_weight_counts_nothing() -> None:
     sex = Attribute.model_validate({"name": "sex", "field": "s", "groups": ["F", "M"]})
     assert sex.membership({"F": None, "M": 1}) == (0.0, 1.0)
     assert sex.membership({"F": 0.5, "M": float("nan")}) == (1.0, 0.0)

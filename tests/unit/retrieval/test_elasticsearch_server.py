@@ -30,9 +30,9 @@ from fairqr.retrieval.engines.elasticsearch.client import CLIENT, SearchServer, 
 from fairqr.retrieval.engines.elasticsearch.drafting import draft
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.source import ElasticsearchSource, source_of
-from tests.integration.attached_people import attached
 from tests.patience import PATIENCE
-from tests.unit.retrieval.http_servers import ELASTICSEARCH, Answer, Received, answering, of_json
+from tests.servers.attached_people import attached
+from tests.servers.http_servers import ELASTICSEARCH, Answer, Received, answering, of_json
 
 ENGINES = pytest.mark.parametrize("engine", ["elasticsearch", "opensearch"])
 PAGE = 502, {"content-type": "text/html"}, b"<html><title>502 Bad Gateway</title></html>"
@@ -83,7 +83,10 @@ async def refused(url: Any, kind: type[Exception], said: str, engine: str, **mor
 # --- answers and failures ---------------------------------------------------------------------
 
 
+@pytest.mark.promise("engines")
 async def test_an_overload_is_waited_out_as_long_as_the_server_asks() -> None:
+    """A busy server is asked again after as long as it says."""
+
     def answer(number: int, _: Received) -> Answer:
         if number == 0:
             return of_json(429, {"error": "busy"}, **{"retry-after": "1"})
@@ -94,10 +97,14 @@ async def test_an_overload_is_waited_out_as_long_as_the_server_asks() -> None:
     assert 1 <= asked[1].at - asked[0].at < 20
 
 
+@pytest.mark.promise("engines")
 @ENGINES
 @pytest.mark.parametrize("answer", [of_json(503, {"error": "full"}), PAGE])
 async def test_what_a_node_fails_at_is_asked_four_times(engine: str, answer: Answer) -> None:
-    """By the client alone: nobody retries twice."""
+    """A request at which a node fails is sent four times at most.
+
+    By the client alone: nobody retries twice.
+    """
     said = rf"look into its log, and try again \(status {answer[0]}\)\.$"
     with answering(lambda *_: answer) as (url, asked):
         await refused(url, IndexUnavailableError, said, engine)
@@ -114,8 +121,10 @@ A_PAGE = r"sends a page of HTML; correct its url, or look at what stands before 
 OTHER = r"^The server at http\S+ is not .*its engine"
 
 
+@pytest.mark.promise("engines")
 @ENGINES
 async def test_refusals_are_told_and_not_tried_again(engine: str) -> None:
+    """What a server refuses is reported and not asked again."""
     refusals: list[tuple[Answer, type[Exception] | None, str]] = [
         ((200, {"content-type": "text/html"}, b"<h1>It works!</h1>"), None, A_PAGE),
         ((200, ELASTICSEARCH, b"<!DOCTYPE html><title>Log in</title>"), None, A_PAGE),
@@ -178,7 +187,7 @@ async def test_a_hybrid_query_of_opensearch_is_sent_as_it_is() -> None:
 
 
 @ENGINES
-async def test_a_slow_server_is_given_up_and_of_several_nodes_one_may_be_down(engine: str) -> None:
+async def test_a_slow_server_is_given_up(engine: str) -> None:
     given_up = threading.Event()
 
     def answer(number: int, _: Received) -> Answer:
@@ -215,7 +224,7 @@ async def test_what_no_client_can_be_made_of(
 # --- a newer server, and clients that users made ----------------------------------------------
 
 
-async def test_elasticsearch_9_is_asked_as_it_documents_for_clients_of_version_8() -> None:
+async def test_elasticsearch_9_is_asked_as_it_documents() -> None:
     """Its documented differences, replayed: media types, the product header, parameters.
 
     It answers a client of version 8 that asks for ``compatible-with=8`` in each request with a
@@ -243,7 +252,7 @@ async def test_elasticsearch_9_is_asked_as_it_documents_for_clients_of_version_8
 
 
 @ENGINES
-def test_a_client_that_the_user_made_is_taken_for_one_loop_and_left_open(engine: str) -> None:
+def test_a_users_client_serves_one_loop_and_stays_open(engine: str) -> None:
     kinds = {"elasticsearch": AsyncElasticsearch, "opensearch": AsyncOpenSearch}
 
     async def ask(server: SearchServer) -> None:
@@ -273,12 +282,15 @@ def test_an_address_without_a_port_means_that_of_its_scheme() -> None:
 # --- where keys go ----------------------------------------------------------------------------
 
 
+@pytest.mark.promise("engines")
 @ENGINES
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(
     engine: str, entry: Callable[..., str], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever answers at the named address cannot send the key, or the query, elsewhere.
+    """No redirect of a server is followed, so a key goes nowhere else.
+
+    Whoever answers at the named address cannot send the key, or the query, elsewhere.
 
     That address gets the key, which is never logged.
     """
@@ -294,7 +306,7 @@ async def test_a_redirect_is_not_followed(
     assert "s3cret" not in caplog.text
 
 
-async def test_an_address_that_cannot_be_or_has_a_password_is_refused_and_never_quoted() -> None:
+async def test_a_wrong_address_is_refused_and_never_quoted() -> None:
     """Before anything is sent, or a draft or a source is written with it."""
     for url in (
         ["http://here:9200", "https://me:s3cret@there:9200"],
@@ -310,10 +322,14 @@ async def test_an_address_that_cannot_be_or_has_a_password_is_refused_and_never_
         assert "s3cret" not in f"{caught.value} {drafted.value}"
 
 
+@pytest.mark.promise("engines")
 def test_a_key_goes_only_to_the_addresses_of_its_entry(
     monkeypatch: pytest.MonkeyPatch, entry: Callable[..., str]
 ) -> None:
-    """The nodes share one client, so what may not go to all of them goes to none."""
+    """A key goes only to the addresses of its entry in the settings.
+
+    The nodes share one client, so what may not go to all of them goes to none.
+    """
     with pytest.raises(SourceError, match=r"give its url, or set FAIRQR_ELASTICSEARCH_URL\.$"):
         SearchServer(source(None))
     monkeypatch.setenv("FAIRQR_ELASTICSEARCH_URL", "http://here:9200")
@@ -362,7 +378,9 @@ async def searched(url: str, **changes: Any) -> Any:
         return hits
 
 
+@pytest.mark.promise("engines")
 async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
+    """A part of a request that the server is too busy for is asked again."""
     busy = {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue"}}
     with answering(serving(busy, found())) as (url, asked):
         hits = await searched(url)
@@ -370,6 +388,7 @@ async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
     assert len(asked) == 3
 
 
+@pytest.mark.promise("engines")
 @pytest.mark.parametrize(
     ("part", "warning"),
     [
@@ -378,6 +397,9 @@ async def test_a_part_that_the_server_is_too_busy_for_is_asked_again() -> None:
     ],
 )
 async def test_a_result_in_part_is_an_error_or_a_warning(part: Any, warning: str) -> None:
+    """Failed shards are an error, or a warning under `allow_partial`; hits come from the same copy
+    of each shard.
+    """
     with answering(serving(part)) as (url, asked):
         with pytest.raises(IndexUnavailableError) as caught:
             await searched(url)
@@ -432,15 +454,19 @@ def of_version(version: int) -> Callable[[int, Received], Answer]:
     return answer
 
 
+@pytest.mark.promise("command")
 @pytest.mark.parametrize("version", [8, 9])
-async def test_servers_of_both_versions_are_asked_in_a_form_that_they_take(version: int) -> None:
-    """By either client; a test runs this with each."""
+async def test_servers_of_both_versions_take_our_requests(version: int) -> None:
+    """Clients 8 and 9 of Elasticsearch ask servers of versions 8 and 9 in a form that they take.
+
+    By either client; a test runs this with each.
+    """
     with answering(of_version(version)) as (url, asked):
         assert await count(url) == version
     assert "compatible-with=8" in asked[0].headers["accept"]
 
 
-async def test_a_server_that_refuses_a_client_of_the_users_is_told_apart_from_an_old_one() -> None:
+async def test_a_server_that_refuses_a_users_client_is_explained() -> None:
     with answering(of_version(CLIENT - 1)) as (url, _):
         async with (
             AsyncElasticsearch(url) as client,

@@ -54,17 +54,21 @@ def rankings(draw: st.DrawFn) -> np.ndarray:
     return np.where(totals > 1e-6, weights / np.maximum(totals, 1e-6), 0) * known
 
 
+@pytest.mark.promise("labels")
 @pytest.mark.parametrize("text", WEIGHTS)
 @given(members=rankings())
 def test_agrees_with_a_loop_over_documents(text: str, members: np.ndarray) -> None:
+    """Exposures of groups, by each discount, are the formulas of the page."""
     rows = enumerate(members, start=1)
     by_hand = sum(WEIGHTS[text](rank) * row for rank, row in rows)
     assert np.allclose(group_exposure(members, Discount.parse(text)), by_hand)
     assert str(Discount.parse(text)) == text
 
 
+@pytest.mark.promise("labels")
 @given(members=rankings())
 def test_known_and_unknown_exposure_make_up_all_of_it(members: np.ndarray) -> None:
+    """The exposure of the groups and the unknown exposure make up all exposure of a list."""
     total = LOG2.weights(len(members)).sum()
     known = group_exposure(members).sum()
     assert known / total + exposure_and_unknown(members)[1] == pytest.approx(1)
@@ -88,7 +92,7 @@ def test_the_weights_of_a_discount_may_be_listed() -> None:
 
 
 @given(first=rankings(), data=st.data())
-def test_the_product_of_two_attributes_keeps_the_known_mass_of_both(
+def test_a_product_keeps_the_known_mass_of_both_attributes(
     first: np.ndarray, data: st.DataObject
 ) -> None:
     shares = st.sampled_from([0.0, 0.25, 0.5])
@@ -128,7 +132,9 @@ def pairs(draw: st.DrawFn) -> list[np.ndarray]:
     return [np.array(it) / sum(it) for it in (draw(weights), draw(weights))]
 
 
+@pytest.mark.promise("labels")
 def test_a_worked_value_of_kl() -> None:
+    """The Kullback–Leibler divergence is the formula of the page."""
     # KL([½,½] ‖ [¼,¾]) = ½ ln 2 + ½ ln ⅔
     expected = 0.5 * math.log(2) + 0.5 * math.log(2 / 3)
     found = kullback_leibler([0.5, 0.5], [0.25, 0.75], smoothing=0)
@@ -152,7 +158,9 @@ def test_worked_values_of_what_a_group_lacks() -> None:
     assert lacks(target, target, "divergence") == pytest.approx([0.0, 0.0, 0.0])
 
 
+@pytest.mark.promise("labels")
 def test_a_worked_value_of_js() -> None:
+    """The Jensen–Shannon divergence is the formula of the page."""
     # Disjoint distributions are one bit apart.
     assert jensen_shannon([1, 0], [0, 1], unit="bits") == pytest.approx(1)
     assert jensen_shannon([1, 0], [0, 1]) == pytest.approx(math.log(2))
@@ -184,7 +192,7 @@ def test_what_always_holds(
 MATRIX = np.array([[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.05, 0.15, 0.8]])
 
 
-def test_the_slope_is_that_of_the_share_by_label_where_others_keep_their_mix() -> None:
+def test_a_slope_is_that_of_the_share_by_label() -> None:
     shares, step = np.array([0.2, 0.5, 0.3]), 1e-6
     for group in range(3):
         moved = shares * (1 - step / (1 - shares[group]))
@@ -218,7 +226,7 @@ def test_matrices_are_drawn_from_what_a_sample_leaves_possible() -> None:
     assert exact == pytest.approx(np.linalg.inv(MATRIX)[None])
 
 
-def test_a_product_is_confused_as_if_its_attributes_were_confused_independently() -> None:
+def test_a_product_is_confused_as_independent_attributes() -> None:
     wrong = {"a": {"a": 0.9, "b": 0.1}, "b": {"a": 0.3, "b": 0.7}}
     one = Attribute(name="one", field="f", groups=("a", "b"), confusion=wrong)
     other = Attribute(name="other", field="g", groups=("c", "d"))
@@ -229,7 +237,11 @@ def test_a_product_is_confused_as_if_its_attributes_were_confused_independently(
     assert found == pytest.approx(np.kron(matrix, np.eye(2)))
 
 
+@pytest.mark.promise("audit")
 def test_a_matrix_that_says_nothing_is_refused() -> None:
+    """A confusion matrix of labels that says nothing about the groups, and so could correct
+    nothing, is refused.
+    """
     for of_a, of_b, why in (
         ({"a": 1}, {"c": 1}, "with groups as labels"),
         ({"a": 0.9}, {"b": 1}, "sum to 1"),
@@ -297,8 +309,12 @@ BARE = Attribute(name="age", field="a", groups=("old", "young"))
 ZEROS = {"retrieved": np.zeros(2)}
 
 
+@pytest.mark.promise("labels")
 def test_a_worked_mixture() -> None:
-    """Shares of groups stand in for the parts of their attribute only."""
+    """Targets, mixtures of parts, are the formulas of the page.
+
+    Shares of groups stand in for the parts of their attribute only.
+    """
     target = Target.parse("retrieved:0.5,population:0.5")
     found = target.resolve(alone(GENDER), {"retrieved": np.array([1.0, 9.0])})
     assert found == pytest.approx([0.3, 0.7])
@@ -308,21 +324,23 @@ def test_a_worked_mixture() -> None:
     assert Target.parse(str(target).split()) == target
 
 
+@pytest.mark.promise("labels")
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_a_mixture_is_a_distribution(weight: float, share: float) -> None:
+    """A target is a distribution, whatever parts are mixed."""
     target = Target(parts={"retrieved": weight, "uniform": 1 - weight})
     found = target.resolve(alone(GENDER), {"retrieved": np.array([share, 1 - share])})
     assert found.sum() == pytest.approx(1)
     assert found.min() >= 0
 
 
-def test_a_part_that_is_undefined_leaves_its_weight_to_the_others() -> None:
+def test_an_undefined_part_leaves_its_weight_to_the_others() -> None:
     assert DEFAULT_TARGET.resolve(alone(GENDER), ZEROS) == pytest.approx([0.5, 0.5])
     with pytest.raises(TargetError, match="undefined"):
         Target.parse("retrieved:1").resolve(alone(GENDER), ZEROS)
 
 
-def test_groups_that_were_found_share_alike_and_what_is_other_gets_nothing() -> None:
+def test_found_groups_share_alike_and_other_gets_nothing() -> None:
     """In a product, what is other in any of its attributes; if only other is there, it gets all."""
     attributes = {
         "seller": {"field": "s", "groups": "any"},
@@ -432,7 +450,7 @@ def test_a_document_is_where_more_of_it_is(memberships: np.ndarray, groups: set[
     assert np.array_equal(other, np.where(found < 0, found, 1 - found))
 
 
-def test_a_tie_that_rounding_breaks_is_a_tie_and_others_decide_nothing() -> None:
+def test_a_tie_that_rounding_breaks_is_a_tie() -> None:
     sides = ProtectedGroup.parse(PLACE, "not Europe", (" others", "europeans "))
     assert sides.words == ("others", "europeans")
     tied = PLACE.membership({"Africa": 0.1, "Asia": 0.2, "Europe": 0.3})

@@ -95,7 +95,7 @@ def test_rows_of_one_document_share_it_by_weight(
     np.testing.assert_allclose(built(tmp_path, "a.csv", ORIGIN, "abcdefg"), expected)
 
 
-async def test_groups_that_only_the_file_names_are_sorted_and_become_the_schema(
+async def test_groups_that_only_the_file_names_are_sorted(
     tmp_path: Path,
 ) -> None:
     attribute = Attribute(name="origin", labels="o.csv", unknown="group")
@@ -169,7 +169,9 @@ NEEDED = "line 2: it needs an 'id' and a 'group' (or 'origin')"
 WEIGHT = '{"id": "a", "group": "Asia"}\n{"id": "a", "group": "Europe", "weight": 1}'
 
 
+@pytest.mark.promise("labels")
 async def test_a_file_that_is_wrong_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    """A wrong file of labels is refused in one sentence."""
     for name, content, sentence in (
         ("o.csv", "", "have no rows; write one for each document"),
         ("o.csv", "id,one,two\na,b,c\n", NEEDED),

@@ -114,7 +114,7 @@ async def search(engine: SearchEngine, text: str = "x", n: int = 10, **more: Any
     return hits
 
 
-async def test_a_retriever_is_an_engine_with_labels_and_titles_from_the_metadata() -> None:
+async def test_labels_and_titles_come_from_the_metadata() -> None:
     retriever = WordRetriever(documents=[player(n) for n in range(1, 8)])
     engine = from_langchain(retriever, schema=SCHEMA, name="club", title="headline")
     hits = await search(engine, "player 3 court \ud800 serve", 3)
@@ -134,7 +134,7 @@ async def test_a_retriever_is_an_engine_with_labels_and_titles_from_the_metadata
     assert (engine.retriever, engine.capabilities) == ("langchain:WordRetriever", {"new_queries"})
 
 
-async def test_a_thousand_results_come_from_a_copy_and_the_object_stays_as_it_is() -> None:
+async def test_a_callers_retriever_stays_as_it_is() -> None:
     retriever = WordRetriever(documents=[player(n) for n in range(1500)])
     hits = await search(from_langchain(retriever, schema=SCHEMA), "tennis", 1000)
     assert hits.ids == [f"p{n:04}" for n in range(1000)]
@@ -168,7 +168,11 @@ async def test_relevance_scores_are_taken_if_they_fit_the_order(
         assert hits.scores == [1 / rank for rank in range(1, 51)]
 
 
-async def test_documents_without_id_and_metadata_are_known_by_their_text() -> None:
+@pytest.mark.promise("engines")
+async def test_documents_without_an_id_are_known_by_their_text() -> None:
+    """LangChain's documents without an id are known by a hash of their text, and the result says
+    so.
+    """
     engine = over(Document("one"), Document("two"), Document("one"))
     hits = await search(engine)
     assert len(hits) == len(set(hits.ids)) == 2
@@ -179,7 +183,7 @@ async def test_documents_without_id_and_metadata_are_known_by_their_text() -> No
     assert (await search(engine)).ids == hits.ids
 
 
-async def test_ids_may_stand_in_the_metadata_and_of_equal_ones_the_first_is_kept() -> None:
+async def test_ids_may_stand_in_the_metadata() -> None:
     named = [player(1, metadata={"doi": 10}), player(2, metadata={}), player(2, page_content="x")]
     hits = await search(over(*named, id="doi"))
     assert hits.ids == ["10", "p0002"]
@@ -238,6 +242,7 @@ def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
             from_langchain(stored(1), schema=schema)
 
 
+@pytest.mark.promise("engines")
 @given(
     st.lists(
         st.tuples(
@@ -252,6 +257,7 @@ def test_what_is_no_retriever_or_schema_is_refused(tmp_path: Path) -> None:
 async def test_any_answer_keeps_its_order_and_has_each_document_once(
     found: list[tuple[str | None, str, Any]], n: int
 ) -> None:
+    """LangChain's order is kept, and each document comes once."""
     documents = [Document(text, id=id_, metadata={"sex": sex}) for id_, text, sex in found]
     engine = over(*documents, schema={"attributes": {"gender": {**GENDER, "field": "sex"}}})
     hits = await search(engine, "x", n)

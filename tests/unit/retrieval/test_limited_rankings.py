@@ -94,8 +94,12 @@ def test_no_list_that_obeys_is_better() -> None:
             assert share_of_the_best(pool, allowed) >= 1 - ROUNDING
 
 
+@pytest.mark.promise("graph")
 def test_filling_and_exchanges_obey_where_any_list_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 random pools; longer lists have no other way. They are the best in the median."""
+    """Caps and equal chance are obeyed wherever a list can.
+
+    Of 100 random pools; longer lists have no other way. They are the best in the median.
+    """
     monkeypatch.setattr(search, "EVERY", 0)
     draw = np.random.default_rng(2)
     shares = []
@@ -144,7 +148,7 @@ def test_no_seller_is_above_the_cap(length: int, cap: float) -> None:
     assert 0.9 * cap < capped.max() <= cap + ROUNDING
 
 
-def test_a_group_whose_relevance_is_less_certain_gets_the_same_share_of_its_own() -> None:
+def test_a_group_of_uncertain_relevance_gets_its_share() -> None:
     """Ten of each are equally often relevant in all, but of b we know not which."""
     relevance = np.array([0.9] * 5 + [0.1] * 5 + [0.5] * 10)
     members = np.eye(2)[[0] * 10 + [1] * 10]
@@ -167,7 +171,9 @@ def candidates_of(members: FloatArray, relevance: FloatArray) -> Candidates:
     )
 
 
+@pytest.mark.promise("graph")
 def test_a_list_says_which_limit_it_breaks() -> None:
+    """A list says which limit it breaks."""
     candidates = candidates_of(np.eye(2)[[0] * 6 + [1] * 6], np.linspace(0.9, 0.1, 12))
     too_few = FairStep(at_most=0.15)
     (sentence,) = too_few.broken(candidates, too_few.take(candidates, 5).positions)
@@ -184,8 +190,12 @@ def test_a_list_says_which_limit_it_breaks() -> None:
     assert equal.broken(candidates, []) == FairStep().broken(candidates, [0, 1]) == []
 
 
+@pytest.mark.promise("graph")
 def test_other_is_no_group_that_a_cap_concerns() -> None:
-    """It stands for many groups. The most relevant half of the documents belong to it."""
+    """Caps do not concern `other`, which is no group.
+
+    It stands for many groups. The most relevant half of the documents belong to it.
+    """
     candidates = candidates_of(np.eye(3)[[2] * 6 + [0, 1] * 3], np.linspace(0.9, 0.1, 12))
     candidates = replace(
         candidates, groups=[["s0", "s1", "other"]], targets=[np.array([0.1, 0.1, 0.8])]
@@ -207,7 +217,7 @@ def test_no_name_takes_a_group_out_of_its_cap(name: str) -> None:
     assert exposure(candidates.memberships[0][ranked]).max() <= 0.5 + ROUNDING
 
 
-def test_an_attribute_with_too_few_groups_has_no_cap_beside_one_with_enough() -> None:
+def test_an_attribute_with_too_few_groups_has_no_cap() -> None:
     sellers = candidates_of(np.eye(6)[[*range(6)] * 2], np.linspace(0.9, 0.1, 12))
     both = replace(
         sellers,

@@ -34,7 +34,9 @@ class Server:
                     self.now -= 1
 
 
+@pytest.mark.promise("engines")
 def test_the_limit_holds_over_several_event_loops() -> None:
+    """No more requests go out at once than the source allows, over several event loops too."""
     server = Server(RequestLimits(2))
 
     async def many() -> None:
@@ -45,7 +47,9 @@ def test_the_limit_holds_over_several_event_loops() -> None:
     assert (server.most, server.answered) == (2, 600)
 
 
+@pytest.mark.promise("engines")
 async def test_requests_start_evenly_spaced() -> None:
+    """No more requests go out in a second than the source allows."""
     limits, starts = RequestLimits(10, 50), []
 
     async def note() -> None:

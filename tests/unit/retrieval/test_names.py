@@ -15,7 +15,7 @@ TEXTS = {
 }
 
 
-def test_a_name_is_held_by_a_text_with_its_words_one_after_another() -> None:
+def test_a_text_holds_a_name_by_its_words_in_sequence() -> None:
     assert holders_of(["Rosalind Franklin"], TEXTS) == {"whole"}
     assert holders_of(["rosalind franklin", "Nobody Else"], TEXTS) == {"whole"}
 

@@ -65,19 +65,28 @@ def by_the_least(pool: RankingObjective) -> RankingObjective:
     return replace(pool, memberships=members, targets=targets, is_least=True)
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("seed", range(4))
 def test_no_ranking_is_half_a_percent_better(seed: int) -> None:
-    """Of 2,000 random pools, 500 for each seed."""
+    """The fair list is within half a percent of the best of all rankings, on small pools of every
+    kind.
+
+    Of 2,000 random pools, 500 for each seed.
+    """
     draw = np.random.default_rng(seed)
     for _ in range(500):
         assert_near_the_best(a_pool(draw))
 
 
+@pytest.mark.promise("objective")
 @pytest.mark.parametrize("seed", range(4))
 def test_filling_and_exchanges_alone_come_as_near(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 1,000 random pools of five or six ranks; longer lists have no other way."""
+    """The steps that make long lists come as near to the best of all rankings on small pools.
+
+    Of 1,000 random pools of five or six ranks; longer lists have no other way.
+    """
     monkeypatch.setattr(search, "EVERY", 0)
     draw = np.random.default_rng(seed)
     for _ in range(250):
@@ -92,7 +101,7 @@ def test_no_ranking_is_better_by_the_least_attribute(seed: int) -> None:
         assert_near_the_best(by_the_least(a_pool(draw)))
 
 
-def test_filling_and_exchanges_come_near_the_best_by_the_least_attribute(
+def test_the_least_attribute_comes_near_the_best(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As above, on 150 random pools of five or six ranks."""
@@ -111,7 +120,7 @@ def test_no_ranking_is_better_over_several_cut_offs(is_least: bool) -> None:
         assert_near_the_best(replace(a_pool(draw), spread=spread, is_least=is_least))
 
 
-def test_filling_and_exchanges_come_near_the_best_over_several_cut_offs(
+def test_several_cut_offs_come_near_the_best(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As above, on 150 random pools of five or six ranks, of which two and four count, too."""
@@ -236,8 +245,12 @@ def test_what_always_holds(
             assert after.relevance == pytest.approx(1)
 
 
+@pytest.mark.promise("objective")
 def test_an_unlikely_document_is_not_moved_at_any_price() -> None:
-    """It costs more expected relevance than it brings fairness."""
+    """A document that is hardly relevant is not moved up by default.
+
+    It costs more expected relevance than it brings fairness.
+    """
     members, relevance = np.eye(2)[[0] * 20 + [1]], np.array([0.9] * 20 + [0.01])
     pool = RankingObjective(relevance, [members], [np.array([0.97, 0.03])], 20)
     assert 20 not in best_ranking(pool)

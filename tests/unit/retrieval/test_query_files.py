@@ -98,8 +98,12 @@ def test_where_ids_are_needed_a_table_may_lack_names(tmp_path: Path) -> None:
         read_queries(tmp_path / "topics.jsonl")
 
 
-def test_searches_of_user_behavior_insights_count_by_what_was_typed(tmp_path: Path) -> None:
-    """As the index ubi_queries has them, or an export with each in its hit."""
+@pytest.mark.promise("command")
+def test_user_behavior_insights_weigh_queries_by_use(tmp_path: Path) -> None:
+    """Searches that User Behavior Insights recorded are queries of an audit with their weights.
+
+    As the index ubi_queries has them, or an export with each in its hit.
+    """
     search = {"query_id": "a1", "client_id": "x", "application": "shop", "timestamp": "2026-12-01"}
     searches = [{**search, "query_id": f"a{n}", "user_query": "red  shoes"} for n in range(3)]
     hits = [{"_index": "ubi_queries", "_id": "h", "_source": it} for it in searches]

@@ -73,7 +73,7 @@ def test_no_ranking_is_above_the_bound(seed: int) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("seed", range(4))
-def test_no_ranking_with_as_much_labelled_exposure_is_above_the_bound(seed: int) -> None:
+def test_no_ranking_of_equal_labelling_is_above_the_bound(seed: int) -> None:
     """Of 2,000 random pools, 500 for each seed, and of one ranking of each drawn at random."""
     draw = np.random.default_rng(100 + seed)
     for _ in range(500):
@@ -101,7 +101,7 @@ def test_no_ranking_is_above_the_bound_by_the_least_attribute(is_labelled: bool)
         assert values_of(pool, rankings[is_alike])[0].max() <= bound + ROUNDING
 
 
-def test_the_bound_by_the_least_attribute_is_near_what_long_lists_reach() -> None:
+def test_long_lists_come_near_the_least_attributes_bound() -> None:
     """500 documents, two attributes and their intersection: within 2 % at 50 and 100 ranks."""
     draw = np.random.default_rng(5)
     for length in (50, 100):
@@ -202,12 +202,15 @@ def in_order(
     return kept
 
 
+@pytest.mark.promise("graph")
 @settings(max_examples=150, deadline=None)
 @given(pools(), st.randoms(use_true_random=False), st.booleans(), st.booleans())
 def test_no_exchange_beats_the_bound(
     pool: RankingObjective, draw: random.Random, is_best: bool, keeps: bool
 ) -> None:
-    """Neither of the best ranking nor of any other one that the bound is of.
+    """No exchange of documents takes a list above the bound of its certificate.
+
+    Neither of the best ranking nor of any other one that the bound is of.
 
     Where labels are missing, the bound is of rankings with the same labelled exposure, and in an
     order of the engine, of rankings in that order.
@@ -334,7 +337,7 @@ def test_only_a_ranking_that_fills_its_ranks_is_bounded(ranked: list[int]) -> No
 
 
 @pytest.mark.parametrize("length", [50, 51, 60, 100, 101])
-def test_long_lists_reach_targets_though_the_most_relevant_have_no_labels(length: int) -> None:
+def test_long_lists_reach_targets_despite_unlabelled_tops(length: int) -> None:
     """One labelled document of each group at the last ranks would do at nearly no cost."""
     draw = np.random.default_rng(0)
     relevance = np.sort(draw.beta(1, 3, 300))[::-1]

@@ -138,7 +138,9 @@ async def test_estimates_are_those_of_the_definition(lexical: TantivyEngine) -> 
     assert halves.by_similarity == pytest.approx(np.array(probabilities(alike, likeness)), abs=2e-5)
 
 
+@pytest.mark.promise("labels")
 async def test_the_order_of_the_pool_changes_not_even_a_digit(lexical: TantivyEngine) -> None:
+    """An audit's estimate of relevance does not depend on the engine's scores or ranks."""
     relevance, pool = await opened(lexical), DOCUMENTS[:97]
     first = await estimated(relevance, "w3 w4", pool)
     for seed in range(5):
@@ -146,10 +148,14 @@ async def test_the_order_of_the_pool_changes_not_even_a_digit(lexical: TantivyEn
         assert await estimated(relevance, "w3 w4", shuffled) == first
 
 
+@pytest.mark.promise("labels")
 async def test_the_engine_is_asked_for_texts_alone(
     lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once it is open; each text is read and encoded once, and read again after ten minutes."""
+    """An audit's estimate of relevance reads texts alone.
+
+    Once it is open; each text is read and encoded once, and read again after ten minutes.
+    """
     watched, encoder = WatchedEngine(lexical), CountingEncoder()
     relevance = await TextRelevance.open(watched, encoder)
     sampled = {id_ for read in watched.reads for id_ in read}
@@ -182,8 +188,12 @@ async def test_vectors_that_were_made_before_are_used(lexical: TantivyEngine) ->
     assert len(other.taken()) > 100
 
 
+@pytest.mark.promise("labels")
 async def test_without_texts_there_is_no_estimate(lexical: TantivyEngine) -> None:
-    """A document without one among others gets their mean."""
+    """With too few texts there is no estimate of relevance.
+
+    A document without one among others gets their mean.
+    """
     blank = [Document("a", "", " \n"), Document("b", "", "")]
     relevance = await opened(Supplying(lexical, blank))
     for pool in ([], ["a", "b"], ["not there", "nor this"], ["d001", "not there", "nor this"]):

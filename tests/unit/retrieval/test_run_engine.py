@@ -58,8 +58,12 @@ async def opened(folder: Path, **changes: Any) -> RunEngine:
     return await open_run(source, labels)
 
 
-async def test_a_query_by_id_gives_its_ranking_with_groups_and_ties_by_id(tmp_path: Path) -> None:
-    """Several runs are one engine, and groups of known documents can be looked up."""
+@pytest.mark.promise("engines")
+async def test_a_query_by_id_gives_its_ranking(tmp_path: Path) -> None:
+    """A run file answers a query by its id, with ties by document id.
+
+    Several runs are one engine, and groups of known documents can be looked up.
+    """
     (tmp_path / "more.run").write_text("t3 Q0 a 1 1 dense\n")
     engine: SearchEngine = await opened(tmp_path, runs=["bm25.run", "more.run"])
     known = Query("", 10, only=("b", "nowhere", "a"))
@@ -73,7 +77,9 @@ async def test_a_query_by_id_gives_its_ranking_with_groups_and_ties_by_id(tmp_pa
     assert (engine.retriever, engine.capabilities) == ("run:bm25+dense", frozenset())
 
 
+@pytest.mark.promise("engines")
 async def test_a_query_that_no_run_has_is_told_with_what_there_is(tmp_path: Path) -> None:
+    """A run file answers its own queries and no others: the error says which there are."""
     said = r"'physicist'; ask by id \(name 'topics' to ask by text\) .* such as t1, t2\.$"
     with pytest.raises(QueryError, match=said):
         await (await opened(tmp_path)).search([Query("physicist", 10)])
@@ -176,6 +182,7 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.promise("engines")
 @settings(max_examples=30)
 @given(
     st.dictionaries(
@@ -188,6 +195,7 @@ async def test_the_check_counts_labels_and_shows_a_query(tmp_path: Path) -> None
 async def test_any_run_is_answered_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, scores: dict[str, dict[str, float]], n: int
 ) -> None:
+    """A run file answers its queries as it was written."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "labels.csv").write_text(LABELS)
     lines = [f"{q} Q0 {id_} 0 {s!r} s" for q, own in scores.items() for id_, s in own.items()]
@@ -214,7 +222,9 @@ def test_scores_order_a_run_whatever_the_ranks_say(tmp_path: Path) -> None:
     assert read_run(path) == SystemRun("t", rankings, 0, "the rank in the file")
 
 
+@pytest.mark.promise("evaluation")
 def test_ties_are_decided_or_refused_as_asked(tmp_path: Path) -> None:
+    """Ties of a run are decided or refused as the user asks."""
     path = tmp_path / "tied.run"
     path.write_text("1 Q0 b 1 1 s\n1 Q0 c 2 1 s\n1 Q0 a 3 1 s\n1 Q0 z 4 2 s\n")
     for ties, order in (("rank", "zbca"), ("id", "zabc"), ("trec_eval", "zcba")):

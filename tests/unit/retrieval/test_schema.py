@@ -18,7 +18,9 @@ WITH_UNKNOWN = GENDER.model_copy(update={"unknown": "group"})
 SCHEMA = Schema(attributes={"gender": GENDER})
 
 
+@pytest.mark.promise("labels")
 def test_each_way_to_write_a_label() -> None:
+    """Each way to write a label gives the shares that the page says."""
     for label, expected in (
         ("female", (1, 0)),
         (["female", "male"], (0.5, 0.5)),
@@ -86,7 +88,7 @@ def test_a_wrong_schema_is_refused_and_the_place_named(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_what_is_kept_of_a_schema_is_read_again_as_it_was_written() -> None:
+def test_a_schema_is_read_back_as_it_was_written() -> None:
     """Each value may be a group, or the groups are listed, perhaps with their values."""
     written: tuple[Any, ...] = ("any", ["a", "b"], {"a": ["x", "y"], "b": {"gte": 5}})
     for groups in written:
@@ -197,7 +199,7 @@ def corpus_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-async def test_a_check_names_every_wrong_line_and_the_share_of_each_group(
+async def test_a_check_names_every_wrong_line(
     corpus_path: Path,
 ) -> None:
     report = await check_corpus(find_corpus(corpus_path))

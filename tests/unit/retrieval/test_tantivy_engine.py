@@ -110,7 +110,9 @@ async def test_counts_of_documents(tmp_path: Path) -> None:
 # --- writing ----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("labels")
 async def test_an_update_that_fails_changes_nothing(tmp_path: Path) -> None:
+    """An update of an index that fails changes nothing."""
     engine = built(tmp_path / "v1", [Document("a", "", "one")])
 
     def broken() -> Iterator[Document]:

@@ -243,8 +243,12 @@ def test_it_stays_right_whatever_is_written(writes: list[Any]) -> None:
         asyncio.run(work(Path(temporary)))
 
 
+@pytest.mark.promise("labels")
 async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
-    """Also where the index is built again, whatever the ids."""
+    """Only new texts are encoded.
+
+    Also where the index is built again, whatever the ids.
+    """
     catalog, encoder = Catalog(tmp_path / "data"), CountingEncoder()
     first = corpus_of(tmp_path / "c", numbered(10))
     made = await catalog.create("people", first, encoder=encoder)
@@ -262,8 +266,12 @@ async def test_only_what_is_new_is_encoded(tmp_path: Path) -> None:
     same(await ranked(engine, "word3 word11", 99), by_cosine(changed, "word3 word11"))
 
 
+@pytest.mark.promise("labels")
 async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
-    """And those of two encoders stand beside each other."""
+    """Vectors of two encoders are never compared: those of another model are refused.
+
+    And those of two encoders stand beside each other.
+    """
     lexical = built(tmp_path / "v1", some(60))
     first = await opened(lexical)
     second = await opened(lexical, CountingEncoder("salted", dimensions=5, salt="s"))
@@ -280,7 +288,7 @@ async def test_vectors_of_another_model_are_refused(tmp_path: Path) -> None:
 # --- built again ------------------------------------------------------------------------------
 
 
-async def test_an_index_that_was_built_again_meanwhile_can_still_be_searched(
+async def test_a_replaced_index_can_still_be_searched(
     tmp_path: Path,
 ) -> None:
     """As the lexical engine can; but no vectors are opened over it any more."""
@@ -309,7 +317,7 @@ async def test_a_damaged_file_is_made_again(tmp_path: Path, left: int) -> None:
 # --- several at once --------------------------------------------------------------------------
 
 
-async def test_what_is_up_to_date_needs_no_lock_and_what_is_new_waits_for_it(
+async def test_only_new_documents_wait_for_the_lock(
     tmp_path: Path,
 ) -> None:
     """A folder in its place stops even the superuser, and is one sentence."""
@@ -331,8 +339,12 @@ async def test_what_is_up_to_date_needs_no_lock_and_what_is_new_waits_for_it(
         await ranked(engine, "w1", 99)
 
 
-def test_half_precision_changes_a_cosine_by_less_than_a_thousandth(tmp_path: Path) -> None:
-    """And zeros stay zeros."""
+@pytest.mark.promise("labels")
+def test_half_precision_hardly_changes_a_cosine(tmp_path: Path) -> None:
+    """Vectors are kept in half precision, which changes a cosine by less than a thousandth.
+
+    And zeros stay zeros.
+    """
     rows = unit_rows(np.random.default_rng(4).standard_normal((500, 384)))
     kept = tmp_path / "vectors", EncoderMark("wide", 384, (0.1,))
     assert read_vectors(*kept).shape == (0, 384)
@@ -407,7 +419,7 @@ async def test_only_the_pool_is_encoded(
 
 
 @pytest.mark.parametrize("without", [(), ("rescore",)])
-async def test_given_documents_have_the_same_estimates_whatever_else_is_given(
+async def test_estimates_do_not_depend_on_other_documents(
     lexical: TantivyEngine, monkeypatch: pytest.MonkeyPatch, without: Sequence[Any]
 ) -> None:
     """Also below the pool, if other words found them, and if the engine cannot score them."""
@@ -431,7 +443,7 @@ async def test_an_index_with_vectors_of_its_own_is_searched_by_them(lexical: Tan
     assert isinstance(await with_retriever(lexical, encoder), HybridEngine)
 
 
-async def test_a_hybrid_that_stores_vectors_is_the_same_at_first_and_later(
+async def test_a_hybrid_that_stores_vectors_stays_the_same(
     lexical: TantivyEngine,
 ) -> None:
     """As experiments open it, whose figures may not depend on what ran before."""

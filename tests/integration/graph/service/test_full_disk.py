@@ -14,12 +14,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.integration.model_server import ModelServer, says, write_people
-from tests.integration.page_service import run_command, running, settings_for
-from tests.integration.postgres_server import running_postgres
-from tests.integration.service_client import PHYSICIST
-from tests.integration.unprivileged import NOBODY, skip_if_asked
 from tests.patience import until
+from tests.servers.model_server import ModelServer, says, write_people
+from tests.servers.page_service import run_command, running, settings_for
+from tests.servers.postgres_server import running_postgres
+from tests.servers.service_client import PHYSICIST
+from tests.servers.unprivileged import NOBODY, skip_if_asked
 
 
 @pytest.fixture

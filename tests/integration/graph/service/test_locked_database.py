@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from fairqr.graph.service.http.listings import COUNTING
-from tests.integration.model_server import ModelServer
-from tests.integration.page_service import running, settings_for
+from tests.servers.model_server import ModelServer
+from tests.servers.page_service import running, settings_for
 
 SCRAPE = 10.0
 """After so many seconds Prometheus gives up, unless it is told otherwise."""

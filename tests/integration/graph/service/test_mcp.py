@@ -20,7 +20,8 @@ from fastmcp.client.transports import StdioTransport, StreamableHttpTransport
 from mcp.client.client import Client as ProtocolClient
 
 from fairqr.graph.service.store import Store
-from tests.integration.model_server import (
+from tests.patience import PATIENCE
+from tests.servers.model_server import (
     Asked,
     Command,
     Main,
@@ -29,8 +30,8 @@ from tests.integration.model_server import (
     says,
     write_people,
 )
-from tests.integration.page_service import environment
-from tests.integration.service_client import (
+from tests.servers.page_service import environment
+from tests.servers.service_client import (
     ACCEPT,
     INITIALIZE,
     Served,
@@ -38,7 +39,6 @@ from tests.integration.service_client import (
     in_process,
     service_of_a_module,
 )
-from tests.patience import PATIENCE
 
 QUESTION = {"question": "Who is a physicist?", "attributes": ["gender"], "documents": 3}
 

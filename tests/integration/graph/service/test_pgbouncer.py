@@ -15,10 +15,10 @@ from psycopg.conninfo import conninfo_to_dict
 from fairqr.base.errors import ConfigError
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.connections import SCHEMA
-from tests.integration.postgres_server import PASSWORD, postgres_server, postgres_url
-from tests.integration.unprivileged import as_nobody, new_folder
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.postgres_server import PASSWORD, postgres_server, postgres_url
+from tests.servers.unprivileged import as_nobody, new_folder
 
 __all__ = ["postgres_server", "postgres_url"]
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from elasticsearch import Elasticsearch
 
-from tests.integration.attached_people import TOPICS, people
 from tests.integration.graph.service.proxy.proxied import proxied
-from tests.integration.model_server import Main
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.attached_people import TOPICS, people
+from tests.servers.model_server import Main
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.xdist_group("people")]
 SHADOW = 'fairqr_proxy_searches_total{index="people",outcome="shadow"}'

@@ -30,9 +30,9 @@ from fairqr import Context, FairReranker
 from fairqr.graph.integrations.evidence import ListEvidence
 from fairqr.graph.service.slots import Slots
 from fairqr.retrieval.engines.engine import Hits
-from tests.integration.attached_people import Server
-from tests.integration.model_server import write_people
-from tests.integration.service_client import Served, a_service, in_process
+from tests.servers.attached_people import Server
+from tests.servers.model_server import write_people
+from tests.servers.service_client import Served, a_service, in_process
 
 PAGE = Path(__file__).parents[4] / "docs" / "how-to" / "rerank-a-list.md"
 GENDER: dict[str, Any] = {"groups": ["female", "male"], "population": {"female": 0.5, "male": 0.5}}

@@ -16,7 +16,7 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
 from fairqr.graph.stream import RunOutput
-from tests.unit.graph.service.test_runs import kept
+from tests.unit.graph.service.test_runs import store_step
 
 KEY = "k"
 
@@ -29,7 +29,7 @@ async def steps(id_: str) -> AsyncGenerator[RunOutput, None]:
 
 async def trivial(run: Run, durable: DurableRun) -> AsyncGenerator[RunOutput, None]:
     async for event in steps(run.id):
-        yield await kept(durable, event)
+        yield await store_step(durable, event)
 
 
 async def test_memory_does_not_grow_with_the_number_of_runs(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from tests.integration.graph.service.waiting_endpoint import WaitingEndpoint
-from tests.integration.page_service import ServiceClient, run_command, running, settings_for
-from tests.integration.service_client import Served, a_key, service_of_a_module
 from tests.patience import until
+from tests.servers.page_service import ServiceClient, run_command, running, settings_for
+from tests.servers.service_client import Served, a_key, service_of_a_module
 
 QUERIES = ["physicist", "workshop", "laboratory", {"query": "person", "weight": 3}]
 ASKED = {"corpus": "people", "queries": QUERIES, "attributes": ["gender"], "retriever": "bm25"}

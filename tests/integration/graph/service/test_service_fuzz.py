@@ -24,9 +24,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.integration.postgres_server import new_database
-from tests.integration.service_client import PHYSICIST, Served, a_service
 from tests.patience import PATIENCE
+from tests.servers.postgres_server import new_database
+from tests.servers.service_client import PHYSICIST, Served, a_service
 
 EXAMPLES = int(os.environ.get("FAIRQR_TEST_FUZZ", "4"))
 pytestmark = pytest.mark.timeout(max(600, 30 * EXAMPLES))

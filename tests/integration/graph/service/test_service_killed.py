@@ -16,10 +16,10 @@ import psycopg
 import pytest
 
 from fairqr.graph.service.runs.live import CHECKPOINTED
-from tests.integration.model_server import Answer, Asked, Command, ModelServer, says, write_people
-from tests.integration.page_service import ServiceClient, environment, running, settings_for
-from tests.integration.service_client import index_people
 from tests.patience import PATIENCE, until
+from tests.servers.model_server import Answer, Asked, Command, ModelServer, says, write_people
+from tests.servers.page_service import ServiceClient, environment, running, settings_for
+from tests.servers.service_client import index_people
 
 SEARCH = {"query": "physicist", "corpus": "people", "attributes": ["continent"], "k": 10}
 SEARCH |= {"ask": "always", "groups": "all"}

@@ -16,9 +16,9 @@ import pytest
 from langchain_openai import ChatOpenAI
 from openai.types.chat import ChatCompletionChunk
 
-from tests.integration.model_server import Answer, Asked, failure, says, stream, write_people
-from tests.integration.service_client import PHYSICIST, Served, a_service
 from tests.patience import PATIENCE, until
+from tests.servers.model_server import Answer, Asked, failure, says, stream, write_people
+from tests.servers.service_client import PHYSICIST, Served, a_service
 
 SENTENCE = "He is a man with a workshop."
 TEXT = {"type": "text"}

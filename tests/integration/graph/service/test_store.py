@@ -21,8 +21,8 @@ from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.service.store.database import Database, current_key_id
 from fairqr.graph.service.store.tables import LAYOUT
-from tests.integration.stores import accept, accepted, done, started
 from tests.patience import PATIENCE
+from tests.servers.stores import accept, accepted, done, started
 
 HOSTILE = "'; DROP TABLE runs; -- \0 \ud800 \ufdd0 \N{SNOWMAN} %s :id \\u0000"
 

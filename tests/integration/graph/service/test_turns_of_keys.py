@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.graph.service.waiting_endpoint import WaitingEndpoint
-from tests.integration.page_service import Process, running, settings_for
-from tests.integration.service_client import a_key
 from tests.patience import until
+from tests.servers.page_service import Process, running, settings_for
+from tests.servers.service_client import a_key
 
 SHARE = 3
 """How many of four slots one key may have."""

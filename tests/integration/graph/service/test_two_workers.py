@@ -23,20 +23,20 @@ from fastmcp import Client
 from fastmcp.client.transports import StreamableHttpTransport
 
 from fairqr.retrieval.sources.corpus import find_corpus
-from tests.integration.filled_elasticsearch import fill, write_source
-from tests.integration.model_server import Main, ModelServer, write_people
-from tests.integration.nginx import running_nginx, with_nginx
-from tests.integration.page_service import (
+from tests.patience import PATIENCE, until
+from tests.ports import free_port
+from tests.servers.filled_elasticsearch import fill, write_source
+from tests.servers.http_servers import answering, of_json
+from tests.servers.model_server import Main, ModelServer, write_people
+from tests.servers.nginx import running_nginx, with_nginx
+from tests.servers.page_service import (
     ServiceClient,
     events_of,
     run_command,
     running,
     settings_for,
 )
-from tests.integration.service_client import PHYSICIST, answers_all, index_people
-from tests.patience import PATIENCE, until
-from tests.ports import free_port
-from tests.unit.retrieval.http_servers import answering, of_json
+from tests.servers.service_client import PHYSICIST, answers_all, index_people
 
 ROOT = Path(__file__).parents[4]
 pytestmark = with_nginx

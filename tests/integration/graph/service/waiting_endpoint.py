@@ -6,8 +6,8 @@ import json
 import threading
 from pathlib import Path
 
-from tests.integration.model_server import Answer, Asked, ModelServer
 from tests.patience import PATIENCE
+from tests.servers.model_server import Answer, Asked, ModelServer
 
 HITS = [{"key": f"d{n:02}", "sex": "MF"[n > 9], "name": f"Person {n}"} for n in range(20)]
 

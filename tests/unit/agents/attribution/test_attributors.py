@@ -116,7 +116,7 @@ class Counting(CachedAttributor):
         ]
 
 
-async def test_equal_pairs_of_a_call_are_judged_once_and_not_asked_again(
+async def test_equal_pairs_are_judged_once(
     cache: ReplyCache,
 ) -> None:
     """The cost stands with the first; what is kept costs nothing, and what failed may heal."""

@@ -77,6 +77,7 @@ async def test_counts_are_over_what_was_judged() -> None:
         await checked(labelled("broken", True))
 
 
+@pytest.mark.promise("agents")
 @pytest.mark.parametrize(
     ("pairs", "finding", "said"),
     [
@@ -87,8 +88,13 @@ async def test_counts_are_over_what_was_judged() -> None:
         ([USED] * 100, "unclear", ": that says nothing yet; use at least 30 pairs, of both kinds."),
     ],
 )
-async def test_what_a_check_finds(pairs: list[LabelledPair], finding: str, said: str) -> None:
-    """A good judge's whole interval is above what the commoner answer alone reaches."""
+async def test_a_check_counts_wrong_verdicts(
+    pairs: list[LabelledPair], finding: str, said: str
+) -> None:
+    """A check of a judge finds how often its verdicts are wrong.
+
+    A good judge's whole interval is above what the commoner answer alone reaches.
+    """
     check = await checked(*pairs)
     assert check.finding == finding
     assert said in check.sentence
@@ -108,8 +114,12 @@ async def test_a_check_is_remembered_by_the_full_name(clean_environment: Path) -
     assert "was never checked" in (unchecked_warning(other) or "")
 
 
-async def test_what_to_warn_of() -> None:
-    """One never checked, and one that was found no judge; none that was found good."""
+@pytest.mark.promise("agents")
+async def test_an_unchecked_judge_is_warned_of() -> None:
+    """A judge that was not checked is warned of.
+
+    One never checked, and one that was found no judge; none that was found good.
+    """
     asked = "was never checked .* fairqr attribution check notables --attributor 'saying'"
     assert re.search(asked, unchecked_warning(Saying()) or "")
     remember(await checked(*RIGHT * 5))

@@ -17,7 +17,7 @@ from fairqr.agents.attribution.opening import open_attributor
 from fairqr.agents.models.chat import ChatModel
 from fairqr.agents.models.replies import Reply
 from fairqr.base.errors import InputError
-from tests.integration.model_server import Answer, Asked, ModelServer, failure, says, scores
+from tests.servers.model_server import Answer, Asked, ModelServer, failure, says, scores
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

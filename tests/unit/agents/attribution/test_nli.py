@@ -100,12 +100,16 @@ async def test_nothing_to_judge_is_a_status_of_its_own(tiny_nli: Path) -> None:
     assert good.status == "ok"
 
 
+@pytest.mark.promise("agents")
 @settings(max_examples=50)
 @given(premise=texts, answer=answers)
 def test_every_token_is_in_a_window_beside_the_whole_answer(
     parts: tuple[Any, Any], premise: str, answer: str
 ) -> None:
-    """None is longer than the model takes, and neighbours share what they should."""
+    """Judges read long documents whole, in overlapping windows beside the whole answer.
+
+    None is longer than the model takes, and neighbours share what they should.
+    """
     tokenizer, _ = parts
     cut = windows_of(Pair(premise, answer), tokenizer, LIMIT)
     assert not isinstance(cut, Entailment)

@@ -131,7 +131,7 @@ def test_what_ships_was_measured() -> None:
             assert shipped.topics >= 4
 
 
-def test_a_model_is_asked_with_the_prompts_that_it_gained_most_with(folder: Path) -> None:
+def test_a_model_is_asked_with_its_best_prompts(folder: Path) -> None:
     """On collections where both were measured; what one alone was measured on does not compare."""
     small = {"prompts": dict(FOR_SMALL_MODELS)}
     keep_profile(profile("letters", gain=Change(value=4.0)), folder)

@@ -11,7 +11,7 @@ import pytest
 from fairqr.agents.ranking.endpoint import Endpoint
 from fairqr.agents.ranking.rankers import ItemRanker, RankerOptions, RankItem, open_ranker
 from fairqr.base.errors import InputError
-from tests.unit.retrieval.http_servers import Answer, Received, answering, of_json
+from tests.servers.http_servers import Answer, Received, answering, of_json
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 

@@ -32,7 +32,9 @@ def judge(model: Any, version: str = "v1", **options: Any) -> PairwiseJudge:
     return PairwiseJudge(model, prompt, RankerOptions(**options))
 
 
+@pytest.mark.promise("agents")
 async def test_both_orders_are_asked_and_the_better_wins() -> None:
+    """Pairs are asked about in both orders."""
     model = Planted(lambda text, *_: 1.5 * ("Ada" in text))
     compared = await judge(model).compare("computing", PAIR)
     assert (compared.flips, compared.failure) == (False, None)
@@ -87,7 +89,7 @@ async def test_what_becomes_of_a_reply(
     assert {*model.asked_by} == {"choice_probabilities" if by == "probabilities" else "write"}
 
 
-async def test_without_probabilities_replies_are_read_and_that_is_learnt_once() -> None:
+async def test_without_probabilities_replies_are_read() -> None:
     """Ten comparisons at once ask twenty questions, and one more that finds it out."""
     model = Planted(unsupported=True)
     asked = judge(model)
@@ -169,12 +171,14 @@ async def test_an_honest_judge_gives_the_right_order(values: list[int]) -> None:
     assert found.failures == {}
 
 
+@pytest.mark.promise("agents")
 @settings(max_examples=25)
 @given(values=orders, seed=st.integers(0, 5))
-async def test_whatever_a_judge_says_the_calls_keep_to_the_bound(
-    values: list[int], seed: int
-) -> None:
-    """One that contradicts itself: each item is there once, each pair is asked about once."""
+async def test_calls_keep_to_the_bound_whatever_a_judge_says(values: list[int], seed: int) -> None:
+    """Comparisons of pairs keep to the stated cost, whatever a judge says.
+
+    One that contradicts itself: each item is there once, each pair is asked about once.
+    """
     draws = random.Random(seed)
     model = Planted(lambda *_: draws.choice([0.0, 1.0]))
     each = ranker(model)

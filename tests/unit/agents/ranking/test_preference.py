@@ -72,6 +72,7 @@ def test_figures_without_a_value() -> None:
     assert (drawn.log_odds_replies, drawn.log_odds_mean) == (3, 2)
 
 
+@pytest.mark.promise("evaluation")
 @pytest.mark.parametrize(
     ("pairs", "queries", "kind", "favoured", "position"),
     [
@@ -100,9 +101,10 @@ def test_figures_without_a_value() -> None:
         ("", 10, "failed", None, None),
     ],
 )
-def test_the_kind(
+def test_the_kind_follows_from_the_counts(
     pairs: str, queries: int, kind: str, favoured: str | None, position: str | None
 ) -> None:
+    """Four pairs are no finding about a model."""
     counted = figures(pairs_of(pairs, queries))
     (found,) = verdicts([counted])
     assert (found.kind, found.favoured, found.position) == (kind, favoured, position)
@@ -112,8 +114,12 @@ def test_the_kind(
     assert (found.detectable is None) == too_few
 
 
+@pytest.mark.promise("evaluation")
 def test_pairs_that_rest_on_few_queries_are_no_preference() -> None:
-    """All of one query's many pairs say the same; the other nine are even."""
+    """Pairs of fewer than six queries are no finding.
+
+    All of one query's many pairs say the same; the other nine are even.
+    """
     pairs = [PairOutcome("big", P, P)] * 40
     for number in range(9):
         pairs += [PairOutcome(f"q{number}", P, P), PairOutcome(f"q{number}", U, U)]
@@ -125,8 +131,12 @@ def test_pairs_that_rest_on_few_queries_are_no_preference() -> None:
     assert found.p == even.over_queries == 1
 
 
+@pytest.mark.promise("evaluation")
 def test_a_coin_is_rarely_taken_for_a_preference() -> None:
-    """Both tests at 5 %: no more than that of all coins, and a loaded one is found."""
+    """A coin is rarely taken for a preference.
+
+    Both tests at 5 %: no more than that of all coins, and a loaded one is found.
+    """
 
     def prefers(share: float) -> float:
         draws, found = np.random.default_rng(2), 0

@@ -54,11 +54,11 @@ def words_of(text: str) -> list[str]:
     return [part.casefold() for part in re.findall(r"[^\W_]+", text)]
 
 
+@pytest.mark.promise("agents")
 @given(st.lists(any_text | texts, max_size=30), st.lists(texts, max_size=3))
 @example(["A:\U00031350"], [])
-def test_keywords_are_short_and_clean_and_each_of_their_words_is_new(
-    candidates: list[str], in_use: list[str]
-) -> None:
+def test_keywords_are_few_short_clean_and_new(candidates: list[str], in_use: list[str]) -> None:
+    """Keywords are few, short and clean, whatever a model says."""
     cleaned = clean_words(candidates, KEYWORDS_LIMIT, in_use=in_use)
     assert len(cleaned.kept) <= KEYWORDS_LIMIT.entries
     seen = {word for text in in_use for word in words_of(text)}
@@ -73,12 +73,16 @@ def test_keywords_are_short_and_clean_and_each_of_their_words_is_new(
     assert clean_words(cleaned.kept, KEYWORDS_LIMIT).kept == cleaned.kept
 
 
+@pytest.mark.promise("agents")
 @given(replies, texts, st.lists(texts, max_size=3))
 @example({"topic": ["A™"]}, "", [])
 def test_nothing_is_left_out_in_silence(
     reply: dict[str, Any], query: str, in_use: list[str]
 ) -> None:
-    """Each word that was proposed is in the refinement, or in a part that is left out."""
+    """What is not used of a model's words is listed with the reason.
+
+    Each word that was proposed is in the refinement, or in a part that is left out.
+    """
     result = refinement(reply, query, in_use=in_use)
     for field, proposed in reply.items():
         kept = " ".join(getattr(result, field))
@@ -232,6 +236,6 @@ def test_topic_words_and_keywords_are_taken_in_turn() -> None:
     assert (names.status, bool(names.message)) == ("empty", True)
 
 
-def test_the_fields_of_words_and_of_whole_texts_are_all_there_are() -> None:
+def test_fields_hold_words_or_whole_texts() -> None:
     assert {*LIMITS, "passage"} <= set(Refinement.__dataclass_fields__)
     assert set(WORD_LIMITS) == {"topic", "keywords"}

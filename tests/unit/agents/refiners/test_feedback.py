@@ -34,7 +34,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[SearchEngine]:
     await engine.aclose()
 
 
-async def test_the_words_are_those_that_are_typical_of_the_groups_best_documents(
+async def test_words_are_typical_of_the_best_documents(
     engine: SearchEngine,
 ) -> None:
     """Not those of the query; a word that stands in every document comes last."""
@@ -46,7 +46,7 @@ async def test_the_words_are_those_that_are_typical_of_the_groups_best_documents
     assert len(watched.reads) == 1
 
 
-async def test_all_groups_are_learned_from_by_one_reading_and_one_count(
+async def test_all_groups_take_one_reading_and_one_count(
     engine: SearchEngine,
 ) -> None:
     """What each is given is what it would be given alone."""

@@ -26,7 +26,7 @@ from fairqr.agents.refiners.refiner import (
     TopicRequest,
 )
 from fairqr.prompts.library import SHIPPED, PromptLibrary
-from tests.integration.model_server import ModelServer, says
+from tests.servers.model_server import ModelServer, says
 from tests.unit.agents.test_replies import json_values
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
@@ -140,7 +140,7 @@ async def test_a_reply_without_any_asked_field_is_asked_for_once_more(server: Mo
     assert "it has none of the fields topic, queries, passage" in server.asked[1].last_message
 
 
-async def test_the_papers_prompt_asks_for_words_of_the_group_alone_at_its_temperature(
+async def test_the_papers_prompt_is_asked_at_its_temperature(
     server: ModelServer,
 ) -> None:
     """What FAIR-QR says of its prompt: keywords are added or modified, at temperature .3."""
@@ -180,7 +180,7 @@ async def test_a_topic_without_new_words_is_said(
     assert len(refinement.left_out) == 1
 
 
-def test_bounds_are_narrow_for_small_models_and_wide_for_large_ones() -> None:
+def test_bounds_depend_on_the_size_of_the_model() -> None:
     prompts = PromptLibrary()
     for kind, version in (("refine", "v4"), ("topic", "v1")):
         small = reply_schema(prompts.get(kind, version).output)["properties"]["topic"]

@@ -26,10 +26,12 @@ sizes = st.integers(0, 12)
 seeds = st.integers(0, 2**32 - 1)
 
 
+@pytest.mark.promise("agents")
 @given(sizes, sizes, seeds)
 def test_in_each_kind_both_groups_win_equally_often(
     relevant: int, irrelevant: int, seed: int
 ) -> None:
+    """A model is tuned on pairs in which both groups win equally often."""
     pairs = pairs_of(relevant, irrelevant)
     winners = draw_winners(pairs, np.random.default_rng(seed))
     for kind in ("relevant", "irrelevant"):
@@ -38,7 +40,7 @@ def test_in_each_kind_both_groups_win_equally_often(
 
 
 @given(sizes, sizes, seeds, st.sampled_from([2, 4, 6, 8]), st.integers(1, 3))
-def test_batches_hold_each_pair_in_both_orders_as_often_as_there_are_epochs(
+def test_each_epoch_has_each_pair_in_both_orders(
     relevant: int, irrelevant: int, seed: int, batch: int, epochs: int
 ) -> None:
     pairs = pairs_of(relevant, irrelevant)
@@ -66,7 +68,7 @@ def test_batches_hold_each_pair_in_both_orders_as_often_as_there_are_epochs(
 
 
 @given(sizes, sizes, seeds)
-def test_with_a_winner_a_question_both_groups_win_equally_often_in_each_order(
+def test_both_groups_win_equally_often_in_each_order(
     relevant: int, irrelevant: int, seed: int
 ) -> None:
     """Wins differ by at most one a kind and order, and many pairs have two winners."""
@@ -80,7 +82,7 @@ def test_with_a_winner_a_question_both_groups_win_equally_often_in_each_order(
         assert abs(sum(it.winner == "first" for it in shown) * 2 - len(shown)) <= 2
 
 
-def test_winners_of_questions_may_differ_and_those_of_pairs_never_do() -> None:
+def test_winners_of_pairs_never_differ() -> None:
     for winners, differing in (("pair", 0), ("question", 20)):
         batches = make_batches(pairs_of(50, 50), np.random.default_rng(0), winners=winners)
         couples = [batch[at : at + 2] for batch in batches for at in range(0, len(batch), 2)]
@@ -94,7 +96,7 @@ def test_steps_are_as_many_as_asked_for_and_whole() -> None:
     assert [len(examples) for examples in batches] == [4] * 7
 
 
-def test_the_same_seed_gives_the_same_batches_and_another_gives_others() -> None:
+def test_batches_depend_on_the_seed() -> None:
     def hashed(seed: int) -> str:
         return fingerprint(make_batches(pairs_of(8, 8), np.random.default_rng(seed)))
 

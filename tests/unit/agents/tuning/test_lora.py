@@ -57,9 +57,7 @@ def run(
         return {name: it.detach().clone() for name, it in weights.items()}, steps
 
 
-def test_the_loss_falls_with_the_rate_and_nothing_global_is_drawn_from(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_loss_falls_with_the_rate(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(11)
     expected = torch.rand(3)
     torch.manual_seed(11)
@@ -70,10 +68,10 @@ def test_the_loss_falls_with_the_rate_and_nothing_global_is_drawn_from(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.promise("agents")
 @pytest.mark.parametrize("stop_after", [1, 6])
-def test_resuming_ends_with_the_weights_of_an_uninterrupted_training(
-    tmp_path: Path, stop_after: int
-) -> None:
+def test_a_resumed_training_ends_with_the_same_weights(tmp_path: Path, stop_after: int) -> None:
+    """A training that was killed and resumed ends with the weights of one that was not."""
     whole, told = run(tmp_path / "whole")
     run(tmp_path / "stopped", stop_after=stop_after)
     # A process that is killed while it writes leaves a checkpoint without a state.
@@ -99,7 +97,7 @@ def test_the_loss_is_that_of_each_prompt_by_itself(tmp_path: Path) -> None:
     assert steps[0][1] == pytest.approx(sum(alone) / 4, abs=1e-5)
 
 
-def test_only_the_attention_is_trained_and_the_base_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_only_the_attention_is_trained(tmp_path: Path) -> None:
     model = tiny_llama()
     model.is_quantized = True  # as transformers calls what it read from a GGUF file
     before = {name: it.clone() for name, it in model.state_dict().items()}
@@ -122,7 +120,7 @@ def test_what_cannot_be_trained_is_said(tmp_path: Path) -> None:
         run(tmp_path, model=model)
 
 
-def test_the_adapter_says_what_it_was_made_from_and_loads_with_peft(tmp_path: Path) -> None:
+def test_an_adapter_says_what_it_was_made_from(tmp_path: Path) -> None:
     given = torch.tensor([[1, 3, 4]])
     with adapted(tiny_llama(), OPTIONS) as tuned:
         train(tuned, BATCHES[:2], OPTIONS, tmp_path / "checkpoints", lambda *step: None)

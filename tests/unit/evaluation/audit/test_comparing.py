@@ -26,9 +26,11 @@ ENGINE = {"name": "a made-up engine", "retriever": "own", "state": ""}
 Made = Callable[..., Audit]
 
 
-def renamed(found: Observation, prefix: str = "new ") -> Observation:
-    ids, others = (tuple(prefix + id_ for id_ in it) for it in (found.ids, found.others))
-    return found.model_copy(update={"ids": ids, "others": others})
+def renamed(observation: Observation, prefix: str = "new ") -> Observation:
+    """Give the documents other ids."""
+    ids = tuple(prefix + id_ for id_ in observation.ids)
+    others = tuple(prefix + id_ for id_ in observation.others)
+    return observation.model_copy(update={"ids": ids, "others": others})
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +41,22 @@ def audit(tmp_path_factory: pytest.TempPathFactory) -> Made:
     def make(
         queries: Queries = QUERIES,
         spec: Mapping[str, Any] = {},
-        observed: Callable[[Observation], Observation] = lambda it: it,
+        observed: Callable[[Observation], Observation] = lambda observation: observation,
         bias: float = 0.5,
         failed: tuple[str, ...] = (),
         **manifest: Any,
     ) -> Audit:
         key = repr((queries, spec, observed.__name__, bias, failed, manifest))
         if key not in held:
-            found = examples.observations_of(queries, bias=bias, failed=failed)
             # A document has the same groups in all queries, so each query has its own.
-            own = [observed(renamed(it, it.query)) for it in found]
-            said = {"engine": ENGINE, "versions": {"fairqr": "0.8"}, "reported": False, **manifest}
-            asked, folder = examples.spec_of(rerank=0, **spec), tmp_path_factory.mktemp("audit")
-            held[key] = examples.sealed(folder / "out", queries, own, spec=asked, **said)
+            observations = [
+                observed(renamed(observation, observation.query))
+                for observation in examples.observations_of(queries, bias=bias, failed=failed)
+            ]
+            options = {"engine": ENGINE, "versions": {"fairqr": "0.8"}, "reported": False}
+            options |= {"spec": examples.spec_of(rerank=0, **spec)} | manifest
+            folder = tmp_path_factory.mktemp("audit") / "out"
+            held[key] = examples.sealed(folder, queries, observations, **options)
         return held[key]
 
     return make
@@ -121,39 +126,66 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def test_settings_are_named_first_and_only_the_engine_moves_a_gap(audit: Made) -> None:
-    """Where it answers the same no gap moves, and where settings may be the reason none does."""
+@pytest.mark.promise("audit")
+def test_only_the_engine_moves_a_gap(audit: Made) -> None:
+    """A comparison names the settings that differ first, and no gap goes up or down where the
+    engine answers the same, or where labels or judgements may be the reason.
+
+    What is printed of each kind of difference stays as it was read once.
+    """
     lines = list[str]()
     for name, (first, second) in CASES.items():
-        found = compare(audit(**first), audit(**second))
-        directions = {it.direction for it in found.changes}
-        assert (found.same == found.queries) == (directions == {"same_answers"})
-        sentences = found.sentences()
-        assert ("up" in directions) == any("went up" in it for it in sentences)
-        told = (f"{it.group}, {it.figure}: {it.direction}" for it in found.changes)
-        lines += [f"## {name}", *sentences, "; ".join(told)]
+        comparison = compare(audit(**first), audit(**second))
+        changes = comparison.changes
+        directions = {change.direction for change in changes}
+        is_same = comparison.same == comparison.queries
+        assert is_same == (directions == {"same_answers"})
+        sentences = comparison.sentences()
+        assert ("up" in directions) == any("went up" in sentence for sentence in sentences)
+        summary = (f"{it.group}, {it.figure}: {it.direction}" for it in changes)
+        lines += [f"## {name}", *sentences, "; ".join(summary)]
     check_text("audit_comparisons.md", "\n\n".join(lines))
 
 
+@pytest.mark.promise("audit")
 def test_a_greater_gap_is_the_difference_of_paired_means(audit: Made) -> None:
+    """Where the engine answers differently, a comparison gives the change of a gap, query by query,
+    with its interval.
+    """
     before, after = audit(**FAIR), audit(**BIASED)
     comparison = compare(before, after)
-    (found,) = (it for it in comparison.changes if (it.group, it.figure) == ("female", "gap"))
-    one, two = (it.figures.by_query[0].tested_gaps()[0][:, 0] for it in (before, after))
-    weights = before.figures.by_query[0].weights()
-    assert found.change.value == pytest.approx(np.average(two - one, weights=weights))
-    assert found.change.value == pytest.approx(found.after - found.before)
-    assert found.change.low < found.change.value < found.change.high
-    assert (found.change.p or 1) < 0.05
-    # Another target is no change of the engine: the settings of the second audit measure both.
+    (gap,) = (it for it in comparison.changes if (it.group, it.figure) == ("female", "gap"))
+    first = before.figures.by_query[0]
+    second = after.figures.by_query[0]
+    differences = second.tested_gaps()[0][:, 0] - first.tested_gaps()[0][:, 0]
+    assert gap.change.value == pytest.approx(np.average(differences, weights=first.weights()))
+    assert gap.change.value == pytest.approx(gap.after - gap.before)
+    assert gap.change.low < gap.change.value < gap.change.high
+    assert (gap.change.p or 1) < 0.05
+
+
+def test_the_settings_of_the_second_audit_measure_both(audit: Made) -> None:
+    """Another target is no change of the engine."""
+    after = audit(**BIASED)
+    comparison = compare(audit(**FAIR), after)
+
     assert compare(audit(**FAIR, **POPULATION), after).changes == comparison.changes
 
 
-def test_what_cannot_be_compared_is_refused(audit: Made) -> None:
-    for first, second, why in (
-        (audit(), audit(spec={"k": 40, "depth": 50}), "first audit looked at 30 results, and the"),
-        (audit(), examples.made(audit(), redacted=True), "Redacted queries cannot be paired"),
-        (audit(), audit(asked(*(f"other {n}" for n in range(30)))), "no query that is the same"),
-    ):
-        with pytest.raises(InputError, match=why):
-            compare(first, second)
+@pytest.mark.promise("audit")
+def test_a_redacted_audit_is_not_compared(audit: Made) -> None:
+    """A redacted audit cannot be compared query by query."""
+    with pytest.raises(InputError, match="Redacted queries cannot be paired"):
+        compare(audit(), examples.made(audit(), redacted=True))
+
+
+def test_another_depth_is_not_compared(audit: Made) -> None:
+    with pytest.raises(InputError, match="first audit looked at 30 results, and the"):
+        compare(audit(), audit(spec={"k": 40, "depth": 50}))
+
+
+def test_other_queries_are_not_compared(audit: Made) -> None:
+    others = asked(*(f"other {number}" for number in range(30)))
+
+    with pytest.raises(InputError, match="no query that is the same"):
+        compare(audit(), audit(others))

@@ -81,7 +81,7 @@ def test_three_groups_by_hand() -> None:
 
 
 @given(pairs_of_shares)
-def test_the_index_is_half_the_sum_over_pairs_and_between_0_and_1(
+def test_the_index_is_half_the_sum_over_pairs(
     pairs: list[tuple[float, float]],
 ) -> None:
     exposures, target = arrays_of(pairs)
@@ -206,8 +206,10 @@ def test_an_even_target_counts_all_groups_that_a_query_found() -> None:
         assert figures.target.value == pytest.approx(expected[figures.group])
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("target", ["relevance:1", "uniform:1", "relevance:0.5,uniform:0.5"])
-def test_all_groups_have_the_sums_that_are_computed_document_by_document(target: str) -> None:
+def test_sums_of_all_groups_are_those_by_document(target: str) -> None:
+    """Audits measure all groups of an attribute, although nobody lists them."""
     answers = market(12, 40)
     answers[3][0] = (["shop 1", "shop 2"], 0.5)
     answers[4][:3] = [([], 0.9)] * 3
@@ -239,7 +241,7 @@ def test_all_groups_have_the_sums_that_are_computed_document_by_document(target:
     assert found.gap_quantiles[1] == pytest.approx(max(found.target - found.exposure))
 
 
-def test_the_interval_is_that_of_the_indices_without_each_query() -> None:
+def test_the_interval_is_that_of_leaving_out_each_query() -> None:
     """By brute force, on the logit scale."""
     answers = market(20, 15)
     found = concentration_of(answers).gini
@@ -255,8 +257,13 @@ def test_the_interval_is_that_of_the_indices_without_each_query() -> None:
         assert end == pytest.approx(1 / (1 + math.exp(-logit)), abs=1e-7)
 
 
+@pytest.mark.promise("audit")
 def test_intervals_hold_what_other_queries_show() -> None:
-    """Of audits of as many queries, and lots are what an engine without favour is like."""
+    """The interval of the Gini index over all groups holds what other queries show, and lists drawn
+    by lot stand beside it.
+
+    Of audits of as many queries, and lots are what an engine without favour is like.
+    """
     every = [concentration_of(market(40, 40, seed=seed)) for seed in range(1, 41)]
     mean = np.mean([it.gini.value for it in every])
     held = [it.gini.low <= mean <= it.gini.high for it in every]
@@ -279,7 +286,7 @@ def change_of(before: Market, after: Market) -> Estimate:
     return gini_change(gathered_of(before).totals, gathered_of(after).totals)
 
 
-def test_a_change_has_the_interval_of_the_differences_without_each_query() -> None:
+def test_a_change_has_the_interval_of_leaving_out_each_query() -> None:
     """By brute force."""
     before = market(12, 15)
     after = market(12, 15, favour=2.0)
@@ -312,7 +319,7 @@ def test_intervals_of_a_change_hold_what_other_queries_show(favour: float) -> No
     assert sum(it.low <= mean <= it.high for it in found) >= 36
 
 
-def test_the_order_of_queries_and_the_names_of_sellers_change_nothing() -> None:
+def test_order_and_names_change_nothing() -> None:
     answers = market(30, 25)
     found = concentration_of(answers)
     turned = concentration_of(answers[::-1])
@@ -333,7 +340,7 @@ def test_a_seller_may_be_called_other() -> None:
     assert "other" in found.groups
 
 
-def test_there_is_none_without_open_attributes_or_targets() -> None:
+def test_there_is_no_index_without_open_attributes_or_targets() -> None:
     assert not measured(queries_of(3), ()).concentrations
     unknown = [[(of, 0.0) for of, _ in answer] for answer in market(8, 5)]
     assert not audit_of(unknown).concentrations
@@ -351,7 +358,7 @@ def test_a_query_that_shows_or_finds_no_label_is_left_out() -> None:
     assert found.gini.queries == 10
 
 
-def test_what_is_kept_of_a_query_is_the_shares_of_its_groups() -> None:
+def test_only_the_shares_of_groups_are_kept_of_a_query() -> None:
     """And not its pool: documents that share their groups add nothing."""
     sizes = []
     for times in (1, 20):
@@ -391,9 +398,11 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fairqr.Audit]:
     return found
 
 
-def test_an_engine_that_favours_a_seller_is_told_from_one_that_does_not(
+@pytest.mark.promise("audit")
+def test_an_audit_finds_a_favoured_seller(
     audits: dict[str, fairqr.Audit],
 ) -> None:
+    """A seller that an engine favours shows beside lists drawn by lot."""
     (fair,) = audits["fair"].figures.concentrations
     (favouring,) = audits["favouring"].figures.concentrations
     assert len(fair.groups) == len(favouring.groups) == SELLERS
@@ -431,7 +440,9 @@ def test_an_audit_says_what_all_groups_get(audits: dict[str, fairqr.Audit]) -> N
     assert table.exposure.sum() == pytest.approx(1)
 
 
-def test_anybody_can_compute_it_again(audits: dict[str, fairqr.Audit], tmp_path: Path) -> None:
+def test_anybody_can_compute_all_groups_again(
+    audits: dict[str, fairqr.Audit], tmp_path: Path
+) -> None:
     audit = audits["favouring"]
     copy = AuditFolder(Path(shutil.copytree(audit.folder, tmp_path / "copy")))
     assert verify(copy, audit.digest, finishing.make_again).problems == ()
@@ -458,8 +469,13 @@ def kept(folder: Path, answers: Market, engine: str = "", **manifest: Any) -> fa
     )
 
 
-def test_two_audits_are_compared_over_all_groups_and_the_largest_of_both(tmp_path: Path) -> None:
-    """The second engine has no documents of shop 0, and those of a shop that the first lacks."""
+@pytest.mark.promise("audit")
+def test_two_audits_are_compared_over_all_groups(tmp_path: Path) -> None:
+    """A seller that an engine favours shows from one audit to the next, over all groups and among
+    the largest of both audits.
+
+    The second engine has no documents of shop 0, and those of a shop that the first lacks.
+    """
     answers = market(30, 60)
     later = [
         [([it.replace("shop 0", "new shop") for it in of], r) for of, r in answer]
@@ -502,7 +518,7 @@ def test_two_audits_are_compared_over_all_groups_and_the_largest_of_both(tmp_pat
     )
 
 
-def test_equal_answers_and_other_judgements_are_no_change_of_the_engine(tmp_path: Path) -> None:
+def test_a_change_needs_other_answers_and_the_same_settings(tmp_path: Path) -> None:
     answers = market(30, 20)
     favouring = market(30, 20, favour=4.0)
     first = kept(tmp_path / "first", answers)

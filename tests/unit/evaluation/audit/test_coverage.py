@@ -36,6 +36,7 @@ def made(groups: int, bias: float, error: float = 0.0) -> World:
     return world(SHARES[groups], bias, seed=2, queries=2_000, error=error)
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize(
     ("groups", "bias", "error", "relevance", "size", "spread", "checked"),
     [
@@ -55,7 +56,10 @@ def made(groups: int, bias: float, error: float = 0.0) -> World:
 def test_true_values_are_in_930_of_1000_intervals(
     groups: int, bias: float, error: float, relevance: str, size: int, spread: float, checked: int
 ) -> None:
-    """Where labels are wrong, with the confusion matrix, or with one of so many checked documents.
+    """Intervals of all figures hold in 930 of 1,000 audits, also where labels are wrong and a
+    stated confusion matrix corrects them.
+
+    Where labels are wrong, with the confusion matrix, or with one of so many checked documents.
 
     Without it, a share of two is missed.
     """
@@ -94,11 +98,14 @@ def test_the_true_change_of_a_gap_is_in_930_of_1000_intervals() -> None:
     assert held >= 0.93 * 300
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize(("broad", "others"), [(1.0, "same"), (0.5, "unlikely")])
 def test_an_audit_that_looked_at_too_little_never_acquits(
     monkeypatch: pytest.MonkeyPatch, broad: float, others: str
 ) -> None:
-    """Judgements find the gap; estimates cannot tell, and say of no gap that it would be found.
+    """An audit never acquits an engine where there is more than it looked at.
+
+    Judgements find the gap; estimates cannot tell, and say of no gap that it would be found.
 
     That holds although the other titles have no likely relevant document, so that no attainable
     exposure says what the target shares are.
@@ -110,8 +117,12 @@ def test_an_audit_that_looked_at_too_little_never_acquits(
     assert estimated["detectable"] == 0
 
 
-def test_intervals_of_ratios_are_less_than_twice_as_wide_as_those_of_a_bootstrap() -> None:
-    """By the median of 40 audits, where the bootstrap holds the true value in nine of ten."""
+@pytest.mark.promise("audit")
+def test_ratios_have_intervals_about_as_narrow_as_a_bootstrap() -> None:
+    """Intervals of ratios are not twice as wide as a bootstrap's.
+
+    By the median of 40 audits, where the bootstrap holds the true value in nine of ten.
+    """
     it, random, wider = made(2, 1.0), np.random.default_rng(4), []
     for _ in range(40):
         weights, places = random.lognormal(size=25), random.integers(0, 2_000, 25)
@@ -129,9 +140,13 @@ def test_intervals_of_ratios_are_less_than_twice_as_wide_as_those_of_a_bootstrap
     assert np.nanmedian(wider) < 2
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("target", ["relevance:1", MIXED])
-def test_a_wrong_label_that_many_queries_show_is_wrong_in_all_of_them(target: str) -> None:
-    """Each audit has other labels of the same 60 documents, a fifth of which are wrong."""
+def test_a_wrong_label_is_wrong_in_all_queries(target: str) -> None:
+    """Intervals hold the error of wrong labels also of a document that many queries show.
+
+    Each audit has other labels of the same 60 documents, a fifth of which are wrong.
+    """
     random, held = np.random.default_rng(6), Counter[str]()
     own, queries = np.arange(60) % 3 == 0, queries_of(40, alike=True)
     rows = {"a": {"a": 0.8, "b": 0.2}, "b": {"a": 0.2, "b": 0.8}}

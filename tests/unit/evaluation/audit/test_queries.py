@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import tracemalloc
@@ -63,39 +64,83 @@ def test_what_is_collected_stays_as_it_was_read_once(tmp_path: Path) -> None:
         "sample of segments": collect_queries(nurses, sample=100),
         "no segment": collect_queries(numbered(["nurse"])),
     }
-    told = {
-        name: asdict(it) | {"fingerprint": it.fingerprint, "say_how_often": it.say_how_often}
-        for name, it in collected.items()
+    content = {
+        name: asdict(queries)
+        | {"fingerprint": queries.fingerprint, "say_how_often": queries.say_how_often}
+        for name, queries in collected.items()
     }
-    check_text("queries.json", json.dumps(told, indent=1) + "\n")
-    ids = {(q.id, q.text, q.segment) for it in collected.values() for q in it.queries}
-    assert len({it[0] for it in ids}) == len(ids), "two audits can be compared by query"
-    assert len({it.fingerprint for it in collected.values()}) == len(collected)
+    check_text("queries.json", json.dumps(content, indent=1) + "\n")
+    every = itertools.chain.from_iterable(queries.queries for queries in collected.values())
+    named = {(query.id, query.text, query.segment) for query in every}
+    ids = {id_ for id_, *_ in named}
+    assert len(ids) == len(named), "two audits can be compared by query"
+    assert len({queries.fingerprint for queries in collected.values()}) == len(collected)
     assert collect_queries(nurses).fingerprint == collected["segments"].fingerprint
+
+
+def test_fifty_segments_and_none_are_not_too_many() -> None:
     assert len(collect_queries(numbered(["a"] * 51, segments=["", *TOPICS[1:]])).queries) == 51
 
 
 SEVEN = QueryRow(1, "7", "a")
 
 
-def test_queries_that_cannot_be_audited() -> None:
-    """A sample of them can no more be."""
-    for rows, options, words in (
-        ([], {}, "The queries given are empty; give at least one query."),
-        (numbered(["", "a", ""], [0, 1, 1]), {}, "have no text in lines 1, 3; fill"),
-        (numbered(["a", " \u200b"]), {}, "The queries given have no text in line 2; fill"),
-        (numbered([""] * 9), {}, "in lines 1, 2, 3, 4, 5, …; fill or remove these."),
-        (numbered(["a", "b"], [0, 0]), {}, "All weights of the queries given are 0; name another"),
-        ([SEVEN, QueryRow(5, "7", "c")], {}, "line 5: the id '7' belongs to another query in line"),
-        ([SEVEN, QueryRow(2, "7", "a", 1.0, "jobs")], {}, "line 2: the id '7' belongs"),
-        (numbered(["a"] * 51, segments=TOPICS), {}, "more than 50 segments; group by another col"),
-        *((numbered(["a"]), {"sample": n}, "1 to 200,000 draws, not") for n in (0, -1, 200_001)),
-        (numbered(["a"]), {"sample": 1, "seed": -1}, "whole number of 0 or more, not -1"),
-    ):
-        for chosen in [options] if options else [{}, {"sample": 200}]:
-            with pytest.raises(InputError) as caught:
-                collect_queries(rows, **chosen)
-            assert words in str(caught.value)
+@pytest.mark.parametrize("sample", [None, 200], ids=["all", "a sample"])
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        pytest.param([], "The queries given are empty; give at least one query.", id="empty"),
+        pytest.param(
+            numbered(["", "a", ""], [0, 1, 1]), "have no text in lines 1, 3; fill", id="no text"
+        ),
+        pytest.param(
+            numbered(["a", " \u200b"]),
+            "The queries given have no text in line 2; fill",
+            id="invisible text",
+        ),
+        pytest.param(
+            numbered([""] * 9), "in lines 1, 2, 3, 4, 5, …; fill or remove these.", id="many lines"
+        ),
+        pytest.param(
+            numbered(["a", "b"], [0, 0]),
+            "All weights of the queries given are 0; name another",
+            id="no weight",
+        ),
+        pytest.param(
+            [SEVEN, QueryRow(5, "7", "c")],
+            "line 5: the id '7' belongs to another query in line",
+            id="an id twice",
+        ),
+        pytest.param(
+            [SEVEN, QueryRow(2, "7", "a", 1.0, "jobs")],
+            "line 2: the id '7' belongs",
+            id="an id in two segments",
+        ),
+        pytest.param(
+            numbered(["a"] * 51, segments=TOPICS),
+            "more than 50 segments; group by another col",
+            id="51 segments",
+        ),
+    ],
+)
+def test_queries_that_cannot_be_audited_are_refused(
+    rows: list[QueryRow], sentence: str, sample: int | None
+) -> None:
+    with pytest.raises(InputError) as caught:
+        collect_queries(rows, sample=sample)
+
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("sample", [0, -1, 200_001])
+def test_a_sample_out_of_range_is_refused(sample: int) -> None:
+    with pytest.raises(InputError, match="1 to 200,000 draws, not"):
+        collect_queries(numbered(["a"]), sample=sample)
+
+
+def test_a_negative_seed_is_refused() -> None:
+    with pytest.raises(InputError, match="whole number of 0 or more, not -1"):
+        collect_queries(numbered(["a"]), sample=1, seed=-1)
 
 
 def test_too_many_different_queries_have_to_be_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +155,7 @@ weights = st.lists(st.integers(0, 50), min_size=1, max_size=60).filter(any)
 
 
 @given(weights, st.integers(1, 40), st.integers(0, 10), st.data())
-def test_a_sample_has_its_size_and_neither_seed_nor_order_change_what_is_there(
+def test_neither_seed_nor_order_change_what_is_there(
     counts: list[int], sample: int, seed: int, data: st.DataObject
 ) -> None:
     rows = numbered([f"q{place % 7}" for place in range(len(counts))], counts)
@@ -119,8 +164,8 @@ def test_a_sample_has_its_size_and_neither_seed_nor_order_change_what_is_there(
     assert all(query.weight >= query.lines >= 1 for query in drawn.queries)
     assert drawn == collect_queries(rows, sample=sample, seed=seed)
     # A line of weight 0 is as good as none.
-    asked = collect_queries([row for row in rows if row.weight], sample=sample, seed=seed)
-    assert asked.queries == drawn.queries
+    weighted = collect_queries([row for row in rows if row.weight], sample=sample, seed=seed)
+    assert weighted.queries == drawn.queries
     found = collect_queries(rows)
     other = collect_queries(data.draw(st.permutations(rows)))
     assert {query.id: query for query in other.queries} == {q.id: q for q in found.queries}
@@ -128,11 +173,14 @@ def test_a_sample_has_its_size_and_neither_seed_nor_order_change_what_is_there(
     assert sum(query.lines for query in found.queries) == found.lines
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("rows_at_once", [1, 3, 7, 8192])
 def test_draws_are_proportional_to_the_weights(
     rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many rows are taken at once, each row is drawn in proportion to its weight.
+    """Queries are drawn in proportion to their weights.
+
+    However many rows are taken at once, each row is drawn in proportion to its weight.
 
     One row at once is the definition itself: the i-th row replaces with probability w_i / (w_1 + …
     + w_i).
@@ -161,24 +209,34 @@ def test_one_pass_draws_as_two_passes_would() -> None:
     assert chi2_contingency([one_pass[seen], two_passes[seen]]).pvalue > 0.001
 
 
-def a_log(lines: int) -> Iterator[QueryRow]:
+def log_of(lines: int) -> Iterator[QueryRow]:
     for line in range(1, lines + 1):
         yield QueryRow(line, None, f"query number {line * 7919 % 500_009}", float(line % 50))
 
 
-def test_a_million_lines_are_sampled_in_seconds_and_memory_does_not_grow_with_them(
+@pytest.mark.promise("audit")
+def test_a_million_lines_are_sampled_in_seconds(
     tmp_path: Path,
 ) -> None:
-    """By a fifth of them, in a fifth of the time."""
-    content = "".join(f"{row.text},{row.weight}\n" for row in a_log(200_000))
+    """A million lines of queries are sampled in seconds and in bounded memory.
+
+    This test takes a fifth of them, in a fifth of the time.
+    """
+    content = "".join(f"{row.text},{row.weight}\n" for row in log_of(200_000))
     begun = time.process_time()
-    found = read(tmp_path / "log.csv", f"query,count\n{content}", sample=500, seed=1)
+    queries = read(tmp_path / "log.csv", f"query,count\n{content}", sample=500, seed=1)
     assert time.process_time() - begun < 6  # .6 s on an idle core
-    assert (found.lines, sum(it.weight for it in found.queries)) == (196_000, 500)
+    assert queries.lines == 196_000
+    assert sum(query.weight for query in queries.queries) == 500
+
+
+@pytest.mark.promise("audit")
+def test_memory_does_not_grow_with_the_lines_of_a_sample() -> None:
+    """A sample of many queries takes no more memory than one of few."""
 
     def peak(lines: int) -> int:
         tracemalloc.start()
-        collect_queries(a_log(lines), sample=500, seed=1)
+        collect_queries(log_of(lines), sample=500, seed=1)
         _, highest = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return highest

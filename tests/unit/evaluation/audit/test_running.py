@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from langchain_core.documents import Document as LangChainDocument
@@ -41,6 +41,7 @@ from tests.unit.retrieval.embedded import GENDER, built
 
 SPEC = AuditSpec(k=4, depth=12, rerank=5)
 UNIFORM = SPEC.model_copy(update={"target": Target(parts={"uniform": 1.0})})
+RARE = UNIFORM.model_copy(update={"rare": 150})
 
 
 @pytest.fixture(scope="module")
@@ -83,40 +84,71 @@ async def audited(
     spec: AuditSpec = SPEC,
     watcher: Watcher | None = None,
     concurrency: int = 3,
-    **how: Any,
+    **options: Any,
 ) -> Audit:
+    """Audit an engine with these words as queries."""
     queries = words if isinstance(words, Queries) else words_of(words)
-    further = {name: how.pop(name) for name in ("qrels", "pairs", "users") if name in how}
-    inputs = AuditInputs(spec, queries, **further)
-    options = AuditOptions(concurrency, watcher=watcher or Watcher(), **how)
-    return await audit_engine(engine, inputs, AuditFolder(folder), options)
+    names = {"qrels", "pairs", "users"} & options.keys()
+    inputs = AuditInputs(spec, queries, **{name: options.pop(name) for name in names})
+    run = AuditOptions(concurrency, watcher=watcher or Watcher(), **options)
+    return await audit_engine(engine, inputs, AuditFolder(folder), run)
+
+
+@pytest.mark.promise("audit")
+class Announced(NamedTuple):
+    """What an audit says first that it will ask, and what it then asks.
+
+    Attributes:
+        says: The end of its first note.
+        without: What the engine cannot do.
+        widen: Whether the audit may widen the pool.
+        rate: How many requests it may send a second.
+        is_wide: Whether it searches within groups.
+        is_single: Whether each request is one search.
+    """
+
+    says: str
+    without: tuple[str, ...] = ()
+    widen: bool = True
+    rate: float | None = None
+    is_wide: bool = False
+    is_single: bool = True
 
 
 @pytest.mark.usefixtures("by_rank")
-async def test_an_audit_says_first_what_it_will_ask_and_widens_only_what_it_can(
-    people: TantivyEngine, tmp_path: Path
+@pytest.mark.parametrize(
+    "announced",
+    [
+        Announced("64 requests", is_wide=True, is_single=False),
+        Announced("64 requests, at most 1000 a second, so at least 0 s", rate=1000, is_wide=True),
+        Announced("20 requests", widen=False),
+        Announced("44 requests", without=("within_group",)),
+    ],
+    ids=["plain", "at a rate", "not widened", "no search in a group"],
+)
+async def test_an_audit_says_first_what_it_will_ask(
+    people: TantivyEngine, tmp_path: Path, announced: Announced
 ) -> None:
-    """Searches that go together are counted one by one."""
-    narrow, said = SPEC.model_copy(update={"widen": False}), "4 queries for 'v1', up to"
-    paced = "64 requests, at most 1000 a second, so at least 0 s"
-    for name, engine, spec, rate, asked in (
-        ("plain", Breaking(people), SPEC, None, "64 requests"),
-        ("paced", Breaking(people), SPEC, 1000, paced),
-        ("narrow", Breaking(people), narrow, None, "20 requests"),
-        ("unable", Breaking(people, without=["within_group"]), SPEC, None, "44 requests"),
-    ):
-        watcher = Watcher()
-        await audited(engine, tmp_path / name, WORDS[:4], spec, watcher, rate=rate)
-        assert (watcher.notes[0], watcher.steps) == (f"{said} {asked}", 4)
-        at_once = {len(search) for search in engine.searches}
-        assert (at_once == {1}) == (rate is not None or name in ("narrow", "unable"))
-        is_wide = any(query.within for search in engine.searches for query in search)
-        assert is_wide == (name in ("plain", "paced"))
+    """An audit says first how much it will ask.
+
+    Searches that go together are counted one by one, and the pool is widened only by engines that
+    search within a group.
+    """
+    engine = Breaking(people, without=announced.without)
+    watcher = Watcher()
+
+    spec = SPEC.model_copy(update={"widen": announced.widen})
+    await audited(engine, tmp_path / "out", WORDS[:4], spec, watcher, rate=announced.rate)
+
+    assert watcher.notes[0] == f"4 queries for 'v1', up to {announced.says}"
+    assert watcher.steps == 4
+    sizes = {len(search) for search in engine.searches}
+    assert (sizes == {1}) is announced.is_single
+    searched_within = [query.within for search in engine.searches for query in search]
+    assert any(searched_within) is announced.is_wide
 
 
-async def test_judged_documents_are_looked_up_by_id_before_the_questions(
-    engine: Breaking, tmp_path: Path
-) -> None:
+async def test_judged_documents_are_looked_up_first(engine: Breaking, tmp_path: Path) -> None:
     """Many at a time; an audit that goes on looks up those of the queries that are left."""
     few = {word: {f"{word}-00": 1, f"{word}-19": 2, f"{word}-18": 0} for word in WORDS[:8]}
     qrels = few | {"word00": few["word00"] | {f"nowhere{n}": 1 for n in range(LOOKED_UP)}}
@@ -134,10 +166,12 @@ async def test_judged_documents_are_looked_up_by_id_before_the_questions(
     assert (female.target.value, female.target.queries) == (0.5, 8)
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("failed", [3, 4])
-async def test_refused_queries_are_counted_and_too_many_leave_no_verdict(
+async def test_too_many_refused_queries_leave_no_verdict(
     engine: Breaking, tmp_path: Path, failed: int
 ) -> None:
+    """Too many failures leave no verdict."""
     engine.refused = frozenset(WORDS[:failed])
     audit = await audited(engine, tmp_path / "out", spec=UNIFORM)
     counts = audit.figures.counts
@@ -149,10 +183,13 @@ async def test_refused_queries_are_counted_and_too_many_leave_no_verdict(
     assert ({it.verdict for it in audit.figures.groups} == {"cannot_tell"}) == (failed == 4)
 
 
-async def test_an_engine_that_goes_away_ends_the_audit_and_leaves_no_failures(
+@pytest.mark.promise("audit")
+async def test_an_engine_that_goes_away_leaves_no_failures(
     engine: Breaking, tmp_path: Path
 ) -> None:
-    """What was observed before is kept, and the rest is asked when it is back.
+    """An engine that goes away ends an audit and leaves no failures.
+
+    What was observed before is kept, and the rest is asked when it is back.
 
     So are the few queries that failed in an audit that was finished without them.
     """
@@ -184,12 +221,17 @@ class Killed(BaseException):
     """What ends a test's run at once."""
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.parametrize("redact", [False, True])
-async def test_an_audit_that_is_killed_at_any_file_goes_on_and_asks_nothing_twice(
+async def test_a_killed_audit_goes_on_and_asks_nothing_twice(
     engine: Breaking, tmp_path: Path, redact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each run is killed one file later than the one before; half written files go."""
-    spec, real = SPEC.model_copy(update={"rerank": 0}), Path.replace
+    """An audit goes on after a kill and asks nothing twice.
+
+    Each run is killed one file later than the one before; half written files go.
+    """
+    spec = SPEC.model_copy(update={"rerank": 0})
+    real = Path.replace
     folder = tmp_path / "out"
     engine.refused = frozenset(WORDS[:1])
     for files in range(50):
@@ -216,90 +258,158 @@ async def test_an_audit_that_is_killed_at_any_file_goes_on_and_asks_nothing_twic
     lines = (folder / "raw/observations.jsonl").read_text().splitlines()
     assert len(lines) == 6, "the failed query was asked again, and has one line"
     assert (WORDS[0] in "".join(lines)) != redact
-    for how in ({"redact": True}, {"layout": "dsa"}):
-        with pytest.raises(InputError, match="is finished with another --redact or --layout"):
-            await audited(engine, folder, WORDS[:6], spec, **how)
+    with pytest.raises(InputError, match="is finished with another --redact or --layout"):
+        await audited(engine, folder, WORDS[:6], spec, redact=True)
+    with pytest.raises(InputError, match="is finished with another --redact or --layout"):
+        await audited(engine, folder, WORDS[:6], spec, layout="dsa")
 
 
-async def test_an_attribute_without_labels_ends_the_audit_early_and_each_time(
-    tmp_path: Path,
-) -> None:
-    """The last queries alone may show none: labels of an earlier run are labels, too."""
+@pytest.mark.promise("audit")
+async def test_an_attribute_without_labels_ends_the_audit(tmp_path: Path) -> None:
+    """An error does not vanish when the audit is tried again."""
     documents = [Document(f"{word}-1", "", word) for word in WORDS]
-    bare = built(tmp_path / "v2", documents)
-    for words, answered in ((WORDS, 20), (WORDS[:3], 3), (WORDS[:3], 3)):
-        with pytest.raises(SourceError, match=f"to {answered} queries has a label of 'gender'"):
-            await audited(Breaking(bare), tmp_path / str(answered), words, concurrency=1)
+    engine = Breaking(built(tmp_path / "v2", documents))
+
+    with pytest.raises(SourceError, match="to 20 queries has a label of 'gender'"):
+        await audited(engine, tmp_path / "many", WORDS, concurrency=1)
+    with pytest.raises(SourceError, match="to 3 queries has a label of 'gender'"):
+        await audited(engine, tmp_path / "few", WORDS[:3], concurrency=1)
+    with pytest.raises(SourceError, match="to 3 queries has a label of 'gender'"):
+        await audited(engine, tmp_path / "few", WORDS[:3], concurrency=1)
+
+
+async def test_labels_of_an_earlier_run_are_labels_too(tmp_path: Path) -> None:
+    """The last queries alone may show none."""
+    documents = [Document(f"{word}-1", "", word) for word in WORDS[1:]]
     labelled = Document(f"{WORDS[0]}-1", "", WORDS[0], {"gender": "male"})
-    engine = Breaking(built(tmp_path / "v3", [labelled, *documents[1:]]))
+    engine = Breaking(built(tmp_path / "v3", [labelled, *documents]))
     engine.away = frozenset(WORDS[1:])
     with pytest.raises(IndexUnavailableError):
         await audited(engine, tmp_path / "out", concurrency=1)
+
     engine.away = frozenset()
-    assert (await audited(engine, tmp_path / "out")).figures.counts.answered == 30
+    audit = await audited(engine, tmp_path / "out")
+
+    assert audit.figures.counts.answered == 30
 
 
-async def test_what_cannot_be_computed_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        pytest.param(
+            {"target": "relevance:0.5,population:0.5"},
+            "gives no population for 'kind'",
+            id="no population",
+        ),
+        pytest.param(
+            {"target": ["population:1", "kind=a:0.5,b:0.5"]},
+            "no population for 'gender×kind'; add",
+            id="no population of a combination",
+        ),
+        pytest.param(
+            {"reference": {"gender": "nothing"}},
+            "'gender=nothing' is no group of this audit",
+            id="unknown group",
+        ),
+        pytest.param(
+            {"reference": {"nothing": "female"}},
+            "'nothing=female' is no group of this audit",
+            id="unknown attribute",
+        ),
+    ],
+)
+async def test_what_cannot_be_computed_is_refused_first(
+    tmp_path: Path, spec: dict[str, Any], sentence: str
+) -> None:
+    """Nothing is asked before."""
     kind = Attribute(name="kind", field="kind", groups=("a", "b"))
     schema = Schema(attributes={"gender": SCHEMA.attribute("gender"), "kind": kind})
     documents = [Document("1", "", "word00", {"gender": "female", "kind": "a"})]
     engine = Breaking(built(tmp_path / "v1", documents, schema))
-    for spec, problem in (
-        ({"target": "relevance:0.5,population:0.5"}, "gives no population for 'kind'"),
-        ({"target": ["population:1", "kind=a:0.5,b:0.5"]}, "no population for 'gender×kind'; add"),
-        ({"reference": {"gender": "nothing"}}, "'gender=nothing' is no group of this audit"),
-        ({"reference": {"nothing": "female"}}, "'nothing=female' is no group of this audit"),
-    ):
-        with pytest.raises(InputError, match=problem):
-            await audited(engine, tmp_path / "out", spec=AuditSpec.model_validate(spec))
-        assert engine.searches == []
+
+    with pytest.raises(InputError, match=sentence):
+        await audited(engine, tmp_path / "out", spec=AuditSpec.model_validate(spec))
+
+    assert engine.searches == []
 
 
+@pytest.mark.promise("audit")
 async def test_many_queries_at_once_keep_to_the_rate(engine: Breaking) -> None:
+    """An audit keeps to `--rate`."""
     begun = time.monotonic()
     await at_rate(engine, 200).search([Query(word, 3) for word in WORDS[:21]])
     assert time.monotonic() - begun >= 0.1
     assert [len(batch) for batch in engine.searches] == [1] * 21
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.usefixtures("by_rank")
 async def test_the_order_of_answers_changes_no_file(engine: Breaking, tmp_path: Path) -> None:
-    made = []
-    for concurrency in (1, 7):
-        audit = await audited(engine, tmp_path / str(concurrency), concurrency=concurrency)
-        found = AuditFolder(audit.folder).observations.read()
-        assert [it.query for it in found] == list(WORDS)
-        made.append(audit.manifest.files)
-    assert made[0] == made[1]
-    assert {"audit.json", "results.csv", "queries.csv", "report.md", "report.html"} < made[0].keys()
-    assert {"raw/observations.jsonl", "raw/queries.json", "figures/exposure.svg"} < made[0].keys()
+    """The same observations give the same files."""
+    one = await audited(engine, tmp_path / "1", concurrency=1)
+    seven = await audited(engine, tmp_path / "7", concurrency=7)
+
+    for audit in (one, seven):
+        observations = AuditFolder(audit.folder).observations.read()
+        assert [observation.query for observation in observations] == list(WORDS)
+    files = one.manifest.files
+    assert files == seven.manifest.files
+    assert {"audit.json", "results.csv", "queries.csv", "report.md", "report.html"} < files.keys()
+    assert {"raw/observations.jsonl", "raw/queries.json", "figures/exposure.svg"} < files.keys()
 
 
-async def test_the_report_names_its_examples_by_their_titles(
+@pytest.mark.parametrize(
+    ("asked", "redact"),
+    [
+        pytest.param((), True, id="redacted"),
+        pytest.param((), False, id="plain"),
+        pytest.param((200, 200), False, id="rarely asked"),
+    ],
+)
+async def test_titles_are_kept_for_their_owner(
+    engine: Breaking, tmp_path: Path, asked: Sequence[int], redact: bool
+) -> None:
+    """``raw/titles.json`` holds them, and nothing holds the text of a document."""
+    audit = await audited(engine, tmp_path / "out", words_of(asks=asked), RARE, redact=redact)
+
+    raw = tmp_path / "out/raw"
+    assert json.loads((raw / "titles.json").read_text()) == audit.titles
+    assert (raw / "titles.json").stat().st_mode & 0o777 == 0o600
+    assert not any(b"body" in path.read_bytes() for path in raw.iterdir())
+    assert verify(AuditFolder(audit.folder), audit.digest, make_again).problems == ()
+
+
+async def test_a_report_names_its_examples_by_their_titles(
     engine: Breaking, tmp_path: Path
 ) -> None:
-    """But where they would tell what was asked: a redacted query, or one that was asked rarely."""
-    told, spec = {}, UNIFORM.model_copy(update={"rare": 150})
-    rarely = words_of(asks=[200, 200])
-    for name, words, how in (
-        ("redacted", WORDS, {"redact": True}),
-        ("plain", WORDS, {}),
-        ("rare", rarely, {}),
-    ):
-        audit = await audited(engine, tmp_path / name, words, spec, **how)
-        raw, text = tmp_path / name / "raw", (tmp_path / name / "report.md").read_text()
-        assert json.loads((raw / "titles.json").read_text()) == audit.titles
-        assert (raw / "titles.json").stat().st_mode & 0o777 == 0o600
-        assert not any(b"body" in it.read_bytes() for it in raw.iterdir())
-        assert verify(AuditFolder(audit.folder), audit.digest, make_again).problems == ()
-        assert ("Title of" in text) == bool(audit.titles) == (name != "redacted")
-        assert not any(f") {id_}" in text for id_ in audit.titles)
-        told[name] = (audit.titles, text)
-    assert "-00" in told["redacted"][1]
-    (plain, _), (rare, text) = told["plain"], told["rare"]
-    assert plain == {id_: f"Title of {id_.replace('-', ' ')}" for id_ in engine.reads[0]}
-    assert {id_[:6] for id_ in rare} == {"word00", "word01"}
-    assert "asked fewer than 150 times" in text
+    audit = await audited(engine, tmp_path / "out", WORDS, RARE)
+
+    read = engine.reads[0]
+    assert audit.titles == {id_: f"Title of {id_.replace('-', ' ')}" for id_ in read}
+    report = (tmp_path / "out/report.md").read_text()
+    assert "Title of" in report
+    assert not any(f") {id_}" in report for id_ in audit.titles)
+
+
+async def test_a_redacted_report_names_no_title(engine: Breaking, tmp_path: Path) -> None:
+    """It would tell what was asked."""
+    audit = await audited(engine, tmp_path / "out", WORDS, RARE, redact=True)
+
+    assert not audit.titles
+    report = (tmp_path / "out/report.md").read_text()
+    assert "Title of" not in report
+    assert "-00" in report
+
+
+async def test_examples_of_rare_queries_are_not_named(engine: Breaking, tmp_path: Path) -> None:
+    """Of thirty queries two were asked often."""
+    audit = await audited(engine, tmp_path / "out", words_of(asks=[200, 200]), RARE)
+
+    assert {id_[:6] for id_ in audit.titles} == {"word00", "word01"}
+    report = (tmp_path / "out/report.md").read_text()
+    assert "Title of" in report
+    assert not any(f") {id_}" in report for id_ in audit.titles)
+    assert "asked fewer than 150 times" in report
 
 
 QUERY = AuditQuery("q1", "physics")
@@ -307,6 +417,8 @@ GENDERS = (GENDER.attribute("gender"),)
 GROUPS = (("gender", "female"), ("gender", "male"))
 WIDE: dict[str, Any] = {"texts": ByRank(), "widened": GROUPS}
 ALL_LIKELY = ByRank(of=400)
+UNJUDGED = AuditQuery("q2", "physics")
+SOME_JUDGED = {"q1": {"m00": 1, "w07": 2, "w08": 0, "gone": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -326,8 +438,10 @@ class Limited(EngineOverWords):
 
     def __init__(self, engine: TantivyEngine, most: int, *, fails: bool = False) -> None:
         super().__init__(engine)
-        self.retriever, self.capabilities = engine.retriever, engine.capabilities
-        self.most, self.fails = most, fails
+        self.retriever = engine.retriever
+        self.capabilities = engine.capabilities
+        self.most = most
+        self.fails = fails
 
     async def search(self, queries: Sequence[Query]) -> list[Hits]:
         if self.fails and any(query.n > self.most for query in queries):
@@ -338,81 +452,167 @@ class Limited(EngineOverWords):
 
 
 async def observed(observer: Observer, *queries: AuditQuery) -> list[Observation]:
-    """What is observed of queries, once their relevant documents were looked up."""
+    """Return what is observed of queries, once their relevant documents were looked up."""
     await observer.look_up(observer.to_look_up(queries), lambda done, total=None, /: None)
     return [(await observer.observe(query)).records[0] for query in queries or [QUERY]]
 
 
-async def test_the_pool_is_widened_for_each_group_and_compared_where_all_were_looked_for(
-    physics: TantivyEngine,
-) -> None:
-    """What the engine answers comes first, and in its order."""
-    watched, hits = Breaking(physics), await hits_of(physics, "physics", 10)
-    plain, nothing = await observed(Observer(physics, GENDERS, 10), QUERY, AuditQuery("q", "zebra"))
-    assert (plain.status, list(plain.ids), plain.pool) == ("ok", hits.ids, plain.ids)
-    assert (nothing.status, nothing.pool, plain.relevance) == ("empty", (), None)
-    (found,) = await observed(Observer(watched, GENDERS, 10, **WIDE))
+@pytest.mark.promise("audit")
+async def test_the_pool_is_widened_for_each_group(physics: TantivyEngine) -> None:
+    """The pool is widened by a search for each group, and compared where every one was looked for.
+
+    What the engine answers comes first, and in its order.
+    """
+    hits = await hits_of(physics, "physics", 10)
+    watched = Breaking(physics)
+
+    (observation,) = await observed(Observer(watched, GENDERS, 10, **WIDE))
+
     # One search, and one request for all groups.
-    assert [[query.within for query in it] for it in watched.searches] == [[None], list(GROUPS)]
-    assert (list(found.ids), {id_[0] for id_ in found.ids}) == (hits.ids, {"m"})
-    assert sum(id_.startswith("w") for id_ in found.pool) == WIDENED_BY
-    assert len(found.pool) == len(set(found.pool))
+    within = [[query.within for query in search] for search in watched.searches]
+    assert within == [[None], list(GROUPS)]
+    assert list(observation.ids) == hits.ids
+    assert {id_[0] for id_ in observation.ids} == {"m"}
+    assert sum(id_.startswith("w") for id_ in observation.pool) == WIDENED_BY
+    assert len(observation.pool) == len(set(observation.pool))
     # Both searches were cut off at 20 documents; the last ten of each have 10 to 19 in their ids.
-    assert found.levels == {"gender": pytest.approx(1 - 14.5 / 25)}
-    wide = Observer(physics, GENDERS, 100, texts=ByRank(), widened=(("gender", "male"),))
-    assert (await observed(wide, AuditQuery("q", "opera")))[0].levels == {}
+    assert observation.levels == {"gender": pytest.approx(1 - 14.5 / 25)}
+
+
+async def test_without_estimates_the_pool_is_what_was_answered(physics: TantivyEngine) -> None:
+    hits = await hits_of(physics, "physics", 10)
+
+    answered, empty = await observed(
+        Observer(physics, GENDERS, 10), QUERY, AuditQuery("q", "zebra")
+    )
+
+    assert (answered.status, list(answered.ids)) == ("ok", hits.ids)
+    assert answered.pool == answered.ids
+    assert answered.relevance is None
+    assert (empty.status, empty.pool) == ("empty", ())
+
+
+async def test_a_search_that_was_not_cut_off_saw_all(physics: TantivyEngine) -> None:
+    observer = Observer(physics, GENDERS, 100, texts=ByRank(), widened=(("gender", "male"),))
+
+    (observation,) = await observed(observer, AuditQuery("q", "opera"))
+
+    assert observation.levels == {}
 
 
 NOTHING = [AuditQuery(f"q{number}", "nothing") for number in range(50)]
 
 
-async def test_an_engine_that_answers_no_more_has_more_than_was_looked_at(
-    physics: TantivyEngine,
+@pytest.mark.promise("audit")
+@pytest.mark.parametrize(
+    "widened",
+    [
+        pytest.param(GROUPS, id="for both groups"),
+        pytest.param(GROUPS[:1], id="for one group"),
+        pytest.param((), id="for no group"),
+    ],
+)
+async def test_an_engine_is_asked_until_nothing_more_is_likely(
+    physics: TantivyEngine, widened: tuple[tuple[str, str], ...]
 ) -> None:
-    """Else all 25 women and 30 men are found, of whom the first searches see 20 each."""
-    for limit, how, asked in (
-        *((None, {"widened": it}, []) for it in (GROUPS, GROUPS[:1], ())),
-        (None, {"deepens": False}, []),
+    """An audit looks until estimated relevance falls.
+
+    All 25 women and 30 men are found, of whom the first searches see 20 each.
+    """
+    observer = Observer(physics, GENDERS, depth=10, texts=ALL_LIKELY, widened=widened)
+    await observer.find_limit([])
+
+    (observation,) = await observed(observer)
+
+    assert observer.deepens
+    assert (observation.status, len(observation.ids)) == ("ok", 10)
+    assert (len(observation.pool), observation.levels) == (55, {})
+
+
+async def test_an_engine_that_is_not_asked_again_has_more(physics: TantivyEngine) -> None:
+    observer = Observer(physics, GENDERS, depth=10, texts=ALL_LIKELY, deepens=False)
+    await observer.find_limit([])
+
+    (observation,) = await observed(observer)
+
+    assert (observation.status, len(observation.ids)) == ("ok", 10)
+    assert observation.levels == {"gender": 1 - 4.5 / 400}
+    assert observation.levels["gender"] >= LIKELY
+
+
+@pytest.mark.promise("audit")
+@pytest.mark.parametrize(
+    ("fails", "options", "asked"),
+    [
         # Some engines have a limit, perhaps below the depth; others fail when asked for more.
-        ({}, {}, []),
-        ({"fails": True}, {}, []),
+        pytest.param(False, {}, [], id="cuts off"),
+        pytest.param(True, {}, [], id="fails"),
         # An engine that cuts off where no size ends is found out by the length of several answers:
         # queries of the whole audit tell, not the first ones; below the depth few of them suffice.
-        ({}, {"depth": 20, "widened": GROUPS}, NOTHING + [QUERY] * 20),
-        ({}, {"depth": 7, "widened": GROUPS}, NOTHING[:20] + [QUERY] * 50),
-    ):
-        engine = physics if limit is None else Limited(physics, 10, **limit)
-        observer = Observer(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **how})
-        await observer.find_limit(asked)
-        (found,) = await observed(observer)
-        assert (found.status, len(found.ids)) == ("ok", min(observer.depth, 10))
-        if limit is None and observer.deepens:
-            assert (len(found.pool), found.levels) == (55, {})
-        else:
-            assert found.levels["gender"] >= LIKELY
-        assert observer.deepens or found.levels == {"gender": 1 - 4.5 / 400}
-
-
-async def test_judgements_bring_the_relevant_documents_that_were_not_answered(
-    physics: TantivyEngine,
+        pytest.param(
+            False,
+            {"depth": 20, "widened": GROUPS},
+            NOTHING + [QUERY] * 20,
+            id="cuts off below the depth",
+        ),
+        pytest.param(
+            False, {"depth": 7}, NOTHING[:20] + [QUERY] * 50, id="cuts off above the depth"
+        ),
+    ],
+)
+async def test_an_engine_that_answers_no_more_has_more(
+    physics: TantivyEngine, fails: bool, options: dict[str, Any], asked: list[AuditQuery]
 ) -> None:
-    qrels = {"q1": {"m00": 1, "w07": 2, "w08": 0, "gone": 1}}
-    observer, other = Observer(physics, GENDERS, 5, qrels=qrels), AuditQuery("q2", "physics")
-    found, unjudged = await observed(observer, QUERY, other)
-    assert found.pool == (*found.ids, "w07")
-    assert found.relevance == tuple(float(id_ in ("m00", "w07")) for id_ in found.pool)
-    assert (found.levels, found.hidden, found.absent) == ({}, 0, 1), "'gone' is not in the index"
+    """An engine's own limit is found from the whole list of queries, so that an audit does not take
+    what it saw for all that there is.
+    """
+    engine = Limited(physics, 10, fails=fails)
+    observer = Observer(engine, GENDERS, **{"depth": 10, "texts": ALL_LIKELY, **options})
+    await observer.find_limit(asked)
+
+    (observation,) = await observed(observer)
+
+    assert observer.deepens
+    assert (observation.status, len(observation.ids)) == ("ok", min(observer.depth, 10))
+    assert observation.levels["gender"] >= LIKELY
+
+
+@pytest.mark.promise("audit")
+async def test_judgements_bring_relevant_documents(physics: TantivyEngine) -> None:
+    """Judgements bring the relevant documents that were not answered."""
+    observer = Observer(physics, GENDERS, 5, qrels=SOME_JUDGED)
+
+    judged, unjudged = await observed(observer, QUERY, UNJUDGED)
+
+    assert judged.pool == (*judged.ids, "w07")
+    assert judged.relevance == tuple(float(id_ in ("m00", "w07")) for id_ in judged.pool)
+    assert (judged.levels, judged.hidden) == ({}, 0)
+    assert judged.absent == 1, "'gone' is not in the index"
     assert unjudged.relevance is None
-    # Beside an estimate they change neither the pool nor what is relevant.
-    (estimated,) = await observed(Observer(physics, GENDERS, 5, texts=ByRank()))
-    both, without = await observed(replace(observer, texts=ByRank()), QUERY, other)
+
+
+@pytest.mark.promise("audit")
+async def test_judgements_beside_an_estimate_change_no_pool(physics: TantivyEngine) -> None:
+    """Judgements of some queries leave the estimate of relevance as it is, so that it can be
+    compared with them.
+    """
+    observer = Observer(physics, GENDERS, 5, texts=ByRank())
+
+    (estimated,) = await observed(observer)
+    both, unjudged = await observed(replace(observer, qrels=SOME_JUDGED), QUERY, UNJUDGED)
+
     assert (both.pool, both.relevance) == (estimated.pool, estimated.relevance)
     assert decoded(both.judged["gender"]).tolist() == [[0, 1], [1, 0]], "m00 and w07"
-    assert (both.hidden, both.absent, without.judged) == (0, 0, {})
+    assert (both.hidden, both.absent) == (0, 0)
+    assert unjudged.judged == {}
 
 
-async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> None:
-    """Through LangChain only documents that some query has met can be read."""
+@pytest.mark.promise("audit")
+async def test_judged_documents_do_not_depend_on_other_queries() -> None:
+    """Judgements of documents that the engine hides acquit nobody.
+
+    Through LangChain only documents that some query has met can be read.
+    """
     store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
     people = [
         LangChainDocument("physics", id=f"p{n}", metadata={"gender": "male"}) for n in range(9)
@@ -422,9 +622,11 @@ async def test_what_is_known_of_judged_documents_depends_on_no_other_query() -> 
     (met,) = await engine.search([Query("chemistry", 9)])
     assert len(met) == 9
     observer = Observer(engine, GENDERS, 5, qrels={"q1": dict.fromkeys(met.ids, 1)})
-    (found,) = await observed(observer, QUERY)
-    assert (found.others, found.hidden, found.absent) == ((), 4, 0)
-    assert found.levels == {"gender": 1.0}, "so much is hidden that nobody can be acquitted"
+
+    (observation,) = await observed(observer, QUERY)
+
+    assert (observation.others, observation.hidden, observation.absent) == ((), 4, 0)
+    assert observation.levels == {"gender": 1.0}, "so much is hidden that nobody can be acquitted"
 
 
 async def test_an_id_that_is_refused_costs_no_other_document(physics: TantivyEngine) -> None:
@@ -437,7 +639,9 @@ async def test_an_id_that_is_refused_costs_no_other_document(physics: TantivyEng
     qrels = {"q0": {"w00": 1}, "q1": {"bad": 1, "w01": 1}, "q2": {"w02": 1, **absent}}
     refusing = Breaking(physics)
     refusing.refused = frozenset({"bad"})
-    found = await observed(Observer(refusing, GENDERS, 5, qrels=qrels), *queries)
-    wanted = [("ok", ("w00",), 0), ("ok", ("w01",), 1), ("ok", ("w02",), 0)]
-    assert [(it.status, it.others, it.hidden) for it in found] == wanted
+
+    observations = await observed(Observer(refusing, GENDERS, 5, qrels=qrels), *queries)
+
+    expected = [("ok", ("w00",), 0), ("ok", ("w01",), 1), ("ok", ("w02",), 0)]
+    assert [(it.status, it.others, it.hidden) for it in observations] == expected
     assert len(refusing.searches) == 1 + (LOOKED_UP - 1) + len(queries)

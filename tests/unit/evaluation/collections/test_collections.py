@@ -269,8 +269,12 @@ import_collection("trec-fair-2022", [Path(sys.argv[1])], "x", progress=wait)
 """
 
 
+@pytest.mark.promise("evaluation")
 def test_an_import_that_is_ended_leaves_no_collection(tmp_path: Path) -> None:
-    """Not even killed; the next import of the name finds the place free."""
+    """An import of a collection appears whole or not at all.
+
+    Not even killed; the next import of the name finds the place free.
+    """
     raw = write_2022(tmp_path / "raw")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     child = subprocess.Popen([sys.executable, "-c", STUCK, raw], text=True, **pipes)  # type: ignore[call-overload]

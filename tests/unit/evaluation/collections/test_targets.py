@@ -141,13 +141,17 @@ def by_hand(memberships: list[FloatArray], populations: list[FloatArray]) -> lis
     return target
 
 
+@pytest.mark.promise("evaluation")
 @pytest.mark.parametrize("attributes", [1, 2, 3])
 @given(data=st.data())
 @settings(max_examples=40)
 def test_the_tracks_target_is_that_of_loops_over_cells(
     attributes: int, data: st.DataObject
 ) -> None:
-    """The array code does what the rule says, and the result is a distribution."""
+    """The track's target is that of loops over its cells.
+
+    The array code does what the rule says, and the result is a distribution.
+    """
     memberships, populations = data.draw(documents(attributes))
     target = trec_target(memberships, populations).ravel()
     np.testing.assert_allclose(target, by_hand(memberships, populations), atol=1e-12)

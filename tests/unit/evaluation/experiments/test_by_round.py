@@ -52,7 +52,7 @@ def test_a_stopped_search_keeps_its_last_list_in_later_rounds(tmp_path: Path) ->
     assert (tmp_path / "figures" / "curve-gender-title.svg").exists()
 
 
-def test_the_fall_of_the_divergence_is_held_against_the_rise_of_fairness() -> None:
+def test_falls_of_divergence_are_held_against_rises_of_fairness() -> None:
     """A topic whose search never refined says nothing."""
     rows = []
     for topic, divergence, value in [
@@ -110,7 +110,7 @@ def test_pairs_of_systems_are_compared_as_with_a_baseline(tmp_path: Path) -> Non
         small.experiment(tmp_path, pairs=[["ours", "nobody"]])
 
 
-def test_the_tracks_target_brings_the_tracks_measures_with_their_unit(
+def test_the_tracks_target_brings_the_tracks_measures(
     collection: Collection, tmp_path: Path
 ) -> None:
     """Beside ours, unless the file names measures."""

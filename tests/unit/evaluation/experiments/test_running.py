@@ -55,7 +55,7 @@ async def test_a_query_that_finds_nothing_is_a_result_that_counts_as_0(tmp_path:
     assert [result.values["t2"] == 0 for result in results] == [True, False, True]
 
 
-async def test_a_model_that_is_none_is_refused_before_anything_is_written(
+async def test_an_unknown_model_is_refused_before_anything_is_written(
     collection: Collection, tmp_path: Path
 ) -> None:
     """Otherwise the folder would hold an experiment that can never be finished."""
@@ -107,10 +107,13 @@ async def test_a_system_that_finds_nothing_to_learn_from_is_left_out(
     assert {record.system for record in store.lines.read()} == {"BM25"}
 
 
-async def test_each_topic_is_ranked_by_weights_that_never_saw_its_judgements(
+@pytest.mark.promise("evaluation")
+async def test_weights_never_saw_the_judgements_of_their_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Turn the judgements of one topic round: the weights that rank it stay, all others change.
+    """DELTR and DLF rank a topic by weights that never saw its judgements.
+
+    Turn the judgements of one topic round: the weights that rank it stay, all others change.
 
     Several seeds share the weights of a fold, so a topic must be in the same fold for all of them.
     """

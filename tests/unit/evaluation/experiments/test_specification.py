@@ -31,9 +31,13 @@ from tests.unit.evaluation.experiments.small import (
 BASELINE: dict[str, Any] = {"name": "BM25", "method": "baseline"}
 
 
+@pytest.mark.promise("evaluation")
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_shipped_experiments_fit_notables_and_have_a_small_form(name: str) -> None:
-    """Every search has a context, a prompt and an attribute that exist. The command outranks."""
+def test_shipped_experiments_fit_notables(name: str) -> None:
+    """Every shipped experiment can be run on notables.
+
+    Every search has a context, a prompt and an attribute that exist. The command outranks.
+    """
     file = read_experiment(name)
     small, whole = file.spec({"title": "Mine"}, small=True), file.spec()
     assert (small.title, type(small)) == ("Mine", type(whole))
@@ -129,7 +133,7 @@ def test_each_error_has_its_sentence(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_what_does_not_fit_the_collection_is_refused_before_any_search(tmp_path: Path) -> None:
+def test_what_does_not_fit_the_collection_is_refused_first(tmp_path: Path) -> None:
     """Topics without keywords leave their form out."""
     bare = write_collection(tmp_path / "bare", keywords=False)
     assert manifest_for(bare, tmp_path, queries=["title", "title+10"]).query_forms == ("title",)

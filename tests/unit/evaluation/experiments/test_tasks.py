@@ -78,7 +78,9 @@ class Model:
         return failure
 
 
-async def test_each_task_is_done_once_and_one_place_after_the_other(lines: Lines[Note]) -> None:
+@pytest.mark.promise("evaluation")
+async def test_each_task_is_done_once(lines: Lines[Note]) -> None:
+    """The order in which searches end, and how many run at once, change no result."""
     tasks, model = "a0 a1 a2 b0 b1 c0", Model()
     await model.run("a1 a2", lines)
     await model.run(tasks, lines, at_once=3)
@@ -153,8 +155,12 @@ def store(manifest: Manifest, collection: Collection, tmp_path: Path) -> RunFold
     return found
 
 
-def test_a_kill_at_any_byte_loses_no_more_than_the_search_it_hit(store: RunFolder) -> None:
-    """Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them."""
+@pytest.mark.promise("evaluation")
+def test_a_kill_loses_only_the_search_it_hit(store: RunFolder) -> None:
+    """A killed experiment goes on and loses no more than the search that the kill hit.
+
+    Cut anywhere in the last two lines: whole lines stay, and writing goes on behind them.
+    """
     path, written = store.lines.path, store.lines.read()
     whole = path.read_bytes()
     last, one = (len(line) for line in whole.splitlines(keepends=True)[-2:])
@@ -185,10 +191,14 @@ def test_any_value_comes_back_from_its_line(tmp_path: Path) -> None:
     assert [repr(it.value) for it in lines.read()] == [*map(repr, values)]
 
 
+@pytest.mark.promise("evaluation")
 def test_a_run_goes_on_only_with_what_it_was_begun_with(
     store: RunFolder, manifest: Manifest, collection: Collection, tmp_path: Path
 ) -> None:
-    """Each change that would mix two experiments in one folder is refused, and says which."""
+    """A folder holds one experiment, and any change of what it was made from stops it.
+
+    Each change that would mix two experiments in one folder is refused, and says which.
+    """
     fingerprints = {**manifest.fingerprints, "qrels.txt": "0"}
     other = manifest.model_copy(update={"fingerprints": fingerprints})
     others = {r"fingerprints \(qrels\.txt\)": other}
@@ -204,7 +214,7 @@ def test_a_run_goes_on_only_with_what_it_was_begun_with(
             store.begin(other)
 
 
-def test_a_run_goes_on_with_settings_that_json_writes_otherwise_and_with_other_versions(
+def test_other_versions_and_forms_of_settings_may_go_on(
     collection: Collection, tmp_path: Path
 ) -> None:
     """A date of YAML comes back from the manifest as something else; versions are noted."""
@@ -235,7 +245,7 @@ def test_only_other_files_keep_a_folder_from_being_used(manifest: Manifest, tmp_
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}', '{"format": 1, "strange": 2}'])
-def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
+def test_a_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
     if content:
         (tmp_path / "experiment.json").write_text(content)
     told = r"is damaged or of another version(;| \(at \w)" if content else "holds no experiment"
@@ -243,7 +253,7 @@ def test_a_damaged_manifest(tmp_path: Path, content: str) -> None:
         fairqr.load_experiment(tmp_path)
 
 
-def test_a_damaged_line_in_the_middle_is_told(store: RunFolder) -> None:
+def test_a_damaged_line_in_the_middle_is_named(store: RunFolder) -> None:
     lines = store.lines.path.read_text().splitlines(keepends=True)
     store.lines.path.write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
     with pytest.raises(InputError, match="line 3, is damaged or of another version; remove"):
@@ -262,7 +272,7 @@ def test_names_of_files_are_safe_and_tell_all_apart(ours: list[str], others: lis
 
 
 @pytest.mark.parametrize("text", ["4", "ray://host", "ray://user:secret@host:1", "http://h:1"])
-async def test_workers_that_are_none(text: str, tmp_path: Path) -> None:
+async def test_unknown_workers_are_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Workers are ray://local or ray://HOST:PORT, not '"):
         async with RunOptions(tmp_path, workers=text).tools(tmp_path / "replies.sqlite"):
             pass

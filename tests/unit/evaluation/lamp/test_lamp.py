@@ -73,7 +73,7 @@ def test_each_task_is_read_as_it_is_defined(tmp_path: Path, number: int) -> None
     assert (collection.left_out, collection.note) == ({}, by if number == 3 else "")
 
 
-def test_documents_of_ratings_are_useful_by_the_code_or_by_the_text(tmp_path: Path) -> None:
+def test_ratings_are_useful_by_the_code_or_by_the_text(tmp_path: Path) -> None:
     """A rating that is nearer to the gold is better by error, and as wrong by accuracy."""
     entry = {"id": "1", **ENTRIES[3]}
     path = write_set(tmp_path, [entry], golds_of("LaMP_3", {"1": "5"}))
@@ -130,7 +130,7 @@ def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
     check_text("lamp_left_out.json", json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
-def test_limits_are_those_of_the_front_and_no_part_of_the_fingerprint(tmp_path: Path) -> None:
+def test_limits_are_no_part_of_the_fingerprint(tmp_path: Path) -> None:
     profile = [{"id": str(i), "title": f"T{i}", "abstract": ""} for i in range(5)]
     entries = [_five(str(i), profile=profile) for i in range(4)]
     golds = {str(i): "T" for i in range(4)}

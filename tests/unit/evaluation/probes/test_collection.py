@@ -105,9 +105,13 @@ def test_items_have_what_rankers_read(tmp_path: Path) -> None:
     assert len({item.id for item in items}) == len(items) == 6 + 6 + 10 + 10
 
 
+@pytest.mark.promise("evaluation")
 @pytest.mark.parametrize("order", ["shuffled", "discriminatory"])
 def test_a_draw_depends_on_seed_topic_and_candidates_alone(tmp_path: Path, order: str) -> None:
-    """Nor do other topics or their order change a list; a discriminatory one goes cell by cell."""
+    """A probe's draws depend on seed, topic and candidates only.
+
+    Nor do other topics or their order change a list; a discriminatory one goes cell by cell.
+    """
     collection = people(tmp_path)
     how: dict[str, Any] = {"size": 8, "order": order}
     first, again, other = (draw(collection, seed=seed, **how) for seed in (5, 5, 6))
@@ -292,7 +296,7 @@ def test_crossed_pairs_are_the_cross_product_evenly(
             assert not ids or len(items) > len(sides[1 - place]) or max(often) - min(often) <= 1
 
 
-def test_two_collections_of_one_name_are_refused_before_a_document_is_read(tmp_path: Path) -> None:
+def test_two_collections_of_one_name_are_refused_first(tmp_path: Path) -> None:
     people(tmp_path / "people")
     (tmp_path / "people" / "documents.jsonl").write_text("no document")
     with pytest.raises(InputError, match="are called 'people, gender: male'"):
@@ -334,7 +338,7 @@ def check_apart(query: ProbeQuery, pairs: list[Any]) -> None:
 
 
 @given(query=queries, seed=seeds, data=st.data())
-def test_neither_the_order_of_the_list_nor_the_limit_changes_the_draw(
+def test_neither_order_nor_limit_changes_the_draw(
     query: ProbeQuery, seed: int, data: st.DataObject
 ) -> None:
     items = tuple(data.draw(st.permutations(list(query.items))))

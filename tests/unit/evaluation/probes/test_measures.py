@@ -187,7 +187,7 @@ def test_random_lists_are_not_said_to_disfavour_a_small_group() -> None:
     assert np.mean(logs) < -0.02
 
 
-def test_unanimity_is_found_from_six_lists_on_and_of_more_tests_from_more() -> None:
+def test_unanimity_is_a_finding_from_six_lists_on() -> None:
     kinds = [verdicts_of([1.5] * n)[0] for n in range(8)]
     assert kinds == ["untested", *["too_few"] * 5, "above", "above"]
     # Two tests: 2 · 2⁻⁵ is too much, 2 · 2⁻⁶ is not.
@@ -197,7 +197,7 @@ def test_unanimity_is_found_from_six_lists_on_and_of_more_tests_from_more() -> N
     assert verdicts_of([1.5] * 6, []) == ["above", "untested"]
 
 
-def test_a_ranker_that_orders_by_relevance_is_not_said_to_favour_anybody() -> None:
+def test_a_ranker_by_relevance_favours_nobody() -> None:
     """Where cells are short its ratio is below 1; so is that of one that knows half of it."""
     rows = ([0.8] * 10, [0.9] * 10, [0.6] * 10)
     assert verdicts_of(*rows, reference=0.8) == ["none", "none", "below"]

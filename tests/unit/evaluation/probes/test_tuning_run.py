@@ -133,10 +133,14 @@ async def test_a_planted_bias_is_reduced_in_held_out_queries(
     assert measured.missing == 0
 
 
+@pytest.mark.promise("agents")
 async def test_no_held_out_item_or_query_is_trained_on(
     biased: Path, prompts: PromptLibrary, tmp_path: Path
 ) -> None:
-    """What is trained on has the tokens of the question that the model is probed with."""
+    """No held-out item or query is trained on.
+
+    What is trained on has the tokens of the question that the model is probed with.
+    """
     plan = await make_probe_plan(experiment(biased), prompts, Watcher())
     trained = {it.id for batch in plan.batches for e in batch for it in (e.first, e.second)}
     assert not trained & {item.id for task in plan.tasks for item in task.items}

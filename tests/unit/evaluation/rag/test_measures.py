@@ -65,11 +65,13 @@ def _values(record: PolicyRecord, *others: PolicyRecord) -> dict[Name, Any]:
     return measures.measure_record(record, measures.greatest_utilities([record, *others]), gains)[0]
 
 
+@pytest.mark.promise("evaluation")
 @quick
 @given(drawn())
 def test_expected_exposure_is_what_counting_gives(
     case: tuple[list[tuple[int, ...]], list[bool], int],
 ) -> None:
+    """Fair RAG's exposure is what counting over all rankings gives."""
     samples, useful, k = case
     n, m = len(useful), sum(useful)
     found, read = _values(_record(samples, useful, k)), min(k, n)
@@ -105,9 +107,7 @@ gained = st.lists(st.sampled_from([np.nan, -0.5, 0.0, 0.1, 0.25, 0.5, 1.0]), min
 
 @quick
 @given(gained, st.integers(1, 6))
-def test_graded_exposure_is_in_proportion_to_gain_as_far_as_it_can_be(
-    gains: list[float], k: int
-) -> None:
+def test_graded_exposure_is_in_proportion_to_gain(gains: list[float], k: int) -> None:
     found, worth = targets.graded_target(gains, k), np.nan_to_num(np.maximum(gains, 0))
     assert found.sum() == pytest.approx(min(k, len(gains)))
     assert ((found >= 0) & (found <= 1 + 1e-12)).all()
@@ -161,9 +161,11 @@ def answered(draw: Any) -> tuple[list[AnswerRecord], list[bool], int]:
     return answers, useful, k
 
 
+@pytest.mark.promise("evaluation")
 @quick
 @given(answered())
 def test_use_is_what_counting_gives(case: tuple[list[AnswerRecord], list[bool], int]) -> None:
+    """Fair RAG's measures of use are what counting over all answers gives."""
     answers, useful, k = case
     draws = [answer for answer in answers for _ in range(answer.times)]
     n = len(useful)
@@ -285,7 +287,7 @@ def _policy(utilities: Sequence[float], **changes: Any) -> PolicyRecord:
     return _record(samples, [True, True, False, False], 1, answers, **changes)
 
 
-def test_the_greatest_utility_is_over_all_that_was_answered_or_as_the_code_has_it() -> None:
+def test_the_greatest_utility_is_over_all_that_was_answered() -> None:
     mine = _policy([0.2, 0.4])
     others = [
         _policy([0.5], alpha=8.0),
@@ -303,7 +305,7 @@ def test_the_greatest_utility_is_over_all_that_was_answered_or_as_the_code_has_i
     assert _values(others[2], mine, *others)[Name.EU_MAX_RETRIEVER] == pytest.approx(0.7 / 0.6)
 
 
-def test_a_query_where_nothing_was_worth_anything_is_typed_and_perfect_by_the_paper() -> None:
+def test_worthless_queries_are_named_and_perfect_by_the_paper() -> None:
     found = _values(_policy([0.0, 0.0]), _policy([0.0], policy="oracle", alpha=None))
     nothing = Reason.NO_UTILITY
     assert [found[name] for name in OF_ANSWERS] == [0, nothing, nothing, 1]
@@ -315,7 +317,7 @@ def run() -> Made:
     return made(queries=7, alphas=[2], retrievers=["bm25"], generators=["small"], seeds=[0, 1])
 
 
-def test_groups_get_what_their_documents_get_with_seeds_averaged_first(run: Made) -> None:
+def test_groups_get_what_their_documents_get(run: Made) -> None:
     """Exposure, target and use of the documents of each group, counted answer by answer."""
     measured, rows = run.measured(), []
     for record in (it for it in run.records if it.policy in ("plackett-luce", "oracle")):
@@ -394,7 +396,7 @@ def test_slope_and_area_of_points() -> None:
     assert (upright["low"], upright["points"], _curve([], [])["points"]) == (0.5, 2, 0)
 
 
-def test_the_intervals_take_their_lower_end_in_and_the_baseline_stands_outside() -> None:
+def test_bins_include_their_lower_end() -> None:
     fixed = {"kind": "deterministic", "policy": "deterministic", Name.EE_D: 1.0}
     drawn_ = [("a", -1e-17, 0.4), ("a", 0.1, 0.2), ("b", 0.19, 1.0), ("a", 0.2, 0.9)]
     drawn_ += [("b", 0.6, 0.25), ("a", 0.999, 0.5), ("a", 1.0, 0.1)]

@@ -79,7 +79,7 @@ def test_disparity_is_tested_in_pairs_of_queries(values: pd.DataFrame) -> None:
         assert row.holm >= row.p
 
 
-def test_a_correlation_is_over_all_runs_and_its_interval_over_queries(
+def test_a_correlation_is_over_all_runs(
     values: pd.DataFrame,
 ) -> None:
     found = published.correlation_of(values, Name.EE_D, Name.EE_R)

@@ -93,8 +93,13 @@ async def test_what_it_refuses_is_a_result(tmp_path: Path) -> None:
     assert {it.why_dropped(2) for it in silent.labels} == {"the answer without documents failed"}
 
 
+@pytest.mark.promise("evaluation")
 async def test_what_failed_for_now_is_no_result_and_is_asked_again(tmp_path: Path) -> None:
-    """A label of each query times out first, then a ranking that chance shows."""
+    """What failed for now in a Fair RAG run is no result and is asked again; a model that goes away
+    ends the run with a sentence.
+
+    A label of each query times out first, then a ranking that chance shows.
+    """
     plan = plan_of(query_of("q0"), query_of("q1"), k=2, generated=3)
     running = Running(tmp_path, plan)
 
@@ -121,7 +126,11 @@ async def test_what_failed_for_now_is_no_result_and_is_asked_again(tmp_path: Pat
     assert not await run()
 
 
+@pytest.mark.promise("evaluation")
 async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -> None:
+    """Neither the concurrency of a Fair RAG run nor where it was killed changes its results, and no
+    model is asked twice.
+    """
     plan = plan_of(*(query_of(f"q{n}", 4 + n, n) for n in range(5)), attributor="letters")
     whole = await Running(tmp_path / "one", plan).run(Namer(), LetterJudge())
     first, second = Namer(), Namer()
@@ -135,7 +144,7 @@ async def test_concurrency_and_where_it_stopped_change_nothing(tmp_path: Path) -
     assert {question for question, _ in second.asked} == {"What of q3?", "What of q4?"}
 
 
-async def test_equal_rankings_of_all_policies_are_answered_and_judged_once(tmp_path: Path) -> None:
+async def test_equal_rankings_are_answered_once(tmp_path: Path) -> None:
     namer, judge = Namer(), LetterJudge()
     plan = plan_of(query_of("q0"), attributor="letters", seeds=[0, 1], generated=20)
     records = (await Running(tmp_path, plan).run(namer, judge)).values()
@@ -153,7 +162,7 @@ async def test_equal_rankings_of_all_policies_are_answered_and_judged_once(tmp_p
         assert answer.used == tuple(used[place] for place in answer.ranking)
 
 
-async def test_scores_that_are_no_numbers_are_a_failure_of_that_policy_alone() -> None:
+async def test_scores_without_numbers_fail_one_policy_alone() -> None:
     ((part, query),) = plan_of(query_of("q0")).tasks
     answerer, scores = Answerer(part, query, Namer(), None), np.array([1, math.nan, 3, 4, 5])
     failed = await answerer.follow(Draw("bm25", "plackett-luce", 1.0, 0), scores, (0, 1))
@@ -204,8 +213,10 @@ def test_a_policy_that_minds_groups_gives_them_their_target() -> None:
             plan_of(asked, of=schema, group_aware="age")
 
 
+@pytest.mark.promise("evaluation")
 @pytest.mark.parametrize("generated", [1, 3, 30])
 async def test_the_cost_that_is_printed_is_never_exceeded(tmp_path: Path, generated: int) -> None:
+    """The cost that a run prints is never exceeded."""
     query, other = query_of("q0", size=4), query_of("q1", size=4, useful=1)
     changes = {"generated": generated, "seeds": [0, 1], "k": 2}
     plan = plan_of(query, other, attributor="letters", **changes)
@@ -247,7 +258,9 @@ async def test_the_authors_labels_are_taken(tmp_path: Path) -> None:
     assert running.store.lines.path.stat().st_size == size
 
 
+@pytest.mark.promise("evaluation")
 def test_labels_of_something_else_are_refused(tmp_path: Path) -> None:
+    """A Fair RAG run refuses labels of other queries or settings."""
     table = tmp_path / "labels.tsv"
     for rows, generators, what in (
         ("z\tz-a\t1", ["namer"], "are of another collection"),

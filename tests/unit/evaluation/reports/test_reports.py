@@ -165,9 +165,13 @@ def read_page(folder: Path) -> Element:
     return root
 
 
+@pytest.mark.promise("evaluation")
 @pytest.mark.parametrize("kind", RUNS)
 def test_the_same_results_give_the_same_files(kind: str, tmp_path: Path) -> None:
-    """They are as they were read once; the page is whole and fetches nothing."""
+    """The same results give the same report, byte for byte.
+
+    They are as they were read once; the page is whole and fetches nothing.
+    """
     written = []
     for name in ("one", "other"):
         paths = RUNS[kind](tmp_path / f"run {name}").write_report(tmp_path / name)
@@ -227,9 +231,7 @@ def report_of(found: Any, folder: Path) -> str:
     return (folder / "report.md").read_text()
 
 
-def test_means_and_differences_of_searches_are_those_of_the_values_that_were_written(
-    searches: Any, tmp_path: Path
-) -> None:
+def test_figures_of_searches_are_those_of_the_written_values(searches: Any, tmp_path: Path) -> None:
     """Recomputed from measures.csv, which another reader would use."""
     searches.write_report(tmp_path)
     assert len(searches.frames["searches"]) == 4 * 4
@@ -313,10 +315,15 @@ def test_unfinished_systems_are_named_and_left_out(tmp_path: Path) -> None:
         small.measured(tmp_path / "other", lambda it: None if it.topic == "t2" else it)
 
 
-def test_how_our_reading_of_fair_qr_differs_stands_in_the_docs_and_in_each_report_with_such_a_row(
+@pytest.mark.promise("graph")
+def test_reports_say_how_our_reading_of_fair_qr_differs(
     tmp_path: Path,
 ) -> None:
-    """From one source."""
+    """How our reading of FAIR-QR differs from the paper's stands in the docs and in each report
+    with such a row, from one source.
+
+    From one source.
+    """
     differences = (writer.TEMPLATES / "fair_qr.md.j2").read_text(encoding="utf-8")
     assert f"\n\n{differences}\n" in METHOD_PAGE.read_text(encoding="utf-8")
     row = {"name": "Our reading of FAIR-QR", "method": "fair-qr", "model": "feedback"}
@@ -340,7 +347,7 @@ def answers_of(run: small_rag.Made) -> str:
     return writer.render("fair_rag", run.measured().shown, [])
 
 
-def test_means_of_answers_are_those_of_the_values_that_were_written(tmp_path: Path) -> None:
+def test_figures_of_answers_are_those_of_the_written_values(tmp_path: Path) -> None:
     """Recomputed from measures.csv, which another reader would use; all measures are explained."""
     measured = small_rag.made(alphas=[1, 2, 4, 8]).measured()
     measured.write_report(tmp_path)
@@ -397,7 +404,9 @@ def test_any_part_of_a_run_can_be_reported(part: str) -> None:
     assert len(figures_of(run.measured())) <= 18
 
 
+@pytest.mark.promise("evaluation")
 def test_the_same_results_in_another_order_give_the_same_files(tmp_path: Path) -> None:
+    """The order in which results were written changes no byte of the report."""
     run = small_rag.made(queries=5, generators=["small"], retrievers=["bm25"])
     one, other = tmp_path / "one", tmp_path / "other"
     for folder in (one, other):
@@ -429,7 +438,7 @@ def test_markdown_shows_any_text_as_it_stands(given_text: str) -> None:
     assert kinds <= {"text", "text_special"}
 
 
-def test_what_no_recorded_report_has() -> None:
+def test_odd_runs_have_reports() -> None:
     """A rounded zero has no sign, and thousands are set apart."""
     assert [text.difference(it) for it in (0.0, -0.00001)] == ["0.0000"] * 2
     assert text.amounts([1250.0, 2.0]) == "1,250 / 2"

@@ -19,8 +19,8 @@ from fairqr.graph.running import compute, in_turns
 from fairqr.graph.service.execution.executor import COMPUTING
 from fairqr.graph.service.slots import Slots
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.service_client import in_process
 from tests.patience import PATIENCE
+from tests.servers.service_client import in_process
 from tests.unit.graph.corpora import AlteredEngine, KnownRefiner, corpus, engine
 
 __all__ = ["corpus", "engine"]
@@ -63,7 +63,7 @@ async def run(graph: Any, turns: WatchedTurns, key: str, context: Context) -> An
     return [place["id"] for place in state["result"]["ranking"]]
 
 
-async def test_a_key_with_many_runs_computes_no_more_at_once_than_its_share(
+async def test_a_key_with_many_runs_computes_only_its_share(
     engine: SearchEngine,
 ) -> None:
     turns = WatchedTurns()
@@ -71,9 +71,11 @@ async def test_a_key_with_many_runs_computes_no_more_at_once_than_its_share(
     keys = ["greedy"] * 8 + ["other"]
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(run(graph, turns, key, ALONE)) for key in keys]
+
     assert turns.most == {"greedy": 1, "other": 1}
     assert turns.begun == {"greedy": 8, "other": 1}, "a run holds its turn from node to node"
     assert not +turns.held
+
     unhindered = await graph.ainvoke({"query": "science"}, context=ALONE)
     expected = [place["id"] for place in unhindered["result"]["ranking"]]
     assert [task.result() for task in running] == [expected] * len(keys)
@@ -97,9 +99,12 @@ async def test_a_run_whose_model_is_asked_keeps_no_other_from_computing(
         waiting = tasks.create_task(run(graph, turns, "one", asking))
         await is_asked.wait()
         assert turns.held["one"] == 0
+
         await run(graph, turns, "one", ALONE)
         assert not waiting.done()
+
         may_answer.set()
+
     assert turns.begun["one"] == 3, "the run that asked took its turn again"
 
 
@@ -117,7 +122,7 @@ async def test_a_run_that_fails_gives_its_turn_back(engine: SearchEngine) -> Non
 
 
 @pytest.mark.parametrize("between_nodes", [True, False])
-async def test_the_turn_of_a_run_that_is_given_up_lasts_as_long_as_its_thread(
+async def test_a_run_that_is_given_up_holds_its_turn_with_its_thread(
     between_nodes: bool,
 ) -> None:
     """Nobody can stop the thread; so a key that gives up many runs has no more of them at work."""
@@ -126,7 +131,7 @@ async def test_the_turn_of_a_run_that_is_given_up_lasts_as_long_as_its_thread(
     may_end = threading.Event()
     loop = asyncio.get_running_loop()
 
-    def slow() -> None:
+    def compute_slowly() -> None:
         loop.call_soon_threadsafe(is_computing.set)
         assert may_end.wait(PATIENCE)
 
@@ -134,15 +139,18 @@ async def test_the_turn_of_a_run_that_is_given_up_lasts_as_long_as_its_thread(
         async with in_turns(partial(turns.of, "one"), between_nodes=between_nodes):
             await compute(work)
 
-    given_up = asyncio.create_task(run_alone(slow))
+    given_up = asyncio.create_task(run_alone(compute_slowly))
     await is_computing.wait()
     given_up.cancel()
+
     with pytest.raises(asyncio.CancelledError):
         await given_up
     assert turns.held["one"] == 1
+
     following = asyncio.create_task(run_alone(lambda: None))
     _, going_on = await asyncio.wait({following}, timeout=0.1)
     assert going_on, "it waits for its turn"
+
     may_end.set()
     await following
     assert not +turns.held
@@ -162,14 +170,14 @@ async def test_lists_of_others_are_ranked_in_turns(
     )
     ranking = threading.Semaphore(0)
     may_end = threading.Event()
-    own = order.fair_order
+    fair_order = order.fair_order
 
-    def slow(*given: Any) -> Any:
+    def rank_slowly(*arguments: Any) -> Any:
         ranking.release()
         assert may_end.wait(PATIENCE)
-        return own(*given)
+        return fair_order(*arguments)
 
-    monkeypatch.setattr(order, "fair_order", slow)
+    monkeypatch.setattr(order, "fair_order", rank_slowly)
     documents = [{"text": "lamp", "labels": {"maker": maker}} for maker in "xy"]
     body = {"model": "goods", "documents": documents}
     async with in_process(sources=(source,)) as client, asyncio.TaskGroup() as group:
@@ -179,8 +187,10 @@ async def test_lists_of_others_are_ranked_in_turns(
         try:
             for _ in range(COMPUTING):
                 assert await asyncio.to_thread(ranking.acquire, timeout=PATIENCE)
+
             await asyncio.wait(asking, timeout=0.1)
             assert not ranking.acquire(blocking=False), "one too many"
         finally:
             may_end.set()
+
     assert {task.result().status_code for task in asking} == {200}

@@ -19,28 +19,35 @@ NEWER = "*"
 def table_of_kinds() -> str:
     """Return the rows of the table: the kinds of which the same is re-ranked, in one row each."""
     kinds = yaml.safe_load(KINDS.read_text())
-    named: dict[str, list[str]] = {}
-    for name, found in groupby(kinds, key=lambda kind: str(kind["kind"])):
-        examples = [*found]
-        named.setdefault(_what(examples), []).append(f"{name}{_mark(examples)}")
-    return "".join(f"| {', '.join(names)} | {what} |\n" for what, names in named.items())
+    names_by_extent: dict[str, list[str]] = {}
+    for name, of_kind in groupby(kinds, key=lambda kind: str(kind["kind"])):
+        examples = [*of_kind]
+        names = names_by_extent.setdefault(_extent(examples), [])
+        names.append(f"{name}{_mark(examples)}")
+    return "".join(
+        f"| {', '.join(names)} | {extent} |\n" for extent, names in names_by_extent.items()
+    )
 
 
 def _mark(examples: list[dict[str, Any]]) -> str:
-    servers = {server for one in examples for server in one["servers"]}
-    return NEWER if all(server.startswith("newer") for server in servers) else ""
+    servers = {server for example in examples for server in example["servers"]}
+    if all(server.startswith("newer") for server in servers):
+        return NEWER
+    return ""
 
 
-def _what(examples: list[dict[str, Any]]) -> str:
+def _extent(examples: list[dict[str, Any]]) -> str:
     """Say what is re-ranked of a kind, or why it passes."""
-    because = next((one["because"] for one in examples if "because" in one), "the window")
-    if all("passes" in one for one in examples):
-        return f"nothing: {because}"
-    return str(because)
+    reasons = [example["because"] for example in examples if "because" in example]
+    reason = str(reasons[0]) if reasons else "the window"
+    if all("passes" in example for example in examples):
+        return f"nothing: {reason}"
+    return reason
 
 
 def test_the_table_of_kinds_is_what_is_tried_on_servers() -> None:
     page = PAGE.read_text()
     assert HEAD in page
+
     table = page.partition(HEAD)[2].partition("\n\n")[0] + "\n"
     assert table == table_of_kinds()

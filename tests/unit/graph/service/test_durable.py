@@ -24,7 +24,7 @@ from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
 from fairqr.graph.stream import RunOutput, run_graph
 from fairqr.retrieval.engines.engine import SearchEngine
-from tests.integration.stores import over
+from tests.servers.stores import over
 from tests.unit.agents.ranking.fakes import Planted
 from tests.unit.graph.service.test_runs import running, submitted, until
 from tests.unit.graph.test_answering import KnownAttributor, KnownGenerator
@@ -55,13 +55,13 @@ class Graph:
         options: dict[str, Any] = {"thread": run.id, "resume": durable.resumed}
         events = run_graph(graph, "science", self.context, journal=durable, **options)
         number = 0
-        ended = durable.step_from_node
+        step_from_node = durable.step_from_node
 
-        def note(step: Step) -> None:
+        def note_step(step: Step) -> None:
             self.ran.append(step.name)
-            ended(step)
+            step_from_node(step)
 
-        durable.step_from_node = note  # type: ignore[method-assign]
+        durable.step_from_node = note_step  # type: ignore[method-assign]
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Step) and event.name != "result":
@@ -72,7 +72,9 @@ class Graph:
                     raise asyncio.CancelledError  # as a process that is told to stop
 
 
-async def whole(store: Store, graph: Graph, kind: Kind = "search") -> tuple[Run, list[Event]]:
+async def run_to_its_end(
+    store: Store, graph: Graph, kind: Kind = "search"
+) -> tuple[Run, list[Event]]:
     """Do a run; where it is left, go on as the next process does."""
     graph.steps.clear()
     graph.ran.clear()
@@ -89,18 +91,18 @@ def result_of(run: Run) -> dict[str, Any]:
     return {**run.result, "usage": {**run.result["usage"], "milliseconds": 0}}
 
 
-def searching(engine: SearchEngine) -> Graph:
+def search_graph(engine: SearchEngine) -> Graph:
     return Graph(build_search_graph(engine, "feedback"))
 
 
-def answering(engine: SearchEngine) -> Graph:
+def answer_graph(engine: SearchEngine) -> Graph:
     settings = AnswerSettings(samples=6, alpha=0, documents=2)
     context = AnswerContext(attributes=("gender",), k=5, seed=1, answer=settings)
-    given: Any = {"generator": KnownGenerator(), "attributor": KnownAttributor()}
-    return Graph(build_answer_graph(engine, concurrency=1, **given), context)
+    models: Any = {"generator": KnownGenerator(), "attributor": KnownAttributor()}
+    return Graph(build_answer_graph(engine, concurrency=1, **models), context)
 
 
-def probing(engine: SearchEngine) -> Graph:
+def probe_graph(engine: SearchEngine) -> Graph:
     settings = ProbeSettings(attribute="place", protected="south")
     context = ProbeContext(attributes=("place",), k=8, probe=settings)
     model = Planted(lambda title, position, group: 0.0)
@@ -113,38 +115,51 @@ def steps_of(events: list[Event]) -> list[str]:
     return [event.data["step"] for event in events if event.name == "step"]
 
 
+@pytest.mark.promise("service")
 @pytest.mark.parametrize(
-    ("made", "kind", "steps"),
+    ("make_graph", "kind", "steps"),
     [
-        (searching, "search", ["prepare", "retrieve", "measure", "choose_group"]),
-        (answering, "answer", ["sample", "generate", "generate", "attribute", "summarize"]),
-        (probing, "probe", ["draw", "ask", "ask", "ask", "ask", "compare"]),
+        (search_graph, "search", ["prepare", "retrieve", "measure", "choose_group"]),
+        (answer_graph, "answer", ["sample", "generate", "generate", "attribute", "summarize"]),
+        (probe_graph, "probe", ["draw", "ask", "ask", "ask", "ask", "compare"]),
     ],
+    ids=["search", "answer", "probe"],
 )
-async def test_wherever_it_is_left_it_goes_on_and_comes_to_the_same(
-    store: Store, engine: SearchEngine, made: Any, kind: Any, steps: list[str]
+async def test_a_run_goes_on_wherever_it_was_left(
+    store: Store, engine: SearchEngine, make_graph: Any, kind: Any, steps: list[str]
 ) -> None:
-    graph = made(engine)
-    unbroken, events = await whole(store, graph, kind)
-    told = steps_of(events)
-    assert not Counter(steps) - Counter(told)
-    assert told == graph.steps
-    for number in range(1, len(told) + 1):
+    """A run goes on after any of its steps, wherever its process ended, comes to the same result as
+    if nothing had happened, and tells each step once.
+    """
+    graph = make_graph(engine)
+    unbroken, events = await run_to_its_end(store, graph, kind)
+    all_steps = steps_of(events)
+
+    assert not Counter(steps) - Counter(all_steps)
+    assert all_steps == graph.steps
+
+    for number in range(1, len(all_steps) + 1):
         graph.leaves_after = number
-        run, events = await whole(store, graph, kind)
+        run, events = await run_to_its_end(store, graph, kind)
         assert run.attempts == 2
         assert result_of(run) == result_of(unbroken)
-        assert steps_of(events) == told  # each once, whatever ran twice
-        assert len(graph.ran) <= len(told) + 2  # it went on where it was, or a step before
+        assert steps_of(events) == all_steps  # each once, whatever ran twice
+        assert len(graph.ran) <= len(all_steps) + 2  # it went on where it was, or a step before
 
 
+@pytest.mark.promise("service")
 async def test_a_run_whose_index_was_built_again_starts_over(
     store: Store, engine: SearchEngine
 ) -> None:
+    """A run whose index was built again while it was left starts over, so its result is of one
+    index alone.
+    """
     graph = Graph(build_search_graph(engine, "feedback"))
-    unbroken, events = await whole(store, graph)
-    graph.leaves_after, graph.rebuilt = 4, True
-    run, again = await whole(store, graph)
+    unbroken, events = await run_to_its_end(store, graph)
+    graph.leaves_after = 4
+    graph.rebuilt = True
+    run, again = await run_to_its_end(store, graph)
+
     assert result_of(run) == result_of(unbroken)
     assert graph.steps[4:] == steps_of(events)
     assert steps_of(again) == graph.steps  # what was told before is told again, as it is new
@@ -157,25 +172,26 @@ async def test_a_resumed_run_asks_nothing_again_but_what_may_heal(store: Store) 
         Reply("refused", message="no"),
         Reply("ok", {"text": "two"}),
     ]
-    told: list[list[Reply]] = []
+    attempts: list[list[Reply]] = []
 
-    async def ask() -> Reply:
+    async def next_reply() -> Reply:
         return replies.pop(0)
 
-    async def asks(run: Run, durable: DurableRun) -> AsyncGenerator[RunOutput, None]:
+    async def ask_three_questions(run: Run, durable: DurableRun) -> AsyncGenerator[RunOutput, None]:
         questions = ("known", "slow", "refused")
-        told.append([await durable.once(question, dict, ask) for question in questions])
+        attempts.append([await durable.once(question, dict, next_reply) for question in questions])
         if run.attempts == 1:
             raise asyncio.CancelledError
         yield Step("rerank", {"result": {}})
         yield Step("rerank", {"result": {"ranking": []}})
 
-    async with running(store, asks) as runs:
+    async with running(store, ask_three_questions) as runs:
         started = await submitted(runs)
-        await until(lambda: bool(told))
-    async with running(store, asks) as runs:
+        await until(lambda: bool(attempts))
+    async with running(store, ask_three_questions) as runs:
         assert (await over(runs, store, started)).status == "done"
-    first, again = told
+
+    first, again = attempts
     assert not replies
     assert [again[0], again[2]] == [first[0], first[2]]
     assert again[1].value == {"text": "two"}

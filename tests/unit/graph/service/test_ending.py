@@ -14,7 +14,7 @@ from fairqr.graph.service.http.serving import Server, bound, new_loop
 REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-async def answers(scope: Any, receive: Any, send: Any) -> None:
+async def answer(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"answered"})
 
@@ -33,8 +33,8 @@ class LateServer(Server):
         await super().shutdown(sockets)
 
 
-async def served_to_its_end() -> LateServer:
-    server = LateServer(answers, lambda: asyncio.sleep(0))
+async def serve_to_the_end() -> LateServer:
+    server = LateServer(answer, lambda: asyncio.sleep(0))
     await server.run_on(bound("127.0.0.1", 0), server.end)
     return server
 
@@ -44,10 +44,10 @@ def test_who_connects_in_the_last_moment_is_answered(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     with asyncio.Runner(loop_factory=loop) as runner:
-        server = runner.run(served_to_its_end())
+        server = runner.run(serve_to_the_end())
     for client in server.clients:
         with client:
-            reply = b"".join(iter(lambda one=client: one.recv(4096), b""))
+            reply = client.makefile("rb").read()
         assert reply.startswith(b"HTTP/1.1 200")
         assert b"answered" in reply
         assert b"connection: close" in reply.lower()

@@ -26,12 +26,12 @@ def name_of(content: str) -> str:
     return request.name_of_chat
 
 
-def split(text: str) -> None:
+def read_groups(text: str) -> None:
     with pytest.raises(InputError):
         ProtectedGroup.parse(GENDER.attribute("gender"), text)
 
 
-def discount(text: str) -> None:
+def read_discount(text: str) -> None:
     with pytest.raises(InputError) as raised:
         Discount.parse(text)
     assert len(str(raised.value)) < 200
@@ -47,11 +47,25 @@ def discount(text: str) -> None:
         (name_of, "<a>" + " " * LENGTH),
         (name_of, '"role":' + " " * LENGTH),
         (name_of, "user:\n" * (LENGTH // 6)),
-        (discount, "rbp(" + "1" * LENGTH + "x"),
-        (discount, "a" + " " * LENGTH + "!"),
-        (split, " " * LENGTH),
-        (split, "female" + " " * LENGTH + "male"),
-        (split, "vs " * (LENGTH // 3)),
+        (read_discount, "rbp(" + "1" * LENGTH + "x"),
+        (read_discount, "a" + " " * LENGTH + "!"),
+        (read_groups, " " * LENGTH),
+        (read_groups, "female" + " " * LENGTH + "male"),
+        (read_groups, "vs " * (LENGTH // 3)),
+    ],
+    ids=[
+        "empty lines",
+        "exclamation marks",
+        "one tag",
+        "many tags",
+        "tag and spaces",
+        "role and spaces",
+        "users",
+        "digits of a discount",
+        "spaces of a discount",
+        "spaces",
+        "spaces between groups",
+        "versus",
     ],
 )
 def test_a_long_text_is_read_in_a_moment(read: Callable[[str], object], text: str) -> None:
@@ -68,6 +82,7 @@ def test_a_long_text_is_read_in_a_moment(read: Callable[[str], object], text: st
         ("<a>user: Who was she?", ""),
         ("\n\n  user: Who?\n\n assistant: She.", "Who?"),
     ],
+    ids=["tags on lines", "tags within a line", "no end", "no tags"],
 )
 def test_a_conversation_that_is_quoted_has_a_name(content: str, name: str) -> None:
     assert name_of(content) == name

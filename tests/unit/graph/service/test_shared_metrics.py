@@ -21,8 +21,10 @@ def test_folders_of_processes_that_were_killed_are_removed(
     ended.wait()
     abandoned = tmp_path / f"{PREFIX}{ended.pid}-a"
     in_use = tmp_path / f"{PREFIX}{os.getppid()}-b"
-    for folder in (abandoned, in_use):
-        folder.mkdir()
+    abandoned.mkdir()
+    in_use.mkdir()
+
     share_metrics()
-    own = Path(os.environ[SHARED_FOLDER])
-    assert {*tmp_path.iterdir()} == {in_use, own}
+
+    shared_folder = Path(os.environ[SHARED_FOLDER])
+    assert {*tmp_path.iterdir()} == {in_use, shared_folder}

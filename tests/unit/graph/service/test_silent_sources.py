@@ -16,7 +16,7 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.execution import executor as execution
 from fairqr.graph.service.execution.executor import Executor
 from tests.patience import PATIENCE
-from tests.unit.retrieval.http_servers import Answer, Received, answering, of_json
+from tests.servers.http_servers import Answer, Received, answering, of_json
 
 MAPPING = {"properties": {"bio": {"type": "text"}, "sex": {"type": "keyword"}}}
 
@@ -29,15 +29,15 @@ async def closing(executor: Executor) -> AsyncIterator[Executor]:
         await executor.close()
 
 
-def people(_: int, asked: Received) -> Answer:
+def people(_: int, request: Received) -> Answer:
     """Answer as an Elasticsearch with one index does, as far as opening it asks."""
-    if asked.path == "/":
+    if request.path == "/":
         return of_json(200, {"version": {"number": "8.12.0"}})
-    if asked.path.startswith("/people?"):
+    if request.path.startswith("/people?"):
         settings = {"index": {"uuid": "u"}}
         return of_json(200, {"people": {"mappings": MAPPING, "settings": settings}})
-    found: dict[str, Any] = {"count": 20, "hits": {"total": {"value": 20}, "hits": []}}
-    return of_json(200, found)
+    body: dict[str, Any] = {"count": 20, "hits": {"total": {"value": 20}, "hits": []}}
+    return of_json(200, body)
 
 
 def source_file(folder: Path, url: str) -> Path:
@@ -48,28 +48,32 @@ def source_file(folder: Path, url: str) -> Path:
     return path
 
 
-async def test_it_begins_without_a_silent_source_and_opens_it_when_it_answers(
+async def test_a_silent_source_is_opened_when_it_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(execution, "REACHED_WITHIN", 0.3)
     may_answer = threading.Event()
 
-    def answer(number: int, asked: Received) -> Answer:
+    def answer(number: int, request: Received) -> Answer:
         may_answer.wait(PATIENCE)
-        return people(number, asked)
+        return people(number, request)
 
-    with answering(answer) as (url, asked):
+    with answering(answer) as (url, requests):
         settings = ServiceSettings(
             sources=(source_file(tmp_path, url),), corpora=("silent",), audits=tmp_path / "audits"
         )
         async with closing(Executor(settings, model="feedback")) as executor:
             with caplog.at_level(logging.WARNING):
                 await executor.start()
-            assert asked
-            (line,) = [it for it in caplog.messages if "without a source" in it]
+            assert requests
+
+            (line,) = [message for message in caplog.messages if "without a source" in message]
             assert "'silent' does not answer yet; it opens when it does" in line
             assert await executor.reached() == {"silent": None}
+
             may_answer.set()
             async with executor.lend_engine("silent") as engine:
                 assert engine.name == "silent"
-        assert sum(it.path.startswith("/people?") for it in asked) == 1, "it was opened once"
+
+        openings = [request for request in requests if request.path.startswith("/people?")]
+        assert len(openings) == 1

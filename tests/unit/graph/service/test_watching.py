@@ -32,13 +32,13 @@ class HeldWorker(Worker):
         super().__init__(Path(), "people", lambda texts: None)
         self.looks: list[asyncio.Future[Answered]] = []
 
-    async def _answer(self, what: Rerank | MeasureShown) -> Answered:
+    async def _answer(self, question: Rerank | MeasureShown) -> Answered:
         self.looks.append(asyncio.get_running_loop().create_future())
         return await self.looks[-1]
 
     def answer(self) -> None:
-        told: dict[str, Any] = {"exposure": {}}
-        self.looks.pop().set_result(Answered("", told, 0.0, []))
+        figures: dict[str, Any] = {"exposure": {}}
+        self.looks.pop().set_result(Answered("", figures, 0.0, []))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def watcher(worker: HeldWorker) -> AsyncIterator[Watcher]:
         await keeping
 
 
-async def settled() -> None:
+async def settle() -> None:
     """Wait until whatever can go on has done so."""
     for _ in range(20):
         await asyncio.sleep(0.01)
@@ -70,9 +70,10 @@ async def test_nothing_is_looked_at_while_a_client_waits_for_a_list(
     with worker.expecting():
         with worker.expecting():
             watcher.page(PAGE, SHOWN)
-        await settled()
+        await settle()
         assert not worker.looks
-    await settled()
+    await settle()
+
     assert len(worker.looks) == 1
 
 
@@ -80,11 +81,13 @@ async def test_what_was_got_ready_waits_as_well(worker: HeldWorker, watcher: Wat
     """A list may be expected by the time the worker is to be asked."""
     for _ in range(3):
         watcher.page(PAGE, SHOWN)
-    await settled()
+    await settle()
     assert len(worker.looks) == 1  # of many that wait
+
     with worker.expecting():
         worker.answer()
-        await settled()
+        await settle()
         assert not worker.looks
-    await settled()
+    await settle()
+
     assert len(worker.looks) == 1

@@ -35,9 +35,13 @@ def candidates_of(draw: np.random.Generator) -> Candidates:
     )
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize("order", ["engine", "estimated"])
 def test_no_list_that_is_allowed_is_above_the_bound(order: str) -> None:
-    """Of 200 pools, the list of the fair step and one drawn at random."""
+    """No order that a certificate bounds has a higher J.
+
+    Of 200 pools, the list of the fair step and one drawn at random.
+    """
     draw = np.random.default_rng(7)
     step = FairStep(order=order)
     rankings = permutations(DOCUMENTS, RANKS)
@@ -56,7 +60,7 @@ def test_no_list_that_is_allowed_is_above_the_bound(order: str) -> None:
             assert allowed.max() <= certificate.bound + ROUNDING
 
 
-def test_a_list_in_the_order_of_the_engine_is_bounded_by_such_lists_alone() -> None:
+def test_an_engines_order_is_bounded_by_such_lists_alone() -> None:
     """Both documents of the group are likely to fit, and the engine has the less likely first."""
     candidates = Candidates(
         ranking=Ranking(["0", "1"], [2.0, 1.0]),
@@ -115,7 +119,7 @@ def test_the_worst_off_are_bounded_with_their_intersections() -> None:
         }
 
 
-def test_an_intersection_is_never_nearer_to_its_target_than_the_worst_of_its_attributes() -> None:
+def test_an_intersection_is_as_far_as_its_worst_attribute() -> None:
     """So the least over all is that of the intersection, within the error of the soft minimum."""
     draw = np.random.default_rng(9)
     mean = FairStep()
@@ -181,6 +185,7 @@ def test_one_attribute_has_no_worse_one() -> None:
     assert lists[0].positions.tolist() == lists[1].positions.tolist()
 
 
+@pytest.mark.promise("graph")
 @pytest.mark.parametrize(
     ("order", "labelled", "among"),
     [
@@ -193,7 +198,10 @@ def test_one_attribute_has_no_worse_one() -> None:
 def test_a_certificate_says_which_orders_it_bounds(
     order: str, labelled: int, among: tuple[str, ...]
 ) -> None:
-    """The engine has less likely documents above more likely ones of the same group."""
+    """A certificate says which orders it bounds.
+
+    The engine has less likely documents above more likely ones of the same group.
+    """
     members = np.eye(2)[[0, 1, 0, 1, 0, 1]]
     members[labelled:] = 0
     candidates = Candidates(

@@ -122,7 +122,7 @@ async def test_examples_hold_features_grades_and_groups(
 
 
 @pytest.mark.parametrize("name", ["deltr", "dlf"])
-async def test_a_trained_model_puts_relevant_and_protected_documents_higher(
+async def test_training_lifts_relevant_and_protected_documents(
     name: str,
     engine: SearchEngine,
     examples: list[TopicExample],

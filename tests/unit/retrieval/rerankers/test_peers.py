@@ -28,7 +28,7 @@ def test_det_const_sort_by_hand() -> None:
     assert found.tolist() == [0, 3, 4, 1]
 
 
-def test_det_const_sort_gives_each_group_its_least_in_every_prefix() -> None:
+def test_det_const_sort_gives_each_prefix_its_minimum() -> None:
     draw = np.random.default_rng(0)
     for _ in range(100):
         target = draw.dirichlet(np.ones(4))
@@ -60,9 +60,7 @@ def test_a_policy_by_hand() -> None:
     assert found == pytest.approx([(first + second) / 2] * 2)
 
 
-def test_a_policy_reaches_the_target_and_no_mixture_of_rankings_that_does_is_more_relevant() -> (
-    None
-):
+def test_no_mixture_that_reaches_the_target_is_more_relevant() -> None:
     draw = np.random.default_rng(1)
     groups = [0, 0, 0, 1, 1, 1]
     every = [list(it) for it in itertools.permutations(range(6), 3)]

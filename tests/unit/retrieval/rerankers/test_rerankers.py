@@ -128,8 +128,12 @@ def candidates(
     )
 
 
-def test_only_the_pursued_attribute_comes_to_its_target_at_any_price() -> None:
-    """The default target of another attribute neither keeps it away, nor costs any relevance."""
+@pytest.mark.promise("objective")
+def test_only_the_pursued_attribute_reaches_its_target() -> None:
+    """A target is pursued for its attribute alone, until each group is within a point of it.
+
+    The default target of another attribute neither keeps it away, nor costs any relevance.
+    """
     draw = np.random.default_rng(4)
     for _ in range(25):
         pool = candidates(draw, (0.3, 0.1))
@@ -143,8 +147,12 @@ def test_only_the_pursued_attribute_comes_to_its_target_at_any_price() -> None:
             assert objective.quality(fair.positions).relevance > 0.8
 
 
+@pytest.mark.promise("objective")
 def test_what_cannot_be_reached_is_not_paid_for() -> None:
-    """Without a single document of a group the list is that of the default weight, or near it."""
+    """What cannot be reached is not paid for.
+
+    Without a single document of a group the list is that of the default weight, or near it.
+    """
     draw = np.random.default_rng(5)
     pool = candidates(draw, (0.0,))
     plain = FairStep().take(pool, 20)
@@ -170,7 +178,7 @@ def exposure_aware(members: np.ndarray, target: np.ndarray, length: int) -> list
     share=st.floats(0, 1),
     length=st.integers(1, 35),
 )
-def test_the_best_of_each_pattern_are_placed_in_order_and_the_unlabelled_stay(
+def test_patterns_keep_their_order_and_unlabelled_ones_stay(
     labels: str, share: float, length: int
 ) -> None:
     target = np.array([share, 1 - share])
@@ -223,12 +231,17 @@ def pm2_value(given: Aspects, place: int, above: list[int], share: float) -> flo
     return float(given.relevance[place] * (factors @ rows[place]))
 
 
+@pytest.mark.promise("labels")
 @pytest.mark.parametrize(("name", "value"), [("xquad", xquad_value), ("pm2", pm2_value)])
 @given(seed=st.integers(0, 10_000), share=st.floats(0, 1))
-def test_each_rank_goes_to_a_document_with_the_largest_value_by_the_formula(
+def test_each_rank_has_the_largest_value_by_the_formula(
     name: str, value: Callable[[Aspects, int, list[int], float], float], seed: int, share: float
 ) -> None:
-    """Over documents of several groups, which are partly unknown."""
+    """PM-2 and xQuAD are their definitions: each rank goes to a document with the largest value by
+    the formula.
+
+    Over documents of several groups, which are partly unknown.
+    """
     draw = np.random.default_rng(seed)
     members = draw.dirichlet(np.ones(4), 9)[:, :3]
     given = Aspects(np.append(draw.random(8), 0.5), members, draw.dirichlet(np.ones(3)))
@@ -257,10 +270,12 @@ def test_scores_are_normalised_and_attributes_stand_side_by_side(make_candidates
     assert [method(0.5).order(aspects, 4)[1] for method in METHODS.values()] == [3, 3]
 
 
+@pytest.mark.promise("labels")
 @pytest.mark.parametrize("name", METHODS)
 async def test_documents_without_a_label_keep_their_places(
     name: str, engine: SearchEngine, make_candidates: Make
 ) -> None:
+    """PM-2 and xQuAD leave documents without a label where they are."""
     candidates = make_candidates("?mm?mffm", 0.9, [20, 19, 18, 17, 16, 15, 14, 1])
     result = await open_reranker(name).rerank(engine, "q", candidates, 5)
     assert [result.ranking.ids[rank] for rank in (0, 3)] == ["d000", "d003"]

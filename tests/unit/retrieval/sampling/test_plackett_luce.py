@@ -114,7 +114,7 @@ def test_every_row_names_distinct_items_whatever_the_weights(
     assert all(len(set(row)) == k for row in drawn.tolist())
 
 
-def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
+def test_a_tail_of_vanishing_weights_is_drawn_rightly() -> None:
     """After ten items that outweigh all others by e^4,000,000,000 the rest is Plackett–Luce.
 
     There are ten places for them and three more.
@@ -138,12 +138,15 @@ def test_a_tail_whose_weights_vanish_beside_the_head_keeps_its_order() -> None:
 FORMS = pytest.mark.parametrize("form", ["logits", "worths"])
 
 
+@pytest.mark.promise("labels")
 @FORMS
 @pytest.mark.parametrize(("scale", "alpha"), [(1, 2.0), (-50, 2.0), (1, 0.0), (0, 1000.0)])
 def test_each_form_draws_its_orders_as_often_as_the_product_says(
     form: Form, scale: float, alpha: float
 ) -> None:
-    """All 60 ordered triples of five items, by brute force from the paper's formula.
+    """Sampled rankings are drawn as often as Plackett and Luce say.
+
+    All 60 ordered triples of five items, by brute force from the paper's formula.
 
     They are uniform where α is 0 or all scores are equal.
     """
@@ -167,7 +170,7 @@ def test_a_large_alpha_ranks_by_score_and_ties_at_random(alpha: float, n: int) -
     assert np.abs(first_of_two.mean(axis=0) - 0.5).max() < 5 * 0.5 / np.sqrt(4000)
 
 
-def test_extreme_scores_are_ranked_and_those_that_are_no_numbers_refused() -> None:
+def test_extreme_scores_are_ranked() -> None:
     """A cut beyond the pool gives whole orders."""
     assert sample_plackett_luce([-7.0], 4, 3, 5, stream_of(0)).tolist() == [[0], [0], [0]]
     extreme = [1.7e308, -1.7e308, 0.0]
@@ -209,10 +212,10 @@ def test_the_orders_of_the_oracle_are_equally_likely(m: int, k: int) -> None:
         assert p_value(drawn, expected) > SIGNIFICANCE
 
 
+@pytest.mark.promise("labels")
 @given(seed=st.integers(), names=st.lists(st.text(max_size=4), max_size=3))
-def test_equal_arguments_give_equal_numbers_whatever_was_drawn_before(
-    seed: int, names: list[str]
-) -> None:
+def test_numbers_follow_from_seed_and_query_alone(seed: int, names: list[str]) -> None:
+    """The numbers of a sampled ranking follow from its seed and query alone."""
     scores = np.arange(500.0)
     first = sample_plackett_luce(scores, 2, 9, 5, stream_of(seed, *names))
     stream_of(seed, *names, "another").random(100)
@@ -230,8 +233,12 @@ def test_other_seeds_names_and_orders_give_other_numbers() -> None:
         assert abs(np.corrcoef(one, other)[0, 1]) < 6 / np.sqrt(2000)
 
 
+@pytest.mark.promise("labels")
 def test_the_numbers_stay_the_same_from_version_to_version() -> None:
-    """Runs that were kept can be repeated."""
+    """A seed gives the same sampled rankings in every version.
+
+    Runs that were kept can be repeated.
+    """
     assert stream_of(0, "bm25", "q1").bit_generator.random_raw() == 9310837085825694230
 
 
@@ -257,7 +264,7 @@ def disparity(kind: str, alpha: float, form: Form = "logits") -> float:
 
 
 @pytest.mark.parametrize("kind", SCORES)
-def test_logits_give_the_disparities_of_the_paper_and_worths_do_not(kind: str) -> None:
+def test_logits_give_the_disparities_of_the_paper(kind: str) -> None:
     """For scores with few high ones. It depends on that: uniform scores give EE-D/k = .34 at 4.
 
     The paper reports .5 to .8 and near 1, so worths, which stay close to uniform, are not its form.
@@ -318,7 +325,7 @@ def test_a_group_with_too_few_documents_comes_whenever_it_can() -> None:
     assert (shifted(np.zeros(31), unlabelled, target, 4, stream_of(3)) == 0).all()
 
 
-def test_a_group_that_shall_have_nothing_gets_nothing_while_others_last() -> None:
+def test_a_group_without_a_share_comes_last() -> None:
     memberships = np.eye(2)[[0] * 10 + [1] * 10]
     drawn = group_aware(np.zeros(20), memberships, np.array([1.0, 0.0]), 4, 5)
     assert (drawn < 10).mean() > 0.99

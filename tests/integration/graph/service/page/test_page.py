@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from tests.integration.chromium import (
+from tests.patience import PATIENCE
+from tests.servers.chromium import (
     FOCUSED,
     PHONE,
     WIDTH,
@@ -31,9 +32,8 @@ from tests.integration.chromium import (
     slopes_join,
     status_is,
 )
-from tests.integration.model_server import Answer, Asked, ModelServer, says, stream
-from tests.integration.service_client import Served, answers_all, service_of_a_module
-from tests.patience import PATIENCE
+from tests.servers.model_server import Answer, Asked, ModelServer, says, stream
+from tests.servers.service_client import Served, answers_all, service_of_a_module
 
 ENDS = """() => {
   const { labels, datasets } = Chart.getChart(document.querySelector("#compare-page canvas")).data;

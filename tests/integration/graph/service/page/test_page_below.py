@@ -10,11 +10,11 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from tests.integration.chromium import Pages, ask, browser, pages
-from tests.integration.nginx import around, running_nginx, with_nginx
-from tests.integration.service_client import Served, service_of_a_module
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.servers.chromium import Pages, ask, browser, pages
+from tests.servers.nginx import around, running_nginx, with_nginx
+from tests.servers.service_client import Served, service_of_a_module
 
 __all__ = ["browser", "pages"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import PHONE, WIDTH, Pages, faults, shown, slopes_join, status_is
-from tests.integration.service_client import Served, a_key, service_of_a_module
+from tests.servers.chromium import PHONE, WIDTH, Pages, faults, shown, slopes_join, status_is
+from tests.servers.service_client import Served, a_key, service_of_a_module
 
 served = service_of_a_module("--require-keys", corpus="notables")
 """A service of the source that comes with fairqr."""

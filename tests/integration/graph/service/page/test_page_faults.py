@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.integration.chromium import Pages, Watched, ask, ask_for_audit, ask_question, status_is
-from tests.integration.model_server import failure, says
-from tests.integration.page_service import Wire
-from tests.integration.service_client import Served, service_of_a_module
 from tests.patience import until
+from tests.servers.chromium import Pages, Watched, ask, ask_for_audit, ask_question, status_is
+from tests.servers.model_server import failure, says
+from tests.servers.page_service import Wire
+from tests.servers.service_client import Served, service_of_a_module
 
 MARKUP = "<script>window.owned = 1; alert(1)</script><img src=x onerror='window.owned = 1'>"
 TITLES = (

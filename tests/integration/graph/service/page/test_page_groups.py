@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import expect
 
-from tests.integration.chromium import (
+from tests.servers.chromium import (
     PHONE,
     WIDTH,
     Pages,
@@ -19,8 +19,8 @@ from tests.integration.chromium import (
     pages,
     status_is,
 )
-from tests.integration.model_server import ModelServer
-from tests.integration.page_service import run_command, served, settings_for
+from tests.servers.model_server import ModelServer
+from tests.servers.page_service import run_command, served, settings_for
 from tests.unit.graph.corpora import write_corpus
 
 __all__ = ["browser", "pages"]

@@ -14,10 +14,10 @@ from playwright.sync_api import Locator, Page, expect
 
 from fairqr.graph.search.explanation import say_near_best
 from fairqr.graph.search.result import Objective
-from tests.integration.chromium import PHONE, WIDTH, Pages, ask, faults, open_settings, status_is
-from tests.integration.local_model import ENCODER, linked
-from tests.integration.model_server import ModelServer, says
-from tests.integration.page_service import run_command, served, settings_for
+from tests.servers.chromium import PHONE, WIDTH, Pages, ask, faults, open_settings, status_is
+from tests.servers.local_model import ENCODER, linked
+from tests.servers.model_server import ModelServer, says
+from tests.servers.page_service import run_command, served, settings_for
 from tests.unit.graph.corpora import write_corpus
 
 pytestmark = pytest.mark.model

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image, ImageChops
 from playwright.sync_api import Page, Route
 
-from tests.integration.chromium import PHONE, Pages, ask, ask_question, status_is
-from tests.integration.local_model import ENCODER, MODEL, linked
-from tests.integration.page_service import running
 from tests.patience import until
+from tests.servers.chromium import PHONE, Pages, ask, ask_question, status_is
+from tests.servers.local_model import ENCODER, MODEL, linked
+from tests.servers.page_service import running
 
 DOCS = Path(__file__).parents[5] / "docs"
 SAME = """() => {

@@ -18,10 +18,10 @@ import httpx
 import psutil
 import yaml
 
-from tests.integration.attached_people import ATTRIBUTES
-from tests.integration.forked import ForkedCommand
-from tests.integration.page_service import environment
 from tests.patience import PATIENCE, until
+from tests.servers.attached_people import ATTRIBUTES
+from tests.servers.forked import ForkedCommand
+from tests.servers.page_service import environment
 
 QUERY = {"query": {"match": {"bio": "physicist"}}}
 SOURCE = {"name": "people", "title": "headline", "text": ["bio"], "attributes": ATTRIBUTES}

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.attached_people import PEOPLE, Server
 from tests.integration.graph.service.proxy.documented import NewerElasticsearch
 from tests.integration.graph.service.proxy.proxied import proxied, raw_cluster
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.attached_people import PEOPLE, Server
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("people")]
 

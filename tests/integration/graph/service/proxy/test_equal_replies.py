@@ -18,8 +18,8 @@ import yaml
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 
-from tests.integration.attached_people import TOPICS, people
 from tests.integration.graph.service.proxy.proxied import QUERY, Proxied, hits_of, proxied
+from tests.servers.attached_people import TOPICS, people
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("people")]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.attached_people import TOPICS, Server, people
 from tests.integration.graph.service.proxy.proxied import frozen, proxied, write_settings
+from tests.servers.attached_people import TOPICS, Server, people
 
 pytestmark = [
     pytest.mark.elasticsearch,

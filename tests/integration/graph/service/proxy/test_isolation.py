@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.attached_people import TOPICS, Server, people
-from tests.integration.counting_proxy import counting_proxy
 from tests.integration.graph.service.proxy.proxied import (
     QUERY,
     SOURCE,
@@ -24,6 +22,8 @@ from tests.integration.graph.service.proxy.proxied import (
     raw_cluster,
 )
 from tests.patience import until
+from tests.servers.attached_people import TOPICS, Server, people
+from tests.servers.counting_proxy import counting_proxy
 
 pytestmark = [
     pytest.mark.elasticsearch,

@@ -23,7 +23,6 @@ import yaml
 from fairqr.graph.service.proxy.filters import filtered
 from fairqr.graph.service.proxy.requests import ProxiedSearch, planned, windows_in, with_page
 from fairqr.graph.service.proxy.settings import ProxiedIndex
-from tests.integration.attached_people import MAPPING, PEOPLE, Server
 from tests.integration.graph.service.proxy.documented import NewerElasticsearch, NewerOpensearch
 from tests.integration.graph.service.proxy.proxied import (
     Proxied,
@@ -31,8 +30,9 @@ from tests.integration.graph.service.proxy.proxied import (
     proxied,
     raw_cluster,
 )
-from tests.integration.model_server import Main
 from tests.patience import PATIENCE, until
+from tests.servers.attached_people import MAPPING, PEOPLE, Server
+from tests.servers.model_server import Main
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("people")]
 

@@ -16,10 +16,10 @@ from fairqr.auditing import audit
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.rerankers.base import OTHERS
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.attached_people import Server
 from tests.integration.graph.service.proxy.proxied import Proxied, proxied
 from tests.patience import until
 from tests.ports import free_port
+from tests.servers.attached_people import Server
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.timeout(600)]
 

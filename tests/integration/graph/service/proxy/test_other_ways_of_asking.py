@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from fairqr.graph.service.proxy.filters import filtered
-from tests.integration.attached_people import Server, people
-from tests.integration.counting_proxy import CountingProxy, counting_proxy
 from tests.integration.graph.service.proxy.proxied import Proxied, hits_of, proxied
 from tests.patience import until
+from tests.servers.attached_people import Server, people
+from tests.servers.counting_proxy import CountingProxy, counting_proxy
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("people")]
 

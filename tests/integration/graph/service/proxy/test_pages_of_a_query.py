@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.attached_people import Server, people
 from tests.integration.graph.service.proxy.proxied import Proxied, frozen, proxied
 from tests.patience import until
+from tests.servers.attached_people import Server, people
 
 pytestmark = [
     pytest.mark.elasticsearch,

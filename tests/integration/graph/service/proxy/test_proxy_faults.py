@@ -19,8 +19,6 @@ import httpx
 import psutil
 import pytest
 
-from tests.integration.attached_people import TOPICS, Server, people
-from tests.integration.elasticsearch_server import SecureServer
 from tests.integration.graph.service.proxy.proxied import (
     QUERY,
     Proxied,
@@ -29,8 +27,10 @@ from tests.integration.graph.service.proxy.proxied import (
     raw_cluster,
     write_settings,
 )
-from tests.integration.model_server import Main
 from tests.patience import until
+from tests.servers.attached_people import TOPICS, Server, people
+from tests.servers.elasticsearch_server import SecureServer
+from tests.servers.model_server import Main
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("people")]
 

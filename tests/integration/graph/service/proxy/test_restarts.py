@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from tests.integration.graph.service.proxy.proxied import QUERY, answer, proxied, raw_cluster
-from tests.integration.nginx import around, running_nginx, with_nginx
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.nginx import around, running_nginx, with_nginx
 
 PAGE = Path(__file__).parents[5] / "docs" / "explanation" / "in-front.md"
 CLIENTS = 6

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from fairqr.retrieval.fairness.exposure import FloatArray
-from tests.integration.attached_people import PEOPLE, TOPICS, people
 from tests.integration.graph.service.proxy.proxied import Proxied, proxied
-from tests.integration.model_server import Main
 from tests.patience import until
 from tests.ports import free_port
+from tests.servers.attached_people import PEOPLE, TOPICS, people
+from tests.servers.model_server import Main
 
 pytestmark = [
     pytest.mark.elasticsearch,

@@ -13,10 +13,10 @@ import pytest
 from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.engines.opening import open_source
 from fairqr.retrieval.sources.source import load_source
-from tests.integration.attached_people import Server
 from tests.integration.graph.service.proxy.proxied import Proxied, proxied
-from tests.integration.service_client import in_process
 from tests.patience import until
+from tests.servers.attached_people import Server
+from tests.servers.service_client import in_process
 
 pytestmark = [pytest.mark.elasticsearch, pytest.mark.timeout(600)]
 

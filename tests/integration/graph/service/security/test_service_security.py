@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.model_server import Answer, ModelServer, says
-from tests.integration.service_client import PHYSICIST, Served, a_key, a_service, answers_all
 from tests.patience import PATIENCE
+from tests.servers.model_server import Answer, ModelServer, says
+from tests.servers.service_client import PHYSICIST, Served, a_key, a_service, answers_all
 
 PLAIN = {**PHYSICIST, "model": "feedback"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.service_client import ACCEPT, INITIALIZE, in_process
+from tests.servers.service_client import ACCEPT, INITIALIZE, in_process
 
 MOST = 0.05
 """Seconds of this thread's processor time that others may wait."""

@@ -23,9 +23,9 @@ from fairqr.graph.service.http.access import Guard
 from fairqr.graph.service.http.parts import Metrics
 from fairqr.graph.service.records import SCOPES, AccessKey
 from fairqr.graph.service.store import Store
-from tests.integration.model_server import Asked
-from tests.integration.service_client import PHYSICIST, a_key, a_service, answers_all
 from tests.patience import PATIENCE, until
+from tests.servers.model_server import Asked
+from tests.servers.service_client import PHYSICIST, a_key, a_service, answers_all
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:

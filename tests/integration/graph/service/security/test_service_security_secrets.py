@@ -13,14 +13,14 @@ import pytest
 
 from fairqr.base import errors
 from fairqr.graph.service.problems import problem_of
-from tests.integration.model_server import (
+from tests.servers.model_server import (
     Answer,
     Asked,
     failure,
 )
-from tests.integration.page_service import MODEL_KEY, events_of, run_command
-from tests.integration.postgres_server import new_database
-from tests.integration.service_client import PHYSICIST, Served, a_service, answers_all
+from tests.servers.page_service import MODEL_KEY, events_of, run_command
+from tests.servers.postgres_server import new_database
+from tests.servers.service_client import PHYSICIST, Served, a_service, answers_all
 
 OTHER_KEY = "sk-CANARY-of-the-environment-0123"
 URL_PASSWORD = "CANARYinTheAddress"

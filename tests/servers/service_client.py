@@ -23,8 +23,8 @@ from fairqr.graph.service.runs.manager import EphemeralRuns
 from fairqr.graph.service.store import Store
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.corpus import find_corpus
-from tests.integration.model_server import Asked, ModelServer, says, scores, write_people
-from tests.integration.page_service import Process, ServiceClient, running, settings_for
+from tests.servers.model_server import Asked, ModelServer, says, scores, write_people
+from tests.servers.page_service import Process, ServiceClient, running, settings_for
 
 T = TypeVar("T")
 

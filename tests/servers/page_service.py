@@ -18,10 +18,10 @@ from typing import Any
 
 import httpx
 
-from tests.integration.forked import ForkedCommand
-from tests.integration.model_server import ModelServer, environment
 from tests.patience import PATIENCE, until
 from tests.ports import free_port
+from tests.servers.forked import ForkedCommand
+from tests.servers.model_server import ModelServer, environment
 
 MODEL_KEY = "sk-CANARY-of-the-model-0123456789"
 _ADDRESS = re.compile(r"fairqr listens on (http://\S+)\n")

