@@ -144,7 +144,7 @@ class Guard:
 
         messages = list[Message]()
         shares = dict[str, int]()
-        has_room = is_probe
+        has_room = is_probe  # whether the client may go on sending
         try:
             if not is_probe:
                 self._require_room()
