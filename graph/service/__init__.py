@@ -7,13 +7,14 @@ What it is made of:
 
 - ``http``: the server, routes, access by keys, metrics. ``page``: the page in the browser. ``mcp``:
   tools for agents. ``proxy``: the door in front of an Elasticsearch.
-- ``execution``: the bodies of requests (``requests``), what is offered (``capabilities``), whether
-  a request fits that and the limits (``checking``), the search engines, open and lent to runs
-  (``engines``), and what runs a request (``executor``).
+- ``execution``: the bodies of requests (``requests``, and ``openai_requests`` in OpenAI's forms),
+  what is offered (``capabilities``), whether a request fits that and the limits (``checking``), the
+  search engines, open and lent to runs (``engines``), the language models (``models``), and what
+  runs a request (``executor``).
 - ``starting``: how a checked request becomes an ephemeral run.
-- ``runs``: the runs that this process does, ``EphemeralRun`` and ``DurableRun`` (``live``); what
-  starts the first, and accepts and claims the second (``manager``); and what hands the second to
-  processes (``queues``).
+- ``runs``: the runs that this process does, ``EphemeralRun`` (``live``) and ``DurableRun``
+  (``durable``); what starts the first, and accepts and claims the second (``manager``); and what
+  hands the second to processes (``queues``).
 - ``slots``: how keys take turns at what is scarce: runs, connections to the database, computing
   (``Executor``), encoding, reading and bundling (``http.parts``).
 - ``store``: the database of runs, events and keys.

@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 
 from fairqr.base.errors import FairqrError, IndexNotFoundError, one_line
 from fairqr.graph.service.execution.engines import links_of
-from fairqr.graph.service.execution.requests import ChatRequest
+from fairqr.graph.service.execution.openai_requests import ChatRequest
 from fairqr.graph.service.http.answers import OPENAI_PROBLEMS, Json, compact, openai_error
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import FollowedRun, run_to_end, start_run, unless_gone

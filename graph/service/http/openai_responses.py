@@ -13,7 +13,7 @@ from openai.types.responses import Response as OpenAIResponse
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from fairqr.graph.service.execution.requests import ResponseRequest
+from fairqr.graph.service.execution.openai_requests import ResponseRequest
 from fairqr.graph.service.http.answers import OPENAI_PROBLEMS, Json, compact, openai_error
 from fairqr.graph.service.http.openai import message_of, require_source
 from fairqr.graph.service.http.runs import FollowedRun, run_to_end, start_run, unless_gone

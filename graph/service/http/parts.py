@@ -294,7 +294,10 @@ class ServiceParts:
                 names = executor.configured_corpora()
                 return [partial(executor.check_source, name) for name in names]
 
-            other_checks: dict[str, Check] = {"model": executor.check_model, "store": store.check}
+            other_checks: dict[str, Check] = {
+                "model": executor.models.check_default,
+                "store": store.check,
+            }
             readiness = Readiness(source_checks, other_checks)
             yield cls(settings, store, executor, runs, metrics, readiness)
 

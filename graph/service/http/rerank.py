@@ -341,7 +341,7 @@ async def _fair_list(
         has_scores = documents[0].score is not None
         evidence = None
         if words and has_texts and not has_scores:
-            learnt_words = parts.executor.learnt_words(checked.body["model"])
+            learnt_words = parts.executor.models.learnt_words(checked.body["model"])
             turn = partial(parts.encoding.hold, key)
             evidence = Evidence(parts.evidence, learnt_words, turn)
         return await fair_list(engine, checked.context, words, listed, evidence)

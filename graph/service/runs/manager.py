@@ -18,6 +18,7 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import REVOKED, busy, class_and_place
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
 from fairqr.graph.service.runs import live
+from fairqr.graph.service.runs.durable import DurableRun, ExecuteStored
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store import Store
@@ -209,7 +210,7 @@ class Runs(EphemeralRuns):
     def __init__(
         self,
         store: Store,
-        execute_stored: live.ExecuteStored | None,
+        execute_stored: ExecuteStored | None,
         settings: ServiceSettings,
         on_finished: Callable[[Run], None],
     ) -> None:
@@ -218,7 +219,7 @@ class Runs(EphemeralRuns):
         self._execute_stored = execute_stored
         queue_class = LocalQueue if store.database.file else SharedQueue
         self._queue = queue_class(store, settings)
-        self.durable: dict[str, live.DurableRun] = {}
+        self.durable: dict[str, DurableRun] = {}
         self._drained = False
 
         self._clean_at = 0.0
@@ -357,7 +358,7 @@ class Runs(EphemeralRuns):
             local_run.stop()
 
     async def _do(
-        self, execute_stored: live.ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
+        self, execute_stored: ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
     ) -> None:
         """Do a run when there is a slot."""
         current_key_id.set(key)
@@ -370,7 +371,7 @@ class Runs(EphemeralRuns):
 
             limits = self._settings.limits
             seconds = limits.audit_seconds if attempt.kind == "audit" else limits.seconds
-            run = live.DurableRun(
+            run = DurableRun(
                 run=attempt,
                 path=path_of(id_),
                 seconds=seconds,
@@ -430,7 +431,7 @@ class Runs(EphemeralRuns):
                 await asyncio.to_thread(_remove_old, folder, before, unfinished, forgotten)
 
 
-def _may_have_stored_events(run: Run, local_run: live.DurableRun | None, after: int) -> bool:
+def _may_have_stored_events(run: Run, local_run: DurableRun | None, after: int) -> bool:
     """Return whether the store may have later events of a run than this process has.
 
     Args:
