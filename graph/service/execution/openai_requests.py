@@ -15,6 +15,7 @@ _NOT_IN_CHATS = frozenset({"corpus", "question", "keep", "stream"})
 """Parameters of an answer for which chat completions have another form, or none."""
 
 _TEXT_PARTS = ("text", "input_text")
+"""The types of the parts of a message that are text."""
 
 # Anybody may send a megabyte of newlines: no pattern here reads a part of a text again and again.
 _SPEAKER = re.compile(
@@ -61,6 +62,24 @@ def _format_of_name(name: str) -> dict[str, Any]:
 
 def _message_of_user(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
+
+
+def _text_of(content: str | list[str | dict[str, Any]] | None) -> str:
+    """Return the text of a message; empty if it has parts that are not text."""
+    if isinstance(content, str):
+        return content
+
+    texts = []
+    for part in content or []:
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        if part.get("type") not in _TEXT_PARTS:
+            return ""
+        text = part.get("text")
+        if isinstance(text, str):
+            texts.append(text)
+    return "\n".join(texts)
 
 
 _NOT_OFFERED = "Not offered: anything but null or an empty value is an error."
@@ -169,24 +188,16 @@ class ChatRequest(_QuestionToSource):
         return last_words or question
 
     def _last_message_of_user(self) -> str:
-        """Return the text of the user's last message."""
+        """Return the text of the user's last message.
+
+        Raises:
+            InputError: The user has no message, or one that is not text alone.
+        """
+        question = ""
         user_messages = [message for message in self.messages if message.role == "user"]
-        content = user_messages[-1].content if user_messages else None
-        parts = content if isinstance(content, list) else [content]
-
-        texts = []
-        is_only_text = True
-        for part in parts:
-            text = part
-            if isinstance(part, dict):
-                text = part.get("text")
-                if part.get("type") not in _TEXT_PARTS:
-                    is_only_text = False
-            if isinstance(text, str):
-                texts.append(text)
-
-        question = "\n".join(texts)
-        if not question or not is_only_text:
+        if user_messages:
+            question = _text_of(user_messages[-1].content)
+        if not question:
             raise InputError("Put the question into the last message of the user, as text alone.")
         return question
 

@@ -457,9 +457,11 @@ def _remove_old(
         forgotten: The ids of runs whose files do not, whenever they were written to.
     """
     for path in folder.glob("*"):
+        id_ = path.stem
+        if not is_id(id_) or id_ in unfinished:
+            continue
         with contextlib.suppress(OSError):  # another process removes it, or we may not
-            is_old = path.stem in forgotten or path.stat().st_mtime < before
-            is_of_past_run = is_id(path.stem) and path.stem not in unfinished
-            if is_of_past_run and is_old:
+            is_old = id_ in forgotten or path.stat().st_mtime < before
+            if is_old:
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)
