@@ -23,14 +23,41 @@ from fairqr.agents.models.demands import Demand, merged
 from fairqr.agents.models.local import start_local
 from fairqr.agents.models.plain_text import StreamEnd, plain_events, plain_reply
 from fairqr.agents.models.replies import RECORDED, Messages, Question, say_only_refines
-from fairqr.base.errors import ModelUnavailableError, one_line
+from fairqr.base.errors import ModelUnavailableError, nearest_names, one_line
 from fairqr.base.settings import is_web_address, text_of
+from fairqr.base.weights import WEIGHTS
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 SPEAK_OPENAI = ("openai", "local", "azure_openai")
 """The providers that are used through OpenAI's client."""
+
+PROVIDERS = (
+    *SPEAK_OPENAI,
+    "anthropic",
+    "bedrock",
+    "causal",
+    "cohere",
+    "deepseek",
+    "google_genai",
+    "google_vertexai",
+    "groq",
+    "huggingface",
+    "mistralai",
+    "ollama",
+    "openrouter",
+    "recorded",
+    "seq2seq",
+    "together",
+    "xai",
+)
+"""Providers that a misspelt one may mean; LangChain knows more."""
+
+WITHOUT_PROVIDER = ("feedback", *(weights.full_name for weights in WEIGHTS.values()))
+"""Names that one without a provider may mean."""
+
+ADVICE = "write provider:model, such as openai:gpt-4o or local:smollm2-135m."
 
 CONVENTIONAL = {
     "azure_ai": "azure.ai.inference",
@@ -96,11 +123,16 @@ def split_name(name: str) -> tuple[str, str]:
     if provider == RECORDED:
         raise ModelUnavailableError(say_only_refines(name))
     if not (provider and model):
-        raise ModelUnavailableError(
-            f"The model '{name}' names no provider; write provider:model, such as "
-            "openai:gpt-4o or local:smollm2-135m."
-        )
+        hint = nearest_names(name, {*WITHOUT_PROVIDER} - {name})
+        raise ModelUnavailableError(f"The model '{name}' names no provider; {hint or ADVICE}")
     return provider, model
+
+
+def _say_unknown_provider(name: str) -> str:
+    """Return a sentence about a model whose provider nobody knows."""
+    provider, _ = split_name(name)
+    hint = nearest_names(provider, PROVIDERS)
+    return f"The model {name} cannot be used: nobody knows this provider; {hint or ADVICE}"
 
 
 def base_url_for(provider: str, url: str | None) -> str | None:
@@ -364,6 +396,9 @@ async def open_client(
     try:
         return await asyncio.to_thread(make)
     except Exception as error:
+        is_unknown = type(error) is ValueError  # not what a client says of its options
+        if is_unknown and provider not in PROVIDERS:
+            raise ModelUnavailableError(_say_unknown_provider(name)) from None
         message = str(getattr(error, "message", None) or error)
         reason = without_keys(message, options.get("api_key"))
         raise ModelUnavailableError(f"The model {name} cannot be used: {reason}") from None
@@ -408,9 +443,7 @@ def require_provider(name: str) -> None:
         reason = one_line(error, 200)
         raise ModelUnavailableError(f"The model {name} cannot be used: {reason}") from None
     except ValueError:
-        raise ModelUnavailableError(
-            f"The model {name} cannot be used: LangChain's init_chat_model knows no such provider."
-        ) from None
+        raise ModelUnavailableError(_say_unknown_provider(name)) from None
     except Exception:
         # Some clients miss more than their key, which may come before the first request.
         return

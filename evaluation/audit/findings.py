@@ -27,6 +27,7 @@ from fairqr.evaluation.audit.wording import (
     name_of,
     paragraph,
     points_of,
+    reference_of,
 )
 from fairqr.evaluation.reports.text import counted, percent, plain
 from fairqr.retrieval.fairness.dimension import TIMES
@@ -217,7 +218,7 @@ def _headline(summary: Summary) -> list[str]:
     if first.tested == "ranking_gap" and summary.foremost == "less":
         effect = f"the ranking withholds {amount} points of exposure"
     else:
-        effect = f"{amount} points {side} exposure than its target"
+        effect = f"{amount} points {side} exposure than {reference_of(first, side)}"
     interval = ends_of(difference, "points")
     p = _p_value(difference.p or 0.0)
     sentences = [f"{headline} {name_of(first)}: {effect}{interval}, {p}."]
@@ -290,12 +291,14 @@ def _who_is_affected(summary: Summary) -> list[str]:
         )
     if difference.value > SMALL:
         interval = ends_of(difference, "points")
-        return paragraph(
-            [
-                f"{name_of(first)} differs most: it gets {exposure} of the exposure, "
-                f"{in_points(difference.value)} points {side} than its target{interval}."
-            ]
-        )
+        reference = reference_of(first, side)
+        sentences = [
+            f"{name_of(first)} differs most: it gets {exposure} of the exposure, "
+            f"{in_points(difference.value)} points {side} than {reference}{interval}."
+        ]
+        if reference != "its target":
+            sentences.append(f"Its target is {target}.")
+        return paragraph(sentences)
     if not summary.segments:
         return ["No group gets less than its relevant documents could give it."]
     return []

@@ -34,6 +34,20 @@ def difference_of(group: GroupFigures) -> tuple[Estimate, str]:
     return replace(test, value=-test.value, low=-test.high, high=-test.low), "more"
 
 
+def reference_of(group: GroupFigures, side: str) -> str:
+    """Return what a difference of :func:`difference_of` is to: the end of a sentence after "than".
+
+    Args:
+        group: The figures of the group.
+        side: ``less`` or ``more``.
+    """
+    if group.tested != "ranking_gap":
+        return "its target"
+    if side == "more":
+        return "both its target and its relevant documents call for"
+    return "its relevant documents could give it"
+
+
 def name_of(group: GroupFigures | GroupCalibration) -> str:
     """Return a group's name with its attribute, unless it combines several."""
     name = text.plain(group.group)

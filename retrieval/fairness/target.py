@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, model_validator
 
-from fairqr.base.errors import TargetError
+from fairqr.base.errors import TargetError, nearest_names
 from fairqr.retrieval.fairness.dimension import Dimension
 from fairqr.retrieval.fairness.exposure import FloatArray, normalise
 from fairqr.retrieval.sources.schema import OTHER, Attribute, check_shares, validated
@@ -69,10 +69,11 @@ class Target(BaseModel, frozen=True, extra="forbid"):
             pairs = [item.rpartition(":") for item in mixture.split(",")]
             weights = {name.strip(): weight for name, _, weight in pairs}
             if not all(weights) or len(weights) < len(pairs):
-                raise TargetError(
-                    f"'{text}' is not a target; write each name once, as in "
-                    "retrieved:0.5,population:0.5 or gender=female:0.5,male:0.5."
-                )
+                wholes = [f"{part}:1" for part in PARTS]
+                hint = "" if equals else nearest_names(f"{text}:1", wholes)
+                advice = "write each name once, as in retrieved:0.5,population:0.5 or "
+                advice += "gender=female:0.5,male:0.5."
+                raise TargetError(f"'{text}' is not a target; {hint or advice}")
             if unknown := [name for name in weights if not equals and name not in PARTS]:
                 raise TargetError(
                     f"The target has no part '{unknown[0]}'; use {', '.join(PARTS)}, "

@@ -30,6 +30,8 @@ BUILT_IN = {"notables": Path(__file__).parents[1] / "corpora" / "notables"}
 
 DOCUMENTS = ("documents.jsonl", "documents.jsonl.gz")
 SCHEMA = "schema.yaml"
+TABLES = frozenset([".csv", ".tsv", ".xlsx", ".parquet"])
+"""How names of files end that hold tables."""
 DOCUMENTS_AT_ONCE = 500
 """How many documents the check labels together."""
 SECONDS_OF_DOUBT = 1.0
@@ -114,6 +116,11 @@ def find_corpus(path: Path, schema: Path | None = None) -> Corpus:
         path = _documents_in(path)
     if not path.is_file():
         raise CorpusError(f"There is no corpus at {path}; give a JSON Lines file or its folder.")
+    if path.suffix.lower() in TABLES:
+        raise CorpusError(
+            f"{path} is a table, and a corpus is a JSON Lines file: write each row as an object "
+            'on a line of its own, such as {"id": "1", "text": "…", "gender": "female"}.'
+        )
     if schema is None:
         schema = _schema_beside(path)
     return Corpus(path, load_schema(schema), schema.parent)
@@ -164,6 +171,8 @@ class CorpusReport:
             open attribute from the largest down.
         without_group: For each attribute the values that belong to no group and count as unknown,
             with the number of documents; at most 1,000 values.
+        fields: The names of the documents' fields beside id, title and text.
+        absent: The attributes whose field no document has.
     """
 
     schema: Schema
@@ -171,6 +180,8 @@ class CorpusReport:
     problems: list[tuple[int, str]] = field(default_factory=list)
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
     without_group: dict[str, dict[str, int]] = field(default_factory=dict)
+    fields: set[str] = field(default_factory=set)
+    absent: list[str] = field(default_factory=list)
 
 
 async def check_corpus(corpus: Corpus) -> CorpusReport:
@@ -197,15 +208,22 @@ def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
     totals: dict[str, dict[str, float]] = {}
     for name, attribute in attributes.items():
         totals[name] = dict.fromkeys(attribute.listed, 0.0)
+    absent = {attribute.name for attribute in labels.field_attributes}
     for documents in chunks(_valid_documents(corpus, report), DOCUMENTS_AT_ONCE):
         report.documents += len(documents)
         in_fields = labels.in_fields(documents)
+        report.fields.update(*(document.fields for document in documents))
+        for name, values in in_fields.items():
+            if any(label is not None for label in values):
+                absent.discard(name)
         _count_without_group(labels, in_fields, report)
         memberships = labels.memberships([document.id for document in documents], in_fields)
         for name, rows in memberships.items():
             for group, total in totals_by_group(attributes[name], rows).items():
                 totals[name][group] = totals[name].get(group, 0.0) + total
 
+    if report.documents:
+        report.absent = sorted(absent)
     for name, total_by_group in totals.items():
         is_open = attributes[name].open
         groups = largest_first(total_by_group) if is_open else list(total_by_group)

@@ -19,6 +19,7 @@ const linkOf = (id) => `#/run/${id}`;
 let shown = null;
 let options = null; // what the server offers, once we know
 let repeated = null; // the request of an audit to change and run again
+let opened = null; // the run that is shown, by which the form is filled
 
 const begin = (kind, request) => json("/v1/runs", { method: "POST", body: { kind, request } });
 const form = setUpForm(async (kind, request) => { location.hash = linkOf((await begin(kind, request)).id); });
@@ -50,9 +51,14 @@ function show(page) {
 }
 
 /** An audit is shown alone, since the form beside a run is for searches. */
-function known({ kind }) {
-  document.body.dataset.runKind = kind;
-  if (kind === "audit") mark("audits");
+function known(run) {
+  document.body.dataset.runKind = run.kind;
+  if (run.kind === "audit") {
+    mark("audits");
+    return;
+  }
+  opened = run;
+  if (options) form.set(run);
 }
 
 function mark(page) {
@@ -65,6 +71,7 @@ function mark(page) {
 function route() {
   shown?.close();
   shown = null;
+  opened = null;
   const run = new RegExp(`^#/run/(${ID})$`).exec(location.hash);
   const link = linked(location.hash);
   const two = new RegExp(`^#/compare/(${ID})/(${ID})$`).exec(location.hash);
@@ -114,6 +121,7 @@ async function offer() {
     const first = !options;
     options = await offered();
     form.offer(options);
+    if (first && opened) form.set(opened);
     const { key } = await json("/v1/me");
     if (key) offerKey();
     const link = linked(location.hash);

@@ -11,8 +11,8 @@ import { allGroups } from "./lorenz.js";
 import { inWords } from "./outcome.js";
 
 const VERDICTS = {
-  less: "less than its target",
-  more: "more than its target",
+  less: "gets less",
+  more: "gets more",
   within_relevance_error: "within the error of the estimate",
   too_few: "too few queries to tell",
   undecided: "cannot tell: the test finds a difference, but its interval holds 0",

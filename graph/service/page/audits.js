@@ -4,7 +4,7 @@ import { json } from "./api.js";
 import { el, fill, foreign, option } from "./dom.js";
 import { many } from "./format.js";
 import { headed } from "./glossary.js";
-import { aboutSource, groupsOf, offered } from "./options.js";
+import { aboutSource, groupsOf, hasPopulation, offered } from "./options.js";
 import { runList } from "./past.js";
 
 const TARGETS = [
@@ -50,7 +50,17 @@ function auditForm({ repeated, signal, begun }) {
     about.textContent = aboutSource(index());
     fill(attributes, el("legend", {}, "Attributes"), el("div", { class: "checks" },
       Object.keys(groupsOf(index())).map((name) => el("label", { class: "check" },
-        el("input", { type: "checkbox", value: name, checked: true }), foreign(name)))));
+        el("input", { type: "checkbox", value: name, checked: true, on: { change: targetsChanged } }), foreign(name)))));
+    targetsChanged();
+  }
+
+  const chosen = () => [...attributes.querySelectorAll("input:checked")].map(({ value }) => value);
+
+  function targetsChanged() {
+    const population = [...target.options].find(({ value }) => value === "population:1");
+    const audited = chosen().length ? chosen() : Object.keys(groupsOf(index()));
+    population.disabled = !hasPopulation(index(), audited);
+    if (population.selected && population.disabled) target.value = "";
   }
 
   function counted() {
@@ -74,11 +84,10 @@ function auditForm({ repeated, signal, begun }) {
     go.disabled = true;
     try {
       await filled; // or nothing would be chosen yet
-      const chosen = [...attributes.querySelectorAll("input:checked")].map(({ value }) => value);
       begun(await json("/v1/audits", { method: "POST", body: {
         corpus: source.value,
         queries: parsedQueries(queries.value),
-        attributes: chosen,
+        attributes: chosen(),
         k: Number(k.value),
         target: target.value || undefined,
       } }));

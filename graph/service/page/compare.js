@@ -40,8 +40,8 @@ function compared(runs, drawing, open) {
     searches ? el("section", { class: "card", "aria-label": "Divergence" }, el("h2", {}, "Divergence"), drawing.element) : null,
     results.every((result) => result?.ranking) ? el("section", { "aria-label": "Rankings" }, el("h2", {}, "Rankings"),
       el("p", { class: "hint" }, "Moves are from A to B."),
-      sideBySide(marksOf(results[0]), { name: "A", ranking: results[0].ranking },
-        { name: "B", ranking: results[1].ranking })) : null,
+      sideBySide({ name: "A", ranking: results[0].ranking, marks: marksOf(results[0]) },
+        { name: "B", ranking: results[1].ranking, marks: marksOf(results[1]) })) : null,
   ];
 }
 

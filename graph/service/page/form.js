@@ -8,6 +8,8 @@ import { targetChoice } from "./target.js";
 const OTHER = "…";
 /** The names of models that send nothing to a server. */
 const IN_PROCESS = /^feedback$|^(local|recorded|causal|seq2seq):/;
+/** The names of models that only refine queries: they write no answers, and compare nothing. */
+const ONLY_REFINES = /^feedback$|^recorded:/;
 const LABELS = {
   search: { query: "Query", k: "Results (k)", hint: "What are you looking for?" },
   probe: { query: "Query", k: "Results (k)", hint: "Which query should the model rank?" },
@@ -60,6 +62,7 @@ export function setUpForm(run) {
 
   function kindChanged() {
     const labels = LABELS[kind()];
+    problem("");
     byId("query-label").textContent = labels.query;
     byId("query").placeholder = labels.hint;
     byId("k-label").textContent = labels.k;
@@ -70,9 +73,29 @@ export function setUpForm(run) {
       byId("method").value = options.methods.find((it) => it.default_for.includes(kind())).name;
       methodChanged();
     }
+    modelsChanged();
     promptsChanged();
     examples();
     line();
+  }
+
+  /** Offer the models that can do what is asked. */
+  function modelsChanged() {
+    const models = [...byId("model").options];
+    for (const model of models) model.disabled = kind() !== "search" && ONLY_REFINES.test(model.value);
+    const usable = models.find((model) => !model.disabled);
+    if (usable && byId("model").selectedOptions[0]?.disabled) {
+      byId("model").value = usable.value;
+      modelChanged();
+    }
+  }
+
+  /** Offer answers and probes where some model can do them. */
+  function offerKinds(models) {
+    const isOffered = models.some((name) => !ONLY_REFINES.test(name));
+    for (const radio of form.elements.kind) {
+      radio.closest("label").hidden = radio.value !== "search" && !isOffered;
+    }
   }
 
   function examples() {
@@ -198,6 +221,7 @@ export function setUpForm(run) {
       const names = found.models.map(({ name }) => name);
       fill(byId("model"), names.filter((name) => !isPattern(name)).map((name) => option(name)),
         names.some(isPattern) ? option(OTHER, "another one …") : null);
+      offerKinds(names);
       const preset = found.models.find((model) => model.default);
       if (preset) byId("model").value = preset.name;
       byId("other-model").placeholder = names.filter(isPattern).join(", ");
@@ -210,7 +234,8 @@ export function setUpForm(run) {
     /** Fill in the request of a run. */
     set({ kind: what, request: asked }) {
       for (const radio of form.elements.kind) radio.checked = radio.value === what;
-      methodChosen = true;
+      const preset = options.methods.find((it) => it.default_for.includes(what));
+      methodChosen = Boolean(asked.method) && asked.method !== preset?.name;
       byId("query").value = asked.query ?? asked.question ?? "";
       if (asked.corpus) byId("corpus").value = asked.corpus;
       indexChanged();

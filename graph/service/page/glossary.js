@@ -16,6 +16,11 @@ function whatIs(...terms) {
   const list = el("dl", {});
   const found = el("details", { class: "what", hidden: true },
     el("summary", {}, el("span", { "aria-hidden": "true" }, "i"), hidden(`What is this? ${terms.join(", ")}`)), list);
+  found.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !found.open) return;
+    found.open = false;
+    found.firstElementChild.focus();
+  });
   glossary.then((all) => {
     const known = terms.filter((term) => all.has(term));
     list.append(...known.flatMap((term) => [el("dt", {}, term), el("dd", {}, all.get(term))]));

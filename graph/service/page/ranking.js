@@ -8,29 +8,28 @@ import { drawSlopes } from "./slopes.js";
 
 /** The rankings of a search before and after. */
 export function beforeAndAfter({ target, baseline, ranking, method, corpus }) {
+  const marks = allMarks(target);
   return el("section", { "aria-label": "Rankings" },
     headed(el("h2", {}, "Before and after"), "Baseline", "Relevance"),
-    sideBySide(allMarks(target),
-      { name: "Before: baseline ranking", ranking: baseline.ranking },
-      { name: `After: ${method}`, ranking },
+    sideBySide({ name: "Before: baseline ranking", ranking: baseline.ranking, marks },
+      { name: `After: ${method}`, ranking, marks },
       ({ id, title }) => openDocument(id, title, corpus)));
 }
 
 /**
  * Two rankings side by side.
  *
- * @param {Map} marks Of the groups.
- * @param {{name: string, ranking: Object[]}} before
- * @param {{name: string, ranking: Object[]}} after
+ * @param {{name: string, ranking: Object[], marks: Map}} before `marks` are those of the groups.
+ * @param {{name: string, ranking: Object[], marks: Map}} after
  * @param {?(document: Object) => void} open Opens a document; without it, titles are plain text.
  */
-export function sideBySide(marks, before, after, open = null) {
+export function sideBySide(before, after, open = null) {
   const was = places(before.ranking);
   const is = places(after.ranking);
   const estimated = [...before.ranking, ...after.ranking].some(({ relevance }) => typeof relevance === "number");
   const sides = el("div", { class: "sides" },
-    side(marks, before, estimated, open, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
-    side(marks, after, estimated, open, (document) => moved(was.get(document.id), document.rank)));
+    side(before, estimated, open, (document) => (is.has(document.id) ? null : move("out", "out", "out"))),
+    side(after, estimated, open, (document) => moved(was.get(document.id), document.rank)));
   drawSlopes(sides);
   return [
     estimated ? el("p", { class: "hint" },
@@ -44,7 +43,7 @@ export function places(ranking) {
   return new Map(ranking.map(({ id, rank }) => [id, rank]));
 }
 
-function side(marks, { name, ranking }, estimated, open, moveOf) {
+function side({ name, ranking, marks }, estimated, open, moveOf) {
   const heads = ["Rank", "Groups", "Document", ...(estimated ? ["Estimated relevance"] : []), "Move"];
   return el("div", { class: "side" },
     el("h3", {}, name),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fairqr.base.errors import CorpusError, one_line
+from fairqr.base.errors import CorpusError, SchemaError, one_line
 from fairqr.cli.common import CorpusSettings, run
 from fairqr.cli.options import command
 from fairqr.cli.output import Printed, fact_lines, quantity, row_lines
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 index = typer.Typer()
 corpus = typer.Typer(callback=lambda: None)  # a group, although it has only one command
 
-MOST_PROBLEMS = 100
-"""How many wrong lines of a corpus are shown; ``--json`` has all."""
+MOST_PROBLEMS = 5
+"""How many problems of a corpus are shown; ``--json`` has all lines."""
 
 MOST_EXAMPLES = 5
 """How many values of an attribute that belong to no group are shown."""
@@ -181,9 +181,7 @@ def check(
     for attribute, shares in report.shares.items():
         unknown = max(0.0, 1 - sum(shares.values()))
         facts[attribute] = shares_in_words({**shares, "unknown": unknown})
-    problems = report.problems[:MOST_PROBLEMS]
-    lines = [f"line {line}: {problem}" for line, problem in problems]
-    lines += fact_lines(facts)
+    lines = [*_problem_lines(report), *fact_lines(facts)]
     lines += _without_group_lines(report)
 
     error = None
@@ -192,7 +190,34 @@ def check(
         error = CorpusError(f"{wrong} of {source.path} must be fixed before it can be indexed.")
     elif not report.documents:
         error = CorpusError(f"The corpus {source.path} is empty; it needs a document.")
+    elif report.absent:
+        error = _absent_field_error(report)
     return Printed(data, lines, error=error)
+
+
+def _problem_lines(report: CorpusReport) -> Iterator[str]:
+    """Yield a line for each kind of problem, with the first line of the corpus that has it."""
+    lines_by_problem: dict[str, list[int]] = {}
+    for line, problem in report.problems:
+        lines_by_problem.setdefault(problem, []).append(line)
+    shown = [*lines_by_problem.items()][:MOST_PROBLEMS]
+    for problem, (line, *others) in shown:
+        also = f" (and {quantity(len(others), 'more line')})" if others else ""
+        yield f"line {line}: {problem}{also}"
+    rest = len(report.problems) - sum(len(lines) for _, lines in shown)
+    if rest:
+        yield f"and {quantity(rest, 'line')} with other problems"
+
+
+def _absent_field_error(report: CorpusReport) -> SchemaError:
+    """Return an error that says which field of the schema no document has."""
+    name = report.absent[0]
+    field = report.schema.attribute(name).field
+    fields = ", ".join(sorted(report.fields)[:MOST_EXAMPLES]) or "no others than id, title and text"
+    return SchemaError(
+        f"No document has the field '{field}', in which the schema looks for '{name}'; the "
+        f"documents have {fields}."
+    )
 
 
 def _without_group_lines(report: CorpusReport) -> Iterator[str]:

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from fairqr.base.errors import FairqrError, one_line
 from fairqr.base.exporting import require_readable
+from fairqr.cli.interrupts import INTERRUPTED, ends_at_once
 from fairqr.cli.options import readable
 from fairqr.cli.output import warn
 
@@ -78,7 +79,8 @@ class _Commands(UserDict[str, Any]):
 def _load(name: str, about: str) -> Any:
     """Import a command: the function or the application of its name, or its module's ``app``."""
     home = next((home for home, names in _HOMES.items() if name in names), name)
-    module = import_module(f"fairqr.cli.{home}")
+    with ends_at_once():
+        module = import_module(f"fairqr.cli.{home}")
     command = getattr(module, name, None) or module.app
 
     # Typer makes a command only as a part of an application.
@@ -115,9 +117,6 @@ class CommandList(TyperGroup):
             with formatter.section(title):
                 formatter.write_dl(rows)
 
-
-INTERRUPTED = 130
-"""The exit code after a Ctrl-C."""
 
 # Some versions of typer bring a click of their own, so this class is found through typer.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -147,6 +147,7 @@ def folder(
     monkeypatch.setenv("HOME", str(clean_environment))
     work = clean_environment / "work"
     work.mkdir()
+    (work / "docs").symlink_to(ROOT / "docs")  # as it is beside the README
     monkeypatch.chdir(work)
     return work
 

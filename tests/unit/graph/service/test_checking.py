@@ -219,7 +219,7 @@ def test_a_file_of_replies_can_only_refine(
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nope:x", "knows no such provider"),
+        ("nope:x", "nobody knows this provider"),
         ("gpt-4o", "names no provider"),
         ("ollama:x", "langchain-ollama"),
         ("recorded:/nowhere.json", "cannot be read"),
