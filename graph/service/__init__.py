@@ -7,13 +7,14 @@ What it is made of:
 
 - ``http``: the server, routes, access by keys, metrics. ``page``: the page in the browser. ``mcp``:
   tools for agents. ``proxy``: the door in front of an Elasticsearch.
-- ``execution``: the bodies of requests (``requests``), what is offered (``capabilities``), whether
-  a request fits that and the limits (``checking``), the search engines, open and lent to runs
-  (``engines``), and what runs a request (``executor``).
+- ``execution``: the bodies of requests (``requests``, and ``openai_requests`` in OpenAI's forms),
+  what is offered (``capabilities``), whether a request fits that and the limits (``checking``), the
+  search engines, open and lent to runs (``engines``), the language models (``models``), and what
+  runs a request (``executor``).
 - ``starting``: how a checked request becomes an ephemeral run.
-- ``runs``: the runs that this process does, ``EphemeralRun`` and ``DurableRun`` (``live``); what
-  starts the first, and accepts and claims the second (``manager``); and what hands the second to
-  processes (``queues``).
+- ``runs``: the runs that this process does, ``EphemeralRun`` (``live``) and ``DurableRun``
+  (``durable``); what starts the first, and accepts and claims the second (``manager``); and what
+  hands the second to processes (``queues``).
 - ``slots``: how keys take turns at what is scarce: runs, connections to the database, computing
   (``Executor``), encoding, reading and bundling (``http.parts``).
 - ``store``: the database of runs, events and keys.
@@ -37,10 +38,11 @@ The way of a ``POST /v1/search``, from the socket to the answer and back:
    engine, takes the graph for it and the model, and runs it (``graph.stream``): step by step, or
    for its last step alone where nobody follows.
 6. The run makes an ``Event`` of each step and each piece of an answer, and publishes it. An
-   ephemeral run takes steps from the stream (``step_from_stream``). Nodes report those of a durable
-   run (``running.node`` calls ``step_from_node``), since LangGraph streams them only after it has
-   kept their changes; they are stored before they are published. An audit has no nodes: its steps
-   come from the stream. The events ``run``, ``end`` and ``error`` are made of the ``Run``.
+   ephemeral run takes steps from the stream (``step_from_stream``). The steps of a durable run are
+   reported by the nodes (``running.node`` calls ``step_from_node``), since LangGraph streams a step
+   only after it has kept its changes; they are stored before they are published. An audit has no
+   nodes: its steps come from the stream. The events ``run``, ``end`` and ``error`` are made of the
+   ``Run``.
 7. The route sends the events, or waits for the last one (``run_to_end``) and sends its result.
 
 Other ways are shorter. ``http.rerank`` checks its list as a search, and re-ranks it in a slot

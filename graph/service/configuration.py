@@ -1,7 +1,7 @@
 """How the service is set up: where it listens, what it offers, and how much of it.
 
-Explicit arguments win over the variables ``FAIRQR_SERVICE_…``, these over the section ``[service]``
-of the settings file, and that over the defaults.
+Explicit arguments win over the variables ``FAIRQR_SERVICE_…``, the variables over the section
+``[service]`` of the settings file, and the section over the defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pydantic import (
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 
 from fairqr.agents.attribution.opening import installed_attributors
-from fairqr.base import settings as general
 from fairqr.base.errors import ConfigError, LimitError, first_problem, one_line
 from fairqr.base.request_members import RequestMembers
 from fairqr.base.settings import (
@@ -32,6 +31,10 @@ from fairqr.base.settings import (
     REASONING_TOKENS,
     SERVICE,
     ValueSource,
+    beside,
+    data_dir,
+    file_section,
+    is_web_address,
     variable_of,
 )
 
@@ -39,11 +42,11 @@ _LIMIT = r"\s*[1-9][0-9]*\s*(/|per)\s*([1-9][0-9]*)?\s*(second|minute|hour|day|m
 _RATE = re.compile(f"({_LIMIT}(;{_LIMIT})*)?", re.IGNORECASE)
 
 
-def _written(fits: Callable[[str], object], form: str) -> AfterValidator:
+def _written(is_right: Callable[[str], object], form: str) -> AfterValidator:
     """Return a validator that says how to write a text, without the text, which may be secret."""
 
     def check(text: str) -> str:
-        if not fits(text):
+        if not is_right(text):
             raise ValueError(f"write {form}")
         return text
 
@@ -58,51 +61,70 @@ def _split(value: Any) -> Any:
 
 
 _PATHS = ("sources", "replies", "traces", "audits")
+"""Settings that are paths, or lists of them."""
 
 
-def _held() -> tuple[dict[str, Any], Path]:
-    """Return what the settings file says, with paths relative to its folder; and its path."""
-    held, file = general.file_section(SERVICE)
-
-    def beside(value: Any) -> Any:
-        if isinstance(value, list):
-            return [beside(each) for each in value]
-        return str(general.beside(file, value)) if isinstance(value, str) else value
-
-    values = {**held}
-    if "sources" in held:
-        values["sources"] = _split(held["sources"])
-    if isinstance(named := held.get("models"), str):
-        values["models"] = {name: {} for name in _split(named)}
-    return {name: beside(it) if name in _PATHS else it for name, it in values.items()}, file
+def _values_of_file() -> tuple[dict[str, Any], Path]:
+    """Return the values in the settings file, with paths relative to its folder; and its path."""
+    section, file = file_section(SERVICE)
+    values = dict(section)
+    if "sources" in values:
+        values["sources"] = _split(values["sources"])
+    models = values.get("models")
+    if isinstance(models, str):
+        values["models"] = {name: {} for name in _split(models)}
+    for name in _PATHS:
+        if name in values:
+            values[name] = _relative_to(file, values[name])
+    return values, file
 
 
-def _of_the_file(value: Any) -> Any:
-    """Return the models that a variable names; what the settings file says of them counts."""
+def _relative_to(file: Path, value: Any) -> Any:
+    """Return a path, or a list of paths, relative to the folder of a file."""
+    if isinstance(value, list):
+        return [_relative_to(file, path) for path in value]
     if not isinstance(value, str):
         return value
-    known = _held()[0].get("models")
-    known = known if isinstance(known, Mapping) else {}
-    return {name: known.get(name, {}) for name in _split(value)}
+    return str(beside(file, value))
+
+
+def _entries_of_models(value: Any) -> Any:
+    """Return the models that a variable names, with their entries in the settings file."""
+    if not isinstance(value, str):
+        return value
+    values, _ = _values_of_file()
+    entries = values.get("models")
+    if not isinstance(entries, Mapping):
+        entries = {}
+    return {name: entries.get(name, {}) for name in _split(value)}
 
 
 FIRST_PARTS = (
-    *("healthz", "mcp", "metrics", "openai", "openapi.json", "page", "readyz", "rerank"),
-    *("v1", "v2"),
+    "healthz",
+    "mcp",
+    "metrics",
+    "openai",
+    "openapi.json",
+    "page",
+    "readyz",
+    "rerank",
+    "v1",
+    "v2",
 )
-"""What the service's own paths begin with, which a root path would hide."""
+"""The first parts of the service's paths, which a root path would hide."""
 
 
 def _is_root_path(text: str) -> bool:
-    """Return whether a text is empty or a path that hides none of ours, without a slash at its end.
+    """Return whether a text is empty, or a path below which we can be served.
 
-    Clients resolve dots, so that no request would ever have them.
+    Such a path has no slash at its end, and hides no path of ours. It has no dots, since clients
+    resolve them, so that no request would ever have them.
     """
     if not text:
         return True
+    is_path = re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", text) is not None
     parts = text.split("/")[1:]
     has_dots = "." in parts or ".." in parts
-    is_path = re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", text) is not None
     return is_path and not has_dots and parts[0] not in FIRST_PARTS
 
 
@@ -115,15 +137,17 @@ def _as_sent(text: str) -> str:
     if text == "*":
         return text
     match = _ORIGIN.fullmatch(text.lower())
-    if match is None or not general.is_web_address(text):
+    if match is None or not is_web_address(text):
         raise ValueError("write * or an origin, such as https://search.example")
     scheme, host, port = match.groups()
-    return f"{scheme}://{host}" if port in (None, _USUAL_PORTS[scheme]) else text.lower()
+    if port in (None, _USUAL_PORTS[scheme]):
+        return f"{scheme}://{host}"
+    return text.lower()
 
 
 _Count = Annotated[int, Field(ge=1)]
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-_Address = Annotated[str, _written(general.is_web_address, "it like http://127.0.0.1:8000/v1")]
+_Address = Annotated[str, _written(is_web_address, "it like http://127.0.0.1:8000/v1")]
 _Variable = Annotated[str, _written(os.environ.get, "the name of a variable that is set")]
 _as_rate = _written(_RATE.fullmatch, "a number and a time, such as 600/minute")
 _Rate = Annotated[str, AfterValidator(str.strip), _as_rate]
@@ -164,7 +188,9 @@ class ModelEntry(_Section):
         """The key for that server, without the line break that mounted secrets end in."""
         if self.api_key_env:
             return SecretStr(os.environ[self.api_key_env].strip())
-        return self.api_key and SecretStr(self.api_key.get_secret_value().strip())
+        if self.api_key is None:
+            return None
+        return SecretStr(self.api_key.get_secret_value().strip())
 
 
 class ServiceLimits(_Section):
@@ -195,20 +221,21 @@ class ServiceLimits(_Section):
         description="The most bytes of an audit's files that are packed into one `bundle.zip`.",
     )
 
-    def check(self, limit: str, value: float | None, what: str) -> None:
+    def check(self, limit: str, value: float | None, subject: str) -> None:
         """Check a value of a request.
 
         Args:
             limit: The name of the limit.
             value: None is always within the limit.
-            what: What the value is, for the message.
+            subject: What the value is, for the message.
 
         Raises:
             LimitError: The value exceeds its limit.
         """
-        if value is not None and value > (most := getattr(self, limit)):
+        most = getattr(self, limit)
+        if value is not None and value > most:
             allowed = f"this service allows at most {most:,} ({limit})"
-            raise LimitError(limit, most, f"{what} is {value:,}, and {allowed}; ask for less.")
+            raise LimitError(limit, most, f"{subject} is {value:,}, and {allowed}; ask for less.")
 
 
 class Traffic(_Section):
@@ -304,7 +331,7 @@ class ServiceSettings(_Section, BaseSettings):
     sources: Annotated[tuple[Path, ...], BeforeValidator(_split)] = Field(
         (), description="Source files that clients may search too, by the names in them."
     )
-    models: Annotated[dict[str, ModelEntry], BeforeValidator(_of_the_file)] = Field(
+    models: Annotated[dict[str, ModelEntry], BeforeValidator(_entries_of_models)] = Field(
         {},
         description=(
             "The models that requests may name; defaults to the configured model and feedback."
@@ -362,7 +389,7 @@ class ServiceSettings(_Section, BaseSettings):
         "text", description="Whether lines of the log are text, or JSON objects."
     )
     audits: Path = Field(
-        default_factory=lambda: general.data_dir() / "service" / "audits",
+        default_factory=lambda: data_dir() / "service" / "audits",
         description="The folder of audits; defaults to service/audits in the data folder.",
     )
 
@@ -375,64 +402,72 @@ class ServiceSettings(_Section, BaseSettings):
         *_: Any,
         **__: Any,
     ) -> tuple[Any, ...]:
-        """Return where values are from, the strongest first.
+        """Return the sources of values, the strongest first.
 
         A misspelt limit is an error; any other unknown variable has no effect.
         """
-        known = service_variables()
+        variables = service_variables()
         sections = tuple(f"{variable_of(f'{SERVICE}.{name}')}_" for name in ("limits", "traffic"))
-        env_settings.env_vars = {
-            name.lower(): text
-            for name, text in os.environ.items()
-            if text and (name in known or name.startswith(sections))
-        }
-        held, given = _held()[0], init_settings.init_kwargs.get("models")
-        if isinstance(given, Mapping) and isinstance(models := held.get("models"), Mapping):
+        env_vars = {}
+        for name, text in os.environ.items():
+            is_ours = name in variables or name.startswith(sections)
+            if text and is_ours:
+                env_vars[name.lower()] = text
+        env_settings.env_vars = env_vars
+
+        values, _file = _values_of_file()
+        explicit = init_settings.init_kwargs.get("models")
+        entries = values.get("models")
+        if isinstance(explicit, Mapping) and isinstance(entries, Mapping):
             # Whole entries: the key that the file has for one server must not go to another one.
             # Each keeps its place, since the first one may be the default.
-            held["models"] = {name: given.get(name, it) for name, it in models.items()}
-        return init_settings, env_settings, InitSettingsSource(settings_cls, held)
+            values["models"] = {name: explicit.get(name, entries[name]) for name in entries}
+        return init_settings, env_settings, InitSettingsSource(settings_cls, values)
 
 
-def service_settings(**given: Any) -> ServiceSettings:
+def service_settings(**options: Any) -> ServiceSettings:
     """Return how the service is set up.
 
     Args:
-        given: Explicit values of :class:`ServiceSettings`; None counts as not given. A section may
+        options: Explicit values of :class:`ServiceSettings`; None counts as left out. A section may
             be given in part, as a mapping.
 
     Raises:
         ConfigError: A value is wrong; the sentence says where it is from.
     """
-    known = {name: it for name, it in given.items() if it is not None}
+    explicit = {name: value for name, value in options.items() if value is not None}
     try:
-        return ServiceSettings(**known)
+        return ServiceSettings(**explicit)
     except ValidationError as error:
-        where, why = first_problem(error)
+        name, reason = first_problem(error)
         if error.errors()[0]["type"] == "extra_forbidden":
-            why = "there is no such setting"
-        source = source_of(where, known)
-        said = {"file": f"In the settings file {source.place}, ", "variable": f"{source.place}: "}
+            reason = "there is no such setting"
+        source = source_of(name, explicit)
+        origin = ""
+        if source.kind == "file":
+            origin = f"In the settings file {source.place}, "
+        elif source.kind == "variable":
+            origin = f"{source.place}: "
         raise ConfigError(
-            f"{said.get(source.kind, '')}{SERVICE}.{one_line(where, 120)} is wrong: "
-            f"{one_line(why)}; correct it."
+            f"{origin}{SERVICE}.{one_line(name, 120)} is wrong: {one_line(reason)}; correct it."
         ) from None
 
 
-def source_of(name: str, given: Mapping[str, Any]) -> ValueSource:
+def source_of(name: str, explicit: Mapping[str, Any]) -> ValueSource:
     """Return where the value of a setting, or of something in it, is from.
 
     Args:
         name: The setting, with dots.
-        given: The explicit values.
+        explicit: The explicit values.
     """
-    held, file = _held()
-    if _sets(given, name):
+    values, file = _values_of_file()
+    if _sets(explicit, name):
         return ValueSource("argument")
-    is_in_file = _sets(held, name)
-    section, _, rest = name.partition(".")
-    # A variable only names models: what the file says of one is from the file.
-    is_of_model = section == "models" and rest != ""
+
+    is_in_file = _sets(values, name)
+    section, _, key = name.partition(".")
+    # A variable only names models: the entry of a model is from the file.
+    is_of_model = section == "models" and key != ""
     if not (is_of_model and is_in_file):
         for setting in (name, section):
             variable = variable_of(f"{SERVICE}.{setting}")
@@ -443,20 +478,24 @@ def source_of(name: str, given: Mapping[str, Any]) -> ValueSource:
 
 def _sets(values: Mapping[str, Any], name: str) -> bool:
     """Return whether values set a setting, or what it is a part of; its name has dots."""
-    section, _, rest = name.partition(".")
+    section, _, inner_name = name.partition(".")
     value = values.get(section)
     if value is None:
         return False
-    if not (rest and isinstance(value, Mapping)):
+    if not (inner_name and isinstance(value, Mapping)):
         return True
-    return any(f"{rest}.".startswith(f"{key}.") for key in value)
+    return any(f"{inner_name}.".startswith(f"{key}.") for key in value)
 
 
 def setting_names() -> Iterator[str]:
     """Yield the name of each setting, with dots where it is in a section."""
     for name, field in ServiceSettings.model_fields.items():
         section = getattr(field.annotation, "model_fields", None)
-        yield from [f"{name}.{key}" for key in section] if section else [name]
+        if not section:
+            yield name
+            continue
+        for key in section:
+            yield f"{name}.{key}"
 
 
 def service_variables() -> list[str]:

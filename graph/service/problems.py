@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 MEDIA_TYPE = "application/problem+json"
 URN = "urn:fairqr:error:"
 
-PLACES = 3
+MOST_FRAMES = 3
 """How many of the innermost stack frames we log."""
 
 LONGEST = 1000
@@ -29,7 +29,7 @@ _PRIVATE = (
     errors.IndexUnavailableError,
     errors.SourceError,
 )
-"""Errors that name folders and servers; clients only hear their titles."""
+"""Errors that name folders and servers; clients only see their titles."""
 
 CANCELLED = "The run was cancelled; ask again if you still want its result."
 
@@ -38,9 +38,11 @@ REVOKED = "The access key was revoked; send another one."
 INTERNAL = "The service failed because of a bug; its log says more. Try again, or report it."
 
 
+AWAY = 5.0
+"""The seconds after which a client asks again, if the database is away."""
+
 Refusal = Literal["draining", "queue", "live"]
 """Why a run is refused: the service is stopping, too many runs wait, or the key has too many."""
-
 
 _REFUSALS: Mapping[Refusal, tuple[str, float]] = {
     "draining": ("The service is about to stop; try again in a moment.", 5.0),
@@ -49,23 +51,20 @@ _REFUSALS: Mapping[Refusal, tuple[str, float]] = {
 }
 
 
-AWAY = 5.0
-"""The seconds after which a client asks again, if the database is away."""
-
-
-def busy(why: Refusal, live: int) -> BusyError:
+def busy(refusal: Refusal, live: int) -> BusyError:
     """Return the error for a refused run.
 
     Args:
-        why: The reason.
+        refusal: Why it is refused.
         live: The most live runs that a key may have.
     """
-    sentence, seconds = _REFUSALS[why]
-    return BusyError(sentence.format(live=live), retry_after=seconds, own=why == "live")
+    sentence, seconds = _REFUSALS[refusal]
+    is_own = refusal == "live"
+    return BusyError(sentence.format(live=live), retry_after=seconds, own=is_own)
 
 
 def problem(
-    slug: str, status: int, title: str, detail: str, instance: str | None = None, **more: Any
+    slug: str, status: int, title: str, detail: str, instance: str | None = None, **members: Any
 ) -> dict[str, Any]:
     """Return a problem document.
 
@@ -75,11 +74,19 @@ def problem(
         title: The same for all problems of a type.
         detail: One sentence that says what is wrong and what to do.
         instance: The path of the request or the run; left out if it is very long.
-        more: More members; None leaves one out.
+        members: More members; None leaves one out.
     """
-    members = {"type": f"{URN}{slug}", "title": title, "status": status, "detail": detail}
-    members |= {"instance": instance if len(instance or "") <= LONGEST else None, **more}
-    return {name: value for name, value in members.items() if value is not None}
+    if instance is not None and len(instance) > LONGEST:
+        instance = None
+    document = {
+        "type": f"{URN}{slug}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": instance,
+        **members,
+    }
+    return {name: value for name, value in document.items() if value is not None}
 
 
 def problem_of(error: BaseException, instance: str | None = None) -> dict[str, Any]:
@@ -94,21 +101,30 @@ def problem_of(error: BaseException, instance: str | None = None) -> dict[str, A
     """
     if not isinstance(error, FairqrError):
         return problem("internal", 500, "An internal error", INTERNAL, instance)
+
     detail = one_line(error, LONGEST)
-    if isinstance(error, (*_PRIVATE, errors.PromptFileError)):
+    if isinstance(error, errors.PromptFileError):
         log.warning("%s", detail)
-        is_prompt = isinstance(error, errors.PromptFileError)
-        detail = f"{detail.partition(':')[0] if is_prompt else error.title}; {_LOOK}"
-    more: dict[str, Any] = {}
+        detail = f"{detail.partition(':')[0]}; {_LOOK}"
+    elif isinstance(error, _PRIVATE):
+        log.warning("%s", detail)
+        detail = f"{error.title}; {_LOOK}"
+
+    members = _members_of(error)
+    return problem(error.slug, error.http_status, error.title, detail, instance, **members)
+
+
+def _members_of(error: FairqrError) -> dict[str, Any]:
+    """Return the members that only the problem documents of some errors have."""
     if isinstance(error, errors.LimitError):
-        more = {"limit": error.limit, "most": error.most}
-    elif isinstance(error, BusyError):
-        more = {"retry_after": round(error.retry_after, 3)}
-    elif isinstance(error, errors.StoreUnavailableError):
-        more = {"retry_after": AWAY}
-    elif isinstance(error, errors.ModelError):
-        more = {"model_status": error.status}
-    return problem(error.slug, error.http_status, error.title, detail, instance, **more)
+        return {"limit": error.limit, "most": error.most}
+    if isinstance(error, BusyError):
+        return {"retry_after": round(error.retry_after, 3)}
+    if isinstance(error, errors.StoreUnavailableError):
+        return {"retry_after": AWAY}
+    if isinstance(error, errors.ModelError):
+        return {"model_status": error.status}
+    return {}
 
 
 def class_and_place(error: BaseException) -> str:
@@ -116,6 +132,9 @@ def class_and_place(error: BaseException) -> str:
 
     We leave out its text, which may quote a user, a document or a model.
     """
-    frames = traceback.extract_tb(error.__traceback__)[-PLACES:]
-    places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
-    return " ".join([type(error).__name__, *(["at", " > ".join(places)] if places else [])])
+    name = type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+    if not frames:
+        return name
+    lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
+    return f"{name} at {' > '.join(lines)}"

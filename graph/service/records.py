@@ -20,7 +20,7 @@ Scope = Literal["read", "run", "admin"]
 ``admin`` also sees the metrics."""
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""In order: each scope includes those before it."""
+"""The scopes in order: each one includes the earlier ones."""
 
 KEY_START = "fqr_"
 """How every access key starts."""

@@ -80,12 +80,12 @@ def run_audit(
     steps: asyncio.Queue[Step | None] = asyncio.Queue()
     reported: dict[str, int] = {}  # how many steps each stage had at its last report
 
-    def report(stage: str, done: int, total: int) -> None:
-        since_last = done - reported.get(stage, -total)
+    def report(stage: str, finished: int, total: int) -> None:
+        since_last = finished - reported.get(stage, -total)
         is_due = since_last * PARTS >= total
-        if done == total or is_due:
-            reported[stage] = done
-            progress = {"stage": stage, "done": done, "of": total}
+        if finished == total or is_due:
+            reported[stage] = finished
+            progress = {"stage": stage, "done": finished, "of": total}
             steps.put_nowait(Step("progress", {"progress": progress}))
 
     async def audit() -> None:

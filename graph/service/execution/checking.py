@@ -181,10 +181,10 @@ def _limited(
 
     if "k" not in explicit and values.get("k") is not None:
         # As many documents are retrieved; by an audit, one more.
-        most = limits.depth
+        most_documents = limits.depth
         if kind == "audit":
-            most -= 1
-        values["k"] = max(1, min(values["k"], most))
+            most_documents -= 1
+        values["k"] = max(1, min(values["k"], most_documents))
     return values
 
 

@@ -18,20 +18,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
-
-from fairqr.agents.attribution.attributor import Attributor, AttributorName
-from fairqr.agents.attribution.opening import open_attributor
-from fairqr.agents.generators import Generator, ModelGenerator
+from fairqr.agents.attribution.attributor import Attributor
+from fairqr.agents.generators import ModelGenerator
 from fairqr.agents.models.cache import ReplyCache
-from fairqr.agents.models.chat import ChatModel
-from fairqr.agents.models.opening import SEQ2SEQ, open_generator, open_model
-from fairqr.agents.models.recorded import RecordedModel
-from fairqr.agents.refiners.feedback import FeedbackRefiner
 from fairqr.base import errors
 from fairqr.base.settings import is_on
 from fairqr.base.telemetry import record_to
-from fairqr.graph.integrations.learnt import LearntWords
 from fairqr.graph.journal import RunJournal
 from fairqr.graph.opening import open_parts
 from fairqr.graph.running import in_turns
@@ -41,6 +33,7 @@ from fairqr.graph.service.execution import checking
 from fairqr.graph.service.execution.audits import Auditor, run_audit
 from fairqr.graph.service.execution.capabilities import NOTHING, Capabilities
 from fairqr.graph.service.execution.engines import Engines
+from fairqr.graph.service.execution.models import Models
 from fairqr.graph.service.execution.requests import AuditRequest, RunRequest, parsed
 from fairqr.graph.service.records import Kind, Run
 from fairqr.graph.service.slots import Slots
@@ -51,9 +44,6 @@ from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine
 from fairqr.retrieval.engines.tantivy.store import Announce
 from fairqr.retrieval.sources.catalog import Catalog
 from fairqr.retrieval.sources.documents import ProgressFunction
-
-MODELS = 32
-"""How many models to keep open."""
 
 GRAPHS = 64
 """How many graphs to keep open."""
@@ -115,8 +105,8 @@ class Executor:
 
     Attributes:
         auditor: Runs audits.
-        learnt_words: Returns the words that a model gave before, by its name; None if it gives no
-            words.
+        capabilities: What requests may name.
+        models: The language models.
     """
 
     def __init__(
@@ -128,17 +118,9 @@ class Executor:
         self.capabilities = Capabilities(settings, catalog, model)
         self._engines = Engines(catalog, self.capabilities.sources)
 
-        # No model is asked the same twice, or opened twice.
-        self._replies = ReplyCache(settings.replies)
-        self._model = lru_cache(MODELS)(self._open_model)
-        self.learnt_words = lru_cache(MODELS)(self._open_learnt_words)
+        self.models = Models(self.capabilities, settings.replies, REACHED_WITHIN)
         self._graph: Callable[..., Any] = lru_cache(GRAPHS)(self._build_graph)
         self._computing = Slots(COMPUTING, COMPUTING_SHARE)
-
-        # One client for all checks, since it takes long to make. Each check opens a new connection.
-        self._http = httpx.AsyncClient(
-            timeout=REACHED_WITHIN, limits=httpx.Limits(max_keepalive_connections=0)
-        )
 
     async def start(self, progress: Announce | None = None) -> None:
         """Open the configured sources, or the default corpus, and start the model.
@@ -154,7 +136,7 @@ class Executor:
                 do.
         """
         await asyncio.to_thread(require_usable, self.settings)
-        await self._start_model()
+        await self.models.start_default()
 
         names = self.configured_corpora()
         openings = [self._open_at_start(name, progress) for name in names]
@@ -198,7 +180,7 @@ class Executor:
 
     async def close(self) -> None:
         """Close everything."""
-        await self._http.aclose()
+        await self.models.close()
         await self._engines.close()
 
     def configured_corpora(self) -> list[str]:
@@ -219,23 +201,6 @@ class Executor:
         """
         async with self._engines.lend(name, progress=progress) as engine:
             await engine.info()
-
-    async def check_model(self) -> None:
-        """Check that the server of the default model responds; we send no prompt.
-
-        Raises:
-            ModelUnavailableError: It does not.
-        """
-        model = await self._start_model()
-        if model is None or model.base_url is None:
-            return
-        address = f"{model.base_url.rstrip('/')}/models"
-        try:
-            await self._http.get(address)
-        except httpx.HTTPError:
-            raise errors.ModelUnavailableError(
-                f"The server of the model {model.name} cannot be reached; check that it runs."
-            ) from None
 
     def check(self, kind: Kind, run_request: RunRequest) -> checking.CheckedRequest:
         """Check a request; see :func:`checking.check_request`."""
@@ -302,7 +267,7 @@ class Executor:
         run over a server mostly waits for the server, and holds its turn only for what takes a
         thread.
         """
-        turn = partial(self._computing.held, current_key_id.get())
+        turn = partial(self._computing.hold, current_key_id.get())
         return in_turns(turn, between_nodes=engine.in_process)
 
     async def execute_stored(
@@ -397,41 +362,6 @@ class Executor:
         pairs = await asyncio.gather(*map(reach, names))
         return dict(zip(names, pairs, strict=True))
 
-    async def _start_model(self) -> ChatModel | None:
-        """Start the default model and return it; None if it needs no start."""
-        model = self._model(self.capabilities.default_model)
-        if not isinstance(model, ChatModel):
-            return None
-        await model.start()
-        return model
-
-    def _open_model(self, name: str) -> GivenModel | Generator:
-        """Return a language model; the configured key goes only to the configured address."""
-        if name == FeedbackRefiner.name:
-            return name  # each graph makes one of its engine
-        provider = name.partition(":")[0]
-        if provider == SEQ2SEQ:
-            return open_generator(name, cache=self._replies)
-
-        _, entry = self.capabilities.model(name)
-        options: dict[str, Any] = {
-            "base_url": entry.base_url,
-            "timeout": entry.timeout,
-            "reasoning_tokens": entry.reasoning_tokens,
-        }
-        if entry.extra_body:
-            options["extra_body"] = entry.extra_body
-        if entry.key is not None:
-            options["api_key"] = entry.key
-        return open_model(name, cache=self._replies, **options)
-
-    def _open_learnt_words(self, name: str) -> LearntWords | None:
-        """Return the words that a model gave before; None if it gives no words."""
-        model = self._model(name)
-        if not isinstance(model, ChatModel | RecordedModel):
-            return None
-        return LearntWords(model, self.capabilities.prompts)
-
     def _build_graph(self, kind: Kind, engine: SearchEngine, model_name: str, judge: str) -> Any:
         """Return the graph for a kind of run over an engine.
 
@@ -441,7 +371,7 @@ class Executor:
             model_name: The name of the model.
             judge: The name of the attributor, or :data:`NOTHING`; only answers have one.
         """
-        model = self._model(model_name)
+        model = self.models.open(model_name)
         refiner: GivenModel | None = None
         generator: ModelGenerator | None = None
         if not isinstance(model, ModelGenerator):
@@ -451,7 +381,7 @@ class Executor:
 
         attributor: Attributor | str | None = None
         if kind == "answer":
-            attributor = self._open_attributor(judge, model_name)
+            attributor = self.models.attributor(judge, model_name)
         parts = open_parts(
             engine,
             refiner,
@@ -460,29 +390,6 @@ class Executor:
             prompts=self.capabilities.prompts,
         )
         return parts.graph(kind)
-
-    def _open_attributor(self, name: str, writer: str) -> Attributor | str | None:
-        """Return the attributor of answers; None for none, and a name for what needs no chat model.
-
-        Args:
-            name: The name of the attributor, or :data:`NOTHING`.
-            writer: The name of the model that writes the answers. It also judges if the attributor
-                is a chat model that is not named.
-
-        Raises:
-            InputError: The model cannot judge.
-        """
-        if name == NOTHING:
-            return None
-        parsed_name = AttributorName.parse(name)
-        if parsed_name.kind != "llm":
-            return name
-
-        model_name = parsed_name.model or writer
-        model = self._model(model_name)
-        if not isinstance(model, ChatModel):
-            raise errors.InputError(f"The model '{model_name}' cannot judge; choose another one.")
-        return open_attributor(name, chat=model, prompts=self.capabilities.prompts)
 
     @contextmanager
     def _recording(self, id_: str) -> Iterator[None]:

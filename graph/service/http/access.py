@@ -37,7 +37,7 @@ _ONCE = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "O
 _ONLY_READS = {"Allow": "GET, HEAD", **CLOSES}
 
 SOON = 2.0
-"""The seconds after which the first of those who found no room may come again."""
+"""The seconds after which the first client that found no room may come again."""
 
 A_MOMENT = 0.2
 """If a body takes more seconds, its key is checked again."""
@@ -103,7 +103,7 @@ def needed_scope(method: str, path: str) -> Scope | None:
 
 
 class Guard:
-    """Refuses requests without the right key, those above the limits, and wrong bodies.
+    """Refuses requests without a valid key, requests above the limits, and wrong bodies.
 
     Args:
         app: The guarded application.
@@ -144,7 +144,7 @@ class Guard:
 
         messages = list[Message]()
         shares = dict[str, int]()
-        has_room = is_probe
+        has_room = is_probe  # whether the client may go on sending
         try:
             if not is_probe:
                 self._require_room()
@@ -193,12 +193,12 @@ class Guard:
         shares = {f"key {access_key.id}": most_of(traffic.requests, traffic.share)}
         if scope["method"] == "POST":
             # Each is a run at most, and may end a moment after its run; more are refused anyway.
-            most = 2 * traffic.live
+            limit = 2 * traffic.live
             if scope["path"] == MCP_PATH:
                 # Tools would refuse them after much work, and with a status that no client waits
                 # for.
-                most = traffic.live
-            shares[f"POST of key {access_key.id}"] = most
+                limit = traffic.live
+            shares[f"POST of key {access_key.id}"] = limit
         return shares
 
     @contextmanager
@@ -222,9 +222,9 @@ class Guard:
         Raises:
             BusyError: There is no room.
         """
-        most = self._settings.traffic.requests
-        if self._under_way >= most:
-            sentence = f"The service has {most:,} requests under way; try again later."
+        limit = self._settings.traffic.requests
+        if self._under_way >= limit:
+            sentence = f"The service has {limit:,} requests under way; try again later."
             raise self._busy("everybody", sentence, is_own=False)
 
         for client, share in (shares or {}).items():
@@ -256,10 +256,10 @@ class Guard:
             BusyError: Too many of the key, or from the address without one, are on their way.
         """
         client = _client_of(access_key, request.scope)
-        most = self._settings.traffic.arriving
-        if self._arriving[client] >= most:
+        limit = self._settings.traffic.arriving
+        if self._arriving[client] >= limit:
             origin = "of your key" if access_key.id else "from your address"
-            sentence = f"{most:,} bodies {origin} are on their way; send them whole."
+            sentence = f"{limit:,} bodies {origin} are on their way; send them whole."
             raise self._busy(client, sentence)
 
         self._arriving[client] += 1
@@ -385,20 +385,20 @@ class Guard:
             window = await self._limiter.get_window_stats(rate, client)
             until_reset = max(1.0, window.reset_time - time.time())
             sentence = f"You exceeded the limit of {rate}; wait, and ask less often."
-            raise self._busy(client, sentence, least=min(until_reset, rate.get_expiry()))
+            raise self._busy(client, sentence, shortest=min(until_reset, rate.get_expiry()))
 
     def _busy(
-        self, client: str, sentence: str, *, least: float = SOON, is_own: bool = True
+        self, client: str, sentence: str, *, shortest: float = SOON, is_own: bool = True
     ) -> errors.BusyError:
         """Return the error for a refused request, with a time to return that others do not have.
 
         Args:
             client: The key or the address that it counts for.
             sentence: Says what there is too much of.
-            least: The seconds after which the first refused client may return.
+            shortest: The seconds after which the first refused client may return.
             is_own: Whether this client asks too much, and not all of them together.
         """
-        wait = self._return_times.wait(client, least)
+        wait = self._return_times.wait(client, shortest)
         return errors.BusyError(sentence, retry_after=wait, own=is_own)
 
 
@@ -455,7 +455,7 @@ def _check_host(headers: Mapping[str, str]) -> None:
 
 
 def _check_origin(headers: Mapping[str, str], allowed: Collection[str]) -> None:
-    """Refuse requests from web pages other than our own and those of ``cors_origins``.
+    """Refuse requests from web pages, except our own and the origins in ``cors_origins``.
 
     Raises:
         NotAllowedError: The page is not allowed.

@@ -187,7 +187,7 @@ def _document_of_http(error: HTTPException) -> dict[str, Any]:
 
 
 def _headers_of_http(request: Request, error: HTTPException) -> Mapping[str, str] | None:
-    """Return the headers of an HTTPException; if the method is wrong, with those that are right."""
+    """Return the headers of an HTTPException; for a wrong method, they name the right ones."""
     if error.status_code != 405:
         return error.headers
     methods = _methods_of(request)
@@ -212,7 +212,7 @@ def _document_of_parameters(error: RequestValidationError, path: str) -> dict[st
 
 
 def _methods_of(request: Request) -> list[str]:
-    """Return the methods of a path, which several routes may share; none for a path of others."""
+    """Return the methods of a path, which several routes may share; empty if it has no route."""
     routes = request.scope["app"].routes if "app" in request.scope else []
 
     def is_served(method: str) -> bool:

@@ -69,7 +69,7 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
     "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",  # of no concern to those of cors_origins
+    "cross-origin-resource-policy": "same-origin",  # pages of cors_origins are not affected
     # The page may load its own files, and nothing else.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data:; connect-src 'self'; frame-src 'self'; base-uri 'none'; "
@@ -115,7 +115,7 @@ def create_app(parts: ServiceParts) -> FastAPI:
         app.include_router(module.router, dependencies=[Depends(_KEY)])
     app.include_router(listings.operation)
     _add_pages(app)
-    # From the inside to the outside: each sees only what those after it let through.
+    # From the inside to the outside: a request passes the last one first.
     app.add_middleware(Guard, settings=settings, store=parts.store)
     if settings.cors_origins:
         app.add_middleware(
@@ -144,7 +144,7 @@ async def running(
 
     Yields:
         The application, and a function that drains it within the grace time: it accepts no more
-        runs, and those under way end or are handed back.
+        runs, and the runs under way end or are handed back.
     """
     async with (
         ServiceParts.started(settings, *options, listens=True) as parts,
@@ -202,7 +202,7 @@ class McpEndpoint:
 
 
 class _Files(StaticFiles):
-    """The files of the page, without those that make their folder a Python package."""
+    """The files of the page, without the file that makes their folder a Python package."""
 
     def lookup_path(self, path: str) -> tuple[str, Any]:
         """Find a file; an empty path and None if there is none."""

@@ -86,17 +86,17 @@ async def get_bundle(request: Request, id: RunId) -> Response:
     return StreamingResponse(_pieces_of(file), media_type="application/zip", headers=headers)
 
 
-async def zipped(folder: Path, most: int) -> IO[bytes]:
+async def zipped(folder: Path, limit: int) -> IO[bytes]:
     """Write all files of a folder into a file without a name, which is gone when it is closed.
 
     If this is cancelled, it ends when its thread has, which is soon: the client keeps its turn
     until then, and cannot have a second thread at work.
 
     Raises:
-        LimitError: They have more than ``most`` bytes.
+        LimitError: They have more than ``limit`` bytes.
     """
     given_up = threading.Event()
-    zipping = asyncio.ensure_future(asyncio.to_thread(_zip, folder, most, given_up))
+    zipping = asyncio.ensure_future(asyncio.to_thread(_zip, folder, limit, given_up))
     try:
         return await asyncio.shield(zipping)
     except asyncio.CancelledError:
@@ -106,17 +106,17 @@ async def zipped(folder: Path, most: int) -> IO[bytes]:
         raise
 
 
-def _zip(folder: Path, most: int, given_up: threading.Event) -> IO[bytes]:
+def _zip(folder: Path, limit: int, given_up: threading.Event) -> IO[bytes]:
     """Do the work of :func:`zipped` in a thread, until it is given up."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     paths = [path for path in files if path.name != ".lock"]
     size = sum(path.stat().st_size for path in paths)
-    if size > most:
+    if size > limit:
         raise LimitError(
             "bundle_bytes",
-            most,
-            f"The files of this audit have {size:,} bytes, and this service packs at most {most:,} "
-            "(bundle_bytes); ask whoever runs it for them.",
+            limit,
+            f"The files of this audit have {size:,} bytes, and this service packs at most "
+            f"{limit:,} (bundle_bytes); ask whoever runs it for them.",
         )
 
     file = TemporaryFile()  # noqa: SIM115 (closed by who sends it)

@@ -59,7 +59,7 @@ async def _receive(request: Request, settings: ServiceSettings) -> bytes:
         HTTPException: It is too large, or too slow.
         ClientDisconnect: The client left.
     """
-    most = settings.limits.body_bytes
+    limit = settings.limits.body_bytes
     seconds = settings.traffic.body_seconds
     body = bytearray()
     size = 0
@@ -67,17 +67,17 @@ async def _receive(request: Request, settings: ServiceSettings) -> bytes:
         async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 size += len(piece)
-                if size <= most:
+                if size <= limit:
                     body += piece
-                elif size > most + _DISCARDED:
+                elif size > limit + _DISCARDED:
                     break
     except TimeoutError:
         sentence = f"The body did not arrive within {seconds:g} s; send it faster."
         raise HTTPException(408, {"detail": sentence}, CLOSES) from None
 
-    if size > most:
-        sentence = f"The body has more than {most:,} bytes, the limit (body_bytes); send less."
-        detail = {"detail": sentence, "limit": "body_bytes", "most": most}
+    if size > limit:
+        sentence = f"The body has more than {limit:,} bytes, the limit (body_bytes); send less."
+        detail = {"detail": sentence, "limit": "body_bytes", "most": limit}
         raise HTTPException(413, detail, CLOSES)
     return bytes(body)
 
@@ -101,13 +101,13 @@ def _require_json(headers: Headers) -> None:
 
 def _most_values(path: str, limits: ServiceLimits) -> int:
     """Return how many values the body of a request to a path may have."""
-    most = max(MOST_VALUES, OF_A_QUERY * limits.audit_queries)
+    limit = max(MOST_VALUES, OF_A_QUERY * limits.audit_queries)
     if path in RERANK:
-        most = max(most, OF_A_DOCUMENT * limits.depth)
-    return most
+        limit = max(limit, OF_A_DOCUMENT * limits.depth)
+    return limit
 
 
-def check_json(body: bytes, most: int = MOST_VALUES) -> None:
+def check_json(body: bytes, limit: int = MOST_VALUES) -> None:
     """Check a body. We count its values before we parse it.
 
     Raises:
@@ -117,10 +117,10 @@ def check_json(body: bytes, most: int = MOST_VALUES) -> None:
     """
     unescaped = _unescaped(body)
     members = unescaped.count(b'"') // 4  # a name and its value
-    _require_few(members, most)
+    _require_few(members, limit)
     outside = _outside_of_strings(unescaped)
     values = sum(map(outside.count, (b",", b"[", b"{")))
-    _require_few(values, most)
+    _require_few(values, limit)
 
     try:
         text = json.dumps(from_json(body), allow_nan=False)
@@ -135,14 +135,14 @@ def check_json(body: bytes, most: int = MOST_VALUES) -> None:
         raise InputError("An object in the body has a name twice; send each name once.")
 
 
-def _require_few(values: int, most: int) -> None:
+def _require_few(values: int, limit: int) -> None:
     """Refuse a body with too many values.
 
     Raises:
         InputError: It has more than the most.
     """
-    if values > most:
-        raise InputError(f"The body has more than {most:,} values; send fewer.")
+    if values > limit:
+        raise InputError(f"The body has more than {limit:,} values; send fewer.")
 
 
 def _unescaped(body: bytes) -> bytes:

@@ -154,7 +154,7 @@ class Connection(H11Protocol):
 
     @property
     def has_request(self) -> bool:
-        """Whether a request, or the beginning of one, is not answered yet or not to the end."""
+        """Whether a request has come, or a part of one, that is not answered to its end."""
         is_sending = self.transport.get_write_buffer_size() > 0
         return self._is_answering or is_sending or bool(self.conn.trailing_data[0])
 

@@ -1,4 +1,4 @@
-"""The routes that list what is offered, show documents, and serve whoever runs the service."""
+"""The routes that list what is offered and show documents, and the routes for operators."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fairqr.retrieval.engines.engine import SearchEngine
 T = TypeVar("T")
 
 COUNTING = 2.0
-"""After so many seconds metrics come without what the database counts, before a scrape gives up."""
+"""Seconds after which metrics come without the database's counts, before a scrape gives up."""
 
 router = APIRouter(tags=["capabilities"])
 operation = APIRouter(tags=["operation"])
@@ -199,20 +199,20 @@ async def get_document(
 
 
 async def _read(
-    request: Request, corpus: str | None, read: Callable[[SearchEngine], Awaitable[T]]
+    request: Request, corpus: str | None, read_from: Callable[[SearchEngine], Awaitable[T]]
 ) -> T:
     """Read documents of a corpus when it is the turn of the key, unless the client leaves first.
 
     Args:
         request: The request.
         corpus: The name of the corpus.
-        read: Reads from its engine.
+        read_from: Reads from its engine.
     """
     parts = parts_of(request)
 
     async def lend_and_read() -> T:
         async with parts.executor.lend_engine(corpus) as engine:
-            return await read(engine)
+            return await read_from(engine)
 
     return await in_its_turn(request, parts.reading, lend_and_read)
 

@@ -20,7 +20,7 @@ from starlette.responses import Response, StreamingResponse
 
 from fairqr.base.errors import FairqrError, IndexNotFoundError, one_line
 from fairqr.graph.service.execution.engines import links_of
-from fairqr.graph.service.execution.requests import ChatRequest
+from fairqr.graph.service.execution.openai_requests import ChatRequest
 from fairqr.graph.service.http.answers import OPENAI_PROBLEMS, Json, compact, openai_error
 from fairqr.graph.service.http.parts import parts_of
 from fairqr.graph.service.http.runs import FollowedRun, run_to_end, start_run, unless_gone
@@ -118,7 +118,7 @@ async def require_source(request: Request, name: str) -> None:
     """Check that there is such a source.
 
     Raises:
-        IndexNotFoundError: There is none.
+        IndexNotFoundError: The source does not exist.
     """
     if name not in await _sources(request):
         raise IndexNotFoundError(
@@ -157,10 +157,10 @@ async def _chunks(
                 yield chunk(message)
                 yield chunk({}, "stop")
                 if includes_usage:
-                    last = _chunk(run, chat_request, {})
-                    last["choices"] = []
-                    last["usage"] = _usage_of(result)
-                    yield _line(last)
+                    usage_chunk = _chunk(run, chat_request, {})
+                    usage_chunk["choices"] = []
+                    usage_chunk["usage"] = _usage_of(result)
+                    yield _line(usage_chunk)
                 yield format_sse_event(data_str="[DONE]")
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, as far as an answer goes; its sources are those of ``http.openai``."""
+"""OpenAI's Responses API, as far as an answer needs it; ``http.openai`` lists the sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openai.types.responses import Response as OpenAIResponse
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from fairqr.graph.service.execution.requests import ResponseRequest
+from fairqr.graph.service.execution.openai_requests import ResponseRequest
 from fairqr.graph.service.http.answers import OPENAI_PROBLEMS, Json, compact, openai_error
 from fairqr.graph.service.http.openai import message_of, require_source
 from fairqr.graph.service.http.runs import FollowedRun, run_to_end, start_run, unless_gone

@@ -73,12 +73,12 @@ class Readiness:
 
     async def _check_all(self) -> dict[str, bool]:
         # At the same time, so that a server that is out of reach holds up no other check.
-        sources, others = await asyncio.gather(
+        sources, other_outcomes = await asyncio.gather(
             asyncio.gather(*map(_passes, self._sources())),
             asyncio.gather(*map(_passes, self._checks.values())),
         )
         outcomes = {"index": any(sources), "sources": all(sources)}
-        outcomes.update(zip(self._checks, others, strict=True))
+        outcomes.update(zip(self._checks, other_outcomes, strict=True))
         return outcomes
 
 
@@ -294,7 +294,10 @@ class ServiceParts:
                 names = executor.configured_corpora()
                 return [partial(executor.check_source, name) for name in names]
 
-            other_checks: dict[str, Check] = {"model": executor.check_model, "store": store.check}
+            other_checks: dict[str, Check] = {
+                "model": executor.models.check_default,
+                "store": store.check,
+            }
             readiness = Readiness(source_checks, other_checks)
             yield cls(settings, store, executor, runs, metrics, readiness)
 

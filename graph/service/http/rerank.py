@@ -341,8 +341,8 @@ async def _fair_list(
         has_scores = documents[0].score is not None
         evidence = None
         if words and has_texts and not has_scores:
-            learnt_words = parts.executor.learnt_words(checked.body["model"])
-            turn = partial(parts.encoding.held, key)
+            learnt_words = parts.executor.models.learnt_words(checked.body["model"])
+            turn = partial(parts.encoding.hold, key)
             evidence = Evidence(parts.evidence, learnt_words, turn)
         return await fair_list(engine, checked.context, words, listed, evidence)
 
@@ -350,7 +350,7 @@ async def _fair_list(
 async def _ids_in_source(
     engine: SearchEngine, documents: Sequence[RerankDocument], texts_are: str
 ) -> list[str]:
-    """Return the ids in the source of documents that bring none; empty for those unknown."""
+    """Return the ids of documents in the source; empty where we do not know them."""
     texts = [document.text for document in documents]
     if texts_are == "ids":
         return texts
@@ -397,26 +397,34 @@ async def rerank(rerank_request: RerankRequest, request: Request) -> Response:
         return Json(answer, headers={"fairqr": UNCHANGED})
 
     positions = [order[position] for position in fair.positions[: rerank_request.top_n]]
-    is_estimated = hits.relevance is not None
     answer["results"] = _results_of(rerank_request, positions)
     answer["fairqr"] = {
         "before": fair.before,
         "after": fair.after,
         "target": fair.target,
-        "estimated": is_estimated,
+        "estimated": hits.relevance is not None,
         "unlabelled": labelled.unlabelled,
         "words_of": fair.words_of,
     }
-    answer["warnings"] = [*labelled.notes]
+    answer["warnings"] = _warnings_of(hits, labelled)
+    return Json(answer, headers={"fairqr": _summary_of(fair, hits)})
+
+
+def _warnings_of(hits: Hits, labelled: Labelled) -> list[str]:
+    """Return what the user should know of a list, in sentences."""
+    warnings = [*labelled.notes]
     shared = say_shared(hits.claims)
     if shared:
-        answer["warnings"].append(f"In the target, {shared}.")
+        warnings.append(f"In the target, {shared}.")
+    return warnings
 
-    basis = "texts" if is_estimated else "ranks"
+
+def _summary_of(fair: OrderedList, hits: Hits) -> str:
+    """Return the header that says by what a list was re-ranked, in ASCII."""
+    basis = "ranks" if hits.relevance is None else "texts"
     if fair.words_of:
         basis += f", words of {fair.words_of}"
-    header = f"re-ranked; {basis}".encode("ascii", "replace").decode()
-    return Json(answer, headers={"fairqr": header})
+    return f"re-ranked; {basis}".encode("ascii", "replace").decode()
 
 
 def _best_first(documents: Sequence[RerankDocument]) -> list[int]:

@@ -30,20 +30,20 @@ class ReturnTimes:
         self._last_times: dict[str, float] = {}
         """The last return time that we gave, by key or address."""
 
-    def wait(self, client: str, least: float) -> float:
+    def wait(self, client: str, shortest: float) -> float:
         """Return in how many seconds a client that is refused now may come again.
 
         Args:
             client: The key or the address that it counts for.
-            least: The seconds after which the first of its clients may.
+            shortest: The seconds after which the first of its clients may.
         """
         now = self._clock()
         if len(self._last_times) >= MOST_KEPT:
             self._forget_past_times(now)
 
         after_last = self._last_times.get(client, 0.0) + APART - now
-        longest = max(least, LATEST)
-        wait = min(max(least, after_last), longest)
+        longest = max(shortest, LATEST)
+        wait = min(max(shortest, after_last), longest)
         self._last_times[client] = now + wait
         return wait
 

@@ -1,6 +1,6 @@
 """The routes of runs: starting, listing, showing, following and ending them."""
 
-# No annotation is delayed here: those of streams name what they depend on.
+# Annotations are evaluated at once here: the annotations of streams hold their dependencies.
 import asyncio
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
@@ -151,7 +151,7 @@ async def start_run(
 
 
 async def accept_run(request: Request, checked: CheckedRequest, idempotency: str | None) -> Run:
-    """Accept a durable run of a checked request, or return that of a request that is repeated."""
+    """Accept a durable run of a checked request, or return the run of the request it repeats."""
     return await parts_of(request).runs.accept(
         access_key_of(request.scope).id,
         kind=checked.kind,
@@ -192,10 +192,10 @@ async def run_to_end(
             f"The service stopped, but the run continues; read its result at {path}."
         )
 
-    followed, last = await unless_gone(request, do())
-    if last.name == "error":
-        raise HTTPException(last.data["status"], last.data, followed.headers)
-    return followed, last.data["result"]
+    followed, final_event = await unless_gone(request, do())
+    if final_event.name == "error":
+        raise HTTPException(final_event.data["status"], final_event.data, followed.headers)
+    return followed, final_event.data["result"]
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -235,7 +235,7 @@ async def in_its_turn(request: Request, slots: Slots, work: Callable[[], Awaitab
     """
 
     async def wait_and_work() -> T:
-        async with slots.held(access_key_of(request.scope).id):
+        async with slots.hold(access_key_of(request.scope).id):
             return await work()
 
     return await unless_gone(request, wait_and_work())
@@ -254,7 +254,7 @@ def carrier_of(request: Request) -> dict[str, str]:
 
 
 def _streaming(follow: Callable[..., AsyncIterator[Events]]) -> Callable[..., Any]:
-    """Return a route that streams events; what they depend on may fail before the stream begins.
+    """Return a route that streams events; its dependency may fail before the stream begins.
 
     If the database is away, the stream ends, and the run still goes on. A client that misses the
     last event knows that it should reconnect.
@@ -327,8 +327,8 @@ async def begin_run(
 
     It is always kept: it continues without a client and after a restart of the service.
     """
-    kept = background_run.request.model_copy(update={"keep": True})
-    followed = await start_run(request, background_run.kind, kept, idempotency=idempotency)
+    run_request = background_run.request.model_copy(update={"keep": True})
+    followed = await start_run(request, background_run.kind, run_request, idempotency=idempotency)
     return Json(followed.run, 202, followed.headers)
 
 
@@ -354,11 +354,11 @@ async def get_run(request: Request, id: RunId) -> Response:
 
 
 async def _stream_kept_run(
-    request: Request, id: RunId, known: _LastEventId = 0
+    request: Request, id: RunId, last_event_id: _LastEventId = 0
 ) -> AsyncIterator[Events]:
     run = await run_of(request, id)
     key = access_key_of(request.scope).id
-    async with aclosing(parts_of(request).runs.events(run, key, known)) as events:
+    async with aclosing(parts_of(request).runs.events(run, key, last_event_id)) as events:
         yield events
 
 

@@ -1,6 +1,6 @@
 """The server: it listens, limits the requests under way, and stops gracefully.
 
-It knows nothing of the application, so that the proxy, which has none, loads none.
+It knows nothing of the application, so that the proxy need not load it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AGAIN = 1.0
 """Seconds until a killed worker is replaced."""
 
 LAST_REQUESTS = 2
-"""Seconds for the requests under way, once connections are told to end."""
+"""Seconds for the requests under way, once connections are to end."""
 
 TICK = 0.02
 """Seconds between two looks whether all requests are answered."""
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """Serves an application until it is told to stop.
+    """Serves an application until it is stopped.
 
     Args:
         app: The application.
@@ -291,8 +291,8 @@ class _Workers:
 def fork(number: int, listener: socket.socket) -> tuple[bool, socket.socket]:
     """Start processes for an address, and return in each of them; one that is killed is replaced.
 
-    Each gets a socket of its own, among which the system shares connections out: of one that all
-    listen on, whoever wakes first takes all connections that wait.
+    Each gets a socket of its own, and the system distributes connections over the sockets. If all
+    listened on one socket, the process that wakes first would take all waiting connections.
 
     This process never returns. It waits for the others, hands SIGTERM and SIGINT on, and then
     exits: with 0, or with the code of the first that ended alone, whereupon the others are ended.

@@ -16,7 +16,7 @@ SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that names the folder."""
 
 PREFIX = "fairqr-metrics-"
-"""How the names of such folders begin; the number of the process that made it follows."""
+"""The start of such a folder's name; the number of the process that made it follows."""
 
 
 def share_metrics() -> None:

@@ -176,7 +176,7 @@ class ToolCalls:
     async def passages(self, corpus: str, places: Sequence[Place]) -> list[str]:
         """Return the passages of documents, numbered, and without markup."""
         async with self.executor.lend_engine(corpus) as engine:
-            documents = await engine.documents([place.id for place in places])
+            documents = await engine.documents([document.id for document in places])
         return list(passage_lines(places, documents))
 
 
@@ -253,8 +253,8 @@ def _make_fair_answer(calls: ToolCalls) -> Callable[..., Any]:
 def _used_places(result: AnswerResult) -> list[Place]:
     """Return the documents that the answers used; without an attributor, those that were read."""
     if result.attributor is None:
-        return [place for place in result.ranking if place.exposure]
-    return [place for place in result.ranking if place.attributed]
+        return [document for document in result.ranking if document.exposure]
+    return [document for document in result.ranking if document.attributed]
 
 
 def _answer_lines(result: AnswerResult, passages: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.problems import REVOKED, busy, class_and_place
 from fairqr.graph.service.records import NOBODY, Event, Kind, Run, is_id, path_of
 from fairqr.graph.service.runs import live
+from fairqr.graph.service.runs.durable import DurableRun, ExecuteStored
 from fairqr.graph.service.runs.queues import LocalQueue, SharedQueue
 from fairqr.graph.service.slots import Slots
 from fairqr.graph.service.store import Store
@@ -55,7 +56,7 @@ class EphemeralRuns:
 
     Args:
         settings: The settings of the service.
-        finished: Called with each run at its end.
+        on_finished: Called with each run at its end.
 
     Attributes:
         accepting: Whether runs are accepted; false once :meth:`drain` was called.
@@ -63,9 +64,9 @@ class EphemeralRuns:
         ephemeral: The runs that have one.
     """
 
-    def __init__(self, settings: ServiceSettings, finished: Callable[[Run], None]) -> None:
+    def __init__(self, settings: ServiceSettings, on_finished: Callable[[Run], None]) -> None:
         self._settings = settings
-        self._finished = finished
+        self._on_finished = on_finished
         # For runs of both kinds.
         self._slots = Slots(settings.concurrency, settings.traffic.share)
         self._audit_slots = Slots(settings.audit_concurrency, share=1.0)
@@ -112,7 +113,7 @@ class EphemeralRuns:
 
         longest = self._settings.limits.seconds
         limit = min(seconds or longest, longest)
-        ephemeral = live.EphemeralRun(run, f"/v1/{kind}", limit, carrier, self._finished, key)
+        ephemeral = live.EphemeralRun(run, f"/v1/{kind}", limit, carrier, self._on_finished, key)
         self.ephemeral.add(ephemeral)
         ephemeral.task = asyncio.create_task(ephemeral.do(execute(run.id)))
         ephemeral.task.add_done_callback(lambda _: self._over(ephemeral))
@@ -200,7 +201,7 @@ class Runs(EphemeralRuns):
         execute_stored: Runs a durable run; always closed in the task that started it. None if this
             process does none.
         settings: The settings of the service.
-        finished: Called with each run at its end.
+        on_finished: Called with each run at its end.
 
     Attributes:
         durable: The durable runs under way here, by id.
@@ -209,16 +210,16 @@ class Runs(EphemeralRuns):
     def __init__(
         self,
         store: Store,
-        execute_stored: live.ExecuteStored | None,
+        execute_stored: ExecuteStored | None,
         settings: ServiceSettings,
-        finished: Callable[[Run], None],
+        on_finished: Callable[[Run], None],
     ) -> None:
-        super().__init__(settings, finished)
+        super().__init__(settings, on_finished)
         self._store = store
         self._execute_stored = execute_stored
         queue_class = LocalQueue if store.database.file else SharedQueue
         self._queue = queue_class(store, settings)
-        self.durable: dict[str, live.DurableRun] = {}
+        self.durable: dict[str, DurableRun] = {}
         self._drained = False
 
         self._clean_at = 0.0
@@ -295,8 +296,8 @@ class Runs(EphemeralRuns):
         pause = SOON
         while True:
             # A run that is over elsewhere may still wait for a model here, in an older attempt.
-            here = self.durable.get(run.id) if run.live else None
-            if _may_have_stored_events(run, here, after):
+            local_run = self.durable.get(run.id) if run.live else None
+            if _may_have_stored_events(run, local_run, after):
                 # What was read in another state of the run may lack its last events.
                 state = (run.live, run.attempts)
                 while stored := await self._shared(self._store.events, run.id, after, state=state):
@@ -309,8 +310,8 @@ class Runs(EphemeralRuns):
                 number = await self._shared(self._store.last_number, run.id)
                 yield live.last_event(run, number + 1)
                 return
-            if here is not None:
-                async with contextlib.aclosing(here.events(after)) as events:
+            if local_run is not None:
+                async with contextlib.aclosing(local_run.events(after)) as events:
                     async for event in events:
                         yield event
                         if event.last:
@@ -352,16 +353,16 @@ class Runs(EphemeralRuns):
             StoreUnavailableError: The database cannot be used.
         """
         await self._store.cancel(id_, key)
-        here = self.durable.get(id_)
-        if here is not None:
-            here.stop()
+        local_run = self.durable.get(id_)
+        if local_run is not None:
+            local_run.stop()
 
     async def _do(
-        self, execute_stored: live.ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
+        self, execute_stored: ExecuteStored, saver: Checkpoints, id_: str, key: str, kind: Kind
     ) -> None:
         """Do a run when there is a slot."""
         current_key_id.set(key)
-        async with self._slots_for(kind).held(key):
+        async with self._slots_for(kind).hold(key):
             if not self.accepting:
                 return
             attempt = await lasting(partial(self._store.claim, id_))
@@ -370,12 +371,12 @@ class Runs(EphemeralRuns):
 
             limits = self._settings.limits
             seconds = limits.audit_seconds if attempt.kind == "audit" else limits.seconds
-            run = live.DurableRun(
+            run = DurableRun(
                 run=attempt,
                 path=path_of(id_),
                 seconds=seconds,
                 carrier=attempt.carrier,
-                finished=self._finished,
+                on_finished=self._on_finished,
                 store=self._store,
                 saver=saver,
             )
@@ -430,18 +431,18 @@ class Runs(EphemeralRuns):
                 await asyncio.to_thread(_remove_old, folder, before, unfinished, forgotten)
 
 
-def _may_have_stored_events(run: Run, here: live.DurableRun | None, after: int) -> bool:
+def _may_have_stored_events(run: Run, local_run: DurableRun | None, after: int) -> bool:
     """Return whether the store may have later events of a run than this process has.
 
     Args:
         run: The run.
-        here: The run in this process, if it is done here; the events of earlier attempts are only
-            in the store.
+        local_run: The run in this process, if it is done here; only the store has the events of
+            earlier attempts.
         after: Only events with higher numbers count.
     """
-    if here is None:
+    if local_run is None:
         return run.attempts > 0
-    return after < here.run.last
+    return after < local_run.run.last
 
 
 def _remove_old(
@@ -456,9 +457,11 @@ def _remove_old(
         forgotten: The ids of runs whose files do not, whenever they were written to.
     """
     for path in folder.glob("*"):
+        id_ = path.stem
+        if not is_id(id_) or id_ in unfinished:
+            continue
         with contextlib.suppress(OSError):  # another process removes it, or we may not
-            is_old = path.stem in forgotten or path.stat().st_mtime < before
-            is_of_past_run = is_id(path.stem) and path.stem not in unfinished
-            if is_of_past_run and is_old:
+            is_old = id_ in forgotten or path.stat().st_mtime < before
+            if is_old:
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)

@@ -254,10 +254,10 @@ class SharedQueue:
         would take over the runs under way.
         """
         loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
+        deadline = loop.time() + seconds
         workers = {*self._workers}
         while workers:
-            remaining = end - loop.time()
+            remaining = deadline - loop.time()
             if remaining <= 0:
                 return
             timeout = min(remaining, self._settings.lease / 3)

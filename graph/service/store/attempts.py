@@ -170,7 +170,7 @@ class AttemptStore:
         return await self._write(run, values) is not None
 
     def _now_after(self, earlier: sa.ColumnElement[float]) -> sa.ColumnElement[float]:
-        """Return the time, or that of an earlier event if the clock was set back meanwhile."""
+        """Return the time now, or an earlier time of the run if the clock was set back since."""
         now = self.database.now()
         return sa.case((now > earlier, now), else_=earlier)
 
@@ -206,7 +206,8 @@ class AttemptStore:
         for id_, reply in (replies or {}).items():
             reply_rows.append({"run_id": run.id, "id": id_, "reply": reply})
 
-        # To make a checkpoint plain data takes a thread. If none is free, keys are still checked.
+        # Serialising a checkpoint takes a thread. While it waits for one, some connections stay
+        # free, so that keys are still checked.
         turn = self._checkpointing if writes else contextlib.nullcontext()
         async with turn, self.database.begin() as connection:
             driver: Any = await self.database.driver_of(connection) if writes else None

@@ -19,7 +19,7 @@ from fairqr.base.errors import ConfigError, StoreUnavailableError
 from fairqr.base.settings import data_dir
 
 SCHEMA = "fairqr"
-"""The schema of our tables in PostgreSQL, and of those of procrastinate and LangGraph."""
+"""The schema of our tables in PostgreSQL, and of the tables of procrastinate and LangGraph."""
 
 CONNECT = 5
 """Seconds until a connection is open."""

@@ -252,7 +252,7 @@ class Database:
         return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 
     async def prepare(self) -> None:
-        """Make or upgrade the tables, and those of LangGraph and procrastinate.
+        """Make or upgrade our tables, and the tables of LangGraph and procrastinate.
 
         Several processes may do so at the same time.
 
@@ -359,16 +359,16 @@ class Database:
 
 
 async def _lock_preparation(connection: AsyncConnection) -> None:
-    """Take the lock of those who prepare the database.
+    """Take the lock for preparing the database.
 
     Raises:
         TimeoutError: Another process has it for a long time.
     """
-    end = time.monotonic() + PREPARED_WITHIN
+    deadline = time.monotonic() + PREPARED_WITHIN
     lock = sa.select(sa.func.pg_try_advisory_lock(PREPARING))
     # Polling, since a statement that waits holds up the index that LangGraph makes.
     while not await connection.scalar(lock):
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             raise TimeoutError("another process is still preparing it")
         await asyncio.sleep(0.05)
 

@@ -268,12 +268,12 @@ class Store(AttemptStore):
         rows = await self._all(sa.select(ENDED))
         return {(row["kind"], row["status"]): row["number"] for row in rows}
 
-    async def forget(self, seconds: float, most: int) -> list[str]:
+    async def forget(self, seconds: float, most_per_key: int) -> list[str]:
         """Delete ended runs that are old, or too many of one key.
 
         Args:
             seconds: How long ago they ended at most, by the database's clock.
-            most: How many of a key stay, those that ended last.
+            most_per_key: How many of a key stay, those that ended last.
 
         Returns:
             The ids of the deleted runs.
@@ -283,27 +283,29 @@ class Store(AttemptStore):
         while batch := await self._delete_ended(is_old):
             deleted += batch
 
-        surplus = await self._surplus(most)
+        surplus = await self._surplus(most_per_key)
         for start in range(0, len(surplus), DELETED_AT_ONCE):
             batch = surplus[start : start + DELETED_AT_ONCE]
             deleted += await self._delete_ended(RUNS.c.id.in_(batch))
         return deleted
 
-    async def _surplus(self, most: int) -> list[str]:
+    async def _surplus(self, most_per_key: int) -> list[str]:
         """Return the ids of all ended runs except the last ones of each key."""
         newest_first = (RUNS.c.finished.desc(), RUNS.c.id)
         age_rank = sa.func.row_number().over(partition_by=RUNS.c.key_id, order_by=newest_first)
-        ended = sa.select(RUNS.c.id, age_rank.label("age_rank")).where(~IS_LIVE).subquery()
-        rows = await self._all(sa.select(ended.c.id).where(ended.c.age_rank > most))
+        ended_runs = sa.select(RUNS.c.id, age_rank.label("age_rank")).where(~IS_LIVE).subquery()
+        rows = await self._all(
+            sa.select(ended_runs.c.id).where(ended_runs.c.age_rank > most_per_key)
+        )
         return [row["id"] for row in rows]
 
     async def _delete_ended(self, condition: sa.ColumnElement[bool]) -> list[str]:
         """Delete some of the ended runs that a condition is true of, and return their ids."""
         # Another process may be deleting some just now.
-        ended = sa.select(RUNS.c.id).where(condition, ~IS_LIVE)
-        ended = ended.limit(DELETED_AT_ONCE).with_for_update(skip_locked=True)
+        ended_runs = sa.select(RUNS.c.id).where(condition, ~IS_LIVE)
+        ended_runs = ended_runs.limit(DELETED_AT_ONCE).with_for_update(skip_locked=True)
         async with self.database.begin() as connection:
-            ids = list(await connection.scalars(ended))
+            ids = list(await connection.scalars(ended_runs))
             await delete_rows(connection, ids, RUNS.c.id, *self._checkpoints)
         return ids
 
@@ -327,8 +329,8 @@ class Store(AttemptStore):
         if not name.strip() or not is_short:
             raise InputError(f"The name of a key is one line of 1 to {_LONGEST_NAME} characters.")
         if not scopes or not set(scopes) <= set(SCOPES):
-            given = one_line(", ".join(scopes), 40)
-            raise InputError(f"There is no scope '{given}'; choose from {', '.join(SCOPES)}.")
+            names = one_line(", ".join(scopes), 40)
+            raise InputError(f"There is no scope '{names}'; choose from {', '.join(SCOPES)}.")
 
         highest = max(SCOPES.index(scope) for scope in scopes)
         id_ = secrets.token_hex(6)

@@ -55,7 +55,8 @@ RUNS = sa.Table(
 )
 
 
-def _of_run() -> sa.Column[str]:
+def _run_id() -> sa.Column[str]:
+    """Return the column of a table with rows of runs."""
     return sa.Column(
         "run_id", sa.Text, sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True
     )
@@ -64,7 +65,7 @@ def _of_run() -> sa.Column[str]:
 EVENTS = sa.Table(
     "events",
     METADATA,
-    _of_run(),
+    _run_id(),
     sa.Column("number", sa.Integer, primary_key=True),
     sa.Column("name", sa.Text, nullable=False),
     sa.Column("step", sa.Text),  # the key of the step that ended, the same in each attempt
@@ -74,7 +75,7 @@ EVENTS = sa.Table(
 REPLIES = sa.Table(
     "replies",
     METADATA,
-    _of_run(),
+    _run_id(),
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("reply", JsonText, nullable=False),
 )
@@ -105,7 +106,7 @@ LAYOUT = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True),
     sa.Column("trial", sa.LargeBinary),
 )
-"""The version of these tables, and a place to try whether anything can be written."""
+"""The version of these tables, and a column that checks write into."""
 
 VERSION = 6
 
@@ -121,19 +122,22 @@ FROM_1_0 = (
     "ALTER TABLE events ADD COLUMN step TEXT",
     "DROP TABLE migrations",
 )
-"""What makes the tables of fairqr 1.0 these, with its keys and its finished runs."""
+"""Statements that upgrade the tables of fairqr 1.0, with its keys and its finished runs."""
 
 
 def make_tables(connection: sa.Connection) -> None:
-    """Make the tables, or those of fairqr 1.0 over.
+    """Make the tables; upgrade the tables of fairqr 1.0.
 
     Raises:
         OSError: A newer fairqr has used the database, or one before 1.0.
     """
-    if sa.inspect(connection).has_table("migrations"):
-        _require(connection.scalar(sa.text("SELECT max(version) FROM migrations")), VERSION_OF_1_0)
+    is_of_1_0 = sa.inspect(connection).has_table("migrations")
+    if is_of_1_0:
+        version = connection.scalar(sa.text("SELECT max(version) FROM migrations"))
+        _require(version, VERSION_OF_1_0)
         for statement in FROM_1_0:
             connection.execute(sa.text(statement))
+
     METADATA.create_all(connection)
     version = connection.scalar(sa.select(LAYOUT.c.version))
     if version is None:
@@ -142,9 +146,14 @@ def make_tables(connection: sa.Connection) -> None:
         _require(version, VERSION)
 
 
-def _require(found: int, known: int) -> None:
-    if found != known:
+def _require(version: int, readable: int) -> None:
+    """Refuse tables of another version than the one that we can read.
+
+    Raises:
+        OSError: They are.
+    """
+    if version != readable:
         raise OSError(
-            f"it has version {found}, and this fairqr knows only {VERSION} and {VERSION_OF_1_0}; "
+            f"it has version {version}, and this fairqr knows only {VERSION} and {VERSION_OF_1_0}; "
             "use the fairqr that wrote it, or name another database"
         )

@@ -623,7 +623,7 @@ async def test_a_short_list_waits_for_no_long_lists_of_another_key(minilm_cache:
     async def estimate(key: str, name: str, size: int) -> None:
         texts = [f"{name}: physicist {number}" for number in range(size)]
         hits = Hits([*map(str, range(size))], [1.0] * size, {})
-        (estimate_,) = await evidence.estimated(["x"], texts, hits, partial(encoding.held, key))
+        (estimate_,) = await evidence.estimated(["x"], texts, hits, partial(encoding.hold, key))
         assert estimate_.relevance is not None
         ended.append(name)
 
@@ -645,7 +645,7 @@ async def test_the_lists_of_a_service_are_encoded_in_turns(
     request = {"model": "notables?attributes=gender", "query": "physicist", "documents": documents}
     async with in_process() as client:
         parts = client._transport.app.state.parts  # type: ignore[attr-defined]
-        async with parts.encoding.held("other"):
+        async with parts.encoding.hold("other"):
             asking = asyncio.create_task(client.post("/v1/rerank", json=request))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(asking), 1)

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessageChunk
 
 from fairqr.graph.service.configuration import ServiceSettings
 from fairqr.graph.service.records import Run
-from fairqr.graph.service.runs.live import DurableRun
+from fairqr.graph.service.runs.durable import DurableRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step

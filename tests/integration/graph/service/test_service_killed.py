@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fairqr.graph.service.runs.live import CHECKPOINTED
+from fairqr.graph.service.runs.durable import CHECKPOINTED
 from tests.patience import PATIENCE, until
 from tests.servers.model_server import Answer, Asked, Command, ModelServer, says, write_people
 from tests.servers.page_service import ServiceClient, environment, running, settings_for

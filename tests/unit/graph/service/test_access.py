@@ -172,7 +172,7 @@ async def test_who_reads_many_documents_keeps_no_source_from_others(
 
         async with AsyncExitStack() as stack:
             for _ in range(READERS * 3 // 4):
-                await stack.enter_async_context(parts.reading.held(greedy.id))
+                await stack.enter_async_context(parts.reading.hold(greedy.id))
             one_more = begin_to_read(greedy_secret)
             assert (await begin_to_read(other_secret)).status_code in (200, 404)
             assert not one_more.done()
@@ -214,7 +214,7 @@ async def test_who_leaves_while_waiting_gives_the_place_up(
         for _ in range(parts.settings.concurrency):
             await stack.enter_async_context(parts.runs.slot(NOBODY))
         for _ in range(READERS):
-            await stack.enter_async_context(parts.reading.held(NOBODY))
+            await stack.enter_async_context(parts.reading.hold(NOBODY))
 
         headers = {"Host": "localhost", "Content-Type": "application/json"}
         request = client.build_request(method, path, params={"id": "one"}, headers=headers)

@@ -46,7 +46,7 @@ class WatchedTurns:
     @asynccontextmanager
     async def of(self, key: str) -> AsyncIterator[None]:
         """Hold a turn."""
-        async with self._slots.held(key):
+        async with self._slots.hold(key):
             self.held[key] += 1
             self.most[key] = max(self.most[key], self.held[key])
             self.begun[key] += 1

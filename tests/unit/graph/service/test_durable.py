@@ -19,7 +19,7 @@ from fairqr.graph.probe.context import ProbeContext, ProbeSettings
 from fairqr.graph.search.builder import build_search_graph
 from fairqr.graph.search.context import Context
 from fairqr.graph.service.records import Event, Kind, Run
-from fairqr.graph.service.runs.live import DurableRun
+from fairqr.graph.service.runs.durable import DurableRun
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step
 from fairqr.graph.stream import RunOutput, run_graph

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fairqr.base.errors import ConfigError, InputError
-from fairqr.graph.service.execution.requests import ChatRequest
+from fairqr.graph.service.execution.openai_requests import ChatRequest
 from fairqr.graph.service.store.database import Database
 from fairqr.retrieval.fairness.exposure import Discount
 from fairqr.retrieval.fairness.protected import ProtectedGroup

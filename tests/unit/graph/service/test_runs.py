@@ -18,7 +18,8 @@ from langchain_core.messages import AIMessageChunk
 from fairqr.base import errors
 from fairqr.graph.service.configuration import ServiceLimits, ServiceSettings, Traffic
 from fairqr.graph.service.records import Event, Kind, Run
-from fairqr.graph.service.runs.live import DurableRun, EphemeralRun
+from fairqr.graph.service.runs.durable import DurableRun
+from fairqr.graph.service.runs.live import EphemeralRun
 from fairqr.graph.service.runs.manager import Runs
 from fairqr.graph.service.store import Store
 from fairqr.graph.step import Step

@@ -214,6 +214,6 @@ async def test_nothing_is_remembered_of_who_holds_no_slot() -> None:
     """Addresses that guess keys take turns, too, and there are very many of them."""
     slots = Slots(1, 1)
     for number in range(3):
-        async with slots.held(f"address {number}"):
+        async with slots.hold(f"address {number}"):
             pass
-    assert not slots._held
+    assert not slots._counts
