@@ -52,7 +52,7 @@ def windows_last_first(
     """
     windows = windows_in(text, searches)
     pairs = [*zip(searches, windows, strict=True)]
-    return reversed(pairs)
+    yield from reversed(pairs)
 
 
 def _replies_in(reply: Any) -> list[Any]:

@@ -184,7 +184,7 @@ def check(
     lines = [*_problem_lines(report), *fact_lines(facts)]
     lines += _without_group_lines(report)
 
-    error = None
+    error: CorpusError | SchemaError | None = None
     if report.problems:
         wrong = quantity(len(report.problems), "line")
         error = CorpusError(f"{wrong} of {source.path} must be fixed before it can be indexed.")
