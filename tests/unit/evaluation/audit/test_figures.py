@@ -134,7 +134,7 @@ def test_documents_below_the_level_count_for_no_share() -> None:
 
 
 @pytest.mark.parametrize("target", ["relevance:1", MIXED], ids=["relevance", "mixed"])
-def test_a_target_is_unknown_where_relevant_ones_are_missing(target: str) -> None:
+def test_a_target_is_unknown_where_documents_are_missing(target: str) -> None:
     """All documents here are likelier than the level, so that more of them may be relevant."""
     cut = shown("babaaa", 0.9, 2, target=target, level=0.6)
 
@@ -154,7 +154,7 @@ def test_missing_labels_bound_exposure_and_target(name: str) -> None:
     assert getattr(answer, f"{name}_high") == pytest.approx(np.max(possible, axis=0))
 
 
-def test_documents_without_labels_are_attainable_for_nobody() -> None:
+def test_what_has_no_label_is_nobodys_attainable_exposure() -> None:
     """Else all groups would seem to get more."""
     bare = shown("ab-", [0.2, 0.2, 0.9], 2, target=POPULATION)
     assert np.isnan(bare.attainable).all()
@@ -550,7 +550,7 @@ def test_ratios_of_three_queries_have_no_interval() -> None:
         assert np.isnan([ratio.low, ratio.high]).all()
 
 
-def test_a_selection_ratio_needs_two_queries_that_left_some_out() -> None:
+def test_a_ratio_of_selected_needs_two_queries_that_left_out() -> None:
     all_shown, one_left_out = (shown(letters + "b" * 9, k=3) for letters in ("ab", "bbba"))
 
     too_few, enough = (

@@ -74,7 +74,7 @@ def test_only_queries_that_are_in_a_gap_contribute_to_it() -> None:
     assert sum(contribution.share for contribution in against_women) < 1
 
 
-def test_a_gap_of_some_queries_is_not_cut_off_at_the_target() -> None:
+def test_a_gap_of_some_queries_may_exceed_the_target_of_all() -> None:
     queries = queries_of(30, alike=True)
     observed = observations_of(queries, bias=9.0)
     make_unlikely(observed, range(10))

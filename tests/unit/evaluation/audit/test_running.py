@@ -94,7 +94,6 @@ async def audited(
     return await audit_engine(engine, inputs, AuditFolder(folder), run)
 
 
-@pytest.mark.promise("audit")
 class Announced(NamedTuple):
     """What an audit says first that it will ask, and what it then asks.
 
@@ -115,6 +114,7 @@ class Announced(NamedTuple):
     is_single: bool = True
 
 
+@pytest.mark.promise("audit")
 @pytest.mark.usefixtures("by_rank")
 @pytest.mark.parametrize(
     "announced",
