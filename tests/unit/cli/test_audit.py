@@ -66,7 +66,7 @@ def fairqr(fairqr: Callable[..., Any]) -> Fairqr:
     def call(*arguments: str, code: int = 0) -> tuple[str, str]:
         ended = fairqr("audit", *arguments)
         assert ended.code == code, ended
-        return ended[1:]
+        return ended.stdout, ended.stderr
 
     return call
 

@@ -16,7 +16,7 @@ Show = Callable[..., str]
 
 
 def a_span(**changes: Any) -> str:
-    fields = {
+    fields: dict[str, Any] = {
         "name": "fairqr.begin",
         "span": "a1",
         "parent": None,

@@ -52,7 +52,9 @@ def test_a_search_gives_what_the_python_api_gives(
     monkeypatch.setenv("FAIRQR_DATA_DIR", service.variables["FAIRQR_DATA_DIR"])
     monkeypatch.setenv("FAIRQR_CONFIG", "/dev/null")
     with FairSearch.open("people", "feedback") as fair:
-        context = {name: request[name] for name in ("attributes", "k", "ask", "groups", "target")}
+        context: Any = {
+            name: request[name] for name in ("attributes", "k", "ask", "groups", "target")
+        }
         in_python = fair.search("physicist", **context)
 
     without_time = {"usage": {"milliseconds"}}
@@ -262,7 +264,7 @@ def test_a_kept_search_that_is_sent_again_is_the_same_run(service: Served) -> No
         service.client.post("/v1/search", json=request, headers=headers).headers["location"]
         for _ in range(3)
     }
-    sent = {"json": request, "headers": headers}
+    sent: Any = {"json": request, "headers": headers}
     with service.client.stream("POST", "/v1/search/stream", **sent) as response:
         locations.add(response.headers["location"])
 
@@ -429,7 +431,7 @@ def test_indexes_models_and_methods_are_described(service: Served) -> None:
     assert offered["models"][0] == {"name": "openai:fake", "default": True}
     assert [entry["default"] for entry in offered["retrievers"]].count(True) == 1
 
-    usual = {}
+    usual: dict[str, str] = {}
     for entry in offered["methods"]:
         usual |= dict.fromkeys(entry["default_for"], entry["name"])
     assert usual == {"search": "fairqr", "answer": "baseline", "probe": "baseline"}

@@ -7,7 +7,7 @@ import os
 import random
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +204,7 @@ async def test_with_a_clock_set_back_no_run_ends_before_it_began(
     assert run.finished == run.created
 
 
-def ids_of(runs: list[Run]) -> list[str]:
+def ids_of(runs: Sequence[Any]) -> list[str]:
     return [run.id for run in runs]
 
 

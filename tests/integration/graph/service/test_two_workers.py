@@ -179,7 +179,7 @@ async def search_as_agent(url: str, key: str | None, messages: list[str | None])
 
 
 def is_alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
 
 
 def listening_at(port: int) -> set[int]:

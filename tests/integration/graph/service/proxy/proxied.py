@@ -64,7 +64,7 @@ class Proxied:
         (worker,) = [
             child for child in self.children() if "proxy.process" in " ".join(child.cmdline())
         ]
-        return worker.pid
+        return int(worker.pid)
 
     def children(self) -> list[psutil.Process]:
         """Return its processes: one for each index, and perhaps one that encodes texts."""

@@ -91,7 +91,7 @@ def compare(sides: DirectAndProxied, body: Any, parameters: dict[str, str]) -> s
 def test_two_hundred_requests_give_equal_replies(sides: DirectAndProxied) -> None:
     """One for each documented option with each kind of query."""
     options = itertools.product(DOCUMENTED["queries"], DOCUMENTED["options"])
-    requests = [({**query, **option}, {}) for query, option in options]
+    requests: list[tuple[Any, Any]] = [({**query, **option}, {}) for query, option in options]
     requests += [({"query": kind}, {}) for kind in DOCUMENTED["kinds"]]
     query = DOCUMENTED["queries"][1]
     requests += [(query, parameters) for parameters in DOCUMENTED["parameters"]]

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -276,7 +275,9 @@ def test_a_log_of_every_kind_is_audited(cluster: Cluster, quick: Main, tmp_path:
         for kind in kinds:
             ask_for(client, kind)
         until(lambda log=log, before=before: len(records_in(log)) >= before + len(kinds))
-    folders = chain.from_iterable(("--from-log", log.parent) for log in logs)
+    folders: list[str | Path] = []
+    for log in logs:
+        folders += ["--from-log", log.parent]
     ended = quick("audit", *folders, "-o", tmp_path / "out", "--attribute", "gender", "--json")
 
     assert ended.code == 0, ended.stderr

@@ -325,7 +325,7 @@ class TestCosts:
     ) -> None:
         """A request that may cost more than the limits allow is refused before a model is asked."""
         service.model.does(answers_all)
-        needed = {
+        needed: dict[str, dict[str, Any]] = {
             "search": PHYSICIST,
             "answer": {"question": "physicist", "corpus": "people"},
             "probe": {"query": "physicist", "attribute": "gender", "protected": "female"},

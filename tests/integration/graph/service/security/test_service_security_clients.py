@@ -323,7 +323,7 @@ async def test_one_key_leaves_room_for_others(method: str, path: str, most: int)
     async with client_of(settings, Keys()) as client:
 
         async def ask(path: str, headers: dict[str, str]) -> httpx.Response:
-            body = {} if method == "POST" else None
+            body: dict[str, Any] | None = {} if method == "POST" else None
             return await client.request(method, path, headers=headers, json=body)
 
         slow = [asyncio.create_task(ask("/slow", ONE)) for _ in range(most)]
