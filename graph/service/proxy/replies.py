@@ -43,7 +43,7 @@ def windows_in(text: str, searches: Sequence[ProxiedSearch]) -> list[Window]:
 def windows_last_first(
     text: str, searches: Sequence[ProxiedSearch]
 ) -> Iterator[tuple[ProxiedSearch, Window]]:
-    """Return searches with what a reply has for each, the last one first.
+    """Yield searches with what a reply has for each, the last one first.
 
     So the hits of the others stay where they are in the text when a page is cut from one.
 
