@@ -43,6 +43,10 @@ settings.register_profile("tests", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("tests")
 
 _UNIT = Path(__file__).parent / "unit"
+
+SECONDS_OF_A_UNIT_TEST = 120
+"""A unit test that hangs costs two minutes; tests with real servers have longer."""
+
 _SERVERS = ("elasticsearch_url", "opensearch_url", "secure_elasticsearch", "postgres_server")
 _SHARED = pytest.StashKey[SharedServers]()
 
@@ -55,6 +59,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests that share what the model replied, or an index.
     """
     for item in items:
+        if _UNIT in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS_OF_A_UNIT_TEST))
         if item.get_closest_marker("xdist_group") is None:
             named, group = getattr(item, "fixturenames", ()), str(item.path)
             if "shared_model_cache" in named:
