@@ -18,6 +18,7 @@ from fairqr.base.errors import InputError, TargetError
 from fairqr.evaluation.audit.specification import AuditSpec
 from fairqr.retrieval.engines.tantivy.engine import TantivyEngine
 from fairqr.retrieval.sources.documents import Document
+from tests.patience import PATIENCE
 from tests.unit.retrieval.embedded import built
 
 WORDS = ("apple", "birch", "cedar", "daisy", "elder", "fennel", "grape", "hazel")
@@ -148,9 +149,11 @@ async def test_files_of_an_audit_go_with_it(engine: TantivyEngine) -> None:
     assert folder.is_dir()
 
     del audit
-    await asyncio.sleep(0)  # the loop lets go of what it returned last
-    gc.collect()
-    assert not folder.exists()
+    # The loop and its threads let go of what they returned last.
+    async with asyncio.timeout(PATIENCE):
+        while folder.exists():
+            await asyncio.sleep(0.01)
+            gc.collect()
 
 
 async def test_a_folder_of_an_audit_is_read_and_not_overwritten(

@@ -63,7 +63,11 @@ def built(folder: Path, name: str, attribute: Attribute, ids: Sequence[str]) -> 
 
 
 @SHARED_FOLDER
-@given(held=st.dictionaries(IDS, LABELS, min_size=1), others=st.lists(IDS), policy=st.booleans())
+@given(
+    labels_by_id=st.dictionaries(IDS, LABELS, min_size=1),
+    others=st.lists(IDS),
+    policy=st.booleans(),
+)
 def test_json_lines_give_what_a_dictionary_gives(
     tmp_path: Path, labels_by_id: Mapping[str, Any], others: Sequence[str], policy: bool
 ) -> None:
