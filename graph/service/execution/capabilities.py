@@ -155,6 +155,12 @@ class Capabilities:
         names = [name for name in self._models if name not in NEURAL]
         return sorted(names, key=lambda name: name != self.default_model)
 
+    @property
+    def default_model_writes(self) -> bool:
+        """Whether the default model writes answers; some only refine queries."""
+        only_refine = (FeedbackRefiner.name, RECORDED)
+        return self.default_model.partition(":")[0] not in only_refine
+
     def model(self, name: str | None) -> tuple[str, ModelEntry]:
         """Return the name and the configuration of a model; None means the default.
 

@@ -106,8 +106,11 @@ _Seconds = Annotated[float, Field(gt=0)]
 
 
 def tools_of(calls: ToolCalls) -> list[Callable[..., Any]]:
-    """Return the functions of all tools that the service offers."""
-    tools = [_make_fair_search(calls), _make_fair_answer(calls), _make_list_sources(calls)]
+    """Return the functions of all tools that the service can offer."""
+    tools = [_make_fair_search(calls)]
+    if calls.executor.capabilities.default_model_writes:
+        tools.append(_make_fair_answer(calls))
+    tools.append(_make_list_sources(calls))
     if calls.executor.auditor is not None:
         tools.append(_make_audit(calls))
     return tools

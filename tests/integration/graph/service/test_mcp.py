@@ -74,9 +74,11 @@ def agent(request: pytest.FixtureRequest, service: Served) -> Agent:
     return Agent(StreamableHttpTransport(f"{service.url}/mcp"), service.model)
 
 
-def by_stdio(variables: dict[str, str], corpus: str | Path = "people") -> StdioTransport:
+def by_stdio(
+    variables: dict[str, str], corpus: str | Path = "people", *options: str
+) -> StdioTransport:
     """Run ``fairqr mcp`` for a client."""
-    arguments = ["mcp", "--corpus", str(corpus)]
+    arguments = ["mcp", "--corpus", str(corpus), *options]
     return StdioTransport(
         Command.executable, arguments, env=environment(variables), keep_alive=False
     )
@@ -106,6 +108,13 @@ async def test_the_tools_say_that_they_change_nothing(agent: Agent) -> None:
         assert tool.annotations is not None
         assert tool.annotations.read_only_hint
         assert tool.annotations.idempotent_hint
+
+
+async def test_no_answers_are_offered_where_no_model_writes(service: Served) -> None:
+    transport = by_stdio(service.variables, "people", "--model", "feedback")
+    async with Client(transport) as client:
+        tools = await client.list_tools()
+    assert {tool.name for tool in tools} == {"fair_search", "audit", "list_sources"}
 
 
 @pytest.mark.promise("service")
