@@ -54,7 +54,9 @@ PROVIDERS = (
 )
 """Providers that a misspelt one may mean; LangChain knows more."""
 
-WITHOUT_PROVIDER = ("feedback", *(weights.full_name for weights in WEIGHTS.values()))
+EMBEDDED = [weights.full_name for weights in WEIGHTS.values() if weights.kind == "language model"]
+
+WITHOUT_PROVIDER = frozenset(["feedback", *EMBEDDED])
 """Names that one without a provider may mean."""
 
 ADVICE = "write provider:model, such as openai:gpt-4o or local:smollm2-135m."
@@ -123,7 +125,7 @@ def split_name(name: str) -> tuple[str, str]:
     if provider == RECORDED:
         raise ModelUnavailableError(say_only_refines(name))
     if not (provider and model):
-        hint = nearest_names(name, {*WITHOUT_PROVIDER} - {name})
+        hint = nearest_names(name, WITHOUT_PROVIDER - {name})
         raise ModelUnavailableError(f"The model '{name}' names no provider; {hint or ADVICE}")
     return provider, model
 

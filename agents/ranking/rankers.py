@@ -172,6 +172,9 @@ RANKERS: Mapping[RankerName, str] = {
     "monobert": "a BERT that classifies a document as relevant (Nogueira & Cho 2019)",
 }
 
+POINTWISE = ("monot5", "monobert")
+"""The rankers that score one document at a time, by weights of their own."""
+
 ENDPOINT = "rerank"
 """The ranker that asks an endpoint; only probes have it, and no search."""
 

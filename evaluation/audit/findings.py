@@ -296,7 +296,7 @@ def _who_is_affected(summary: Summary) -> list[str]:
             f"{name_of(first)} differs most: it gets {exposure} of the exposure, "
             f"{in_points(difference.value)} points {side} than {reference}{interval}."
         ]
-        if reference != "its target":
+        if first.tested == "ranking_gap":
             sentences.append(f"Its target is {target}.")
         return paragraph(sentences)
     if not summary.segments:

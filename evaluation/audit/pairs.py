@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairqr.agents.ranking.rankers import RankerOptions, RankItem, open_ranker
+from fairqr.agents.ranking.rankers import (
+    ENDPOINT,
+    POINTWISE,
+    RankerOptions,
+    RankItem,
+    open_ranker,
+)
 from fairqr.agents.statistics import corrected_by_holm, stream
 from fairqr.base.errors import (
     FairqrError,
@@ -227,7 +233,7 @@ TextScorer = Callable[[str, Sequence[str]], Awaitable[Sequence[float]]]
 """Scores texts for a query; higher is better."""
 
 RETRIEVERS = ("bm25", "dense")
-RERANKERS = ("rerank", "monot5", "monobert")
+RERANKERS = (ENDPOINT, *POINTWISE)
 TEXT_SCORERS = "bm25, dense, rerank:URL, monot5 or monobert"
 
 
@@ -297,8 +303,8 @@ async def _open_text_scorer(name: str) -> tuple[str, TextScorer]:
             if ranking.scores is not None:
                 return ranking.scores
             is_away = not ranking.failures.keys().isdisjoint({"timeout", "unavailable"})
-            error = IndexUnavailableError if is_away else SourceError
-            raise error(ranking.message or f"{ranker.name} gave no score for some texts.")
+            error_type = IndexUnavailableError if is_away else SourceError
+            raise error_type(ranking.message or f"{ranker.name} gave no score for some texts.")
 
         return ranker.name, score_by_ranker
     raise _does_not_score("texts", name, TEXT_SCORERS)

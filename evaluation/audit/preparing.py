@@ -31,6 +31,7 @@ from fairqr.retrieval.encoders.minilm import MiniLmEncoder
 from fairqr.retrieval.engines.engine import EngineInfo, SearchEngine, require
 from fairqr.retrieval.engines.hybrid.texts import TextRelevance, open_texts
 from fairqr.retrieval.engines.limits import at_rate
+from fairqr.retrieval.sources.corpus import stem_of
 from fairqr.retrieval.sources.documents import in_known_forms
 from fairqr.retrieval.sources.schema import Attribute
 from fairqr.retrieval.sources.source import Source
@@ -158,7 +159,7 @@ def _readable_name(info: EngineInfo) -> str:
 
     The index that is made of a file also has a few digits in its name, to tell files apart.
     """
-    file_name = Path(info.source).name.removesuffix(".gz").removesuffix(".jsonl")
+    file_name = stem_of(Path(info.source))
     name, _, digits = info.name.rpartition("-")
     return name if name == file_name and DIGITS.fullmatch(digits) else info.name
 

@@ -34,7 +34,6 @@ from fairqr.evaluation.probes.collection import GROUP_KINDS, ProbeCollection, pl
 from fairqr.evaluation.probes.measures import measure as measure
 from fairqr.evaluation.probes.specification import (
     INITIAL,
-    POINTWISE,
     ListwiseExperiment,
     LoraExperiment,
     PairwiseExperiment,
@@ -153,7 +152,7 @@ def entrants_of(experiment: Untuned, options: Mapping[str, Any]) -> list[Entrant
     entrants = []
     for name in experiment.rankers:
         kind, model = parse_ranker(name)
-        if kind in (*POINTWISE, rankers.ENDPOINT):
+        if kind in (*rankers.POINTWISE, rankers.ENDPOINT):
             neural = replace(how, shown=experiment.shown_to_neural, weights=model or None)
             entrants.append(Entrant(name, kind, "", neural, options))
         elif kind != INITIAL:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fairqr.agents.ranking.rankers import ENDPOINT, Persona, Shown
+from fairqr.agents.ranking.rankers import ENDPOINT, POINTWISE, Persona, Shown
 from fairqr.agents.tuning import LoraOptions, Winners
 from fairqr.base.errors import one_line
 from fairqr.evaluation.experiments.options import Count, Options, Seed
@@ -19,8 +19,6 @@ LORA_KIND = "lora"
 
 INITIAL = "initial"
 """The ranker that leaves the order as it is: what all others are compared with."""
-
-POINTWISE = ("monot5", "monobert")
 
 CountOrZero = Annotated[int, Field(ge=0, strict=True)]
 

@@ -39,6 +39,7 @@ from fairqr.evaluation.lamp.loading import (
 from fairqr.evaluation.lamp.metrics import NAMES_RELEVANT, ROUGE_1, ROUGE_L
 from fairqr.evaluation.rag.collection import PoolDocument, RagCollection, RagQuery, Utility
 from fairqr.retrieval.pools.retrievers import MemoryIndex
+from fairqr.retrieval.sources.corpus import stem_of
 from fairqr.retrieval.sources.documents import Document, numbered_lines, parse_document
 from fairqr.retrieval.sources.schema import Schema, load_schema
 
@@ -153,7 +154,7 @@ def load_jsonl(
         SchemaError: The schema is wrong.
         InputError: There is no such metric.
     """
-    stem = path.name.removesuffix(".gz").removesuffix(".jsonl")
+    stem = stem_of(path)
     metric = metric or next(iter(METRICS))
     if metric not in METRICS:
         raise InputError(f"There is no metric '{one_line(metric)}'; name {', '.join(METRICS)}.")

@@ -352,7 +352,7 @@ async def labels_of(engine: SearchEngine, context: Context, documents: Sequence[
 
 
 def _labels_brought(document: Given, attributes: Sequence[Attribute]) -> list[object]:
-    """Return the label of a document for each attribute; None where it brings none."""
+    """Return the label that a document brings for each attribute, or None."""
     return [document.label(attribute) for attribute in attributes]
 
 

@@ -69,11 +69,7 @@ class Target(BaseModel, frozen=True, extra="forbid"):
             pairs = [item.rpartition(":") for item in mixture.split(",")]
             weights = {name.strip(): weight for name, _, weight in pairs}
             if not all(weights) or len(weights) < len(pairs):
-                wholes = [f"{part}:1" for part in PARTS]
-                hint = "" if equals else nearest_names(f"{text}:1", wholes)
-                advice = "write each name once, as in retrieved:0.5,population:0.5 or "
-                advice += "gender=female:0.5,male:0.5."
-                raise TargetError(f"'{text}' is not a target; {hint or advice}")
+                raise TargetError(_say_no_target(text))
             if unknown := [name for name in weights if not equals and name not in PARTS]:
                 raise TargetError(
                     f"The target has no part '{unknown[0]}'; use {', '.join(PARTS)}, "
@@ -178,6 +174,16 @@ class Target(BaseModel, frozen=True, extra="forbid"):
         for attribute, shares in self.shares.items():
             parts.append(f"{attribute}=" + ",".join(f"{g}:{s:g}" for g, s in shares.items()))
         return " ".join(parts)
+
+
+def _say_no_target(text: str) -> str:
+    """Return a sentence about a text that is no target, with the part that may be meant."""
+    parts = [f"{part}:1" for part in PARTS]
+    hint = "" if "=" in text else nearest_names(f"{text}:1", parts)
+    advice = hint or (
+        "write each name once, as in retrieved:0.5,population:0.5 or gender=female:0.5,male:0.5."
+    )
+    return f"'{text}' is not a target; {advice}"
 
 
 def _uniform(dimension: Dimension) -> FloatArray:

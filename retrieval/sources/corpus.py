@@ -138,13 +138,18 @@ def _documents_in(folder: Path) -> Path:
     raise CorpusError(f"The folder {folder} has no {DOCUMENTS[0]}; give the file itself.")
 
 
+def stem_of(documents: Path) -> str:
+    """Return the name of a file of documents without its endings."""
+    return documents.name.removesuffix(".gz").removesuffix(".jsonl")
+
+
 def _schema_beside(documents: Path) -> Path:
     """Return the file of the schema beside a file of documents.
 
     Raises:
         SchemaError: There is no such file.
     """
-    stem = documents.name.removesuffix(".gz").removesuffix(".jsonl")
+    stem = stem_of(documents)
     named = documents.parent / f"{stem}.{SCHEMA}"
     for path in (named, documents.parent / SCHEMA):
         if path.is_file():
@@ -172,7 +177,7 @@ class CorpusReport:
         without_group: For each attribute the values that belong to no group and count as unknown,
             with the number of documents; at most 1,000 values.
         fields: The names of the documents' fields beside id, title and text.
-        absent: The attributes whose field no document has.
+        absent: The attributes whose field none of these documents has.
     """
 
     schema: Schema
@@ -181,7 +186,7 @@ class CorpusReport:
     shares: dict[str, dict[str, float]] = field(default_factory=dict)
     without_group: dict[str, dict[str, int]] = field(default_factory=dict)
     fields: set[str] = field(default_factory=set)
-    absent: list[str] = field(default_factory=list)
+    absent: set[str] = field(default_factory=set)
 
 
 async def check_corpus(corpus: Corpus) -> CorpusReport:
@@ -208,22 +213,17 @@ def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
     totals: dict[str, dict[str, float]] = {}
     for name, attribute in attributes.items():
         totals[name] = dict.fromkeys(attribute.listed, 0.0)
-    absent = {attribute.name for attribute in labels.field_attributes}
+    report.absent = {attribute.name for attribute in labels.field_attributes}
     for documents in chunks(_valid_documents(corpus, report), DOCUMENTS_AT_ONCE):
         report.documents += len(documents)
         in_fields = labels.in_fields(documents)
-        report.fields.update(*(document.fields for document in documents))
-        for name, values in in_fields.items():
-            if any(label is not None for label in values):
-                absent.discard(name)
+        _note_fields(documents, in_fields, report)
         _count_without_group(labels, in_fields, report)
         memberships = labels.memberships([document.id for document in documents], in_fields)
         for name, rows in memberships.items():
             for group, total in totals_by_group(attributes[name], rows).items():
                 totals[name][group] = totals[name].get(group, 0.0) + total
 
-    if report.documents:
-        report.absent = sorted(absent)
     for name, total_by_group in totals.items():
         is_open = attributes[name].open
         groups = largest_first(total_by_group) if is_open else list(total_by_group)
@@ -231,6 +231,17 @@ def _check(corpus: Corpus, labels: LabelReader) -> CorpusReport:
             group: total_by_group[group] / max(1, report.documents) for group in groups
         }
     return report
+
+
+def _note_fields(
+    documents: Sequence[Document], in_fields: Mapping[str, Sequence[object]], report: CorpusReport
+) -> None:
+    """Note which fields some documents have, and which attributes are not absent."""
+    for document in documents:
+        report.fields.update(document.fields)
+    for name, labels in in_fields.items():
+        if any(label is not None for label in labels):
+            report.absent.discard(name)
 
 
 def _count_without_group(

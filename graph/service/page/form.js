@@ -70,7 +70,7 @@ export function setUpForm(run) {
     byId("probe-fields").hidden = kind() !== "probe";
     for (const id of ["attributes", "target"]) byId(id).hidden = kind() === "probe";
     if (options && !methodChosen) {
-      byId("method").value = options.methods.find((it) => it.default_for.includes(kind())).name;
+      byId("method").value = usualMethod(kind());
       methodChanged();
     }
     modelsChanged();
@@ -136,6 +136,7 @@ export function setUpForm(run) {
     line();
   }
 
+  const usualMethod = (of) => options.methods.find((it) => it.default_for.includes(of))?.name;
   const method = () => options?.methods.find(({ name }) => name === byId("method").value);
 
   function methodChanged() {
@@ -234,8 +235,7 @@ export function setUpForm(run) {
     /** Fill in the request of a run. */
     set({ kind: what, request: asked }) {
       for (const radio of form.elements.kind) radio.checked = radio.value === what;
-      const preset = options.methods.find((it) => it.default_for.includes(what));
-      methodChosen = Boolean(asked.method) && asked.method !== preset?.name;
+      methodChosen = Boolean(asked.method) && asked.method !== usualMethod(what);
       byId("query").value = asked.query ?? asked.question ?? "";
       if (asked.corpus) byId("corpus").value = asked.corpus;
       indexChanged();

@@ -233,7 +233,7 @@ class IndexOrder:
         return extended, members
 
     def _swap(self, search: ProxiedSearch) -> Record | None:
-        """Return what chance decides about swapping two ranks; None where it decides nothing."""
+        """Return whether chance swaps two ranks of a search; None if it may not."""
         is_first_page = search.start == 0
         if search.fair and is_first_page and not search.pinned:
             return tossed(search.key, self.swap, self.context.k)

@@ -211,7 +211,7 @@ def _problem_lines(report: CorpusReport) -> Iterator[str]:
 
 def _absent_field_error(report: CorpusReport) -> SchemaError:
     """Return an error that says which field of the schema no document has."""
-    name = report.absent[0]
+    name = min(report.absent)
     field = report.schema.attribute(name).field
     fields = ", ".join(sorted(report.fields)[:MOST_EXAMPLES]) or "no others than id, title and text"
     return SchemaError(

@@ -48,7 +48,7 @@ def evaluate(monkeypatch: pytest.MonkeyPatch, fairqr: Fairqr) -> Fairqr:
 
 
 AVERAGE_PRECISION = (1 / 3 + 2 / 5) / 2
-"""Of the run ``low``: m is at rank 3 and f at rank 5."""
+"""In the run ``low``, m is at rank 3 and f at rank 5."""
 
 LOW_RUN = ("low.run", "--qrels", "qrels", "--corpus", "people.jsonl", "--attribute", "gender")
 
@@ -144,7 +144,7 @@ def test_runs_of_one_name_are_told_apart_by_their_files(evaluate: Fairqr) -> Non
 
 @pytest.mark.promise("evaluation")
 def test_by_query_shows_values_and_reasons(evaluate: Fairqr) -> None:
-    """Of each query a value is shown, or the reason why there is none; queries without judgements
+    """Each query has a value, or the reason why it has none; queries without judgements
     are left out and counted.
     """
     Path("qrels").write_text("q0 0 f 1\nq1 0 f 0\n")

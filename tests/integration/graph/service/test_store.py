@@ -432,7 +432,7 @@ async def ended_run(store: Store, key: str) -> str:
 
 @pytest.mark.promise("service")
 async def test_of_each_key_the_last_ended_runs_are_kept(store: Store) -> None:
-    """Of each key only the last ended runs are kept, up to the number that is set; live runs do not
+    """Each key keeps its last ended runs, up to the number that is set; live runs do not
     count.
 
     More of them than are deleted at once; what is live is none of them.

@@ -60,7 +60,7 @@ def rewrite(name: str, old: str, new: str) -> Forge:
 
 
 def replace_content(name: str, changed: Callable[[bytes], bytes]) -> Forge:
-    """Return what writes a file anew, changed by a function."""
+    """Return a function that rewrites a file with its content changed."""
     return lambda folder: (folder / name).write_bytes(changed((folder / name).read_bytes()))
 
 
